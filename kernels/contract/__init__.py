@@ -1,0 +1,50 @@
+"""The plain data that crosses folder lines: no torch, no GPU, the standard library alone."""
+
+from .device import Device
+from .environment import Environment
+from .errors import (
+    AmbiguousHyperparameter,
+    CorruptRecord,
+    InvalidHyperparameter,
+    MeasurementFailed,
+    SelectorError,
+    UnknownDevice,
+    UnknownHyperparameter,
+    UnknownImplementation,
+    UnknownOperator,
+    UnsupportedProblem,
+)
+from .hyperparameter import Boolean, Hyperparameter, Integer, OneOf
+from .implementation import Implementation, Work
+from .operator import Inputs, Operator
+from .problem import Problem
+from .record import GateResult, Memory, Record, Status, Timing
+
+__all__ = [
+    "AmbiguousHyperparameter",
+    "Boolean",
+    "CorruptRecord",
+    "Device",
+    "Environment",
+    "GateResult",
+    "Hyperparameter",
+    "Implementation",
+    "Inputs",
+    "Integer",
+    "InvalidHyperparameter",
+    "MeasurementFailed",
+    "Memory",
+    "OneOf",
+    "Operator",
+    "Problem",
+    "Record",
+    "SelectorError",
+    "Status",
+    "Timing",
+    "UnknownDevice",
+    "UnknownHyperparameter",
+    "UnknownImplementation",
+    "UnknownOperator",
+    "UnsupportedProblem",
+    "Work",
+]

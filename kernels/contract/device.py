@@ -1,0 +1,57 @@
+"""A device: what the cost model may know about the hardware that a problem runs on."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
+from typing import Any
+
+
+@dataclass(frozen=True, kw_only=True)
+class Device:
+    """A GPU or CPU, from this machine (`host` set and rates measured) or from the shipped table.
+
+    Sizes are in bytes, rates in bytes or operations per second, latencies in microseconds; None means
+    not known. The host is part of the device, because launch-bound times follow the host's processor.
+    """
+
+    name: str
+    kind: str  # "cuda" or "cpu": the torch device type
+    vendor: str = ""
+    host: str = ""  # name and core count of the processor that launches the work; "" when not of this machine
+    compute_capability: tuple[int, int] | None = None
+    multiprocessors: int | None = None  # streaming multiprocessors, or cores used on a CPU
+    memory_bytes: int | None = None
+    l2_bytes: int | None = None
+    shared_bytes_per_multiprocessor: int | None = None
+    copy_bytes_per_s: float | None = None  # read plus written
+    matmul_flops_per_s: Mapping[str, float] = field(default_factory=dict)  # by dtype
+    launch_us: float | None = None  # one small operation through torch
+    barrier_us: float | None = None  # a barrier over all multiprocessors
+
+    @cached_property
+    def key(self) -> str:
+        """The name as a slug, for example `nvidia-h200`: equal for all hosts with such a device."""
+        return re.sub(r"[^a-z0-9]+", "-", self.name.lower()).strip("-")
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Identity of the device together with its host; measured rates are not part of it."""
+        parts = (self.key, self.host, self.memory_bytes, self.multiprocessors)
+        return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-ready; `from_dict` reads it back."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Device:
+        """The device that `to_dict` wrote. Raises TypeError for unknown fields."""
+        values = dict(data)
+        if values.get("compute_capability") is not None:
+            values["compute_capability"] = tuple(values["compute_capability"])
+        return cls(**values)

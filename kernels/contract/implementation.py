@@ -1,0 +1,48 @@
+"""One way to compute an operator."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from .device import Device
+from .problem import Problem
+
+if TYPE_CHECKING:
+    from torch import nn
+
+
+@dataclass(frozen=True, kw_only=True)
+class Work:
+    """What an implementation is expected to do for a problem: the physical features of the cost model.
+
+    Counted from the equations and the source, not measured. `saved_bytes` is what is kept between
+    forward and backward (0 for inference); `steps` is the length of the longest chain of dependent
+    kernels; `launches` the number of kernels or library calls over forward and backward.
+    """
+
+    flops: float
+    moved_bytes: float
+    saved_bytes: float
+    launches: float
+    steps: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Implementation:
+    """An implementation as found by listing an operator's folder: one file, one implementation.
+
+    `version` is a hash of the sources that decide its behaviour. `unsupported(problem, device)` returns
+    the reason why it refuses, or None; it looks at plain values and needs no GPU. `build(problem)`
+    returns an `nn.Module` with the parameter names of the torch module it stands in for, on the CPU.
+    """
+
+    operator: str
+    name: str
+    version: str
+    summary: str
+    default: bool
+    unsupported: Callable[[Problem, Device], str | None]
+    build: Callable[[Problem], nn.Module]
+    work: Callable[[Problem], Work]

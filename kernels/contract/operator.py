@@ -1,0 +1,106 @@
+"""An operator: its hyperparameters, its inputs and its reference."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from .errors import AmbiguousHyperparameter, InvalidHyperparameter, UnknownHyperparameter, suggest
+from .hyperparameter import Hyperparameter, Value
+from .implementation import Work
+from .problem import Problem
+
+if TYPE_CHECKING:
+    import torch
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """What one call of a built module needs.
+
+    `args` are its positional arguments (tensors, or tuples of them); `state_dict` its parameters, in
+    the problem's dtype, with the names of the torch module that the operator stands for.
+    """
+
+    args: tuple[Any, ...]
+    state_dict: Mapping[str, torch.Tensor]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Operator:
+    """An operator as found by listing the folders of `kernels`.
+
+    `default` names the implementation that users have without us. `make_inputs(problem, device, seed)`
+    draws random inputs on a torch device; `work(problem)` counts operations and bytes. The equations
+    are in the folder's `reference.py`.
+    """
+
+    name: str
+    title: str
+    hyperparameters: tuple[Hyperparameter, ...]
+    default: str
+    make_inputs: Callable[[Problem, str, int], Inputs]
+    work: Callable[[Problem], Work]
+
+    @cached_property
+    def _names(self) -> dict[str, Hyperparameter]:
+        return {name: spec for spec in self.hyperparameters for name in (spec.name, *spec.aliases)}
+
+    def problem(self, given: Mapping[str, object] | None = None, /, **more: object) -> Problem:
+        """Validate and complete hyperparameters.
+
+        Raises UnknownHyperparameter, InvalidHyperparameter or AmbiguousHyperparameter, each of which
+        names the value and what would have been accepted.
+        """
+        parsed = self._parse({**(given or {}), **more}, lambda spec, value: spec.parse(value))
+        return self._complete(parsed)
+
+    def problem_from_text(self, given: Mapping[str, str]) -> Problem:
+        """As `problem`, with values as text: `{"hidden": "256"}`."""
+        return self._complete(self._parse(given, lambda spec, text: spec.parse_text(text)))
+
+    def describe(self) -> dict[str, Any]:
+        """A JSON-ready description of the operator and its hyperparameters."""
+        return {
+            "name": self.name,
+            "title": self.title,
+            "default_implementation": self.default,
+            "hyperparameters": [spec.describe() for spec in self.hyperparameters],
+        }
+
+    def _parse(
+        self, given: Mapping[str, Any], parse: Callable[[Hyperparameter, Any], Value]
+    ) -> dict[str, Value]:
+        values: dict[str, Value] = {}
+        source: dict[str, str] = {}
+        for name, value in given.items():
+            spec = self._names.get(name)
+            if spec is None:
+                known = [spec.name for spec in self.hyperparameters]
+                raise UnknownHyperparameter(
+                    f"{self.name} has no hyperparameter {name!r} (given {value!r}). {suggest(name, known)}"
+                )
+            parsed = parse(spec, value)
+            if spec.name in values and values[spec.name] != parsed:
+                raise AmbiguousHyperparameter(
+                    f"{source[spec.name]}={values[spec.name]!r} and {name}={value!r} name the same "
+                    f"hyperparameter of {self.name}: give one of them."
+                )
+            values[spec.name], source[spec.name] = parsed, name
+        return values
+
+    def _complete(self, values: dict[str, Value]) -> Problem:
+        complete: dict[str, Value] = {}
+        for spec in self.hyperparameters:
+            value = values.get(spec.name, spec.default)
+            if value is None:
+                raise InvalidHyperparameter(
+                    f"{self.name} needs {spec.name}: {spec.help}; expected {spec.expected}."
+                )
+            if isinstance(value, str) and value.startswith("="):
+                value = complete[value[1:]]
+            complete[spec.name] = value
+        assumed = tuple(name for name in complete if name not in values)
+        return Problem(self.name, tuple(complete.items()), assumed)

@@ -1,0 +1,52 @@
+"""A problem: what a layer must compute, without saying how or where."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from .hyperparameter import Value
+
+
+@dataclass(frozen=True)
+class Problem:
+    """An operator and its hyperparameters, validated, complete and in canonical order.
+
+    Made by `Operator.problem(...)`, never by hand: equal problems then have equal `key`s.
+    `problem["hidden"]` and `problem.hidden` both give a value. `assumed` names the hyperparameters
+    that the user left to their defaults; it is not part of a problem's identity.
+    """
+
+    operator: str
+    values: tuple[tuple[str, Value], ...]
+    assumed: tuple[str, ...] = field(default=(), compare=False)
+
+    @cached_property
+    def as_dict(self) -> Mapping[str, Value]:
+        """Hyperparameter name to value, in canonical order."""
+        return dict(self.values)
+
+    @cached_property
+    def key(self) -> str:
+        """The identity as text: `lstm hidden=256 ... dtype=float32 mode=training`."""
+        words = (
+            f"{name}={str(value).lower() if isinstance(value, bool) else value}"
+            for name, value in self.values
+        )
+        return " ".join((self.operator, *words))
+
+    def __getitem__(self, name: str) -> Any:
+        return self.as_dict[name]
+
+    def __getattr__(self, name: str) -> Any:
+        # only reached for names that are no field; dunder look-ups (copy, pickle) must not recurse
+        if not name.startswith("_"):
+            for known, value in self.values:
+                if known == name:
+                    return value
+        raise AttributeError(f"{type(self).__name__} {self.operator!r} has no hyperparameter {name!r}")
+
+    def __str__(self) -> str:
+        return self.key

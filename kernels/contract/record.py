@@ -1,0 +1,191 @@
+"""One measurement: what was run, where, whether it was right, how long it took and how much it held."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Any
+
+from .device import Device
+from .environment import Environment
+from .errors import CorruptRecord
+from .problem import Problem
+
+SCHEMA_VERSION = 1
+
+
+class Status(StrEnum):
+    """How a measurement ended."""
+
+    OK = "ok"
+    INCORRECT = "incorrect"
+    OUT_OF_MEMORY = "out_of_memory"
+    TIMEOUT = "timeout"
+    CRASHED = "crashed"
+    UNSUPPORTED = "unsupported"
+
+
+def _finite(owner: str, **numbers: float | None) -> None:
+    for name, number in numbers.items():
+        if number is not None and not (math.isfinite(number) and number >= 0):
+            raise CorruptRecord(f"{owner}.{name}={number!r}: expected a finite number that is not negative.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class GateResult:
+    """What the correctness gate said.
+
+    `worst_error_ratio` is the largest error over the allowed error among all outputs and gradients (at
+    most 1 when passed); None when the gate was not reached, and then `detail` says why.
+    """
+
+    passed: bool
+    worst_error_ratio: float | None
+    detail: str = ""
+
+    def __post_init__(self) -> None:
+        if self.passed and self.worst_error_ratio is None:
+            raise CorruptRecord("GateResult.passed without a worst_error_ratio: run the gate first.")
+        if self.passed:
+            _finite("GateResult", worst_error_ratio=self.worst_error_ratio)
+            if self.worst_error_ratio is not None and self.worst_error_ratio > 1:
+                raise CorruptRecord(
+                    f"GateResult.passed with worst_error_ratio={self.worst_error_ratio!r} above 1."
+                )
+
+    @classmethod
+    def not_reached(cls, reason: str) -> GateResult:
+        """The result of a candidate that ended before it could be judged."""
+        return cls(passed=False, worst_error_ratio=None, detail=reason)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Timing:
+    """Percentiles of one kind of run, in milliseconds, over `samples` runs; `raw_ms` in order taken."""
+
+    p20_ms: float
+    p50_ms: float
+    p80_ms: float
+    samples: int
+    raw_ms: tuple[float, ...] = ()
+
+    def __post_init__(self) -> None:
+        _finite("Timing", p20_ms=self.p20_ms, p50_ms=self.p50_ms, p80_ms=self.p80_ms)
+        if not 0 < self.p20_ms <= self.p50_ms <= self.p80_ms:
+            raise CorruptRecord(
+                f"Timing p20, p50, p80 = {self.p20_ms!r}, {self.p50_ms!r}, {self.p80_ms!r} ms: "
+                "expected positive and rising."
+            )
+        if self.samples < 1:
+            raise CorruptRecord(f"Timing.samples={self.samples!r}: expected at least 1.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Memory:
+    """Bytes beyond parameters and inputs: at the peak, and held between forward and backward."""
+
+    peak_bytes: int
+    held_bytes: int
+    workspace_bytes: int  # peak of the forward pass beyond what is held after it
+
+    def __post_init__(self) -> None:
+        _finite("Memory", **asdict(self))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Record:
+    """A measurement. Cannot be made without a gate result; `ok` needs a passed gate, times and bytes.
+
+    `forward` is one forward pass in the problem's mode; `forward_backward` a forward and a backward pass
+    (training only); the `graph_` pair the same replayed as a CUDA graph, where it could be captured.
+    `policy` names how times were taken; times under different policies are not compared.
+    """
+
+    problem: Problem
+    implementation: str
+    implementation_version: str
+    device: Device
+    environment: Environment
+    policy: str
+    status: Status
+    gate: GateResult
+    measured_at: datetime
+    reason: str = ""
+    forward: Timing | None = None
+    forward_backward: Timing | None = None
+    graph_forward: Timing | None = None
+    graph_forward_backward: Timing | None = None
+    memory: Memory | None = None
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.gate, GateResult):
+            raise CorruptRecord(f"Record.gate={self.gate!r}: expected a GateResult; gate before you measure.")
+        if self.measured_at.tzinfo is None:
+            raise CorruptRecord(f"Record.measured_at={self.measured_at!r}: expected a time with a time zone.")
+        if self.status is Status.OK:
+            for name, given in (
+                ("a passed gate", self.gate.passed),
+                ("times", self.total),
+                ("memory", self.memory),
+            ):
+                if not given:
+                    raise CorruptRecord(
+                        f"Record of {self.implementation} with status ok, but without {name}."
+                    )
+        elif not self.reason:
+            raise CorruptRecord(f"Record with status {self.status.value} and no reason.")
+
+    @property
+    def total(self) -> Timing | None:
+        """The time that a choice is judged by: forward and backward in training, else forward."""
+        return self.forward_backward if self.problem["mode"] == "training" else self.forward
+
+    def to_json(self) -> str:
+        """One JSON line, complete; `from_json` reads it back."""
+        data = asdict(self)
+        data["problem"] = {"operator": self.problem.operator, **self.problem.as_dict}
+        data["measured_at"] = self.measured_at.astimezone(UTC).isoformat()
+        return json.dumps({"schema": SCHEMA_VERSION, **data}, allow_nan=False)
+
+    @classmethod
+    def from_json(cls, line: str) -> Record:
+        """The record of one JSON line. Raises CorruptRecord, naming what is wrong."""
+        try:
+            data = json.loads(line, parse_constant=_refuse_constant)
+            schema = data.pop("schema", None)
+            if schema != SCHEMA_VERSION:
+                raise CorruptRecord(f"record schema {schema!r}: this version reads schema {SCHEMA_VERSION}.")
+            return cls(**_revive(data))
+        except CorruptRecord:
+            raise
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise CorruptRecord(f"not a measurement record ({error}): {line[:120]!r}") from error
+
+
+def _refuse_constant(text: str) -> float:
+    raise CorruptRecord(f"a record holds {text}: expected finite numbers.")
+
+
+def _revive(data: dict[str, Any]) -> dict[str, Any]:
+    values: Mapping[str, Any] = dict(data.pop("problem"))
+    operator = values["operator"]
+    hyperparameters = tuple((name, value) for name, value in values.items() if name != "operator")
+    revived = dict(
+        data,
+        problem=Problem(operator, hyperparameters),
+        device=Device.from_dict(data["device"]),
+        environment=Environment.from_dict(data["environment"]),
+        status=Status(data["status"]),
+        gate=GateResult(**data["gate"]),
+        measured_at=datetime.fromisoformat(data["measured_at"]),
+        memory=Memory(**data["memory"]) if data.get("memory") else None,
+    )
+    for name in ("forward", "forward_backward", "graph_forward", "graph_forward_backward"):
+        timing = data.get(name)
+        revived[name] = Timing(**{**timing, "raw_ms": tuple(timing.get("raw_ms", ()))}) if timing else None
+    return revived
