@@ -40,7 +40,8 @@ class GateResult:
     """What the correctness gate said.
 
     `worst_error_ratio` is the largest error over the allowed error among all outputs and gradients (at
-    most 1 when passed); None when the gate was not reached, and then `detail` says why.
+    most 1 when passed); None when there is no number, and then `detail` says why: the gate was not
+    reached, or something is missing, not finite or of the wrong shape.
     """
 
     passed: bool
@@ -50,12 +51,11 @@ class GateResult:
     def __post_init__(self) -> None:
         if self.passed and self.worst_error_ratio is None:
             raise CorruptRecord("GateResult.passed without a worst_error_ratio: run the gate first.")
-        if self.passed:
-            _finite("GateResult", worst_error_ratio=self.worst_error_ratio)
-            if self.worst_error_ratio is not None and self.worst_error_ratio > 1:
-                raise CorruptRecord(
-                    f"GateResult.passed with worst_error_ratio={self.worst_error_ratio!r} above 1."
-                )
+        _finite("GateResult", worst_error_ratio=self.worst_error_ratio)
+        if self.passed and self.worst_error_ratio is not None and self.worst_error_ratio > 1:
+            raise CorruptRecord(
+                f"GateResult.passed with worst_error_ratio={self.worst_error_ratio!r} above 1."
+            )
 
     @classmethod
     def not_reached(cls, reason: str) -> GateResult:

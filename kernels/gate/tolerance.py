@@ -1,0 +1,106 @@
+"""How wrong a tensor may be: the one table of tolerances, and how an error is taken.
+
+An error is relative to the root mean square (RMS) of the float64 reference tensor, and is taken twice:
+as the RMS of the difference, which sees a small fault everywhere, and as its maximum, which sees a
+large fault in one row. The allowed error is twice that of torch's own implementation at the same
+precision, within [floor, cap] of the table: the floor because torch may be exact by luck, the cap so
+that torch itself can fail.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+# below this many elements a tensor's own RMS is chance, and that of its group stands in for it
+SMALL = 64
+# a difference of normal distribution has its maximum over 10^6 elements at 5 RMS, and rounding errors
+# grow with the elements that they belong to, whose own maximum is at 5 RMS too
+PEAK = 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tolerance:
+    """Bounds of the allowed RMS error, as a fraction of the reference's RMS; PEAK times for the maximum."""
+
+    floor: float
+    cap: float
+
+
+# (dtype, kind) -> bounds. Unit roundoff: float64 1e-16, float32 6e-8, float16 5e-4, bfloat16 4e-3.
+# Floors are about 4 times the error of nn.LSTM on a CPU (outputs 6e-16, 3e-7, 7e-4, 2e-3; gradients
+# 1e-15, 6e-7, 2e-3, 5e-3), and below the planted fault `output * 1.01` in every dtype. The float32 cap
+# leaves room for TF32, which torch lets cuDNN use and whose roundoff is that of float16.
+TOLERANCES: Mapping[tuple[torch.dtype, str], Tolerance] = {
+    (torch.float64, "output"): Tolerance(floor=1e-14, cap=1e-12),
+    (torch.float64, "gradient"): Tolerance(floor=2e-14, cap=1e-12),
+    (torch.float32, "output"): Tolerance(floor=2e-6, cap=5e-3),
+    (torch.float32, "gradient"): Tolerance(floor=5e-6, cap=2e-2),
+    (torch.float16, "output"): Tolerance(floor=2e-3, cap=1e-2),
+    (torch.float16, "gradient"): Tolerance(floor=6e-3, cap=4e-2),
+    (torch.bfloat16, "output"): Tolerance(floor=8e-3, cap=4e-2),
+    (torch.bfloat16, "gradient"): Tolerance(floor=2e-2, cap=1e-1),
+}
+
+
+@dataclass(frozen=True)
+class Error:
+    """RMS and maximum of a difference, as fractions of the reference's scale."""
+
+    rms: float
+    peak: float
+
+    @classmethod
+    def of(cls, actual: Tensor, expected: Tensor, scale: float) -> Error:
+        """The error of `actual`, any dtype, against `expected` in float64, of the same shape."""
+        difference = (actual.double() - expected).abs()
+        pair = torch.stack([difference.square().mean().sqrt(), difference.max()]) / scale
+        return cls(*pair.tolist())
+
+    def allowed(self, tolerance: Tolerance) -> Error:
+        """What a candidate may do where torch does this."""
+        # floor first: max(floor, nan) is the floor, so that nothing is excused by a broken default
+        return Error(
+            min(max(tolerance.floor, 2 * self.rms), tolerance.cap),
+            min(max(PEAK * tolerance.floor, 2 * self.peak), PEAK * tolerance.cap),
+        )
+
+    def ratio(self, allowed: Error) -> float:
+        """How many times the allowed error this is; at most 1 when it is acceptable."""
+        return max(self.rms / allowed.rms, self.peak / allowed.peak)
+
+
+def scales(expected: Mapping[str, Tensor]) -> dict[str, float]:
+    """The size that each reference tensor's error is relative to: its RMS.
+
+    A tensor of fewer than SMALL elements takes the RMS over all elements of its group (outputs,
+    gradients of arguments, gradients of parameters) where that is larger: one element may be close to
+    zero by chance, and its rounding error is not.
+    """
+    squares = {name: float(tensor.square().sum()) for name, tensor in expected.items()}
+    groups: dict[str, tuple[float, int]] = {}
+    for name, tensor in expected.items():
+        total, count = groups.get(group(name), (0.0, 0))
+        groups[group(name)] = (total + squares[name], count + tensor.numel())
+    found = {}
+    for name, tensor in expected.items():
+        own = (squares[name] / max(tensor.numel(), 1)) ** 0.5
+        total, count = groups[group(name)]
+        pooled = (total / max(count, 1)) ** 0.5
+        # a tensor of zeros only, such as the gradient of an unused input, is judged by its group too
+        found[name] = max(own, pooled) if tensor.numel() < SMALL or own == 0 else own
+        found[name] = found[name] or 1.0
+    return found
+
+
+def group(name: str) -> str:
+    """`output`, `gradient of argument` or `gradient of parameter`: what a tensor is, without its place."""
+    return " ".join(name.split("[")[0].split(" ")[:3])
+
+
+def kind(name: str) -> str:
+    """`output` or `gradient`: the tolerance table's column."""
+    return group(name).split(" ")[0]
