@@ -1,0 +1,282 @@
+"""The house rules as functions: each takes a root folder and returns its violations, one line each."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+from typing import NamedTuple
+
+FOLDERS = ("kernels", "db", "alembic", "selector", "service")
+MODULE_OF = {
+    "kernels": "kernel_selector.kernels",
+    "db": "kernel_selector.db",
+    "alembic": "kernel_selector.migrations",
+    "service": "kernel_selector.service",
+    "selector": "selector",
+}
+MAY_IMPORT = {  # of ours, besides itself
+    "kernels": (),
+    "db": ("kernel_selector.kernels.contract",),
+    "alembic": ("kernel_selector.db",),
+    "selector": ("kernel_selector.kernels", "kernel_selector.db"),
+    "service": ("selector",),
+}
+KERNELS_MAY_IMPORT = {"torch", "triton", "cuda", *sys.stdlib_module_names}
+HOMES = {  # libraries that belong to a layer
+    "sqlalchemy": {"db", "alembic"},
+    "alembic": {"db", "alembic"},
+    "sklearn": {"selector"},
+    "fastapi": {"service"},
+    "pydantic": {"service"},
+    "starlette": {"service"},
+    "typer": {"service"},
+    "rich": {"service"},
+    "uvicorn": {"service"},
+}
+MAX_FILE_LINES, MAX_FUNCTION_LINES, MAX_KERNEL_LINES, MAX_PARAMETERS = 300, 40, 120, 7
+
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+class Import(NamedTuple):
+    """One imported name, resolved to an absolute module path."""
+
+    where: str  # file:line
+    folder: str
+    module: str  # the importing module
+    target: str  # the imported module, or module.name
+    relative: bool
+    at_import: bool  # runs when the file is imported
+
+
+def python_files(root: Path, *folders: str) -> Iterator[tuple[Path, str]]:
+    """Each Python file below the folders, with its path in words."""
+    for folder in folders:
+        for path in sorted((root / folder).rglob("*.py")):
+            yield path, path.relative_to(root).as_posix()
+
+
+def module_name(root: Path, path: Path) -> str:
+    """The name that a file is imported by."""
+    folder, *parts = path.relative_to(root).with_suffix("").parts
+    names = [MODULE_OF.get(folder, folder), *parts]
+    return ".".join(names[:-1] if names[-1] == "__init__" else names)
+
+
+def imports(root: Path) -> list[Import]:
+    """Every import statement of our five folders."""
+    return [
+        found
+        for path, name in python_files(root, *FOLDERS)
+        for found in _imports_of(ast.parse(path.read_text()), path=path, root=root, name=name)
+    ]
+
+
+def _imports_of(tree: ast.Module, *, path: Path, root: Path, name: str) -> Iterator[Import]:
+    module, folder = module_name(root, path), name.split("/")[0]
+    package = module.split(".") if path.name == "__init__.py" else module.split(".")[:-1]
+    immediate = set(_immediate(tree))
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            targets, level = [alias.name for alias in node.names], 0
+        elif isinstance(node, ast.ImportFrom):
+            level = node.level
+            base = package[: len(package) - level + 1] if level else []
+            stem = ".".join([*base, *([node.module] if node.module else [])])
+            targets = [f"{stem}.{alias.name}" for alias in node.names]
+        else:
+            continue
+        for target in targets:
+            yield Import(f"{name}:{node.lineno}", folder, module, target, level > 0, node in immediate)
+
+
+def _immediate(node: ast.AST) -> Iterator[ast.AST]:
+    """The nodes that run at import: not those in functions, nor those for type checkers."""
+    for child in ast.iter_child_nodes(node):
+        typing_only = isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test)
+        if not typing_only and not isinstance(child, Function | ast.Lambda):
+            yield child
+            yield from _immediate(child)
+
+
+def _within(target: str, prefix: str) -> bool:
+    return target == prefix or target.startswith(prefix + ".")
+
+
+def layers(root: Path) -> list[str]:
+    """Imports of ours follow the arrows: service -> selector -> {kernels, db}, alembic -> db."""
+    return [
+        f"{found.where} {found.folder} may not import {found.target}"
+        for found in imports(root)
+        if _within(found.target, "selector") or _within(found.target, "kernel_selector")
+        if not any(
+            _within(found.target, allowed) for allowed in (MODULE_OF[found.folder], *MAY_IMPORT[found.folder])
+        )
+    ]
+
+
+def self_contained_kernels(root: Path) -> list[str]:
+    """kernels/ imports itself relatively, and else torch, triton, cuda and the standard library."""
+    return [
+        f"{found.where} kernels may not import {found.target}"
+        for found in imports(root)
+        if found.folder == "kernels" and not found.relative
+        if found.target.split(".")[0] not in KERNELS_MAY_IMPORT
+    ]
+
+
+def libraries(root: Path) -> list[str]:
+    """A layer's library is used in that layer alone."""
+    return [
+        f"{found.where} {found.target} belongs to {', '.join(sorted(HOMES[library]))}"
+        for found in imports(root)
+        if not found.relative and (library := found.target.split(".")[0]) in HOMES
+        if found.folder not in HOMES[library]
+    ]
+
+
+def bare_names(root: Path) -> list[str]:
+    """`kernels` is Hugging Face's name; ours is kernel_selector.kernels. The same for db and service."""
+    violations = []
+    for path, name in python_files(root, *FOLDERS, "benchmarks", "tests"):
+        for found in _imports_of(ast.parse(path.read_text()), path=path, root=root, name=name):
+            if not found.relative and found.target.split(".")[0] in {"kernels", "db", "service"}:
+                violations.append(f"{found.where} imports {found.target} by its bare name")
+    return violations
+
+
+def operators_apart(root: Path) -> list[str]:
+    """No operator's folder imports another operator's."""
+    names = {path.parent.name for path in (root / "kernels").glob("*/reference.py")}
+    own = len(MODULE_OF["kernels"].split("."))
+    return [
+        f"{found.where} operator {operator} imports operator {other}"
+        for found in imports(root)
+        if found.folder == "kernels" and _within(found.target, MODULE_OF["kernels"])
+        if (operator := [*found.module.split("."), ""][own]) in names
+        if (other := [*found.target.split("."), ""][own]) in names - {operator}
+    ]
+
+
+def cycles(root: Path) -> list[str]:
+    """No circle of imports at module level."""
+    modules = {module_name(root, path) for path, _ in python_files(root, *FOLDERS)}
+    graph: dict[str, set[str]] = {module: set() for module in modules}
+    for found in imports(root):
+        parent = found.target.rpartition(".")[0]
+        target = found.target if found.target in modules else parent
+        if found.at_import and target in modules and target != found.module:
+            graph[found.module].add(target)
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        return ["circle " + " -> ".join(error.args[1])]
+    return []
+
+
+def shadowing(root: Path) -> list[str]:
+    """alembic/__init__.py would hide Alembic, and tests/kernels/__init__.py our kernels."""
+    paths = [root / "alembic/__init__.py", *(root / "tests").rglob("__init__.py")]
+    return [f"{path.relative_to(root)} must not exist" for path in paths if path.exists()]
+
+
+def file_sizes(root: Path) -> list[str]:
+    """No file is longer than one can read in a sitting."""
+    return [
+        f"{name} has {lines} lines, at most {MAX_FILE_LINES}"
+        for path, name in python_files(root, *FOLDERS, "benchmarks", "tests")
+        if (lines := len(path.read_text().splitlines())) > MAX_FILE_LINES
+    ]
+
+
+def function_sizes(root: Path) -> list[str]:
+    """Functions stay short and take few parameters; GPU kernels may be longer and take what they need."""
+    violations = []
+    for path, name in python_files(root, *FOLDERS, "benchmarks", "tests"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, Function):
+                where = f"{name}:{node.lineno} {node.name}"
+                violations += [f"{where} {problem}" for problem in _function_problems(node)]
+    return violations
+
+
+def _function_problems(node: Function) -> Iterator[str]:
+    kernel = any("jit" in ast.unparse(decorator) for decorator in node.decorator_list)
+    command = any(".command" in ast.unparse(decorator) for decorator in node.decorator_list)
+    lines = node.end_lineno - node.lineno + 1  # type: ignore[operator]
+    if ast.get_docstring(node):
+        lines -= node.body[0].end_lineno - node.body[0].lineno + 1  # type: ignore[operator]
+    limit = MAX_KERNEL_LINES if kernel else MAX_FUNCTION_LINES
+    if lines > limit:
+        yield f"has {lines} lines, at most {limit}"
+    arguments = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
+    parameters = [argument for argument in arguments if argument.arg not in {"self", "cls", "ctx"}]
+    if len(parameters) > MAX_PARAMETERS and not kernel and not command:
+        yield f"has {len(parameters)} parameters, at most {MAX_PARAMETERS}"
+
+
+def public_names(root: Path) -> list[str]:
+    """`__all__` of a package is sorted: constants, then classes, then functions."""
+    violations = []
+    for path, name in python_files(root, *FOLDERS):
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
+                names = ast.literal_eval(node.value)
+                if names != sorted(set(names), key=_rank):
+                    violations.append(f"{name}:{node.lineno} __all__ is not sorted, or names something twice")
+    return violations
+
+
+def _rank(name: str) -> tuple[int, str]:
+    return (0 if name.isupper() else 1 if name[0].isupper() else 2), name
+
+
+POISON = """
+import importlib, subprocess, sys
+import torch
+def refuse(*args, **kwargs):
+    raise RuntimeError("asks for a device, or starts a program, at import")
+for name in ("_lazy_init", "is_available", "device_count", "current_device", "get_device_properties",
+             "get_device_capability", "get_device_name", "mem_get_info", "init"):
+    setattr(torch.cuda, name, refuse)
+subprocess.Popen.__init__ = refuse
+for module in sys.argv[1:]:
+    try:
+        importlib.import_module(module)
+    except Exception as error:
+        print(f"{module}: {type(error).__name__}: {error}")
+"""
+
+
+def quiet_imports(root: Path) -> list[str]:
+    """Importing any module of ours asks no device and starts no program."""
+    modules = [
+        module_name(root, path)
+        for path, _ in python_files(root, "kernels", "db", "selector", "service")
+        if path.name != "__main__.py"
+    ]
+    command = [sys.executable, "-c", POISON, *modules]
+    run = subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=120, check=False)
+    return run.stdout.splitlines() + ([run.stderr[-2000:]] if run.returncode else [])
+
+
+RULES: dict[str, Callable[[Path], list[str]]] = {
+    rule.__name__: rule
+    for rule in (
+        layers,
+        self_contained_kernels,
+        libraries,
+        bare_names,
+        operators_apart,
+        cycles,
+        shadowing,
+        file_sizes,
+        function_sizes,
+        public_names,
+        quiet_imports,
+    )
+}

@@ -1,0 +1,109 @@
+"""The house rules hold here, and each rule finds what it is there to find."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.architecture import FOLDERS, RULES
+
+ROOT = Path(__file__).parents[1]
+LONG_FUNCTION = "def long():\n" + "    print()\n" * 41
+LONG_KERNEL = "@triton.jit\ndef kernel(a):\n" + "    a += 1\n" * 121
+MANY = "def many(a, b, c, d, e, f, g, h): ...\n"
+
+PLANTED = [
+    ("layers", "service/x.py", "from kernel_selector.db import records\n"),
+    ("layers", "service/x.py", "from ..db import records\n"),
+    ("layers", "db/x.py", "import selector\n"),
+    ("layers", "db/x.py", "from kernel_selector.kernels import registry\n"),
+    ("layers", "db/x.py", "def late():\n    from kernel_selector.kernels import gate\n"),
+    ("layers", "kernels/x.py", "from ..db import records\n"),
+    ("layers", "selector/x.py", "from kernel_selector.service import app\n"),
+    ("layers", "alembic/env.py", "from kernel_selector.kernels.contract import Record\n"),
+    ("self_contained_kernels", "kernels/x.py", "import sqlalchemy\n"),
+    ("self_contained_kernels", "kernels/lstm/x.py", "def late():\n    import numpy\n"),
+    ("self_contained_kernels", "kernels/x.py", "from kernel_selector.kernels import contract\n"),
+    ("libraries", "selector/x.py", "import sqlalchemy.orm\n"),
+    ("libraries", "db/x.py", "from sklearn.tree import DecisionTreeRegressor\n"),
+    ("bare_names", "selector/x.py", "import kernels.gate\n"),
+    ("bare_names", "tests/test_x.py", "from db import records\n"),
+    ("operators_apart", "kernels/gru/x.py", "from ..lstm import work\n"),
+    ("operators_apart", "kernels/gru/x.py", "from .. import lstm\n"),
+    ("cycles", "kernels/one.py", "from . import two\n"),
+    ("shadowing", "alembic/__init__.py", ""),
+    ("shadowing", "tests/kernels/__init__.py", ""),
+    ("file_sizes", "selector/x.py", "x = 1\n" * 301),
+    ("function_sizes", "selector/x.py", LONG_FUNCTION),
+    ("function_sizes", "kernels/x.py", LONG_KERNEL),
+    ("function_sizes", "db/x.py", MANY),
+    ("public_names", "selector/x.py", '__all__ = ["choose", "Choice"]\n'),
+    ("public_names", "selector/x.py", '__all__ = ["choose", "choose"]\n'),
+    ("quiet_imports", "kernels/x.py", "import torch\nCOUNT = torch.cuda.device_count()\n"),
+    ("quiet_imports", "selector/x.py", "import subprocess\nsubprocess.run(['true'])\n"),
+]
+
+
+def tree(root: Path) -> Path:
+    """A small tree of our shape that breaks no rule."""
+    for folder in (*FOLDERS, "kernels/lstm", "kernels/gru", "tests/kernels"):
+        (root / folder).mkdir(parents=True)
+    for package in ("kernels", "kernels/lstm", "kernels/gru", "db", "selector", "service"):
+        (root / package / "__init__.py").write_text('"""A package."""\n')
+    for operator in ("lstm", "gru"):
+        (root / "kernels" / operator / "reference.py").write_text("from . import __doc__\n")
+    (root / "kernels/two.py").write_text("def late():\n    from . import one\n")
+    (root / "kernels/one.py").write_text("")
+    home = root / "kernel_selector"
+    home.mkdir()
+    (home / "__init__.py").write_text("")
+    for link, folder in (
+        ("kernels", "kernels"),
+        ("db", "db"),
+        ("service", "service"),
+        ("migrations", "alembic"),
+    ):
+        (home / link).symlink_to(f"../{folder}")
+    return root
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_rule_holds(rule: str) -> None:
+    assert RULES[rule](ROOT) == []
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_rule_accepts_a_clean_tree(rule: str, tmp_path: Path) -> None:
+    assert RULES[rule](tree(tmp_path)) == []
+
+
+@pytest.mark.parametrize(("rule", "file", "source"), PLANTED)
+def test_rule_finds_a_planted_violation(rule: str, file: str, source: str, tmp_path: Path) -> None:
+    root = tree(tmp_path)
+    if rule == "cycles":
+        (root / "kernels/two.py").write_text("from .one import name\n")
+    (root / file).write_text(source)
+    violations = RULES[rule](root)
+    assert violations, f"{rule} overlooks {source!r} in {file}"
+    assert file.removesuffix(".py").split("/")[-1] in violations[0]
+
+
+def test_every_rule_is_tested_on_a_violation() -> None:
+    assert {rule for rule, _, _ in PLANTED} == set(RULES)
+
+
+def test_importing_selector_is_light() -> None:
+    code = (
+        "import selector, sys; print(sorted({'torch', 'sklearn', 'sqlalchemy', 'scipy'} & set(sys.modules)))"
+    )
+    run = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert run.stdout.strip() == "[]"
+
+
+def test_public_names_of_selector_can_be_imported() -> None:
+    import selector
+
+    assert [name for name in selector.__all__ if not hasattr(selector, name)] == []
