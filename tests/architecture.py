@@ -23,7 +23,7 @@ MAY_IMPORT = {  # of ours, besides itself
     "db": ("kernel_selector.kernels.contract",),
     "alembic": ("kernel_selector.db",),
     "selector": ("kernel_selector.kernels", "kernel_selector.db"),
-    "service": ("selector",),
+    "service": ("selector", "kernel_selector.kernels.contract", "kernel_selector.kernels.registry"),
 }
 KERNELS_MAY_IMPORT = {"torch", "triton", "cuda", *sys.stdlib_module_names}
 HOMES = {  # libraries that belong to a layer
@@ -112,7 +112,7 @@ def layers(root: Path) -> list[str]:
     return [
         f"{found.where} {found.folder} may not import {found.target}"
         for found in imports(root)
-        if _within(found.target, "selector") or _within(found.target, "kernel_selector")
+        if _within(found.target, "selector") or found.target.startswith("kernel_selector.")
         if not any(
             _within(found.target, allowed) for allowed in (MODULE_OF[found.folder], *MAY_IMPORT[found.folder])
         )
@@ -206,14 +206,16 @@ def function_sizes(root: Path) -> list[str]:
 
 def _function_problems(node: Function) -> Iterator[str]:
     kernel = any("jit" in ast.unparse(decorator) for decorator in node.decorator_list)
-    command = any(".command" in ast.unparse(decorator) for decorator in node.decorator_list)
-    lines = node.end_lineno - node.lineno + 1  # type: ignore[operator]
+    arguments = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
+    # the signature of a typer command declares the options and their help: its body counts, not its length
+    command = any("typer." in ast.unparse(argument) for argument in arguments)
+    first = node.body[0].lineno if command else node.lineno
+    lines = node.end_lineno - first + 1  # type: ignore[operator]
     if ast.get_docstring(node):
         lines -= node.body[0].end_lineno - node.body[0].lineno + 1  # type: ignore[operator]
     limit = MAX_KERNEL_LINES if kernel else MAX_FUNCTION_LINES
     if lines > limit:
         yield f"has {lines} lines, at most {limit}"
-    arguments = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
     parameters = [argument for argument in arguments if argument.arg not in {"self", "cls", "ctx"}]
     if len(parameters) > MAX_PARAMETERS and not kernel and not command:
         yield f"has {len(parameters)} parameters, at most {MAX_PARAMETERS}"

@@ -13,11 +13,13 @@ from tests.architecture import FOLDERS, RULES
 ROOT = Path(__file__).parents[1]
 LONG_FUNCTION = "def long():\n" + "    print()\n" * 41
 LONG_KERNEL = "@triton.jit\ndef kernel(a):\n" + "    a += 1\n" * 121
+LONG_COMMAND = "def command(a: Annotated[int, typer.Option()]):\n" + "    print()\n" * 41
 MANY = "def many(a, b, c, d, e, f, g, h): ...\n"
 
 PLANTED = [
     ("layers", "service/x.py", "from kernel_selector.db import records\n"),
     ("layers", "service/x.py", "from ..db import records\n"),
+    ("layers", "service/x.py", "from kernel_selector.kernels.gate import Gate\n"),
     ("layers", "db/x.py", "import selector\n"),
     ("layers", "db/x.py", "from kernel_selector.kernels import registry\n"),
     ("layers", "db/x.py", "def late():\n    from kernel_selector.kernels import gate\n"),
@@ -40,6 +42,7 @@ PLANTED = [
     ("function_sizes", "selector/x.py", LONG_FUNCTION),
     ("function_sizes", "kernels/x.py", LONG_KERNEL),
     ("function_sizes", "db/x.py", MANY),
+    ("function_sizes", "service/x.py", LONG_COMMAND),
     ("public_names", "selector/x.py", '__all__ = ["choose", "Choice"]\n'),
     ("public_names", "selector/x.py", '__all__ = ["choose", "choose"]\n'),
     ("quiet_imports", "kernels/x.py", "import torch\nCOUNT = torch.cuda.device_count()\n"),
