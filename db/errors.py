@@ -1,0 +1,37 @@
+"""What can go wrong with the database. Each message names the location and the way out."""
+
+from __future__ import annotations
+
+from kernel_selector.kernels.contract import SelectorError
+
+
+class DatabaseError(SelectorError):
+    """Base of all errors of the database; raised itself when the database refuses a statement."""
+
+
+class DatabaseMissing(DatabaseError):
+    """There is no database at this location, or nothing of ours in it."""
+
+
+class DatabaseCorrupt(DatabaseError):
+    """The file is not an SQLite database, or is damaged."""
+
+
+class DatabaseRevision(DatabaseError):
+    """The tables are those of an older, a newer or an unknown version of this package."""
+
+
+class DatabaseLocked(DatabaseError):
+    """Another process kept the database locked for longer than the busy timeout."""
+
+
+class DatabaseReadOnly(DatabaseError):
+    """The database, or the transaction at hand, may be read but not written."""
+
+
+class DatabaseUnreachable(DatabaseError):
+    """The location is not a database URL, or nothing that we may talk to answers there."""
+
+
+class InvalidModel(DatabaseError, ValueError):
+    """A cost model that cannot be stored exactly as it is."""

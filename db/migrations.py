@@ -1,0 +1,88 @@
+"""Which revision a database has, and bringing it to the one that this version reads."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sqlalchemy import inspect, text
+from sqlalchemy.engine import Connection
+
+import kernel_selector
+
+from .errors import DatabaseMissing, DatabaseRevision
+from .location import Location
+from .sqlite import CREATE
+from .tables import APPEND_ONLY
+
+if TYPE_CHECKING:
+    from alembic.config import Config
+
+HEAD = "0001"  # of the migrations; here as well so that opening a database need not import Alembic
+FOLDER = Path(kernel_selector.__file__).parent / "migrations"
+
+
+def configuration(connection: Connection | None = None) -> Config:
+    """Alembic's configuration for the migrations that were installed with this package."""
+    from alembic.config import Config
+
+    config = Config()
+    config.set_main_option("script_location", str(FOLDER).replace("%", "%%"))
+    config.attributes["connection"] = connection
+    return config
+
+
+def revision(connection: Connection, location: Location) -> str | None:
+    """The revision of the tables; None when there are none of ours.
+
+    Raises DatabaseRevision for tables like ours without a revision, or with several.
+    """
+    tables = set(inspect(connection).get_table_names())
+    if "alembic_version" not in tables:
+        if foreign := sorted(tables.intersection(APPEND_ONLY)):
+            raise DatabaseRevision(
+                f"The database {location.text} has tables that we did not make ({', '.join(foreign)}). "
+                "Give another file, database or schema."
+            )
+        return None
+    found = connection.execute(text("SELECT version_num FROM alembic_version")).scalars().all()
+    if len(found) > 1:
+        raise DatabaseRevision(f"The database {location.text} is of several revisions: {', '.join(found)}.")
+    return str(found[0]) if found else None
+
+
+def check(found: str | None, location: Location) -> None:
+    """Raise DatabaseMissing or DatabaseRevision unless the revision is the one that we read."""
+    if found is None:
+        raise DatabaseMissing(f"The database {location.text} is empty. {CREATE}")
+    if found != HEAD and is_older(found):
+        raise DatabaseRevision(
+            f"The database {location.text} is of the older revision {found}; this version reads {HEAD}. "
+            "Run `selector database upgrade`, or Database.upgrade(url)."
+        )
+    if found != HEAD:
+        raise DatabaseRevision(
+            f"The database {location.text} is of revision {found}, which this version does not know "
+            f"(it reads {HEAD}): a newer version, or another program, made it. "
+            "Upgrade kernel-selector, or give another database."
+        )
+
+
+def is_older(found: str | None) -> bool:
+    """Whether our migrations lead from this revision to the one that we read."""
+    from alembic.script import ScriptDirectory
+
+    known = [script.revision for script in ScriptDirectory.from_config(configuration()).walk_revisions()]
+    return found is None or (found in known and found != HEAD)
+
+
+def upgrade(connection: Connection, location: Location) -> str:
+    """Bring the tables to the revision that we read, in the open write transaction; returns it."""
+    from alembic import command
+
+    found = revision(connection, location)
+    if found is not None and found != HEAD and not is_older(found):
+        check(found, location)
+    if found != HEAD:
+        command.upgrade(configuration(connection), HEAD)
+    return HEAD

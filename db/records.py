@@ -1,0 +1,181 @@
+"""Storing and finding records. Each function works in the transaction that it is given."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator
+from itertools import islice
+from typing import Any
+
+from sqlalchemy import Select, func, select
+from sqlalchemy.engine import Connection
+
+from kernel_selector.kernels.contract import Device, Environment, Record, Status
+
+from . import rows, tables
+from .identity import content_hash
+from .shared import SharedRows, insert_new
+
+BATCH = 5000  # records in memory while adding; more do not make it faster
+PAGE = 1000  # records fetched at once while finding
+
+
+def add(connection: Connection, records: Iterable[Record]) -> int:
+    """Store records and return how many were new; one that is there already is left as it is.
+
+    Raises CorruptRecord for a record that no database can hold.
+    """
+    shared = SharedRows(connection)
+    waiting = iter(records)
+    added = 0
+    while batch := list(islice(waiting, BATCH)):
+        added += insert_new(connection, tables.Measurement, list(_measurements(shared, batch).values()))
+    return added
+
+
+def find(
+    connection: Connection,
+    *,
+    operator: str | None = None,
+    device_key: str | None = None,
+    statuses: Collection[Status | str] | None = None,
+    limit: int | None = None,
+) -> Iterator[Record]:
+    """Records in the order in which they were stored; with a limit, the last ones of it.
+
+    Iterate inside the transaction: records are fetched as they are asked for.
+    """
+    query = select(tables.Measurement.__table__)
+    if operator is not None:
+        query = query.join(tables.Problem).where(tables.Problem.operator == operator)
+    if device_key is not None:
+        query = query.join(tables.Device).where(tables.Device.key == device_key)
+    if statuses is not None:
+        query = query.where(tables.Measurement.status.in_([Status(status).value for status in statuses]))
+    if limit is not None:
+        last = query.with_only_columns(tables.Measurement.id).order_by(tables.Measurement.id.desc())
+        query = query.where(tables.Measurement.id.in_(last.limit(limit)))
+    query = query.order_by(tables.Measurement.id).execution_options(yield_per=PAGE)
+    return _revive(connection, query)
+
+
+def finished(
+    connection: Connection, *, operator: str, device: Device, environment: Environment, policy: str
+) -> set[tuple[str, str, str]]:
+    """(problem key, implementation, version) of all that is measured, however it ended.
+
+    The device is matched with its host, whatever rates were measured; the environment exactly.
+    """
+    query = (
+        select(tables.Problem.key, tables.Implementation.name, tables.Implementation.version)
+        .select_from(tables.Measurement)
+        .join(tables.Problem)
+        .join(tables.Implementation)
+        .join(tables.Device)
+        .join(tables.Environment)
+        .where(tables.Problem.operator == operator)
+        .where(tables.Device.fingerprint == device.fingerprint)
+        .where(tables.Environment.fingerprint == environment.fingerprint)
+        .where(tables.Measurement.policy == policy)
+        .distinct()
+    )
+    return {(key, name, version) for key, name, version in connection.execute(query)}
+
+
+def counts(connection: Connection) -> list[dict[str, Any]]:
+    """How many records there are, by operator, device and status, and when the last was measured."""
+    groups = (
+        tables.Problem.operator,
+        tables.Device.name.label("device"),
+        tables.Device.key.label("device_key"),
+        tables.Measurement.status,
+    )
+    query = (
+        select(
+            *groups,
+            func.count().label("count"),
+            func.max(tables.Measurement.measured_at).label("last_measured_at"),
+        )
+        .select_from(tables.Measurement)
+        .join(tables.Problem)
+        .join(tables.Device)
+        .group_by(*groups)
+        .order_by(*groups)
+    )
+    return [dict(row._mapping) for row in connection.execute(query)]
+
+
+def total(connection: Connection) -> int:
+    """How many records there are."""
+    return connection.execute(select(func.count()).select_from(tables.Measurement)).scalar_one()
+
+
+def devices(connection: Connection) -> list[Device]:
+    """The measured devices, one for each fingerprint, as last probed; sorted by name and host."""
+    last = select(func.max(tables.Device.id)).group_by(tables.Device.fingerprint)
+    query = select(tables.Device.__table__).where(tables.Device.id.in_(last))
+    query = query.order_by(tables.Device.name, tables.Device.host)
+    return [rows.device_of(row._mapping) for row in connection.execute(query)]
+
+
+def _measurements(shared: SharedRows, batch: list[Record]) -> dict[str, dict[str, Any]]:
+    """The rows of the records by content hash, so that each is there once."""
+    references = shared.references(batch)
+    found: dict[str, dict[str, Any]] = {}
+    for record, (identity, ids) in zip(batch, references, strict=True):
+        row = rows.measurement_row(record)
+        timeless = {name: value for name, value in row.items() if name != "measured_at"}
+        hashed = content_hash(*identity, row["measured_at"].isoformat(), timeless)
+        found[hashed] = {"content_hash": hashed, **ids, **row}
+    return found
+
+
+def _revive(connection: Connection, query: Select[Any]) -> Iterator[Record]:
+    problems = _Objects(connection, tables.Problem, lambda row: {"problem": rows.problem_of(row)})
+    devices = _Objects(connection, tables.Device, lambda row: {"device": rows.device_of(row)})
+    environments = _Objects(
+        connection, tables.Environment, lambda row: {"environment": rows.environment_of(row)}
+    )
+    implementations = _Objects(
+        connection,
+        tables.Implementation,
+        lambda row: {"implementation": row["name"], "implementation_version": row["version"]},
+    )
+    for page in connection.execute(query).mappings().partitions():
+        for objects, column in (
+            (problems, "problem_id"),
+            (devices, "device_id"),
+            (environments, "environment_id"),
+            (implementations, "implementation_id"),
+        ):
+            objects.load({row[column] for row in page})
+        for row in page:
+            yield rows.record_of(
+                row,
+                **problems[row["problem_id"]],
+                **devices[row["device_id"]],
+                **environments[row["environment_id"]],
+                **implementations[row["implementation_id"]],
+            )
+
+
+class _Objects(dict[int, dict[str, Any]]):
+    """What rows of one table mean, by id: loaded once, shared by all records that refer to it."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        table: type[tables.Base],
+        revive: Callable[[Any], dict[str, Any]],
+    ) -> None:
+        super().__init__()
+        self._connection = connection
+        self._table = table
+        self._revive = revive
+
+    def load(self, ids: set[int]) -> None:
+        """Make these ids known."""
+        missing = ids.difference(self)
+        if missing:
+            query = select(self._table.__table__).where(self._table.id.in_(sorted(missing)))
+            for row in self._connection.execute(query).mappings():
+                self[row["id"]] = self._revive(row)

@@ -1,0 +1,170 @@
+"""Records to rows and back, exactly."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import fields
+from datetime import UTC
+from typing import Any
+
+from kernel_selector.kernels.contract import (
+    CorruptRecord,
+    Device,
+    Environment,
+    GateResult,
+    Memory,
+    Problem,
+    Record,
+    Status,
+    Timing,
+)
+
+from .tables import MEMORY, TIMINGS
+
+PERCENTILES = ("p20_ms", "p50_ms", "p80_ms")
+DEVICE_FLOATS = ("copy_bytes_per_s", "launch_us", "barrier_us")
+DEVICE_FIELDS = tuple(field.name for field in fields(Device))
+ENVIRONMENT_FIELDS = tuple(field.name for field in fields(Environment))
+LARGEST_INTEGER = 2**63 - 1
+
+
+def canonical(*parts: Any) -> bytes:
+    """The values as JSON, in UTF-8, the same on every machine.
+
+    Raises CorruptRecord for what a database cannot hold: NaN, infinity, NUL and lone surrogates.
+    """
+    try:
+        text = json.dumps(parts, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+        encoded = text.encode()
+    except (TypeError, ValueError) as error:
+        raise CorruptRecord(f"A record that cannot be stored ({error}): {str(parts)[:200]}") from error
+    if "\\u0000" in text and any("\0" in string for string in _strings(parts)):
+        raise CorruptRecord(f"A record with a NUL character cannot be stored: {str(parts)[:200]}")
+    return encoded
+
+
+def environment_row(environment: Environment) -> dict[str, Any]:
+    """The columns of an environment, fingerprint included."""
+    return {"fingerprint": environment.fingerprint} | environment.to_dict()
+
+
+def device_row(device: Device) -> dict[str, Any]:
+    """The columns of a device, but its content hash."""
+    row: dict[str, Any] = {name: getattr(device, name) for name in DEVICE_FIELDS}
+    for name in DEVICE_FLOATS:
+        row[name] = _float(row[name])
+    capability = device.compute_capability
+    return row | {
+        "fingerprint": device.fingerprint,
+        "key": device.key,
+        "compute_capability": None if capability is None else list(capability),
+        "matmul_flops_per_s": {name: float(rate) for name, rate in sorted(device.matmul_flops_per_s.items())},
+    }
+
+
+def problem_row(problem: Problem) -> dict[str, Any]:
+    """The columns of a problem."""
+    values = problem.as_dict
+    return {
+        "key": problem.key,
+        "operator": problem.operator,
+        "dtype": values.get("dtype"),
+        "mode": values.get("mode"),
+        "values": dict(values),
+    }
+
+
+def measurement_row(record: Record) -> dict[str, Any]:
+    """The columns of a record that are its own: all but references and content hash."""
+    row: dict[str, Any] = {
+        "policy": record.policy,
+        "status": record.status.value,
+        "reason": record.reason,
+        "measured_at": record.measured_at.astimezone(UTC),
+        "seed": _integer("seed", record.seed),
+        "gate_passed": bool(record.gate.passed),
+        "gate_worst_error_ratio": _float(record.gate.worst_error_ratio),
+        "gate_detail": record.gate.detail,
+    }
+    for name in TIMINGS:
+        timing: Timing | None = getattr(record, name)
+        for part in PERCENTILES:
+            row[f"{name}_{part}"] = None if timing is None else float(getattr(timing, part))
+        row[f"{name}_samples"] = None if timing is None else _integer("samples", timing.samples)
+        raw_ms = timing.raw_ms if timing is not None else ()
+        row[f"{name}_raw_ms"] = [float(time_ms) for time_ms in raw_ms] or None
+    for part in MEMORY:
+        row[f"memory_{part}"] = (
+            None if record.memory is None else _integer(part, getattr(record.memory, part))
+        )
+    return row
+
+
+def environment_of(row: Mapping[str, Any]) -> Environment:
+    """The environment of a row."""
+    return Environment(**{name: row[name] for name in ENVIRONMENT_FIELDS})
+
+
+def device_of(row: Mapping[str, Any]) -> Device:
+    """The device of a row."""
+    return Device.from_dict({name: row[name] for name in DEVICE_FIELDS})
+
+
+def problem_of(row: Mapping[str, Any]) -> Problem:
+    """The problem of a row."""
+    return Problem(row["operator"], tuple(row["values"].items()))
+
+
+def record_of(row: Mapping[str, Any], **shared: Any) -> Record:
+    """The record of a row, given the problem, implementation, device and environment that it refers to."""
+    memory = None
+    if row["memory_peak_bytes"] is not None:
+        memory = Memory(**{part: row[f"memory_{part}"] for part in MEMORY})
+    return Record(
+        policy=row["policy"],
+        status=Status(row["status"]),
+        reason=row["reason"],
+        measured_at=row["measured_at"],
+        seed=row["seed"],
+        gate=GateResult(
+            passed=row["gate_passed"],
+            worst_error_ratio=row["gate_worst_error_ratio"],
+            detail=row["gate_detail"],
+        ),
+        memory=memory,
+        **{name: _timing_of(row, name) for name in TIMINGS},
+        **shared,
+    )
+
+
+def _timing_of(row: Mapping[str, Any], name: str) -> Timing | None:
+    if row[f"{name}_p50_ms"] is None:
+        return None
+    return Timing(
+        p20_ms=row[f"{name}_p20_ms"],
+        p50_ms=row[f"{name}_p50_ms"],
+        p80_ms=row[f"{name}_p80_ms"],
+        samples=row[f"{name}_samples"],
+        raw_ms=tuple(row[f"{name}_raw_ms"] or ()),
+    )
+
+
+def _float(value: float | None) -> float | None:
+    return None if value is None else float(value)
+
+
+def _integer(name: str, value: int) -> int:
+    if not isinstance(value, int) or not -LARGEST_INTEGER <= value <= LARGEST_INTEGER:
+        raise CorruptRecord(f"{name}={value!r}: expected an integer of at most 64 bits.")
+    return value
+
+
+def _strings(value: Any) -> list[str]:
+    if isinstance(value, str):
+        return [value]
+    if isinstance(value, Mapping):
+        return [text for item in value.items() for text in _strings(item)]
+    if isinstance(value, (list, tuple)):
+        return [text for item in value for text in _strings(item)]
+    return []

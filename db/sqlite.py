@@ -1,0 +1,133 @@
+"""SQLite: files opened so that concurrent writers wait for each other and lose nothing."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from pathlib import Path
+
+from sqlalchemy import Engine, QueuePool, create_engine, event
+from sqlalchemy.engine import Connection
+
+from .errors import DatabaseCorrupt, DatabaseMissing, DatabaseReadOnly, DatabaseUnreachable
+
+MAGIC = b"SQLite format 3\0"
+CREATE = "Create it with `selector quickstart`, or open it with create=True."
+DAMAGED = "Nothing was changed. Restore a copy, or move the file away and measure again."
+
+
+def make_engine(path: Path, *, busy_timeout_s: float, create: bool = False, checked: bool = True) -> Engine:
+    """An engine for a file; `create` allows a new one, `checked` enforces foreign keys.
+
+    A connection with the execution option `writing` begins with BEGIN IMMEDIATE: it waits for its turn
+    up front, because a transaction that has read cannot become a writer after somebody else has written.
+    """
+
+    def connect() -> sqlite3.Connection:
+        connection = sqlite3.connect(
+            _uri(path, create),
+            uri=True,
+            timeout=busy_timeout_s,
+            isolation_level=None,
+            check_same_thread=False,
+        )
+        try:
+            if is_writable(path):
+                connection.execute("PRAGMA journal_mode=WAL")
+                connection.execute("PRAGMA synchronous=NORMAL")
+            connection.execute(f"PRAGMA foreign_keys={'ON' if checked else 'OFF'}")
+        except sqlite3.Error:
+            connection.close()
+            raise
+        return connection
+
+    engine = create_engine("sqlite://", creator=connect, poolclass=QueuePool)
+
+    @event.listens_for(engine, "begin")
+    def begin(connection: Connection) -> None:
+        writing = bool(connection.get_execution_options().get("writing"))
+        connection.exec_driver_sql(f"PRAGMA query_only={'OFF' if writing else 'ON'}")
+        connection.exec_driver_sql("BEGIN IMMEDIATE" if writing else "BEGIN")
+
+    return engine
+
+
+def is_writable(path: Path) -> bool:
+    """Whether we may write the file and, for its write-ahead log, the folder."""
+    return os.access(path.parent, os.W_OK) and (not path.exists() or os.access(path, os.W_OK))
+
+
+def check_file(path: Path) -> None:
+    """Refuse a file that cannot be our database, without touching it.
+
+    Raises DatabaseMissing, DatabaseCorrupt or DatabaseUnreachable.
+    """
+    if not path.parent.is_dir():
+        raise DatabaseMissing(f"No database at {path}: the folder {path.parent} does not exist. {CREATE}")
+    if path.is_dir():
+        raise DatabaseCorrupt(f"{path} is a folder: expected the file of an SQLite database.")
+    try:
+        with path.open("rb") as file:
+            header = file.read(100)
+    except FileNotFoundError:
+        raise DatabaseMissing(f"No database at {path}. {CREATE}") from None
+    except OSError as error:
+        raise DatabaseUnreachable(f"{path} cannot be read: {error.strerror}.") from error
+    if header and not header.startswith(MAGIC):
+        raise DatabaseCorrupt(f"{path} is not an SQLite database: it starts with {header[:16]!r}. {DAMAGED}")
+    if header and not _log(path):
+        _check_length(path, header)
+
+
+def prepare(path: Path) -> None:
+    """Make the folder of a database that is to be created. Raises DatabaseReadOnly where we may not."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise DatabaseReadOnly(
+            f"No folder can be made for the database {path}: {error.strerror}. "
+            "Give a place that you may write, for example in SELECTOR_DATABASE_URL."
+        ) from error
+    if not is_writable(path):
+        raise DatabaseReadOnly(
+            f"{path} cannot be written (the file or its folder is read-only). "
+            "Give a place that you may write, for example in SELECTOR_DATABASE_URL."
+        )
+
+
+def stamp(path: Path) -> tuple[int, ...]:
+    """Changes whenever the file or its write-ahead log does; some microseconds."""
+    numbers: list[int] = []
+    for name in (str(path), f"{path}-wal"):
+        try:
+            found = os.stat(name)
+            numbers += (found.st_ino, found.st_size, found.st_mtime_ns)
+        except OSError:
+            numbers.append(0)
+    return tuple(numbers)
+
+
+def _check_length(path: Path, header: bytes) -> None:
+    # a file with a log may be shorter than its header says for a while, so this is for those without
+    page_bytes = int.from_bytes(header[16:18], "big")
+    expected = int.from_bytes(header[28:32], "big") * (65536 if page_bytes == 1 else page_bytes)
+    header_is_current = header[24:28] == header[92:96]
+    found = path.stat().st_size
+    if len(header) < 100 or (header_is_current and found < expected):
+        raise DatabaseCorrupt(f"{path} is cut off: {found} bytes of {expected or 'at least 512'}. {DAMAGED}")
+
+
+def _uri(path: Path, create: bool) -> str:
+    if is_writable(path):
+        return f"{path.as_uri()}?mode={'rwc' if create else 'rw'}"
+    # without a log, and where none can be made, SQLite reads only files that it is told do not change
+    still = not _log(path) and not os.access(path.parent, os.W_OK)
+    return f"{path.as_uri()}?mode=ro{'&immutable=1' if still else ''}"
+
+
+def _log(path: Path) -> int:
+    """Bytes in the write-ahead log; 0 when there is none."""
+    try:
+        return os.stat(f"{path}-wal").st_size
+    except OSError:
+        return 0

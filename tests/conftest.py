@@ -1,0 +1,118 @@
+"""What all tests share: a database of their own each, and a PostgreSQL server where there is one."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+LOCAL_SERVER = "postgresql://postgres@127.0.0.1:5432/test"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--require-postgres",
+        action="store_true",
+        help="fail, instead of skipping, the tests that need PostgreSQL when there is no server",
+    )
+
+
+@pytest.fixture(autouse=True)
+def _default_database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No test reaches the user's database."""
+    monkeypatch.setenv("SELECTOR_DATABASE_URL", str(tmp_path / "default.sqlite"))
+
+
+@pytest.fixture
+def sqlite_database(tmp_path: Path):
+    """An empty database of the current revision in a temporary folder."""
+    from kernel_selector.db import Database
+
+    with Database.open(tmp_path / "measurements.sqlite", create=True) as database:
+        yield database
+
+
+@pytest.fixture(scope="session")
+def postgres_server(request: pytest.FixtureRequest) -> Iterator[str]:
+    """URL of a PostgreSQL database: TEST_DATABASE_URL, a local server, or one started for the tests."""
+    given = os.environ.get("TEST_DATABASE_URL")
+    if given or _answers(LOCAL_SERVER):
+        yield given or LOCAL_SERVER
+        return
+    programs = _programs()
+    if programs is None:
+        reason = f"no PostgreSQL: TEST_DATABASE_URL is not set, none at {LOCAL_SERVER}, and no initdb"
+        if request.config.getoption("--require-postgres"):
+            pytest.fail(reason)
+        pytest.skip(reason)
+    with _own_server(programs) as url:
+        yield url
+
+
+@pytest.fixture
+def postgres_url(postgres_server: str) -> Iterator[str]:
+    """URL of an empty schema of its own, dropped afterwards: parallel runs do not meet."""
+    import psycopg
+
+    schema = f"test_{os.getpid()}_{time.time_ns()}"
+    with psycopg.connect(postgres_server, autocommit=True) as connection:
+        connection.execute(f"CREATE SCHEMA {schema}")
+        yield f"{postgres_server}?options=-csearch_path%3D{schema}"
+        connection.execute("SET client_min_messages = warning")
+        connection.execute(f"DROP SCHEMA {schema} CASCADE")
+
+
+def _answers(url: str) -> bool:
+    import psycopg
+
+    try:
+        psycopg.connect(url, connect_timeout=3).close()
+    except psycopg.OperationalError:
+        return False
+    return True
+
+
+def _programs() -> Path | None:
+    """The folder with initdb and postgres."""
+    on_path = shutil.which("initdb")
+    folders = [Path(on_path).resolve().parent] if on_path else []
+    folders += sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)
+    return next((folder for folder in folders if (folder / "postgres").exists()), None)
+
+
+@contextmanager
+def _own_server(programs: Path) -> Iterator[str]:
+    """A server on a free port, as the user `postgres` when we are root: PostgreSQL refuses root."""
+    account = {"user": "postgres", "group": "postgres", "extra_groups": []} if os.geteuid() == 0 else {}
+    folder = tempfile.mkdtemp(prefix="selector-postgres-")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    if account:
+        shutil.chown(folder, "postgres", "postgres")
+    initdb = [programs / "initdb", "-D", f"{folder}/data", "-A", "trust", "-U", "postgres", "--no-sync"]
+    subprocess.run(initdb, check=True, cwd=folder, stdout=subprocess.DEVNULL, **account)
+    options = ["-D", f"{folder}/data", "-k", folder, "-h", "127.0.0.1", "-p", str(port), "-F"]
+    url = f"postgresql://postgres@127.0.0.1:{port}/postgres"
+    with (
+        open(f"{folder}/log", "wb") as log,
+        subprocess.Popen([programs / "postgres", *options], cwd=folder, stderr=log, **account) as server,
+    ):
+        try:
+            deadline = time.monotonic() + 60
+            while not _answers(url):
+                if server.poll() is not None or time.monotonic() > deadline:
+                    pytest.fail(f"the PostgreSQL server did not start:\n{Path(log.name).read_text()}")
+                time.sleep(0.1)
+            yield url
+        finally:
+            server.terminate()
+    shutil.rmtree(folder)
