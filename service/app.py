@@ -1,0 +1,81 @@
+"""The FastAPI application: `create_app(selector)`.
+
+python -m uvicorn --factory kernel_selector.service.app:from_environment
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+from fastapi import FastAPI
+
+from kernel_selector.kernels.contract import SelectorError
+
+from . import documentation, problems
+from .middleware import BodyLimit, RequestLog
+from .routes import router
+from .settings import Settings
+
+if TYPE_CHECKING:
+    from selector import Selector
+
+LOGGER = logging.getLogger("kernel_selector.service")
+API_VERSION = "1.0.0"  # of the interface: the second number rises with additions
+DESCRIPTION = """Asks the cost model and the measurements of `kernel-selector` which implementation of a
+neural-network layer is the fastest, or needs the least memory, for given hyperparameters on a device.
+Errors are RFC 9457 problem documents. Every answer carries `X-Request-ID`."""
+TAGS = [
+    {"name": "choose", "description": "Choose an implementation."},
+    {"name": "catalogue", "description": "What can be asked about."},
+    {"name": "health", "description": "For load balancers and orchestrators."},
+]
+
+
+def create_app(selector: Selector, *, settings: Settings = Settings()) -> FastAPI:
+    """The service that answers from `selector`; it is warmed up when the server starts."""
+    app = assemble(settings)
+    app.state.selector = selector
+    return app
+
+
+def from_environment() -> FastAPI:
+    """The service over the user's database, or that of `SELECTOR_DATABASE_URL`: a factory for uvicorn."""
+    from selector import Selector
+
+    return create_app(Selector(), settings=Settings.from_environment())
+
+
+def assemble(settings: Settings) -> FastAPI:
+    """Routes, error handlers and middleware, without the selector that answers."""
+    app = FastAPI(
+        title="kernel-selector",
+        version=API_VERSION,
+        summary="The best kernel for your hyperparameters",
+        description=DESCRIPTION,
+        openapi_tags=TAGS,
+        redoc_url=None,
+        redirect_slashes=False,
+        lifespan=_warm,
+    )
+    app.include_router(router)
+    problems.install(app)
+    app.add_middleware(BodyLimit, max_bytes=settings.max_body_bytes)
+    app.add_middleware(RequestLog, enabled=settings.access_log)  # added last, so it is the outermost
+    app.openapi = lambda: documentation.document(app)  # type: ignore[method-assign]
+    return app
+
+
+@asynccontextmanager
+async def _warm(app: FastAPI) -> AsyncIterator[None]:
+    """Probe the device and load records and model before the first request, not in it.
+
+    What cannot be loaded is no reason to stop: `/readyz` says why, and the next request tries again.
+    """
+    try:
+        app.state.selector.choose("lstm", hidden=64, batch=8)
+    except SelectorError as error:
+        LOGGER.warning("not ready: %s", error)
+    yield

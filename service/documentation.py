@@ -1,0 +1,90 @@
+"""The OpenAPI document: what FastAPI derives, with the operators' hyperparameters and our problems."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from fastapi import FastAPI
+from fastapi.openapi.utils import get_openapi
+
+from kernel_selector.kernels import registry
+from kernel_selector.kernels.contract import Boolean, Hyperparameter, Integer, OneOf, Operator
+
+from .problems import MEDIA_TYPE
+from .schemas import FieldProblem, Problem
+
+REFERENCE = "#/components/schemas/{model}"
+
+
+def problem_response(description: str, examples: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """An entry for `responses=` of a route: a problem document, with examples."""
+    content: dict[str, Any] = {"schema": {"$ref": REFERENCE.format(model="Problem")}}
+    if examples:
+        content["examples"] = dict(examples)
+    return {"description": description, "content": {MEDIA_TYPE: content}}
+
+
+def document(app: FastAPI) -> dict[str, Any]:
+    """The app's OpenAPI document, made once."""
+    if app.openapi_schema is None:
+        made = get_openapi(
+            title=app.title,
+            version=app.version,
+            summary=app.summary,
+            description=app.description,
+            routes=app.routes,
+            tags=app.openapi_tags,
+        )
+        schemas = made["components"]["schemas"]
+        for model in (Problem, FieldProblem):
+            schema = model.model_json_schema(ref_template=REFERENCE)
+            schema.pop("$defs", None)
+            schemas[model.__name__] = schema
+        _drop_default_validation(made)
+        fields = schemas["ChooseRequest"]["properties"]
+        description = fields["hyperparameters"]["description"]
+        kinds = [_operator_schema(operator) for operator in registry.operators().values()]
+        fields["hyperparameters"] = {"description": description, "anyOf": kinds}
+        app.openapi_schema = made
+    return app.openapi_schema
+
+
+def _drop_default_validation(made: dict[str, Any]) -> None:
+    """Remove the 422 that FastAPI adds to every path with a parameter: ours are problem documents."""
+    for path in made["paths"].values():
+        for operation in path.values():
+            if "application/json" in operation["responses"].get("422", {}).get("content", {}):
+                del operation["responses"]["422"]
+    for name in ("HTTPValidationError", "ValidationError"):
+        made["components"]["schemas"].pop(name, None)
+
+
+def _operator_schema(operator: Operator) -> dict[str, Any]:
+    """The hyperparameters of one operator as a JSON schema. Aliases are accepted but not listed."""
+    specs = operator.hyperparameters
+    return {
+        "title": operator.name,
+        "description": operator.title,
+        "type": "object",
+        "properties": {spec.name: _schema(spec) for spec in specs},
+        "required": [spec.name for spec in specs if spec.default is None],
+        "additionalProperties": False,
+    }
+
+
+def _schema(spec: Hyperparameter) -> dict[str, Any]:
+    schema: dict[str, Any] = {"description": spec.help}
+    match spec:
+        case Integer():
+            schema |= {"type": "integer", "minimum": spec.minimum, "maximum": spec.maximum}
+        case Boolean():
+            schema |= {"type": "boolean"}
+        case OneOf():
+            schema |= {"type": "string", "enum": [*spec.choices, *spec.synonyms]}
+    default = spec.default
+    if isinstance(default, str) and default.startswith("="):
+        schema["description"] += f" (that of {default[1:]} when not given)"
+    elif default is not None:
+        schema["default"] = default
+    return schema

@@ -1,0 +1,106 @@
+"""Pure ASGI middleware: a limit on bodies, and an id and a log line for each request.
+
+Starlette's BaseHTTPMiddleware would double the time of a request.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import time
+import uuid
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from .problems import BODY_TOO_LARGE, problem
+
+LOGGER = logging.getLogger("kernel_selector.service")
+REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
+
+
+class BodyLimit:
+    """Answers 413 when a body is longer than `max_bytes`; otherwise hands it on in one piece.
+
+    Both a declared length and what really arrives are checked: a chunked body declares nothing.
+    """
+
+    def __init__(self, app: ASGIApp, max_bytes: int) -> None:
+        self.app = app
+        self.max_bytes = max_bytes
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        declared = Headers(scope=scope).get("content-length", "")
+        if declared.isdecimal() and int(declared) > self.max_bytes:
+            await self._refuse(scope, receive, send)
+            return
+        chunks: list[bytes] = []
+        size, more = 0, True
+        while more:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                return
+            chunks.append(message.get("body", b""))
+            size += len(chunks[-1])
+            if size > self.max_bytes:
+                await self._refuse(scope, receive, send)
+                return
+            more = message.get("more_body", False)
+        await self.app(scope, _replay(b"".join(chunks), receive), send)
+
+    async def _refuse(self, scope: Scope, receive: Receive, send: Send) -> None:
+        detail = (
+            f"The body has more than {self.max_bytes} bytes. Ask one question a request, or start the "
+            "service with a larger SELECTOR_MAX_BODY_BYTES."
+        )
+        # what is left of the body is not read, so the connection cannot be used again
+        answer = problem(BODY_TOO_LARGE, detail, scope=scope, headers={"connection": "close"})
+        await answer(scope, receive, send)
+
+
+class RequestLog:
+    """Gives each request an id (the client's `X-Request-ID` if it is a plain one) and logs its end."""
+
+    def __init__(self, app: ASGIApp, enabled: bool) -> None:
+        self.app = app
+        self.enabled = enabled
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        given = Headers(scope=scope).get("x-request-id", "")
+        request_id = given if REQUEST_ID.fullmatch(given) else uuid.uuid4().hex
+        scope["request_id"] = request_id
+        status, started = 500, time.perf_counter()
+
+        async def tagged(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                MutableHeaders(scope=message)["x-request-id"] = request_id
+            await send(message)
+
+        try:
+            await self.app(scope, receive, tagged)
+        finally:
+            if self.enabled:
+                spent_ms = (time.perf_counter() - started) * 1e3
+                # %a: a path with a line break must stay on its line
+                line = (scope["method"], scope["path"], status, spent_ms, request_id)
+                LOGGER.info("%s %a %d %.2f ms %s", *line)
+
+
+def _replay(body: bytes, receive: Receive) -> Receive:
+    """A `receive` that gives the body, and then what the server says (the client went away)."""
+    waiting = [body]
+
+    async def again() -> Message:
+        if waiting:
+            return {"type": "http.request", "body": waiting.pop(), "more_body": False}
+        return await receive()
+
+    return again

@@ -1,0 +1,180 @@
+"""Errors as RFC 9457 problem documents (`application/problem+json`).
+
+`KINDS` is the one table from our errors to an HTTP status. It is keyed by class name, because some
+classes belong to layers that the service must not import; a class that is not listed takes the entry of
+its nearest base.
+"""
+
+from __future__ import annotations
+
+import logging
+import reprlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Any
+from urllib.parse import quote
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from starlette.exceptions import HTTPException
+from starlette.types import Scope
+
+from kernel_selector.kernels.contract import SelectorError
+from kernel_selector.kernels.contract.errors import suggest
+
+LOGGER = logging.getLogger("kernel_selector.service")
+MEDIA_TYPE = "application/problem+json"
+URN = "urn:kernel-selector:problem:"
+LONGEST_DETAIL = 1000  # characters; the message may quote a client's value
+REQUEST_FIELDS = ("operator", "hyperparameters", "device", "memory", "objective", "override")
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A class of errors: the last part of its `type`, its status and its title."""
+
+    slug: str
+    status: int
+    title: str
+
+    @property
+    def type(self) -> str:
+        """The stable identifier of this class of errors."""
+        return URN + self.slug
+
+
+INVALID_REQUEST = Kind("invalid-request", 422, "Invalid request")
+
+KINDS: Mapping[str, Kind] = {
+    # the question is wrong
+    "UnknownOperator": Kind("unknown-operator", 422, "Unknown operator"),
+    "UnknownImplementation": Kind("unknown-implementation", 422, "Unknown implementation"),
+    "UnknownDevice": Kind("unknown-device", 422, "Unknown device"),
+    "UnknownHyperparameter": Kind("unknown-hyperparameter", 422, "Unknown hyperparameter"),
+    "InvalidHyperparameter": Kind("invalid-hyperparameter", 422, "Invalid hyperparameter"),
+    "AmbiguousHyperparameter": Kind("ambiguous-hyperparameter", 422, "Ambiguous hyperparameter"),
+    "InvalidRequest": INVALID_REQUEST,
+    # the question is right, and there is no answer to it
+    "UnsupportedProblem": Kind("unsupported-problem", 409, "The implementation refuses this problem"),
+    "NothingFits": Kind("nothing-fits", 409, "Nothing fits into the memory limit"),
+    # the service cannot answer now
+    "NoMeasurements": Kind("no-measurements", 503, "There are no measurements"),
+    "ModelVersionMismatch": Kind("model-unusable", 503, "The cost model cannot be used"),
+    "MeasurementFailed": Kind("device-unavailable", 503, "The device cannot be measured"),
+    "CorruptRecord": Kind("database-unavailable", 503, "The measurement database cannot be read"),
+    "DatabaseError": Kind("database-unavailable", 503, "The measurement database cannot be read"),
+    "SelectorError": Kind("unavailable", 503, "The selector cannot answer"),
+}
+
+NOT_READY = Kind("not-ready", 503, "Not ready")
+INTERNAL = Kind("internal-error", 500, "Internal error")
+BODY_TOO_LARGE = Kind("body-too-large", 413, "Body too large")
+BY_STATUS: Mapping[int, Kind] = {
+    400: Kind("malformed-json", 400, "Malformed JSON"),
+    404: Kind("not-found", 404, "Not found"),
+    405: Kind("method-not-allowed", 405, "Method not allowed"),
+    413: BODY_TOO_LARGE,
+    415: Kind("unsupported-media-type", 415, "Unsupported media type"),
+}
+
+
+class ProblemResponse(JSONResponse):
+    """A response that carries a problem document."""
+
+    media_type = MEDIA_TYPE
+
+
+def kind_of(error: Exception) -> Kind:
+    """The table's entry for an error of ours: its own or that of its nearest base."""
+    return next(KINDS[base.__name__] for base in type(error).__mro__ if base.__name__ in KINDS)
+
+
+def problem(
+    kind: Kind,
+    detail: str,
+    *,
+    scope: Scope,
+    status: int | None = None,
+    errors: Sequence[Mapping[str, str]] = (),
+    headers: Mapping[str, str] | None = None,
+) -> ProblemResponse:
+    """The response for one error. `instance` is the path of the request that met it."""
+    if len(detail) > LONGEST_DETAIL:
+        # the value is named first and the way out last: shorten what is between
+        detail = f"{detail[: LONGEST_DETAIL // 2]} ... {detail[-LONGEST_DETAIL // 2 :]}"
+    code = status or kind.status
+    document: dict[str, Any] = {
+        "type": kind.type,
+        "title": kind.title,
+        "status": code,
+        "detail": detail,
+        "instance": quote(scope["path"], errors="replace"),
+    }
+    if errors:
+        document["errors"] = list(errors)
+    return ProblemResponse(document, status_code=code, headers=dict(headers or {}))
+
+
+def install(app: FastAPI) -> None:
+    """Answer every error of the app with a problem document."""
+    app.add_exception_handler(SelectorError, _on_selector_error)
+    app.add_exception_handler(RequestValidationError, _on_invalid_request)
+    app.add_exception_handler(HTTPException, _on_http_error)
+    app.add_exception_handler(Exception, _on_internal_error)
+
+
+async def _on_selector_error(request: Request, error: Exception) -> ProblemResponse:
+    kind = kind_of(error)
+    # a name in the path that does not exist is a resource that does not exist
+    missing = bool(request.path_params) and isinstance(error, LookupError)
+    if kind.status >= HTTPStatus.INTERNAL_SERVER_ERROR:
+        LOGGER.warning("%s: %s", type(error).__name__, error)
+    return problem(kind, str(error), scope=request.scope, status=404 if missing else None)
+
+
+async def _on_invalid_request(request: Request, error: Exception) -> ProblemResponse:
+    assert isinstance(error, RequestValidationError)
+    errors = [_describe(item) for item in error.errors()]
+    detail = " ".join(item["detail"] for item in errors)
+    return problem(INVALID_REQUEST, detail, scope=request.scope, errors=errors)
+
+
+async def _on_http_error(request: Request, error: Exception) -> ProblemResponse:
+    assert isinstance(error, HTTPException)
+    code = error.status_code
+    kind = BY_STATUS.get(code) or Kind(f"http-{code}", code, HTTPStatus(code).phrase)
+    detail = error.detail
+    if detail == HTTPStatus(code).phrase:  # raised by the router, which says no more
+        detail = f"{detail}: {request.method} {request.url.path}. /openapi.json lists what there is."
+    return problem(kind, detail, scope=request.scope, headers=error.headers)
+
+
+async def _on_internal_error(request: Request, error: Exception) -> ProblemResponse:
+    """Says nothing of the cause: that is in the log, under the request's id."""
+    request_id = request.scope.get("request_id", "")
+    LOGGER.error("request %s failed: %s", request_id, type(error).__name__)
+    detail = f"The service failed. Its log says why, under the request id {request_id}."
+    headers = {"x-request-id": request_id}
+    return problem(INTERNAL, detail, scope=request.scope, headers=headers)
+
+
+def _describe(item: Mapping[str, Any]) -> dict[str, str]:
+    """One validation error: where (a JSON pointer into the body) and what, naming the value."""
+    steps = [str(step) for step in item["loc"][1:] if step != "[key]"]
+    pointer = "#" + "".join("/" + step.replace("~", "~0").replace("/", "~1") for step in steps)
+    name = ".".join(steps) or "the body"
+    message = item["msg"].removeprefix("Value error, ").rstrip(".")
+    if item["type"] == "extra_forbidden":
+        detail = (
+            f"Unknown field {name!r}. {suggest(name, REQUEST_FIELDS)} "
+            "Hyperparameters belong inside 'hyperparameters'."
+        )
+    elif item["type"] == "missing":
+        detail = f"{name} is missing."
+    elif item["loc"][-1] == "[key]":
+        detail = f"{name}: {message[:1].lower()}{message[1:]}."
+    else:
+        detail = f"{name}={reprlib.repr(item['input'])}: {message[:1].lower()}{message[1:]}."
+    return {"pointer": quote(pointer, safe="#/~", errors="replace"), "detail": detail}

@@ -1,0 +1,107 @@
+"""The paths of the service. Handlers are `async` because they only read what is in memory."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+from fastapi import APIRouter, Body, Request
+
+from kernel_selector.kernels.contract import UnknownOperator
+from kernel_selector.kernels.contract.errors import suggest
+
+from . import examples
+from .documentation import problem_response
+from .schemas import ChoiceDocument, ChooseRequest, Health, KnownDeviceDocument, OperatorDocument, Readiness
+from .strict_json import StrictJsonRoute
+
+if TYPE_CHECKING:
+    from selector import Selector
+
+router = APIRouter(route_class=StrictJsonRoute)
+INTERNAL = {500: problem_response("The service failed; its log says why.")}
+UNAVAILABLE = {503: problem_response("The database, the model or the device cannot be used now.")}
+
+
+@router.post(
+    "/v1/choose",
+    operation_id="choose",
+    tags=["choose"],
+    summary="Choose an implementation",
+    response_description="The choice, what it rests on, and all candidates",
+    response_model=ChoiceDocument,
+    responses={
+        400: problem_response("The body is not strict JSON.", examples.problems(400)),
+        409: problem_response("A right question without an answer.", examples.problems(409)),
+        413: problem_response("The body is longer than the service accepts."),
+        415: problem_response("The body is not announced as JSON.", examples.problems(415)),
+        422: problem_response("The question is wrong.", examples.problems(422)),
+        **INTERNAL,
+        **UNAVAILABLE,
+    },
+)
+async def choose(
+    request: Request, question: Annotated[ChooseRequest, Body(openapi_examples=examples.QUESTIONS)]
+) -> dict[str, Any]:
+    """The fastest implementation for these hyperparameters, or with `objective` "memory" the smallest."""
+    hyperparameters = question.hyperparameters
+    choice = _selector(request).choose(
+        question.operator,
+        device=question.device,
+        memory=question.memory,
+        objective=question.objective,
+        override=question.override,
+        **hyperparameters,
+    )
+    return choice.to_dict()
+
+
+@router.get("/v1/operators", operation_id="listOperators", tags=["catalogue"], responses={**INTERNAL})
+async def list_operators(request: Request) -> list[OperatorDocument]:
+    """Every operator, with its hyperparameters and implementations."""
+    return _selector(request).operators()
+
+
+@router.get(
+    "/v1/operators/{name}",
+    operation_id="getOperator",
+    tags=["catalogue"],
+    responses={404: problem_response("There is no such operator."), **INTERNAL},
+)
+async def get_operator(request: Request, name: str) -> OperatorDocument:
+    """One operator."""
+    known = {operator["name"]: operator for operator in _selector(request).operators()}
+    if name not in known:
+        raise UnknownOperator(f"Unknown operator {name!r}. {suggest(name, known)}")
+    return known[name]
+
+
+@router.get(
+    "/v1/devices", operation_id="listDevices", tags=["catalogue"], responses={**INTERNAL, **UNAVAILABLE}
+)
+async def list_devices(request: Request) -> list[KnownDeviceDocument]:
+    """The devices that questions can name, and how much is known about each."""
+    return _selector(request).devices()
+
+
+@router.get("/healthz", operation_id="health", tags=["health"])
+async def health() -> Health:
+    """The process is alive; says nothing of the database."""
+    return Health(status="ok")
+
+
+@router.get(
+    "/readyz",
+    operation_id="readiness",
+    tags=["health"],
+    response_model=Readiness,
+    responses={503: problem_response("Nothing to answer from; the detail says why.")},
+)
+async def readiness(request: Request) -> Any:
+    """The database can be read, and there are measurements or a model in it."""
+    status = _selector(request).status()
+    return status
+
+
+def _selector(request: Request) -> Selector:
+    selector: Selector = request.app.state.selector
+    return selector

@@ -1,0 +1,73 @@
+"""Bodies that are JSON as RFC 8259 has it, and nothing else."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Coroutine
+from email.message import Message
+from typing import Any
+
+from fastapi import HTTPException, Request, Response
+from fastapi.routing import APIRoute
+
+
+class StrictJsonRoute(APIRoute):
+    """A route whose body must be announced as JSON and be strict JSON: 415 and 400 otherwise."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        handle = super().get_route_handler()
+
+        async def strict(request: Request) -> Response:
+            if self.body_field is not None:
+                _require_json(request.headers.get("content-type", ""))
+            return await handle(_StrictRequest(request.scope, request.receive))
+
+        return strict
+
+
+class _StrictRequest(Request):
+    async def json(self) -> Any:
+        return parse(await self.body())
+
+
+class _NotJson(ValueError):
+    """Python's parser would take it, RFC 8259 does not."""
+
+
+def parse(body: bytes) -> Any:
+    """The value of a JSON text. Raises HTTPException 400, which says what is wrong.
+
+    Refuses what Python's parser lets through: NaN and infinities, a key given twice, other encodings
+    than UTF-8.
+    """
+    try:
+        return json.loads(body.decode("utf-8"), parse_constant=_no_constant, object_pairs_hook=_no_repeats)
+    except RecursionError:
+        reason = "it is nested too deeply"
+    except UnicodeDecodeError as error:
+        reason = f"byte {error.start} is not UTF-8"
+    except (json.JSONDecodeError, _NotJson) as error:
+        reason = str(error)
+    except ValueError:
+        reason = "a number has too many digits"
+    raise HTTPException(400, f"The body is not JSON: {reason}.")
+
+
+def _require_json(content_type: str) -> None:
+    header = Message()
+    header["content-type"] = content_type
+    if header.get_content_type() != "application/json":
+        given = repr(content_type) if content_type else "missing"
+        raise HTTPException(415, f"Content-Type is {given}: expected 'application/json'.")
+
+
+def _no_constant(text: str) -> Any:
+    raise _NotJson(f"{text} is not a JSON number")
+
+
+def _no_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    value = dict(pairs)
+    if len(value) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise _NotJson(f"the key {next(name for name in names if names.count(name) > 1)!r} is given twice")
+    return value
