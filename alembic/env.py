@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 from sqlalchemy import Connection, Engine
 
@@ -12,7 +12,7 @@ from kernel_selector.db.location import resolve
 from kernel_selector.db.tables import Base, UTCDateTime
 
 
-def render_item(kind: str, item: Any, _: Any) -> str | bool:
+def render_item(kind: str, item: Any, _: Any) -> str | Literal[False]:
     """Migrations import nothing of ours: they would change with it."""
     return "sa.DateTime(timezone=True)" if kind == "type" and isinstance(item, UTCDateTime) else False
 
@@ -29,19 +29,17 @@ def run(connection: Connection) -> None:
         context.run_migrations()
 
 
+place = context.get_x_argument(as_dictionary=True).get("url")
 given = context.config.attributes.get("connection")
 if isinstance(given, Connection):
     run(given)
 elif isinstance(given, Engine):
     with given.connect() as connection:
         run(connection)
-elif context.is_offline_mode():
-    context.configure(
-        dialect_name=resolve(context.get_x_argument(as_dictionary=True).get("url")).url.get_backend_name(),
-        literal_binds=True,
-    )
+elif context.is_offline_mode():  # prints the statements
+    context.configure(dialect_name=resolve(place).url.get_backend_name(), literal_binds=True)
     with context.begin_transaction():
         context.run_migrations()
 else:
-    with Database.migrating(context.get_x_argument(as_dictionary=True).get("url")) as connection:
+    with Database.migrating(place) as connection:
         run(connection)

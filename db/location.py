@@ -29,7 +29,8 @@ class Location:
         if self.path is not None:
             return str(self.path)
         secrets = {name: "***" for name in self.url.query if "password" in name}
-        return self.url.update_query_dict(secrets).render_as_string(hide_password=True)
+        shown = self.url.set(drivername="postgresql").update_query_dict(secrets)
+        return shown.render_as_string(hide_password=True)
 
 
 def default_path() -> Path:

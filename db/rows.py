@@ -8,6 +8,8 @@ from dataclasses import fields
 from datetime import UTC
 from typing import Any
 
+from sqlalchemy import RowMapping
+
 from kernel_selector.kernels.contract import (
     CorruptRecord,
     Device,
@@ -101,23 +103,24 @@ def measurement_row(record: Record) -> dict[str, Any]:
     return row
 
 
-def environment_of(row: Mapping[str, Any]) -> Environment:
+def environment_of(row: RowMapping) -> Environment:
     """The environment of a row."""
     return Environment(**{name: row[name] for name in ENVIRONMENT_FIELDS})
 
 
-def device_of(row: Mapping[str, Any]) -> Device:
+def device_of(row: RowMapping) -> Device:
     """The device of a row."""
     return Device.from_dict({name: row[name] for name in DEVICE_FIELDS})
 
 
-def problem_of(row: Mapping[str, Any]) -> Problem:
+def problem_of(row: RowMapping) -> Problem:
     """The problem of a row."""
     return Problem(row["operator"], tuple(row["values"].items()))
 
 
-def record_of(row: Mapping[str, Any], **shared: Any) -> Record:
+def record_of(row: RowMapping, **shared: Any) -> Record:
     """The record of a row, given the problem, implementation, device and environment that it refers to."""
+    timings: dict[str, Any] = {name: _timing_of(row, name) for name in TIMINGS}
     memory = None
     if row["memory_peak_bytes"] is not None:
         memory = Memory(**{part: row[f"memory_{part}"] for part in MEMORY})
@@ -133,12 +136,12 @@ def record_of(row: Mapping[str, Any], **shared: Any) -> Record:
             detail=row["gate_detail"],
         ),
         memory=memory,
-        **{name: _timing_of(row, name) for name in TIMINGS},
+        **timings,
         **shared,
     )
 
 
-def _timing_of(row: Mapping[str, Any], name: str) -> Timing | None:
+def _timing_of(row: RowMapping, name: str) -> Timing | None:
     if row[f"{name}_p50_ms"] is None:
         return None
     return Timing(

@@ -150,7 +150,7 @@ def create_measurement() -> None:
     )
 
 
-def timing_columns(name: str) -> list[sa.Column[object]]:
+def timing_columns(name: str) -> list[sa.schema.SchemaItem]:
     percentiles = [real(f"{name}_{part}") for part in ("p20_ms", "p50_ms", "p80_ms")]
     return [*percentiles, integer(f"{name}_samples", nullable=True), json(f"{name}_raw_ms", nullable=True)]
 
