@@ -96,7 +96,8 @@ class Gate:
                 else tensor.clone()
             )
 
-        return _map(fresh, self.inputs.args)
+        copies: tuple[Any, ...] = _map(fresh, self.inputs.args)
+        return copies
 
     def _gradients(
         self, module: nn.Module, arguments: tuple[Any, ...], outputs: Mapping[str, Tensor]

@@ -1,0 +1,51 @@
+"""Counts of what a time loop made of torch operations does, for the cost model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from ..contract import Problem, Work
+from . import ELEMENT_BYTES, OPERATOR, directions
+
+
+@dataclass(frozen=True, kw_only=True)
+class Loop:
+    """An implementation's counts, read off its source; pairs are (forward, backward).
+
+    `launches` and `chain` are operations in one time step, all of them and those that wait for each
+    other; `once` is launches outside the loop; `states` is how many [B, H] tensors a step reads and
+    writes; `held` how many of them it keeps for backward; `products` is the multiple of the least
+    number of matrix-product operations in training.
+    """
+
+    launches: tuple[int, int]
+    chain: tuple[int, int]
+    once: tuple[int, int] = (1, 0)
+    states: tuple[int, int]
+    held: float
+    products: float = 1.0
+
+    def work(self, problem: Problem) -> Work:
+        """The counts of a problem. The step's weights are read again at each step."""
+        least = OPERATOR.work(problem)
+        training = problem["mode"] == "training"
+        cells = problem["layers"] * directions(problem)
+        element = ELEMENT_BYTES[problem["dtype"]]
+        state_bytes = problem["seq"] * cells * problem["batch"] * problem["hidden"] * element
+        weight_bytes = problem["seq"] * cells * 4 * problem["hidden"] ** 2 * element
+
+        def total(pair: tuple[int, int]) -> int:
+            return sum(pair) if training else pair[0]
+
+        # the layers' inputs are states too where two directions are joined
+        held = self.held + (1 if problem["bidirectional"] else 0)
+        return replace(
+            least,
+            flops=least.flops * (self.products if training else 1),
+            moved_bytes=least.moved_bytes
+            + state_bytes * total(self.states)
+            + weight_bytes * (2 if training else 1),
+            saved_bytes=held * state_bytes if training else 0,
+            launches=problem["seq"] * cells * total(self.launches) + cells * total(self.once),
+            steps=problem["seq"] * problem["layers"] * total(self.chain),
+        )
