@@ -1,0 +1,52 @@
+"""What there is, as plain dicts: devices and the database. For command lines and services."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .profiling import opened
+
+if TYPE_CHECKING:
+    from kernel_selector.db import Database
+
+
+def known_devices() -> list[dict[str, Any]]:
+    """The devices of the shipped table."""
+    from kernel_selector.kernels import devices
+
+    return [{"key": key, **device.to_dict()} for key, device in devices.known_devices().items()]
+
+
+def local_devices() -> list[dict[str, Any]]:
+    """This machine's torch devices, with measured rates: takes seconds."""
+    from kernel_selector.kernels import measure
+
+    from .devices import local_names
+
+    probed = {name: measure.probe(name) for name in local_names()}
+    return [{"torch_device": name, "key": one.key, **one.to_dict()} for name, one in probed.items()]
+
+
+def database_status(database: Database | str | Path | None = None) -> dict[str, Any]:
+    """Where the database is and what it holds. Raises DatabaseError, for example when it is missing."""
+    from kernel_selector.db import models, records, snapshot
+
+    with opened(database) as store, store.read() as connection:
+        return {
+            "location": store.location,
+            "records": records.total(connection),
+            "counts": [_plain(row) for row in records.counts(connection)],
+            "models": [_plain(row) for row in models.listing(connection)],
+            "snapshot": snapshot(connection),
+        }
+
+
+def upgrade_database(database: Database | str | Path | None = None) -> str:
+    """Make the database or bring it to this version's revision; returns its location."""
+    with opened(database, create=True) as store:
+        return store.location
+
+
+def _plain(row: dict[str, Any]) -> dict[str, Any]:
+    return {name: value.isoformat() if hasattr(value, "isoformat") else value for name, value in row.items()}

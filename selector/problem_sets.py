@@ -1,0 +1,128 @@
+"""Which problems to measure: drawn at random over useful ranges, or spelled out as a grid.
+
+Sizes are log-uniform, because times follow ratios of sizes. Half of them are rounded to a power of two,
+as most layers that people build; the others stay odd, because kernels change their speed off the grid.
+Draws are independent, so that every prefix of a set covers the ranges too, however short the budget.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from math import exp, log, log2
+
+from kernel_selector.kernels import registry
+from kernel_selector.kernels.contract import InvalidHyperparameter, Operator, Problem
+from kernel_selector.kernels.contract.hyperparameter import Value
+
+ATTEMPTS = 100  # draws for each problem wanted, before the space counts as exhausted
+
+
+@dataclass(frozen=True, kw_only=True)
+class Space:
+    """Where random problems are drawn from: sizes from low to high, values with equal chances.
+
+    `sometimes` are sizes that are drawn for every fourth problem and keep their default otherwise.
+    `max_flops` caps the operations of one pass in the problem's mode, so that all candidates of one
+    problem, gate included, are measured within a few seconds.
+    """
+
+    sizes: Mapping[str, tuple[int, int]]
+    sometimes: Mapping[str, tuple[int, int]]
+    values: Mapping[str, Sequence[str]]
+    max_flops: float
+
+
+SPACES = {
+    "cpu": Space(
+        sizes={"hidden": (8, 512), "batch": (1, 64), "seq": (4, 64)},
+        sometimes={"input": (8, 512)},
+        values={"layers": ("1", "1", "2"), "mode": ("training", "inference")},
+        max_flops=6e9,
+    ),
+    "cuda": Space(
+        sizes={"hidden": (32, 2048), "batch": (1, 256), "seq": (4, 128)},
+        sometimes={"input": (32, 2048)},
+        values={
+            "layers": ("1", "1", "2"),
+            "dtype": ("float32", "float16", "bfloat16"),
+            "mode": ("training", "inference"),
+        },
+        max_flops=2e11,
+    ),
+}
+
+
+def random_problems(
+    operator: str,
+    kind: str,
+    *,
+    count: int,
+    seed: int,
+    fixed: Mapping[str, str] | None = None,
+    exclude: frozenset[str] = frozenset(),
+) -> list[Problem]:
+    """Up to `count` different problems of an operator, the same for the same seed.
+
+    kind: "cpu" or "cuda", which ranges to draw from. fixed: hyperparameters that are given, as text,
+    with commas between alternatives. exclude: keys of problems that must not be drawn. Raises
+    InvalidHyperparameter when nothing can be drawn.
+    """
+    known, space = registry.operator(operator), SPACES[kind]
+    draw = random.Random(f"{operator} {kind} {seed}")
+    alternatives = {name: text.split(",") for name, text in (fixed or {}).items()}
+    found: dict[str, Problem] = {}
+    for _ in range(ATTEMPTS + count):
+        if len(found) == count:
+            break
+        chosen = {name: draw.choice(texts) for name, texts in alternatives.items()}
+        problem = _draw(known, space, draw, chosen)
+        if problem is not None and problem.key not in exclude:
+            found.setdefault(problem.key, problem)
+    if not found:
+        raise InvalidHyperparameter(
+            f"No random {operator} problem for {kind} within {space.max_flops:.0e} operations"
+            f"{' and ' + str(dict(fixed)) if fixed else ''}: spell the problems out, without a count."
+        )
+    return list(found.values())
+
+
+def grid(operator: str, given: Mapping[str, str]) -> list[Problem]:
+    """Every combination of comma-separated values: `{"hidden": "64,128", "batch": "8"}` gives two."""
+    known = registry.operator(operator)
+    names, texts = list(given), [text.split(",") for text in given.values()]
+    problems = [known.problem_from_text(dict(zip(names, row, strict=True))) for row in product(*texts)]
+    return list({problem.key: problem for problem in problems}.values())
+
+
+def typed(operator: str, given: Mapping[str, str]) -> dict[str, Value]:
+    """Hyperparameters from text: validated, under their short names, without the assumed ones."""
+    problem = registry.operator(operator).problem_from_text(given)
+    return {name: value for name, value in problem.values if name not in problem.assumed}
+
+
+def _draw(known: Operator, space: Space, draw: random.Random, chosen: Mapping[str, str]) -> Problem | None:
+    """A problem within the cap, or None. Values are drawn once: the cap must not thin out training."""
+    # a drawn value gives way to a given one, also to one under an alias
+    names = {name: spec.name for spec in known.hyperparameters for name in (spec.name, *spec.aliases)}
+    given = {names.get(name, name) for name in chosen}
+    free = {spec.name for spec in known.hyperparameters} - given
+    values = {name: draw.choice(texts) for name, texts in space.values.items() if name in free}
+    for _ in range(ATTEMPTS):
+        sizes = {name: _size(draw, *span) for name, span in space.sizes.items() if name in free}
+        extra = {name: _size(draw, *span) for name, span in space.sometimes.items() if name in free}
+        if draw.random() < 0.25:
+            sizes |= extra
+        texts = {name: str(size) for name, size in sizes.items()}
+        problem = known.problem_from_text({**chosen, **values, **texts})
+        if known.work(problem).flops <= space.max_flops:
+            return problem
+    return None
+
+
+def _size(draw: random.Random, low: int, high: int) -> int:
+    exact = exp(draw.uniform(log(low), log(high)))
+    rounded = 2 ** round(log2(exact)) if draw.random() < 0.5 else round(exact)
+    return min(max(rounded, low), high)

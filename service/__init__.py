@@ -1,0 +1,1 @@
+"""The REST service and the command line. Reaches everything else through `selector`."""

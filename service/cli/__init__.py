@@ -1,0 +1,10 @@
+"""The command line, `selector`: one file a group of commands, heavy imports inside the commands only.
+
+Results go to stdout; progress and errors go to stderr. With `--json`, stdout carries exactly one JSON
+document, and an error is one JSON line on stderr. Exit codes: 0 done, 1 something is broken, 2 bad
+input, 130 interrupted.
+"""
+
+from .main import main
+
+__all__ = ["main"]

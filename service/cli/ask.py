@@ -1,0 +1,118 @@
+"""`selector choose` and `selector explain`: ask for the best implementation of a layer."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from . import output, words
+from .options import DatabaseOption, DeviceOption, JsonOption, Words
+
+if TYPE_CHECKING:
+    from selector import Candidate, Choice
+
+MemoryOption = Annotated[
+    str | None,
+    typer.Option(metavar="BYTES", help="The most that it may hold at the peak: 1GiB, 512MB, 4096."),
+]
+ObjectiveOption = Annotated[str, typer.Option(metavar="time|memory", help="What to make small.")]
+OverrideOption = Annotated[
+    str | None, typer.Option(metavar="IMPLEMENTATION", help="Take this one, and say what is known of it.")
+]
+
+
+def choose(
+    what: Words,
+    device: DeviceOption = None,
+    memory: MemoryOption = None,
+    objective: ObjectiveOption = "time",
+    override: OverrideOption = None,
+    database: DatabaseOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Choose the implementation to use for a layer of given hyperparameters.
+
+    Examples:
+
+    \b
+      selector choose hidden=256 batch=32
+      selector choose lstm hidden=256 batch=32 seq=50 --memory 1GiB --json
+      selector choose lstm hidden=512 batch=64 mode=inference --objective memory
+    """
+    choice = _ask(
+        what, device=device, memory=memory, objective=objective, override=override, database=database
+    )
+    if as_json:
+        output.print_json(choice.to_dict())
+    else:
+        _print(choice)
+
+
+def explain(
+    what: Words,
+    device: DeviceOption = None,
+    memory: MemoryOption = None,
+    objective: ObjectiveOption = "time",
+    override: OverrideOption = None,
+    database: DatabaseOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Explain a choice: what was assumed, on what evidence it rests, and why not the others.
+
+    Examples:
+
+    \b
+      selector explain hidden=256 batch=32
+      selector explain lstm hidden=256 batch=32 seq=50 --memory 20MiB
+    """
+    choice = _ask(
+        what, device=device, memory=memory, objective=objective, override=override, database=database
+    )
+    if as_json:
+        output.print_json({"explanation": choice.explain(), "choice": choice.to_dict()})
+    else:
+        print(choice.explain())
+
+
+def _ask(what: list[str], **request: Any) -> Choice:
+    import selector
+    from selector.problem_sets import typed
+
+    operator, given = words.split(what)
+    values = typed(operator or "lstm", given)
+    return selector.choose(operator, **request, **values)
+
+
+def _print(choice: Choice) -> None:
+    from selector.units import format_bytes, format_ms
+
+    console = output.out()
+    assumed = " (assumed: you named no operator)" if choice.operator_assumed else ""
+    console.print(f"[dim]problem[/]  {choice.problem.key}{assumed}", soft_wrap=True)
+    console.print(f"[dim]device[/]   {choice.device.name}")
+    console.print(f"[dim]choice[/]   [bold green]{choice.implementation}[/]  [dim]source: {choice.source}[/]")
+    table = output.table("implementation", "time", "memory", "source", "remark", numbers=("time", "memory"))
+    for candidate in choice.candidates:
+        chosen = candidate.name == choice.implementation
+        table.add_row(
+            candidate.name,
+            format_ms(candidate.time_ms),
+            format_bytes(candidate.memory_bytes),
+            candidate.source or "-",
+            _remark(candidate, chosen),
+            style="bold" if chosen else "dim" if candidate.excluded else "",
+        )
+    console.print(table)
+    for caveat in choice.caveats:
+        console.print(f"[yellow]note[/]  {caveat}")
+    arguments = ", ".join(f"{name}={value!r}" for name, value in choice.problem.values)
+    console.print("[dim]in Python[/]", f"selector.choose({choice.problem.operator!r}, {arguments}).build()")
+
+
+def _remark(candidate: Candidate, chosen: bool) -> str:
+    parts = ["chosen"] if chosen else []
+    parts += ["default"] if candidate.default else []
+    parts += [f"excluded: {candidate.excluded}"] if candidate.excluded else []
+    parts += [candidate.note] if candidate.note else []
+    return "; ".join(parts)

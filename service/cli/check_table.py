@@ -1,0 +1,145 @@
+"""What `selector quickstart` ends with: the table of checked choices, a summary, what to type next."""
+
+from __future__ import annotations
+
+import shlex
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from . import output
+
+if TYPE_CHECKING:
+    from kernel_selector.kernels.contract import Problem
+    from selector.blind_check import Checked
+    from selector.onboarding import QuickstartFinished
+
+WIDE = 110  # columns from which a row of the table fits one line
+AS_GOOD = 1.05  # a slowdown within the noise of most machines
+COLUMNS = {  # name: whether it is dim
+    "hidden x batch x seq": False,
+    "mode": True,
+    "choice": False,
+    "source": True,
+    "predicted": False,
+    "measured": False,
+    "best": False,
+    "its time": True,
+    "slowdown": False,
+}
+
+
+def print_result(console: Console, finished: QuickstartFinished, database: str | None) -> None:
+    """Print it all; `database` is what the user gave, to be repeated in the commands."""
+    count = len(finished.checks)
+    console.print(
+        f"\n[bold]How good are the choices?[/]  {count} problems that are not among the profiled ones."
+    )
+    console.print(_honesty(finished))
+    if count:
+        console.print("", _table(finished, wide=console.width >= WIDE), sep="\n")
+        console.print("", _summary(finished), "", sep="\n")
+    if finished.unchecked:
+        console.print(f"[yellow]{finished.unchecked} more were not checked:[/] the budget was spent.")
+    console.print(_next(finished, database), soft_wrap=True)
+
+
+def _honesty(finished: QuickstartFinished) -> str:
+    count, stored = len(finished.checks), sum(row.stored for row in finished.checks)
+    problems = f"{count} problems that were not profiled"
+    if not stored:
+        return f"{problems}: chosen first, then every candidate was measured."
+    which = "they were" if stored == count else f"{stored} of them were"
+    return (
+        f"{problems}. Since {which} measured in an earlier run, the choices are made without those records."
+    )
+
+
+def _table(finished: QuickstartFinished, *, wide: bool) -> Table:
+    """One line a problem in a wide terminal; in a narrow one, some cells go below their neighbours."""
+    lines = [tuple(COLUMNS), *(_cells(row) for row in finished.checks)]
+    rows = [
+        [
+            f"[dim]{cell}[/]" if dim and cell else cell
+            for cell, dim in zip(line, COLUMNS.values(), strict=True)
+        ]
+        for line in lines
+    ]
+    if not wide:
+        rows = [_stacked(row) for row in rows]
+    table = output.table(*rows[0], numbers=[name for name in rows[0] if "ed" in name or "slow" in name])
+    for row in rows[1:]:
+        table.add_row(*row)
+    return table
+
+
+def _stacked(row: list[str]) -> list[str]:
+    sizes, kind, choice, source, predicted, measured, best, best_time, slowdown = row
+    pairs = ((sizes, kind), (choice, source), (predicted, measured), (best, best_time))
+    return [*("\n".join(pair) for pair in pairs), slowdown]
+
+
+def _cells(row: Checked) -> tuple[str, ...]:
+    from selector.units import format_ms
+
+    problem = row.problem
+    same = row.best == row.choice
+    return (
+        f"{problem['hidden']} x {problem['batch']} x {problem['seq']}",
+        _kind(problem),
+        row.choice,
+        row.source,
+        format_ms(row.predicted_ms),
+        format_ms(row.measured_ms) if row.measured_ms is not None else "[red]failed[/]",
+        "the choice" if same else row.best,
+        "" if same else format_ms(row.best_ms),
+        _slowdown(row),
+    )
+
+
+def _kind(problem: Problem) -> str:
+    parts = [{"training": "train", "inference": "infer"}[problem["mode"]]]
+    parts += [f"{problem['layers']} layers"] if problem["layers"] != 1 else []
+    parts += [f"input {problem['input']}"] if problem["input"] != problem["hidden"] else []
+    parts += [problem["dtype"]] if problem["dtype"] != "float32" else []
+    return " ".join(parts)
+
+
+def _slowdown(row: Checked) -> str:
+    if row.slowdown is None:
+        return "[red]-[/]"
+    return f"[{'green' if row.slowdown <= AS_GOOD else 'yellow'}]{row.slowdown:.2f}x[/]"
+
+
+def _summary(finished: QuickstartFinished) -> Table:
+    """Ours beside always taking the default, over the same problems."""
+    table = output.table("", "geometric mean", "worst", f"within {AS_GOOD - 1:.0%}", numbers=())
+    ours = [row.slowdown for row in finished.checks]
+    default = [row.default_slowdown for row in finished.checks]
+    for name, values in (("selector.choose", ours), (f"always {finished.default}", default)):
+        known = [value for value in values if value is not None]
+        if known:
+            good = sum(value <= AS_GOOD for value in known)
+            mean = finished.slowdown if values is ours else finished.default_slowdown
+            table.add_row(name, f"[bold]{mean:.2f}x[/]", f"{max(known):.2f}x", f"{good} of {len(known)}")
+    return table
+
+
+def _next(finished: QuickstartFinished, database: str | None) -> str:
+    where = f" --database {shlex.quote(database)}" if database else ""
+    python = f", database={database!r}" if database else ""
+    lines = [
+        f"[bold]Database[/]  {escape(finished.database)}   ({output.span(finished.seconds)} in all)",
+        "",
+        "[bold]Next[/]",
+        f"  selector choose lstm hidden=256 batch=32 seq=50 --memory 1GiB{where}",
+        f"  selector explain hidden=256 batch=32{where}",
+        f"  selector evaluate{where}",
+        f"  selector profile lstm --count 200 --budget 10m{where}",
+        f"  selector serve{where}",
+        "  python -c "
+        + shlex.quote(f"import selector; print(selector.choose(hidden=256, batch=32{python}).explain())"),
+    ]
+    return "\n".join(lines)

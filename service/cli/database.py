@@ -1,0 +1,70 @@
+"""`selector database`: where the measurements are, and how to bring them up to date."""
+
+from __future__ import annotations
+
+import typer
+
+from . import output
+from .options import DatabaseOption, JsonOption
+from .progress import count_text
+
+app = typer.Typer(
+    name="database",
+    help="Where the measurements are, what is in them, and how to bring them up to date.",
+    no_args_is_help=True,
+)
+
+
+@app.command()
+def status(database: DatabaseOption = None, as_json: JsonOption = False) -> None:
+    """Say where the database is and what it holds.
+
+    Examples:
+
+    \b
+      selector database status
+      selector database status --database measurements.sqlite --json
+    """
+    from selector.inspection import database_status
+
+    found = database_status(database)
+    if as_json:
+        output.print_json(found)
+        return
+    console = output.out()
+    console.print(f"[dim]database[/]  {found['location']}", soft_wrap=True)
+    console.print(f"[dim]records[/]   {found['records']}")
+    table = output.table("operator", "device", "status", "records", "last", numbers=("records",))
+    for row in found["counts"]:
+        table.add_row(
+            row["operator"],
+            row["device"],
+            count_text({row["status"]: row["count"]}.items()).split(" ", 1)[-1],
+            str(row["count"]),
+            str(row["last_measured_at"])[:16],
+        )
+    if found["counts"]:
+        console.print(table)
+    for model in found["models"]:
+        console.print(
+            f"[dim]model[/]     {model['operator']} {model['version']}, trained {model['created_at'][:16]}"
+        )
+
+
+@app.command()
+def upgrade(database: DatabaseOption = None, as_json: JsonOption = False) -> None:
+    """Make the database, or bring its tables to this version. Nothing is lost.
+
+    Examples:
+
+    \b
+      selector database upgrade
+      selector database upgrade --database postgresql+psycopg://user@host/name
+    """
+    from selector.inspection import upgrade_database
+
+    location = upgrade_database(database)
+    if as_json:
+        output.print_json({"location": location, "upgraded": True})
+    else:
+        output.out().print(f"Up to date: {location}", soft_wrap=True)

@@ -1,0 +1,69 @@
+"""`selector train` and `selector evaluate`: the cost model."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from . import output
+from .options import DatabaseOption, JsonOption
+
+if TYPE_CHECKING:
+    from selector import Evaluation, TrainingReport
+
+OperatorArgument = Annotated[str, typer.Argument(metavar="[OPERATOR]", help="Whose cost model.")]
+
+
+def train(
+    operator: OperatorArgument = "lstm", database: DatabaseOption = None, as_json: JsonOption = False
+) -> None:
+    """Train the cost model on all measurements in the database, and store it there.
+
+    Examples:
+
+    \b
+      selector train
+      selector train lstm --json
+    """
+    import selector
+
+    from .progress import ProgressView
+
+    with ProgressView() as view:
+        view.busy(f"Training the cost model of {operator}")
+        report = selector.train(operator, database=database)
+        view.finish()
+    _print(report, as_json)
+
+
+def evaluate(
+    operator: OperatorArgument = "lstm", database: DatabaseOption = None, as_json: JsonOption = False
+) -> None:
+    """Say how good the choices are, on problems that the cost model has not seen.
+
+    The measure is slowdown: the time of the choice over the time of the best implementation, 1.00x at
+    best. Beside it stands what you would get by always taking the framework's default.
+
+    Examples:
+
+    \b
+      selector evaluate
+      selector evaluate lstm --json
+    """
+    import selector
+
+    from .progress import ProgressView
+
+    with ProgressView() as view:
+        view.busy(f"Evaluating the choices for {operator}")
+        evaluation = selector.evaluate(operator, database=database)
+        view.finish()
+    _print(evaluation, as_json)
+
+
+def _print(result: TrainingReport | Evaluation, as_json: bool) -> None:
+    if as_json:
+        output.print_json(result.to_dict())
+    else:
+        output.out().print(result.table(), markup=False, soft_wrap=True)

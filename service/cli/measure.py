@@ -1,0 +1,77 @@
+"""`selector profile`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from . import output, words
+from .options import DatabaseOption, JsonOption, TorchDeviceOption
+
+
+def profile(
+    what: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="[OPERATOR] NAME=VALUE[,VALUE...]...",
+            help="The operator and its hyperparameters; commas make a grid.",
+            show_default=False,
+        ),
+    ],
+    count: Annotated[
+        int | None,
+        typer.Option(min=1, max=100_000, help="Draw so many random problems; the given values stay fixed."),
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Of the random problems.")] = 0,
+    policy: Annotated[str, typer.Option(help="How carefully to measure: quick or thorough.")] = "quick",
+    budget: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Stop after so long: 90s, 10m, 2h. Default: no limit.")
+    ] = None,
+    device: TorchDeviceOption = None,
+    database: DatabaseOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Measure every implementation for given or random problems, into the database.
+
+    What has been measured before is skipped, so a run may be interrupted and repeated at any time.
+
+    Examples:
+
+    \b
+      selector profile lstm hidden=64,128,256 batch=8,32 --device cpu
+      selector profile lstm --count 60 --budget 10m
+      selector profile lstm mode=inference --count 30 --policy thorough
+    """
+    from selector.problem_sets import grid, random_problems
+    from selector.profiling import ProfilingFinished, device_kind
+    from selector.profiling import profile as run
+
+    from .progress import ProgressView
+
+    name, given = words.split(what)
+    operator = name or "lstm"
+    budget_s = None if budget is None else words.seconds(budget)
+    problems = (
+        grid(operator, given)
+        if count is None
+        else random_problems(operator, device_kind(device), count=count, seed=seed, fixed=given)
+    )
+    finished: ProfilingFinished | None = None
+    events = run(operator, problems, device=device, database=database, policy=policy, budget_s=budget_s)
+    with ProgressView() as view:
+        try:
+            for event in events:
+                view.show(event)
+                if isinstance(event, ProfilingFinished):
+                    finished = event
+        except KeyboardInterrupt:
+            view.say(
+                "[yellow]Interrupted.[/] Every finished record is stored: run the same command to go on."
+            )
+            raise
+    assert finished is not None
+    if as_json:
+        output.print_json(finished.to_dict())
+    elif finished.measured:
+        output.out().print("Next: [bold]selector train[/], then [bold]selector choose[/]")

@@ -1,0 +1,38 @@
+"""Options that several commands share, each declared once."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+JsonOption = Annotated[
+    bool, typer.Option("--json", help="Print one JSON document on stdout; errors as JSON on stderr.")
+]
+DatabaseOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="URL|PATH",
+        help="A SQLite file, or a URL such as postgresql+psycopg://user@host/name. "
+        "Default: $SELECTOR_DATABASE_URL, else a file in your user data directory.",
+    ),
+]
+TorchDeviceOption = Annotated[
+    str | None,
+    typer.Option(metavar="cpu|cuda:0", help="Where to measure. Default: the GPU if there is one, else cpu."),
+]
+DeviceOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME",
+        help="cpu, cuda:0, or a GPU by name, such as h200, also one that is not in this machine "
+        "(see: selector devices). Default: this machine's.",
+    ),
+]
+Words = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="[OPERATOR] NAME=VALUE...",
+        help="The layer, lstm when left out, and its hyperparameters (see: selector operators).",
+    ),
+]

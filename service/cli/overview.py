@@ -1,0 +1,106 @@
+"""`selector operators` and `selector devices`: what is known."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rich.markup import escape
+
+from . import output
+from .options import JsonOption
+
+
+def operators(as_json: JsonOption = False) -> None:
+    """List the operators with their hyperparameters and implementations.
+
+    Examples:
+
+    \b
+      selector operators
+      selector operators --json
+    """
+    from kernel_selector.kernels import registry
+
+    found = [
+        operator.describe() | {"implementations": _implementations(name)}
+        for name, operator in registry.operators().items()
+    ]
+    if as_json:
+        output.print_json({"operators": found})
+        return
+    console = output.out()
+    for operator in found:
+        console.print(f"\n[bold]{operator['name']}[/]  {operator['title']}")
+        table = output.table("hyperparameter", "default", "expected", "also", "meaning")
+        for spec in operator["hyperparameters"]:
+            table.add_row(
+                spec["name"],
+                _default(spec["default"]),
+                spec["expected"],
+                ", ".join(spec["aliases"]),
+                spec["help"],
+            )
+        console.print(table)
+        table = output.table("implementation", "summary")
+        for one in operator["implementations"]:
+            default = " [green](default)[/]" if one["default"] else ""
+            table.add_row(f"{one['name']}{default}", escape(one["summary"]))
+        console.print(table)
+
+
+def devices(as_json: JsonOption = False) -> None:
+    """List the devices: this machine's, with measured rates, and those known by name.
+
+    A known GPU need not be in this machine to be asked about: selector choose hidden=256 batch=32
+    --device h200 answers from the measurements that the database has of it.
+
+    Examples:
+
+    \b
+      selector devices
+      selector devices --json
+    """
+    from selector.inspection import known_devices, local_devices
+
+    here, known = local_devices(), known_devices()
+    if as_json:
+        output.print_json({"here": here, "known": known})
+        return
+    console = output.out()
+    console.print(_devices("this machine", here))
+    console.print(_devices("known by name", known))
+
+
+def _implementations(operator: str) -> list[dict[str, Any]]:
+    from kernel_selector.kernels import registry
+
+    return [
+        {"name": one.name, "summary": one.summary, "default": one.default, "version": one.version}
+        for one in registry.implementations(operator).values()
+    ]
+
+
+def _default(value: object) -> str:
+    if value is None:
+        return "[yellow]required[/]"
+    return f"same as {value[1:]}" if isinstance(value, str) and value.startswith("=") else str(value)
+
+
+def _devices(title: str, found: list[dict[str, Any]]) -> Any:
+    from selector.units import format_bytes
+
+    numbers = ("units", "memory", "copy", "matmul", "launch")
+    table = output.table("name", "kind", *numbers, title=title, numbers=numbers)
+    for device in found:
+        rates = device["matmul_flops_per_s"]
+        copy, launch = device["copy_bytes_per_s"], device["launch_us"]
+        table.add_row(
+            device["key"] if title != "this machine" else f"{device['torch_device']}: {device['name']}",
+            device["kind"],
+            str(device["multiprocessors"] or "-"),
+            format_bytes(device["memory_bytes"]),
+            f"{format_bytes(copy)}/s" if copy else "-",
+            f"{max(rates.values()) / 1e12:.3g} TFLOP/s" if rates else "-",
+            f"{launch:.1f} us" if launch else "-",
+        )
+    return table

@@ -1,0 +1,132 @@
+"""Draws progress events on stderr: a bar with the time left in a terminal, a line now and then elsewhere."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterable
+from types import TracebackType
+
+from rich.console import RenderableType
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TaskID, TextColumn
+from rich.text import Text
+
+from selector.profiling import Measured, ProblemStarted, ProfilingFinished, ProfilingStarted
+
+from . import output
+
+LINE_EVERY_S = 15.0
+COLOURS = {"ok": "green", "unsupported": "yellow"}
+
+
+class ProgressView:
+    """Shows what is being done and how the candidates fared. A context manager."""
+
+    def __init__(self) -> None:
+        self.console = output.err()
+        self.counts: Counter[str] = Counter()
+        self._spoke = 0.0
+        self._task: TaskID | None = None
+        self._bar = _Bar(
+            SpinnerColumn(),
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=24),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[left]}"),
+            console=self.console,
+            transient=True,
+            disable=not self.console.is_terminal,
+        )
+
+    def __enter__(self) -> ProgressView:
+        self._bar.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._bar.stop()
+
+    def say(self, text: str) -> None:
+        """A line that stays."""
+        self.console.print(text)
+
+    def step(self, what: str, index: int, count: int, *, detail: str, left_s: float | None = None) -> None:
+        """Step `index` (from 1) of `count` begins: `detail` says with what."""
+        left = f"{output.span(left_s)} left" if left_s is not None else ""
+        if self._task is None:
+            self._task = self._bar.add_task(what, total=count, left=left)
+        self._bar.update(self._task, description=what, total=count, completed=index - 1, left=left)
+        self._bar.caption = f"  {detail}\n  {self._counted()}"
+        if not self.console.is_terminal and time.monotonic() - self._spoke > LINE_EVERY_S:
+            self._spoke = time.monotonic()
+            self.say(", ".join(part for part in (f"{what} {index} of {count}", left, detail) if part))
+
+    def busy(self, what: str) -> None:
+        """One step of unknown length begins."""
+        self.finish()
+        self._task = self._bar.add_task(what, total=None, left="")
+        if not self.console.is_terminal:
+            self.say(f"{what} ...")
+
+    def finish(self) -> None:
+        """The current step is over."""
+        self._bar.caption = ""
+        if self._task is not None:
+            self._bar.remove_task(self._task)
+            self._task = None
+
+    def show(self, event: object) -> None:
+        """Draw one event of profiling; others are ignored."""
+        if isinstance(event, ProfilingStarted):
+            self.finish()
+            self.say(_started(event))
+        elif isinstance(event, ProblemStarted):
+            detail = output.problem_text(event.problem.as_dict)
+            candidates = f"{detail}: {len(event.implementations)} candidates"
+            self.step("Measuring", event.index, event.count, detail=candidates, left_s=event.left_s)
+        elif isinstance(event, Measured):
+            self.counts[event.record.status.value] += 1
+        elif isinstance(event, ProfilingFinished):
+            self.finish()
+            self.say(_finished(event))
+
+    def _counted(self) -> str:
+        return count_text(self.counts)
+
+
+def count_text(counts: Iterable[tuple[str, int]] | Counter[str]) -> str:
+    """`200 ok, 3 timeout` with colours; empty when nothing was counted."""
+    pairs = sorted(dict(counts).items(), key=lambda pair: -pair[1])
+    return ", ".join(
+        f"[{COLOURS.get(status, 'red')}]{count} {status.replace('_', ' ')}[/]" for status, count in pairs
+    )
+
+
+class _Bar(Progress):
+    """rich's bar with a caption below: a caption in the same line would not fit 80 columns."""
+
+    caption = ""
+
+    def get_renderables(self) -> Iterable[RenderableType]:
+        yield self.make_tasks_table(self.tasks)
+        if self.caption:
+            yield Text.from_markup(self.caption, style="dim", overflow="ellipsis")
+
+
+def _started(event: ProfilingStarted) -> str:
+    todo = event.problems - event.skipped
+    known = f", {event.skipped} are measured already" if event.skipped else ""
+    budget = f", at most {output.span(event.budget_s)}" if event.budget_s and todo else ""
+    return (
+        f"[bold]Profiling[/] {event.operator} on {event.device.name}: "
+        f"{event.problems} problems{known}{budget}"
+    )
+
+
+def _finished(event: ProfilingFinished) -> str:
+    if not event.measured and not event.remaining:
+        return "  nothing left to measure"
+    counted = count_text(Counter(event.statuses))
+    left = f"; [yellow]{event.remaining} left out: the budget is spent[/]" if event.remaining else ""
+    return f"  {event.measured} problems measured in {output.span(event.seconds)}: {counted}{left}"

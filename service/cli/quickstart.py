@@ -1,0 +1,100 @@
+"""`selector quickstart`: the whole path on this machine, and what came of it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.markup import escape
+
+from . import output, words
+from .check_table import print_result
+from .options import DatabaseOption, JsonOption, TorchDeviceOption
+
+if TYPE_CHECKING:
+    from selector.onboarding import Event, Learned, QuickstartFinished
+
+    from .progress import ProgressView
+
+PROBLEMS, CHECKS = 72, 12
+
+
+def quickstart(
+    budget: Annotated[str, typer.Option(metavar="TIME", help="About how long: 90s, 4m, 1h.")] = "4m",
+    problems: Annotated[int, typer.Option(min=1, help="How many problems to profile.")] = PROBLEMS,
+    checks: Annotated[int, typer.Option(min=1, help="How many choices to check by measuring.")] = CHECKS,
+    device: TorchDeviceOption = None,
+    database: DatabaseOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Profile the LSTM layer here, learn from it, and check the choices on problems never measured.
+
+    Takes about four minutes the first time, seconds when run again. Ctrl-C loses no finished record:
+    run it again to go on.
+
+    Examples:
+
+    \b
+      selector quickstart
+      selector quickstart --budget 90s --device cpu
+      selector quickstart --database measurements.sqlite --json
+    """
+    from selector.onboarding import QuickstartFinished
+    from selector.onboarding import quickstart as run
+
+    from .progress import ProgressView
+
+    budget_s = words.seconds(budget)
+    finished: QuickstartFinished | None = None
+    with ProgressView() as view:
+        try:
+            for event in run(
+                device=device, database=database, budget_s=budget_s, problems=problems, checks=checks
+            ):
+                _show(view, event)
+                if isinstance(event, QuickstartFinished):
+                    finished = event
+        except KeyboardInterrupt:
+            view.finish()
+            view.say("[yellow]Interrupted.[/] Every finished record is stored; to go on, run it again.")
+            raise
+    assert finished is not None
+    if as_json:
+        output.print_json(finished.to_dict())
+    else:
+        print_result(output.out(), finished, database)
+
+
+def _show(view: ProgressView, event: Event) -> None:
+    from selector.blind_check import Checked, CheckStarted
+    from selector.onboarding import Learned, Learning, Prepared
+
+    if isinstance(event, Prepared):
+        view.say(f"[bold]Database[/]  {escape(event.database)}")
+    elif isinstance(event, Learning):
+        view.busy("Training the cost model")
+    elif isinstance(event, Learned):
+        view.finish()
+        view.say(_learned(event))
+    elif isinstance(event, CheckStarted):
+        detail = output.problem_text(event.problem.as_dict)
+        view.step("Checking choices", event.index, event.count, detail=detail, left_s=event.left_s)
+    elif isinstance(event, Checked):
+        pass
+    else:
+        view.show(event)
+
+
+def _learned(event: Learned) -> str:
+    if event.evaluation is None:
+        return f"[yellow]No cost model:[/] {escape(event.reason)}"
+    how = f"trained in {event.seconds:.1f} s" if event.fresh else "is up to date"
+    lines = [f"[bold]Cost model[/] {how}"]
+    for comparison in event.evaluation["comparisons"][:1]:
+        model, default = (comparison["selectors"].get(name) for name in ("cost model", "always the default"))
+        if model and default:
+            lines.append(
+                f"  held-out shapes: {model['gmean']:.2f}x of the best time (geometric mean of "
+                f"{model['problems']}), always nn.LSTM: {default['gmean']:.2f}x"
+            )
+    return "\n".join(lines)

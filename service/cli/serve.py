@@ -1,0 +1,58 @@
+"""`selector serve`."""
+
+from __future__ import annotations
+
+import socket
+from typing import Annotated
+
+import typer
+
+from . import output
+from .options import DatabaseOption, JsonOption
+
+
+def serve(
+    host: Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0 for all.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=1, max=65535)] = 8000,
+    database: DatabaseOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Serve choices over HTTP, until Ctrl-C.
+
+    Examples:
+
+    \b
+      selector serve
+      selector serve --host 0.0.0.0 --port 8080
+      curl -s localhost:8000/v1/choose -H 'content-type: application/json'
+      -d '{"hyperparameters": {"hidden": 256, "batch": 32}}'
+    """
+    import uvicorn
+
+    from selector import Selector
+
+    from ..app import create_app
+    from ..settings import Settings
+
+    _require_free(host, port)
+    application = create_app(Selector(database), settings=Settings.from_environment())
+    address = f"http://{host}:{port}"
+    if as_json:
+        output.print_json({"serving": address, "documentation": f"{address}/docs"})
+    else:
+        output.out().print(f"Serving on [bold]{address}[/], documentation at {address}/docs. Ctrl-C stops.")
+    uvicorn.run(application, host=host, port=port, log_level="warning")
+
+
+def _require_free(host: str, port: int) -> None:
+    """uvicorn would log a taken port and exit; this says what to do about it."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        with socket.socket(family, kind, protocol) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(address)
+    except OSError as error:
+        raise typer.BadParameter(
+            f"cannot listen on {host} port {port} ({error.strerror or error}): "
+            "choose another with --port or --host."
+        ) from None

@@ -1,0 +1,40 @@
+"""What users type: `lstm hidden=256 batch=32` and `4m`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+import typer
+
+SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600}
+
+
+def split(words: Sequence[str]) -> tuple[str | None, dict[str, str]]:
+    """The operator, or None, and the hyperparameters as text. Words with `=` are hyperparameters."""
+    operator: str | None = None
+    given: dict[str, str] = {}
+    for word in words:
+        name, equals, value = word.partition("=")
+        if not equals and operator is not None:
+            raise typer.BadParameter(
+                f"{word!r} after the operator {operator!r}: expected hyperparameters as name=value, "
+                "such as hidden=256."
+            )
+        if not equals:
+            operator = word
+        elif not name or not value:
+            raise typer.BadParameter(f"{word!r}: expected name=value, such as hidden=256.")
+        elif name in given and given[name] != value:
+            raise typer.BadParameter(f"{name} is given twice, as {given[name]} and as {value}.")
+        else:
+            given[name] = value
+    return operator, given
+
+
+def seconds(text: str) -> float:
+    """A time span: `90`, `90s`, `4m`, `1.5h`."""
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([smh]?)\s*", text.lower())
+    if match is None or float(match[1]) == 0:
+        raise typer.BadParameter(f"{text!r}: expected a time above zero such as 90s, 4m or 1h.")
+    return float(match[1]) * SECONDS[match[2]]
