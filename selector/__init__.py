@@ -1,0 +1,57 @@
+"""Choose the fastest implementation of a layer for its hyperparameters, from measurements.
+
+    import selector
+
+    choice = selector.choose(hidden=512, batch=64)
+    print(choice.explain())
+    layer = choice.build()
+
+Importing this is light: torch, scikit-learn and SQLAlchemy are imported when they are first needed.
+"""
+
+from kernel_selector.kernels.contract import (
+    Device,
+    InvalidHyperparameter,
+    Problem,
+    SelectorError,
+    UnknownDevice,
+    UnknownHyperparameter,
+    UnknownImplementation,
+    UnknownOperator,
+    UnsupportedProblem,
+)
+
+from .api import choose, evaluate, train
+from .choice import Candidate, Choice
+from .engine import Selector
+from .errors import InvalidRequest, ModelVersionMismatch, NoMeasurements, NothingFits
+from .onboarding import quickstart
+from .profiling import profile
+from .units import format_bytes, format_ms, parse_bytes
+
+__all__ = [
+    "Candidate",
+    "Choice",
+    "Device",
+    "InvalidHyperparameter",
+    "InvalidRequest",
+    "ModelVersionMismatch",
+    "NoMeasurements",
+    "NothingFits",
+    "Problem",
+    "Selector",
+    "SelectorError",
+    "UnknownDevice",
+    "UnknownHyperparameter",
+    "UnknownImplementation",
+    "UnknownOperator",
+    "UnsupportedProblem",
+    "choose",
+    "evaluate",
+    "format_bytes",
+    "format_ms",
+    "parse_bytes",
+    "profile",
+    "quickstart",
+    "train",
+]

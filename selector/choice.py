@@ -1,0 +1,96 @@
+"""The answer: which implementation, how fast, how large, on what evidence, and why not the others."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from kernel_selector.kernels import registry
+from kernel_selector.kernels.contract import Device, Problem, UnknownDevice
+
+from .explain import explain
+
+if TYPE_CHECKING:
+    from torch import nn
+
+Interval = tuple[float, float]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Candidate:
+    """One implementation that was considered. Figures are None where nothing is known.
+
+    `source` says where the figures come from: "exact", "near" or "model"; "" without figures.
+    `excluded` is the reason why it could not be chosen, None when it could; `note` explains, for one that
+    could, why a better figure was not enough.
+    """
+
+    name: str
+    default: bool
+    source: str = ""
+    time_ms: float | None = None
+    time_interval_ms: Interval | None = None
+    memory_bytes: int | None = None
+    memory_interval_bytes: tuple[int, int] | None = None
+    excluded: str | None = None
+    note: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Choice:
+    """The implementation to use for a problem on a device, with its evidence.
+
+    Times are of forward and backward in training, of forward in inference. Memory is at the peak, beyond
+    parameters and inputs. Intervals: of measurements, 20th to 80th percentile; of the cost model, the
+    range that held for 90 % of measurements it had not seen. `margin` is how much worse the runner-up
+    is, relative to the choice, by the objective; negative when it looks better but within the noise.
+    """
+
+    problem: Problem
+    device: Device
+    implementation: str
+    source: str
+    time_ms: float | None
+    time_interval_ms: Interval | None
+    memory_bytes: int | None
+    memory_interval_bytes: tuple[int, int] | None
+    runner_up: str | None
+    margin: float | None
+    candidates: tuple[Candidate, ...]
+    objective: str
+    memory_limit_bytes: int | None
+    snapshot: str
+    model_version: str | None
+    caveats: tuple[str, ...]
+    operator_assumed: bool
+    torch_device: str | None
+
+    def build(self, device: str | None = None) -> nn.Module:
+        """The chosen module, with fresh parameters, in the problem's dtype and mode.
+
+        On `device` (of torch), else on the device that was asked about, or on the CPU when that one is
+        not in this machine. Raises UnknownDevice for a torch device that is not there.
+        """
+        import torch
+
+        target = device or self.torch_device or "cpu"
+        module = registry.implementation(self.problem.operator, self.implementation).build(self.problem)
+        try:
+            module = module.to(device=target, dtype=getattr(torch, self.problem["dtype"]))
+        except (RuntimeError, AssertionError) as error:
+            raise UnknownDevice(f"Cannot build on torch device {target!r}: {error}") from error
+        return module.train(self.problem["mode"] == "training")
+
+    def explain(self) -> str:
+        """The whole answer as plain text."""
+        return explain(self)
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-ready."""
+        data = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        data["problem"] = {"operator": self.problem.operator, **self.problem.as_dict}
+        data["assumed"] = list(self.problem.assumed)
+        data["device"] = self.device.to_dict()
+        data["candidates"] = [asdict(candidate) for candidate in self.candidates]
+        data["caveats"] = list(self.caveats)
+        return data

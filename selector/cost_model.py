@@ -1,0 +1,119 @@
+"""The cost model as a scikit-learn estimator: physics first, then trees for what physics leaves over."""
+
+from __future__ import annotations
+
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.optimize import nnls  # type: ignore[import-untyped]
+from sklearn.base import BaseEstimator, RegressorMixin  # type: ignore[import-untyped]
+from sklearn.ensemble import HistGradientBoostingRegressor  # type: ignore[import-untyped]
+from sklearn.utils.validation import check_is_fitted, validate_data  # type: ignore[import-untyped]
+
+from .physical_stage import PhysicalStage
+
+
+class CostModel(RegressorMixin, BaseEstimator):  # type: ignore[misc]
+    """Predicts a positive figure (a time, a number of bytes) from physical features.
+
+    Stage one: for each implementation, the figure as a sum of the columns `term_columns` with weights
+    that are not negative, least squares of the relative error. Stage two: boosted trees of the
+    logarithm of what is left over. Trees cannot extrapolate; the terms can.
+
+    Parameters
+    ----------
+    term_columns : columns with physical estimates in the unit of the figure, or proportional to it;
+        without any, the trees do all the work.
+    implementation_columns : columns that are 1 for rows of one implementation, 0 for the others; a row
+        with 0 in all of them gets weights fitted to all rows.
+    max_iter, learning_rate, max_leaf_nodes, min_samples_leaf, l2_regularization, random_state : of
+        `sklearn.ensemble.HistGradientBoostingRegressor`.
+
+    Attributes
+    ----------
+    physics_ : PhysicalStage, the fitted first stage.
+    trees_ : HistGradientBoostingRegressor, the fitted second stage.
+    n_features_in_ : number of columns seen in `fit`.
+    """
+
+    def __init__(
+        self,
+        *,
+        term_columns: tuple[int, ...] = (),
+        implementation_columns: tuple[int, ...] = (),
+        max_iter: int = 200,
+        learning_rate: float = 0.1,
+        max_leaf_nodes: int = 15,
+        min_samples_leaf: int = 5,
+        l2_regularization: float = 1.0,
+        random_state: int = 0,
+    ) -> None:
+        self.term_columns = term_columns
+        self.implementation_columns = implementation_columns
+        self.max_iter = max_iter
+        self.learning_rate = learning_rate
+        self.max_leaf_nodes = max_leaf_nodes
+        self.min_samples_leaf = min_samples_leaf
+        self.l2_regularization = l2_regularization
+        self.random_state = random_state
+
+    def fit(self, X: ArrayLike, y: ArrayLike) -> Self:
+        """Fit to rows X [n_samples, n_features] and positive figures y [n_samples]."""
+        X, y = validate_data(self, X, y, y_numeric=True, dtype=np.float64)
+        rows, figures = np.asarray(X), np.asarray(y, dtype=np.float64)
+        if (figures <= 0).any():
+            raise ValueError(f"y must be positive: its least value is {figures.min()!r}.")
+        self.physics_ = fit_physics(rows, figures, self.term_columns, self.implementation_columns)
+        self.trees_ = HistGradientBoostingRegressor(
+            max_iter=self.max_iter,
+            learning_rate=self.learning_rate,
+            max_leaf_nodes=self.max_leaf_nodes,
+            min_samples_leaf=self.min_samples_leaf,
+            l2_regularization=self.l2_regularization,
+            early_stopping=False,
+            random_state=self.random_state,
+        ).fit(rows, np.log(figures) - self.physics_.predict_log(rows))
+        return self
+
+    def predict(self, X: ArrayLike) -> NDArray[np.float64]:
+        """The predicted figures, shape [n_samples]."""
+        check_is_fitted(self)
+        rows = np.asarray(validate_data(self, X, dtype=np.float64, reset=False))
+        result: NDArray[np.float64] = np.exp(self.physics_.predict_log(rows) + self.trees_.predict(rows))
+        return result
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.target_tags.positive_only = True
+        return tags
+
+
+def fit_physics(
+    rows: NDArray[np.float64],
+    figures: NDArray[np.float64],
+    term_columns: tuple[int, ...],
+    implementation_columns: tuple[int, ...],
+) -> PhysicalStage:
+    """The first stage: weights for each implementation that has rows, and for all rows together."""
+    terms = rows[:, list(term_columns)]
+    pooled = _weights(terms, figures)
+    weights = [pooled]
+    for column in implementation_columns:
+        mine = rows[:, column] == 1
+        weights.append(_weights(terms[mine], figures[mine]) if mine.any() else pooled)
+    return PhysicalStage(
+        np.array(term_columns, dtype=np.int32),
+        np.array(implementation_columns, dtype=np.int32),
+        np.array(weights, dtype=np.float64).reshape(len(weights), len(term_columns)),
+        np.array(figures.min() / 10),
+    )
+
+
+def _weights(terms: NDArray[np.float64], figures: NDArray[np.float64]) -> NDArray[np.float64]:
+    if terms.shape[1] == 0:
+        return np.zeros(0)
+    relative = terms / figures[:, None]
+    scale = np.maximum(relative.mean(axis=0), np.finfo(float).tiny)
+    weights: NDArray[np.float64] = nnls(relative / scale, np.ones(len(figures)))[0] / scale
+    return weights

@@ -1,0 +1,135 @@
+"""Measurements as the cost model learns from them: one row per problem, implementation and device."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kernel_selector.kernels import registry
+from kernel_selector.kernels.contract import Operator, Record, Status
+
+from .errors import NoMeasurements
+from .features import FeatureSpec
+from .physics import missing_rates
+
+LEAST_PROBLEMS = 10  # below, held-out judgement is by a handful of problems and says nothing
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """Rows of features with their figures; `records` has the records in the order of the rows.
+
+    `left_out` counts, by reason, good records that cannot be used.
+    """
+
+    operator: Operator
+    spec: FeatureSpec
+    records: tuple[Record, ...]
+    rows: NDArray[np.float64]  # [records, features]
+    left_out: dict[str, int]
+
+    @cached_property
+    def time_ms(self) -> NDArray[np.float64]:
+        """Median times, shape [records]."""
+        return np.array([record.total.p50_ms for record in self.records if record.total])
+
+    @cached_property
+    def memory_bytes(self) -> NDArray[np.float64]:
+        """Peak bytes, at least 1, shape [records]."""
+        return np.array([max(record.memory.peak_bytes, 1) for record in self.records if record.memory], float)
+
+    @cached_property
+    def implementation(self) -> NDArray[np.str_]:
+        """Implementation names, shape [records]."""
+        return np.array([record.implementation for record in self.records])
+
+    @cached_property
+    def problem(self) -> NDArray[np.int64]:
+        """Number of the problem, equal on all devices, shape [records]."""
+        return _numbered([record.problem.key for record in self.records])
+
+    @cached_property
+    def contest(self) -> NDArray[np.int64]:
+        """Number of the problem under one set of circumstances: within it times compare, [records]."""
+        return _numbered(
+            [
+                " ".join((it.problem.key, it.device.fingerprint, it.environment.fingerprint, it.policy))
+                for it in self.records
+            ]
+        )
+
+    @cached_property
+    def device(self) -> NDArray[np.str_]:
+        """Device keys, shape [records]."""
+        return np.array([record.device.key for record in self.records])
+
+
+def _numbered(labels: list[str]) -> NDArray[np.int64]:
+    numbers: dict[str, int] = {}
+    return np.array([numbers.setdefault(label, len(numbers)) for label in labels], dtype=np.int64)
+
+
+def build_dataset(operator: Operator, records: Iterable[Record]) -> Dataset:
+    """The good records of current versions, of one set of circumstances for each problem and device.
+
+    Raises NoMeasurements when there are too few problems to learn from.
+    """
+    versions = {name: item.version for name, item in registry.implementations(operator.name).items()}
+    groups: dict[tuple[str, str], dict[tuple[str, str], dict[str, Record]]] = {}
+    left_out: Counter[str] = Counter()
+    for record in records:
+        if record.status is not Status.OK:
+            continue
+        if versions.get(record.implementation) != record.implementation_version:
+            left_out["of an earlier version of an implementation"] += 1
+        elif missing_rates(record.device):
+            left_out["of a device without measured rates"] += 1
+        else:
+            contests = groups.setdefault((record.problem.key, record.device.fingerprint), {})
+            contest = contests.setdefault((record.environment.fingerprint, record.policy), {})
+            before = contest.get(record.implementation)
+            if before is None or before.measured_at <= record.measured_at:
+                contest[record.implementation] = record
+    _require(operator, len({problem for problem, _ in groups}), left_out)
+    chosen = [max(contests.values(), key=_weight) for _, contests in sorted(groups.items())]
+    left_out["of other circumstances than the ones used"] = sum(
+        len(contest) for contests in groups.values() for contest in contests.values()
+    ) - sum(map(len, chosen))
+    ordered = tuple(record for contest in chosen for _, record in sorted(contest.items()))
+    spec = FeatureSpec(operator, tuple(sorted({record.implementation for record in ordered})))
+    return Dataset(operator, spec, ordered, _rows(spec, ordered), dict(+left_out))
+
+
+def _weight(contest: Mapping[str, Record]) -> tuple[int, datetime]:
+    return len(contest), max(record.measured_at for record in contest.values())
+
+
+def _require(operator: Operator, problems: int, left_out: Mapping[str, int]) -> None:
+    if problems < LEAST_PROBLEMS:
+        words = "; ".join(f"{count} records {reason} are left out" for reason, count in left_out.items())
+        raise NoMeasurements(
+            f"{problems} measured problems of {operator.name}{f' ({words})' if words else ''}: at least "
+            f"{LEAST_PROBLEMS} are needed. Run `selector quickstart` or `selector profile {operator.name}`."
+        )
+
+
+def _rows(spec: FeatureSpec, records: tuple[Record, ...]) -> NDArray[np.float64]:
+    groups: dict[tuple[str, str], list[Record]] = defaultdict(list)
+    for record in records:  # sorted, so that the rows of a group lie together
+        groups[record.problem.key, record.device.fingerprint].append(record)
+    known = registry.implementations(spec.operator.name)
+    parts = [
+        spec.matrix(
+            members[0].problem,
+            members[0].device,
+            {record.implementation: known[record.implementation].work(record.problem) for record in members},
+        )
+        for members in groups.values()
+    ]
+    return np.concatenate(parts)

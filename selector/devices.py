@@ -1,0 +1,129 @@
+"""Which device a question is about: one of this machine, a known one by name, or a `Device`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+
+from kernel_selector.kernels.contract import Device, UnknownDevice
+from kernel_selector.kernels.contract.errors import suggest
+
+from .errors import InvalidRequest
+
+_LOCAL = re.compile(r"cpu|cuda(:\d+)?")
+
+
+@dataclass(frozen=True)
+class Resolved:
+    """A device, and its name in torch when it is in this machine."""
+
+    device: Device
+    torch_device: str | None
+
+
+def resolve(asked: object = None, measured: Sequence[Device] = ()) -> Resolved:
+    """The device for an argument: None (this machine's default), a torch device, a known name, a Device.
+
+    `measured` are devices of the database, whose rates need not be probed again. Raises UnknownDevice for
+    a name that is neither here nor known, InvalidRequest for anything that is no name.
+    """
+    if isinstance(asked, Device):
+        return Resolved(asked, torch_name(asked))
+    if asked is None:
+        name = default_torch_device()
+    elif isinstance(asked, str) or type(asked).__module__ == "torch":
+        name = str(asked)
+    else:
+        raise InvalidRequest(
+            f"device={asked!r}: expected a name such as 'cpu', 'cuda:0' or 'h200', or a Device."
+        )
+    if _LOCAL.fullmatch(name):
+        return _local(name, measured)
+    known = _named(name, measured)
+    here = torch_name(known)
+    return _local(here, measured) if here else Resolved(known, None)
+
+
+def local_names() -> tuple[str, ...]:
+    """The devices of this machine by their names in torch."""
+    import torch
+
+    return ("cpu", *(f"cuda:{index}" for index in range(torch.cuda.device_count())))
+
+
+@cache
+def default_torch_device() -> str:
+    """The GPU when there is one, else the CPU."""
+    from kernel_selector.kernels import measure
+
+    return measure.default_torch_device()
+
+
+def _local(name: str, measured: Sequence[Device]) -> Resolved:
+    name = "cuda:0" if name == "cuda" else name
+    if name not in local_names():
+        raise UnknownDevice(
+            f"No device {name!r} in this machine, which has {', '.join(local_names())}. Ask for one of "
+            "those, or by name for a known device that is elsewhere (`selector devices` lists them)."
+        )
+    identity = _identity(name)
+    for device in measured:
+        if device.fingerprint == identity.fingerprint:
+            return Resolved(device, name)
+    return Resolved(_probed(name), name)
+
+
+def _named(name: str, measured: Sequence[Device]) -> Device:
+    """A device by name: as last measured, else from the shipped table."""
+    from kernel_selector.kernels.devices import known_device, known_devices
+
+    try:
+        known = known_device(name)
+    except UnknownDevice:
+        known = None
+    for device in measured:
+        if device.key == (known.key if known else _slug(name)) or device.name == name:
+            return device
+    if known is None:
+        names = {*known_devices(), *(device.key for device in measured)}
+        raise UnknownDevice(
+            f"Unknown device {name!r}. {suggest(name, names)} In this machine: {', '.join(local_names())}."
+        )
+    return known
+
+
+def _slug(name: str) -> str:
+    return Device(name=name, kind="").key
+
+
+@cache
+def _identity(name: str) -> Device:
+    """A device of this machine, without measured rates where that is possible."""
+    from kernel_selector.kernels import measure
+
+    return measure.probe(name)
+
+
+@cache
+def _probed(name: str) -> Device:
+    from kernel_selector.kernels import measure
+
+    return measure.probe(name)
+
+
+def torch_name(device: Device) -> str | None:
+    """The name in torch of a device of this machine of the same kind; None when there is none."""
+    return _keys_here().get(device.key)
+
+
+@cache
+def _keys_here() -> dict[str, str]:
+    """Names in torch by device key; of equal GPUs the first."""
+    import torch
+
+    names = {
+        _slug(torch.cuda.get_device_name(name)): name for name in reversed(local_names()) if name != "cpu"
+    }
+    return {**names, _identity("cpu").key: "cpu"}

@@ -1,0 +1,21 @@
+"""The errors of choosing and learning; the errors of problems and devices are in the contract."""
+
+from __future__ import annotations
+
+from kernel_selector.kernels.contract import SelectorError
+
+
+class InvalidRequest(SelectorError, ValueError):
+    """An argument of a question is of no use: a memory limit, an objective, a device of a wrong type."""
+
+
+class NothingFits(SelectorError):
+    """No implementation stays within the memory limit."""
+
+
+class NoMeasurements(SelectorError):
+    """There is nothing, or too little, to learn from or to judge by."""
+
+
+class ModelVersionMismatch(SelectorError):
+    """A stored cost model that this version cannot use, or that was changed after it was stored."""

@@ -1,0 +1,244 @@
+"""How good choices are: the distribution of slowdown against the best implementation, beside baselines."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .dataset import Dataset
+from .neighbours import Neighbours
+from .policy import LEAST_MARGIN
+from .training import Errors, HeldOut, errors, time_model
+
+Floats = NDArray[np.float64]
+Flags = NDArray[np.bool_]
+Chooser = Callable[[list[int]], int]  # rows of one contest to the row that is chosen
+
+
+@dataclass(frozen=True, kw_only=True)
+class Quality:
+    """The slowdown of choices against the best implementation (1 = always the best), over `problems`."""
+
+    problems: int
+    gmean: float
+    p90: float
+    p99: float
+    worst: float
+    within_5_percent: float  # share of problems
+    top_1: float  # share of problems; misleads where implementations tie
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """The cost model and the baselines on the same problems, none of which they have seen."""
+
+    held_out: str  # in words: "shapes", "the largest quarter by work", "implementation hoisted", ...
+    selectors: Mapping[str, Quality]  # by selector
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evaluation:
+    """How the cost model chooses for an operator, and what it was judged on."""
+
+    operator: str
+    snapshot: str
+    records: int
+    problems: int
+    devices: tuple[str, ...]
+    time_error: float  # median relative error of the time of unseen problems
+    memory_error: float
+    comparisons: tuple[Comparison, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-ready."""
+        return asdict(self) | {
+            "devices": list(self.devices),
+            "comparisons": list(map(asdict, self.comparisons)),
+        }
+
+    def table(self) -> str:
+        """Plain text: one block for each way of holding out."""
+        lines = [
+            f"{self.operator}: {self.problems} problems, {self.records} records, {', '.join(self.devices)}.",
+            f"Median error on unseen problems: time {self.time_error:.1%}, memory {self.memory_error:.1%}.",
+        ]
+        for comparison in self.comparisons:
+            lines += ["", *_block(comparison)]
+        return "\n".join(lines)
+
+
+def _block(comparison: Comparison) -> list[str]:
+    count = max(quality.problems for quality in comparison.selectors.values())
+    lines = [
+        f"Held out: {comparison.held_out} ({count} problems). Slowdown against the best implementation:",
+        f"  {'':24}{'gmean':>8}{'p90':>8}{'p99':>8}{'worst':>8}{'within 5%':>11}{'best hit':>10}",
+    ]
+    return lines + [
+        f"  {name:24}{item.gmean:8.3f}{item.p90:8.3f}{item.p99:8.3f}{item.worst:8.3f}"
+        f"{item.within_5_percent:11.1%}{item.top_1:10.1%}"
+        for name, item in comparison.selectors.items()
+    ]
+
+
+def quality(slowdowns: list[float]) -> Quality:
+    """The distribution of slowdowns, each at least 1."""
+    values = np.array(slowdowns)
+    return Quality(
+        problems=len(values),
+        gmean=float(np.exp(np.log(values).mean())),
+        p90=float(np.quantile(values, 0.9)),
+        p99=float(np.quantile(values, 0.99)),
+        worst=float(values.max()),
+        within_5_percent=float((values <= 1.05).mean()),
+        top_1=float((values == 1).mean()),
+    )
+
+
+def evaluate_shapes(dataset: Dataset, held_out: HeldOut) -> Comparison:
+    """Every problem is judged by models and baselines made from the other folds."""
+    slowdowns: dict[str, list[float]] = defaultdict(list)
+    for number in sorted(set(held_out.fold.tolist())):
+        test = held_out.fold == number
+        noise = errors(dataset, held_out, ~test)
+        for name, values in _judge(dataset, held_out.time_ms, noise, ~test, test).items():
+            slowdowns[name] += values
+    return _comparison("shapes, in folds of whole problems", slowdowns)
+
+
+def evaluate_split(dataset: Dataset, noise: Errors, test: Flags, words: str) -> Comparison | None:
+    """Train where `test` is false, judge where it is true; None when either side is empty."""
+    if not test.any() or test.all():
+        return None
+    model = time_model(dataset, int((~test).sum())).fit(dataset.rows[~test], dataset.time_ms[~test])
+    predicted = np.zeros(len(dataset.rows))
+    predicted[test] = model.predict(dataset.rows[test])
+    slowdowns = _judge(dataset, predicted, noise, ~test, test)
+    return _comparison(words, slowdowns) if slowdowns else None
+
+
+def largest_quarter(dataset: Dataset) -> Flags:
+    """The rows of the quarter of problems with the most operations."""
+    flops = dataset.rows[:, dataset.spec.names.index("flops")]
+    by_problem = np.zeros(dataset.problem.max() + 1)
+    np.maximum.at(by_problem, dataset.problem, flops)
+    result: Flags = (by_problem > np.quantile(by_problem, 0.75))[dataset.problem]
+    return result
+
+
+def evaluate_implementation(dataset: Dataset, noise: Errors, name: str) -> Comparison | None:
+    """Judge with one implementation's times predicted by a model that has never seen that implementation.
+
+    Its column is cleared, so that the model has its counted work alone to go by.
+    """
+    mine = dataset.implementation == name
+    if mine.all() or name == dataset.operator.default:
+        return None
+    model = time_model(dataset, int((~mine).sum())).fit(dataset.rows[~mine], dataset.time_ms[~mine])
+    rows = dataset.rows.copy()
+    rows[:, dataset.spec.names.index(f"is_{name}")] = 0
+    everything = np.ones(len(rows), dtype=bool)
+    slowdowns = _judge(dataset, model.predict(rows), noise, ~mine, everything, baselines=False)
+    return _comparison(f"implementation {name}", slowdowns)
+
+
+def _comparison(words: str, slowdowns: Mapping[str, list[float]]) -> Comparison:
+    return Comparison(held_out=words, selectors={name: quality(values) for name, values in slowdowns.items()})
+
+
+def _judge(
+    dataset: Dataset, predicted: Floats, noise: Errors, train: Flags, test: Flags, *, baselines: bool = True
+) -> dict[str, list[float]]:
+    """Slowdowns by selector over the contests of the test rows that have a choice to make."""
+    contests = [rows for rows in _contests(dataset, test) if len(rows) > 1]
+    choosers: dict[str, Chooser] = {"cost model": _by_model(dataset, predicted, noise)}
+    if baselines:
+        choosers["most frequent winner"] = _by_frequency(dataset, train)
+        choosers["nearest neighbour"] = _by_neighbour(dataset, train)
+    choosers["always the default"] = _by_default(dataset)
+    times = dataset.time_ms
+    return {
+        name: [float(times[choose(rows)] / times[rows].min()) for rows in contests]
+        for name, choose in choosers.items()
+        if contests
+    }
+
+
+def _contests(dataset: Dataset, use: Flags) -> list[list[int]]:
+    found: dict[int, list[int]] = defaultdict(list)
+    for row in np.flatnonzero(use).tolist():
+        found[int(dataset.contest[row])].append(row)
+    return list(found.values())
+
+
+def _default_row(dataset: Dataset, rows: list[int]) -> int | None:
+    return next((row for row in rows if dataset.implementation[row] == dataset.operator.default), None)
+
+
+def _by_model(dataset: Dataset, predicted: Floats, noise: Errors) -> Chooser:
+    """The rule of policy.decide for times that come from the model alone."""
+
+    def choose(rows: list[int]) -> int:
+        default = _default_row(dataset, rows)
+        for row in sorted(rows, key=lambda row: float(predicted[row])):
+            if default is None or row == default:
+                return row
+            needed = max(LEAST_MARGIN, noise[str(dataset.implementation[row])]["time_noise"])
+            if predicted[default] / predicted[row] - 1 > needed:
+                return row
+        raise AssertionError("the default is among the rows")
+
+    return choose
+
+
+def _by_default(dataset: Dataset) -> Chooser:
+    def choose(rows: list[int]) -> int:
+        default = _default_row(dataset, rows)
+        return rows[0] if default is None else default
+
+    return choose
+
+
+def _by_frequency(dataset: Dataset, train: Flags) -> Chooser:
+    wins: Counter[str] = Counter()
+    for rows in _contests(dataset, train):
+        wins[str(dataset.implementation[min(rows, key=lambda row: float(dataset.time_ms[row]))])] += 1
+
+    def choose(rows: list[int]) -> int:
+        return max(rows, key=lambda row: (wins[str(dataset.implementation[row])], -row))
+
+    return choose
+
+
+def _by_neighbour(dataset: Dataset, train: Flags) -> Chooser:
+    """The fastest on the nearest trained problem of the same structure, however far."""
+    trained: dict[tuple[str, str], list[int]] = defaultdict(list)
+    for rows in _contests(dataset, train):
+        record = dataset.records[rows[0]]
+        trained[record.device.key, record.problem.key] += rows
+    neighbours = {
+        device: Neighbours(
+            dataset.records[rows[0]].problem for (key, _), rows in trained.items() if key == device
+        )
+        for device in {key for key, _ in trained}
+    }
+    by_default = _by_default(dataset)
+
+    def choose(rows: list[int]) -> int:
+        record = dataset.records[rows[0]]
+        known = neighbours.get(record.device.key)
+        nearest = known.nearest(record.problem, within=np.inf) if known else None
+        if nearest is None:
+            return by_default(rows)
+        times = {
+            str(dataset.implementation[row]): float(dataset.time_ms[row])
+            for row in trained[record.device.key, nearest.key]
+        }
+        named = [row for row in rows if str(dataset.implementation[row]) in times]
+        return min(named, key=lambda row: times[str(dataset.implementation[row])], default=by_default(rows))
+
+    return choose

@@ -1,0 +1,269 @@
+"""What was measured on one kind of device, in memory, arranged for questions.
+
+The evidence about a problem comes in tiers, best first: measured here as it is now, measured under other
+circumstances (other host, software, or an earlier version of an implementation), and measured on one
+neighbouring problem. All figures of a tier were taken under the same circumstances, so they compare.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from kernel_selector.kernels.contract import Device, Environment, Problem, Record, Status
+
+from .neighbours import MAX_DISTANCE, Neighbours, distance, structure, work_ratio
+
+FAILURES = {Status.INCORRECT, Status.OUT_OF_MEMORY, Status.TIMEOUT, Status.CRASHED}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Estimate:
+    """Time and memory of one implementation. `noise` and `memory_noise` are the relative differences
+    below which this estimate cannot be told from that of another implementation of the same tier."""
+
+    time_ms: float
+    low_ms: float
+    high_ms: float
+    memory_bytes: int
+    low_bytes: int
+    high_bytes: int
+    noise: float
+    memory_noise: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tier:
+    """Estimates by implementation that compare with each other, and what to know about them."""
+
+    source: str  # "exact", "near" or "model"
+    estimates: Mapping[str, Estimate]
+    caveats: tuple[str, ...] = ()
+    refusals: Mapping[str, str] = field(default_factory=dict)  # why there is no estimate, by implementation
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """The circumstances of a measurement: which host, which software, how times were taken."""
+
+    device: Device
+    environment: Environment
+    policy: str
+
+    @property
+    def key(self) -> tuple[str, str, str]:
+        """Equal for equal circumstances."""
+        return self.device.fingerprint, self.environment.fingerprint, self.policy
+
+    def differences(self, here: Device, software: Environment | None) -> list[str]:
+        """What differs from the device and software that were asked about, in words.
+
+        A device that is not of this machine has neither host nor software of its own: then the words
+        say which ones the measurement was taken with.
+        """
+        words = []
+        if self.device.fingerprint != here.fingerprint:
+            place = f"on host {self.device.host or 'unknown'}"
+            if here.host:
+                place += f" instead of {here.host}"
+            words.append(place)
+        if software is not None:
+            words += software.differences(self.environment)
+        else:
+            words.append(f"torch {self.environment.torch}, driver {self.environment.driver or 'none'}")
+        return words
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What is kept of a record."""
+
+    version: str
+    status: Status
+    reason: str
+    estimate: Estimate | None
+    measured_at: datetime
+
+    @classmethod
+    def of(cls, record: Record) -> Measured:
+        """The part of a record that choosing needs."""
+        estimate = None
+        if record.status is Status.OK and record.total is not None and record.memory is not None:
+            total, peak = record.total, record.memory.peak_bytes
+            estimate = Estimate(
+                time_ms=total.p50_ms,
+                low_ms=total.p20_ms,
+                high_ms=total.p80_ms,
+                memory_bytes=peak,
+                low_bytes=peak,
+                high_bytes=peak,
+                noise=(total.p80_ms - total.p20_ms) / (2 * total.p50_ms),
+                memory_noise=0.0,
+            )
+        return cls(record.implementation_version, record.status, record.reason, estimate, record.measured_at)
+
+
+Group = dict[str, Measured]  # by implementation
+
+
+class Evidence:
+    """The records of one operator on one kind of device (all hosts that have it).
+
+    `versions` are the current versions of the operator's implementations, by name.
+    """
+
+    def __init__(self, records: Iterable[Record], versions: Mapping[str, str]) -> None:
+        self.versions = versions
+        self.settings: dict[tuple[str, str, str], Setting] = {}
+        self.problems: dict[str, Problem] = {}
+        self._groups: dict[str, dict[tuple[str, str, str], Group]] = defaultdict(dict)
+        self._failed: dict[tuple[object, ...], list[tuple[Problem, Setting, str, Measured]]]
+        self._failed = defaultdict(list)
+        for record in records:
+            self._add(record)
+        self._neighbours = Neighbours(self.problems.values())
+
+    def _add(self, record: Record) -> None:
+        setting = Setting(record.device, record.environment, record.policy)
+        setting = self.settings.setdefault(setting.key, setting)
+        problem = self.problems.setdefault(record.problem.key, record.problem)
+        group = self._groups[problem.key].setdefault(setting.key, {})
+        measured, before = Measured.of(record), group.get(record.implementation)
+        if before is None or before.measured_at <= measured.measured_at:
+            group[record.implementation] = measured
+        if measured.status in FAILURES and measured.version == self.versions.get(record.implementation):
+            self._failed[structure(problem)].append((problem, setting, record.implementation, measured))
+
+    def tiers(self, problem: Problem, here: Device, software: Environment | None) -> Iterator[Tier]:
+        """The tiers that measurements give, best first."""
+        yield from self._measured(problem, here, software)
+        near = self._near(problem, here, software)
+        if near is not None:
+            yield near
+
+    def _measured(self, problem: Problem, here: Device, software: Environment | None) -> Iterator[Tier]:
+        groups = self._groups.get(problem.key, {})
+        tiers = [
+            (self._rank(self.settings[key], group, here, software), key, group)
+            for key, group in groups.items()
+        ]
+        tiers.sort(key=lambda item: item[:2], reverse=True)
+        for current in (True, False):
+            for _, key, group in tiers:
+                tier = self._tier(group, self.settings[key].differences(here, software), current=current)
+                if tier is not None:
+                    yield tier
+
+    @staticmethod
+    def _rank(
+        setting: Setting, group: Group, here: Device, software: Environment | None
+    ) -> tuple[bool, bool, int, datetime]:
+        same_host = setting.device.fingerprint == here.fingerprint
+        same_software = software is not None and setting.environment.fingerprint == software.fingerprint
+        covered = sum(1 for measured in group.values() if measured.estimate)
+        newest = max(measured.measured_at for measured in group.values())
+        return same_host and same_software, same_host, covered, newest
+
+    def _tier(self, group: Group, differences: list[str], *, current: bool) -> Tier | None:
+        estimates = {
+            name: measured.estimate
+            for name, measured in group.items()
+            if measured.estimate is not None and (measured.version == self.versions.get(name)) is current
+        }
+        if not estimates:
+            return None
+        caveats = [f"Measured {', '.join(differences)}."] if differences else []
+        if not current:
+            names = ", ".join(sorted(estimates))
+            caveats.append(f"Measured with an earlier version of {names}: profile again to be sure.")
+        return Tier(source="exact", estimates=estimates, caveats=tuple(caveats))
+
+    def _near(self, problem: Problem, here: Device, software: Environment | None) -> Tier | None:
+        neighbour = self._neighbours.nearest(problem)
+        if neighbour is None:
+            return None
+        tier = next(self._measured(neighbour, here, software), None)
+        if tier is None:
+            return None
+        apart = distance(problem, neighbour)
+        estimates = {
+            name: _scaled(estimate, work_ratio(problem, neighbour, name, here), apart)
+            for name, estimate in tier.estimates.items()
+            if name in self.versions
+        }
+        differing = [name for name, value in problem.values if neighbour[name] != value]
+        words = ", ".join(f"{name}={neighbour[name]} instead of {problem[name]}" for name in differing)
+        return Tier(
+            source="near",
+            estimates=estimates,
+            caveats=(f"Scaled from the measurement of {words}.", *tier.caveats),
+        )
+
+    def failures(self, problem: Problem, here: Device, default: str) -> dict[str, str]:
+        """Why implementations that failed at or near this problem on this device are excluded, by name.
+
+        At the problem: the newest record counts. Near it: out of memory on a problem that is no larger
+        in any dimension, or another failure within the distance of a neighbour; a good record at the
+        problem itself outweighs that. The default is excluded by failures at the problem and by memory
+        alone, because it is the last resort.
+        """
+        newest: dict[str, Measured] = {}
+        for key, group in self._groups.get(problem.key, {}).items():
+            if self.settings[key].device.fingerprint == here.fingerprint or not here.host:
+                for name, measured in group.items():
+                    known = newest.get(name)
+                    if measured.version == self.versions.get(name) and (
+                        known is None or known.measured_at < measured.measured_at
+                    ):
+                        newest[name] = measured
+        reasons = {
+            name: f"{_words(measured.status)} when measured: {measured.reason}"
+            for name, measured in newest.items()
+            if measured.status in FAILURES
+        }
+        for other, setting, name, measured in self._failed.get(structure(problem), ()):
+            same_device = setting.device.fingerprint == here.fingerprint or not here.host
+            if same_device and name not in newest and _concerns(problem, other, measured, name == default):
+                reasons.setdefault(name, f"{_words(measured.status)} on {other}: {measured.reason}")
+        return reasons
+
+
+def _concerns(problem: Problem, other: Problem, measured: Measured, is_default: bool) -> bool:
+    if measured.status is Status.OUT_OF_MEMORY:
+        return all(
+            value >= other[name]
+            for name, value in problem.values
+            if isinstance(value, int) and not isinstance(value, bool)
+        )
+    return not is_default and distance(problem, other) <= MAX_DISTANCE
+
+
+def _words(status: Status) -> str:
+    return {
+        Status.INCORRECT: "gave wrong results",
+        Status.OUT_OF_MEMORY: "ran out of memory",
+        Status.TIMEOUT: "exceeded the time limit",
+        Status.CRASHED: "crashed",
+    }[status]
+
+
+def _scaled(estimate: Estimate, ratio: tuple[float, float], apart: float) -> Estimate:
+    """The estimate of a neighbour at (log2) distance `apart`, its time and bytes multiplied by `ratio`.
+
+    The interval is widened by half the distance, as a factor of two per doubling would be by all of it.
+    """
+    time, memory = ratio
+    widening = 2 ** (apart / 2)
+    return Estimate(
+        time_ms=estimate.time_ms * time,
+        low_ms=estimate.low_ms * time / widening,
+        high_ms=estimate.high_ms * time * widening,
+        memory_bytes=math.ceil(estimate.memory_bytes * memory),
+        low_bytes=math.floor(estimate.low_bytes * memory / widening),
+        high_bytes=math.ceil(estimate.high_bytes * memory * widening),
+        noise=max(estimate.noise, widening - 1),
+        memory_noise=widening - 1,
+    )

@@ -1,0 +1,106 @@
+"""A choice in words, for people who see one for the first time."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from .units import format_bytes, format_ms
+
+if TYPE_CHECKING:
+    from .choice import Candidate, Choice
+
+SOURCES = {
+    "override": "asked for by name",
+    "exact": "measured: this problem on this device",
+    "near": "measured on a neighbouring problem on this device, scaled by the work",
+    "model": "predicted by the cost model learned from measurements",
+    "default": "the framework's default: there is no evidence that another one is better",
+}
+
+
+def explain(choice: Choice) -> str:
+    """What was asked, what was assumed, the choice with its evidence, and every other candidate."""
+    lines = [*_question(choice), "", *_answer(choice), "", "Candidates", *_table(choice)]
+    if choice.caveats:
+        lines += ["", "Caveats", *(f"  - {caveat}" for caveat in choice.caveats)]
+    model = f" and cost model {choice.model_version}" if choice.model_version else ""
+    lines += ["", f"Decided on measurement snapshot {choice.snapshot}{model}."]
+    return "\n".join(lines)
+
+
+def _question(choice: Choice) -> list[str]:
+    problem = choice.problem
+    given = [f"{name}={value}" for name, value in problem.values if name not in problem.assumed]
+    assumed = [f"{name}={problem[name]}" for name in problem.assumed]
+    if choice.operator_assumed:
+        assumed.insert(0, f"operator={problem.operator}")
+    limit = choice.memory_limit_bytes
+    device = choice.device
+    where = device.name + (f", host {device.host}" if device.host and device.host != device.name else "")
+    wish = "the least memory" if choice.objective == "memory" else "the shortest time"
+    within = f" within {format_bytes(limit)} ({limit} bytes)" if limit is not None else ""
+    lines = [f"Asked       {problem.operator} {' '.join(given)}"]
+    if assumed:
+        lines.append(f"Assumed     {' '.join(assumed)}")
+    return [*lines, f"Device      {where}", f"Objective   {wish}{within}"]
+
+
+def _answer(choice: Choice) -> list[str]:
+    kind = "forward and backward" if choice.problem["mode"] == "training" else "forward"
+    lines = [f"Choice      {choice.implementation}", f"Because     {SOURCES[choice.source]}"]
+    if choice.time_ms is not None:
+        lines.append(f"Time        {_time(choice)} for {kind}")
+    if choice.memory_bytes is not None:
+        lines.append(f"Memory      {_memory(choice)} at the peak, beyond parameters and inputs")
+    if choice.runner_up is not None and choice.margin is not None:
+        lines.append(f"Runner-up   {choice.runner_up}, {_margin(choice)}")
+    return lines
+
+
+def _margin(choice: Choice) -> str:
+    assert choice.margin is not None
+    words = ("more", "less") if choice.objective == "memory" else ("slower", "faster")
+    if choice.margin >= 0:
+        return f"{choice.margin:.1%} {words[0]}"
+    return f"{-choice.margin:.1%} {words[1]}"
+
+
+def _time(item: Choice | Candidate) -> str:
+    low_high = item.time_interval_ms
+    spread = f" ({format_ms(low_high[0])} to {format_ms(low_high[1])})" if low_high else ""
+    return format_ms(item.time_ms) + spread
+
+
+def _memory(item: Choice | Candidate) -> str:
+    low_high = item.memory_interval_bytes
+    if low_high is None or low_high[0] == low_high[1]:
+        return format_bytes(item.memory_bytes)
+    return f"{format_bytes(item.memory_bytes)} (up to {format_bytes(low_high[1])})"
+
+
+def _table(choice: Choice) -> list[str]:
+    rows = [("  implementation", "time", "memory", "evidence", "remark")]
+    rows += [_row(choice, candidate) for candidate in choice.candidates]
+    widths = [max(len(row[column]) for row in rows) for column in range(4)]
+    return [
+        "  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[4]]).rstrip()
+        for row in rows
+    ]
+
+
+def _row(choice: Choice, candidate: Candidate) -> tuple[str, str, str, str, str]:
+    chosen = candidate.name == choice.implementation
+    remarks = ["chosen"] if chosen else []
+    if candidate.default:
+        remarks.append("the framework's default")
+    if candidate.excluded:
+        remarks.append(f"excluded: {candidate.excluded}")
+    if candidate.note:
+        remarks.append(candidate.note)
+    return (
+        f"{'*' if chosen else ' '} {candidate.name}",
+        _time(candidate),
+        _memory(candidate),
+        candidate.source or "none",
+        "; ".join(remarks),
+    )

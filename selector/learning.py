@@ -1,0 +1,114 @@
+"""Train and evaluate against a database: what `selector.train` and `selector.evaluate` do."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+import numpy as np
+
+from kernel_selector import db
+from kernel_selector.kernels import registry
+from kernel_selector.kernels.contract import Status
+
+from .dataset import Dataset, build_dataset
+from .evaluation import (
+    Comparison,
+    Evaluation,
+    evaluate_implementation,
+    evaluate_shapes,
+    evaluate_split,
+    largest_quarter,
+)
+from .training import Errors, HeldOut, errors, held_out_shapes, stored_model
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingReport:
+    """What was learned from, what was stored, and how good it is on what it has not seen."""
+
+    operator: str
+    version: str
+    records: int
+    problems: int
+    implementations: tuple[str, ...]
+    left_out: dict[str, int]
+    seconds: float
+    size_bytes: int
+    evaluation: Evaluation
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-ready."""
+        return asdict(self) | {
+            "implementations": list(self.implementations),
+            "evaluation": self.evaluation.to_dict(),
+        }
+
+
+def train(operator: str, database: db.Database) -> TrainingReport:
+    """Learn from all good records of an operator and store the model with its evaluation.
+
+    Raises NoMeasurements when there are too few, and the errors of the database.
+    """
+    started = datetime.now(UTC)
+    dataset, snapshot = _load(operator, database)
+    held_out = held_out_shapes(dataset)
+    evaluation = _evaluation(dataset, held_out, snapshot, thorough=False)
+    stored = stored_model(dataset, held_out, snapshot, evaluation.to_dict(), started)
+    with database.write() as connection:
+        db.models.add(connection, model=stored)
+    return TrainingReport(
+        operator=operator,
+        version=stored.version,
+        records=len(dataset.records),
+        problems=evaluation.problems,
+        implementations=dataset.spec.implementations,
+        left_out=dataset.left_out,
+        seconds=(datetime.now(UTC) - started).total_seconds(),
+        size_bytes=len(stored.arrays),
+        evaluation=evaluation,
+    )
+
+
+def evaluate(operator: str, database: db.Database) -> Evaluation:
+    """Judge the cost model on held-out shapes, region, implementations and devices; stores nothing.
+
+    Raises NoMeasurements when there are too few records, and the errors of the database.
+    """
+    dataset, snapshot = _load(operator, database)
+    return _evaluation(dataset, held_out_shapes(dataset), snapshot, thorough=True)
+
+
+def _load(operator: str, database: db.Database) -> tuple[Dataset, str]:
+    with database.read() as connection:
+        records = db.records.find(connection, operator=operator, statuses=[Status.OK])
+        return build_dataset(registry.operator(operator), records), db.snapshot(connection)
+
+
+def _evaluation(dataset: Dataset, held_out: HeldOut, snapshot: str, *, thorough: bool) -> Evaluation:
+    noise = errors(dataset, held_out)
+    comparisons = [
+        evaluate_shapes(dataset, held_out),
+        evaluate_split(dataset, noise, largest_quarter(dataset), "the quarter of problems with most work"),
+    ]
+    if thorough:
+        comparisons += _further(dataset, noise)
+    return Evaluation(
+        operator=dataset.operator.name,
+        snapshot=snapshot,
+        records=len(dataset.records),
+        problems=len(set(dataset.problem.tolist())),
+        devices=tuple(sorted(set(dataset.device.tolist()))),
+        time_error=float(np.median(np.abs(held_out.time_ms / dataset.time_ms - 1))),
+        memory_error=float(np.median(np.abs(held_out.memory_bytes / dataset.memory_bytes - 1))),
+        comparisons=tuple(item for item in comparisons if item is not None and item.selectors),
+    )
+
+
+def _further(dataset: Dataset, noise: Errors) -> list[Comparison | None]:
+    devices = sorted(set(dataset.device.tolist()))
+    unseen = [evaluate_implementation(dataset, noise, name) for name in dataset.spec.implementations]
+    if len(devices) > 1:
+        unseen += [evaluate_split(dataset, noise, dataset.device == key, f"device {key}") for key in devices]
+    return unseen

@@ -1,0 +1,43 @@
+"""The linear first stage of the cost model, in numpy alone so that choosing can use it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True)
+class PhysicalStage:
+    """A weighted sum of physical terms, with weights for each implementation."""
+
+    term_columns: Array  # int32 [terms]
+    implementation_columns: Array  # int32 [implementations]
+    weights: Array  # float64 [1 + implementations, terms]: first those fitted to all rows together
+    floor: Array  # float64 []: the least figure that it predicts
+
+    def predict_log(self, rows: NDArray[np.float64]) -> NDArray[np.float64]:
+        """The natural logarithm of the sum, shape [rows]; zeros when there are no terms."""
+        if len(self.term_columns) == 0:
+            return np.zeros(len(rows))
+        which = np.zeros(len(rows), dtype=np.int64)
+        if len(self.implementation_columns):
+            flags = rows[:, self.implementation_columns]
+            which = np.where(flags.any(axis=1), flags.argmax(axis=1) + 1, 0)
+        sums = (rows[:, self.term_columns] * self.weights[which]).sum(axis=1)
+        result: NDArray[np.float64] = np.log(np.maximum(sums, self.floor))
+        return result
+
+    def arrays(self, prefix: str) -> dict[str, Array]:
+        """The arrays by name, for a file."""
+        return {f"{prefix}_{item.name}": getattr(self, item.name) for item in fields(self)}
+
+    @classmethod
+    def from_arrays(cls, arrays: Mapping[str, Array], prefix: str) -> PhysicalStage:
+        """What `arrays` gave. Raises KeyError when one is missing."""
+        return cls(*(arrays[f"{prefix}_{item.name}"] for item in fields(cls)))

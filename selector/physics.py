@@ -1,0 +1,45 @@
+"""What the counted work should cost on a device: operations, bytes and launches, each by itself."""
+
+from __future__ import annotations
+
+from kernel_selector.kernels.contract import Device, Problem, Work
+
+from .errors import NoMeasurements
+
+
+def missing_rates(device: Device) -> str | None:
+    """Why the physical terms of a device cannot be computed, or None when they can."""
+    missing = [
+        name for name in ("copy_bytes_per_s", "launch_us", "matmul_flops_per_s") if not getattr(device, name)
+    ]
+    return f"{', '.join(missing)} of {device.name} not known" if missing else None
+
+
+def matmul_rate(device: Device, dtype: str) -> float:
+    """Operations per second of matrix products; of float32, else of any dtype, where this one is unknown."""
+    rates = device.matmul_flops_per_s
+    return rates.get(dtype) or rates.get("float32") or next(iter(rates.values()))
+
+
+def terms_seconds(work: Work, problem: Problem, device: Device) -> tuple[float, float, float]:
+    """Seconds for the operations, for moving the bytes and for the launches.
+
+    Raises NoMeasurements when the device's rates are not known.
+    """
+    problem_with = missing_rates(device)
+    if problem_with:
+        raise NoMeasurements(f"{problem_with}: measure on the device first (`selector profile`).")
+    assert device.copy_bytes_per_s is not None
+    assert device.launch_us is not None
+    return (
+        work.flops / matmul_rate(device, problem["dtype"]),
+        work.moved_bytes / device.copy_bytes_per_s,
+        work.launches * device.launch_us * 1e-6,
+    )
+
+
+def estimate_seconds(work: Work, problem: Problem, device: Device) -> float:
+    """The sum of the terms; the plain count of operations where the device's rates are not known."""
+    if missing_rates(device):
+        return work.flops + work.moved_bytes
+    return sum(terms_seconds(work, problem, device))

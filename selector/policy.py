@@ -1,0 +1,250 @@
+"""The decision: filter, weigh the evidence, keep the framework's default unless another is clearly better.
+
+How evidence mixes among the candidates of one problem: the base is the best tier that covers the default
+and at least one other candidate. Candidates that the base does not cover take their figures from the
+next tiers, whose uncertainty is larger and must be exceeded by their advantage. Better tiers that cover
+too little to compare are left out.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from .choice import Candidate
+from .errors import NothingFits
+from .evidence import Estimate, Tier
+from .units import format_bytes
+
+LEAST_MARGIN = 0.03  # a switch away from the default must gain more than this, however small the noise
+
+
+@dataclass(frozen=True, kw_only=True)
+class Question:
+    """What is to be decided. `counted_bytes` is the memory by counted work, for want of measurements."""
+
+    default: str
+    names: tuple[str, ...]  # the implementations that support the problem, sorted
+    excluded: Mapping[str, str]  # the others, with the reason
+    objective: str = "time"
+    limit_bytes: int | None = None
+    override: str | None = None
+    counted_bytes: Mapping[str, float]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Decision:
+    """The chosen name, where the decision rests, and what to show."""
+
+    implementation: str
+    source: str
+    runner_up: str | None
+    margin: float | None
+    candidates: tuple[Candidate, ...]
+    caveats: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Weighed:
+    """An estimate and the tier it comes from."""
+
+    source: str
+    estimate: Estimate
+
+
+@dataclass(frozen=True)
+class Figures:
+    """Comparable estimates by implementation; `base` is None when too little is known to compare."""
+
+    base: str | None
+    weighed: Mapping[str, Weighed]
+    caveats: tuple[str, ...]
+
+
+def combine(tiers: Iterable[Tier], names: tuple[str, ...], default: str) -> Figures:
+    """Take each candidate's estimate from the tiers by the rule above; asks for no more tiers than needed."""
+    base: Tier | None = None
+    used: dict[str, Weighed] = {}
+    caveats: list[str] = []
+    passed_over: list[Tier] = []
+    for tier in tiers:
+        covered = [name for name in names if name in tier.estimates]
+        comparable = len(covered) >= min(2, len(names)) and (default in covered or default not in names)
+        if base is None and not comparable:
+            passed_over.append(tier)
+            continue
+        base = base or tier
+        _take(tier, covered, used, caveats)
+        if len(used) == len(names):
+            break
+    if base is None:
+        for tier in passed_over:
+            _take(tier, [name for name in names if name in tier.estimates], used, caveats)
+    return Figures(base.source if base else None, used, tuple(dict.fromkeys(caveats)))
+
+
+def _take(tier: Tier, covered: list[str], used: dict[str, Weighed], caveats: list[str]) -> None:
+    fresh = [name for name in covered if name not in used]
+    for name in fresh:
+        used[name] = Weighed(tier.source, tier.estimates[name])
+    if fresh or not tier.estimates:
+        caveats += tier.caveats
+
+
+def decide(question: Question, figures: Figures) -> Decision:
+    """The decision on comparable figures. Raises NothingFits when a memory limit excludes everything."""
+    over = _over_limit(question, figures)
+    free = [name for name in question.names if name not in over]
+    caveats = list(figures.caveats)
+    notes: dict[str, str] = {}
+    if question.override is not None:
+        chosen, source = question.override, "override"
+        reason = over.get(chosen) or question.excluded.get(chosen)
+        if reason:
+            caveats.append(f"{chosen} was asked for by name, although: {reason}.")
+        over.pop(chosen, None)
+    elif not free:
+        chosen, source = _last_resort(question, figures), "default"
+        caveats.append(f"Every candidate is excluded; {chosen} is the framework's default.")
+    else:
+        chosen, source, notes = _best(question, figures, free)
+    if question.limit_bytes is not None and chosen not in figures.weighed:
+        caveats.append("The memory limit was checked against counted bytes only: nothing was measured.")
+    ranked = _ranked(question.objective, figures, [name for name in free if name != chosen])
+    runner_up = ranked[0] if ranked and chosen in figures.weighed else None
+    return Decision(
+        implementation=chosen,
+        source=source,
+        runner_up=runner_up,
+        margin=_advantage(question.objective, figures, chosen, runner_up) if runner_up else None,
+        candidates=_candidates(question, figures, over, notes, chosen),
+        caveats=tuple(caveats),
+    )
+
+
+def _best(question: Question, figures: Figures, free: list[str]) -> tuple[str, str, dict[str, str]]:
+    """The choice among the free candidates, its source, and why better-looking ones were passed over."""
+    ranked = _ranked(question.objective, figures, free)
+    default = question.default
+    notes: dict[str, str] = {}
+    if default not in free:
+        if not ranked:
+            return free[0], "default", notes
+        return ranked[0], figures.weighed[ranked[0]].source, notes
+    if figures.base is None or default not in figures.weighed:
+        return default, "default", notes
+    for name in ranked:
+        if name == default:
+            break
+        gain = _advantage(question.objective, figures, name, default)
+        needed = _needed(
+            question.objective, figures.weighed[name].estimate, figures.weighed[default].estimate
+        )
+        if gain > needed:
+            return name, figures.weighed[name].source, notes
+        word = "smaller" if question.objective == "memory" else "faster"
+        notes[name] = f"{gain:.1%} {word} than the default, within the noise of {needed:.1%}"
+    return default, figures.weighed[default].source, notes
+
+
+def _needed(objective: str, one: Estimate, other: Estimate) -> float:
+    if objective == "memory":
+        return max(one.memory_noise, other.memory_noise)
+    return max(LEAST_MARGIN, one.noise, other.noise)
+
+
+def _figure(objective: str, estimate: Estimate) -> float:
+    return float(estimate.memory_bytes) if objective == "memory" else estimate.time_ms
+
+
+def _ranked(objective: str, figures: Figures, names: list[str]) -> list[str]:
+    """The names with figures, best first; equal memory by time, equal time by name."""
+
+    def order(name: str) -> tuple[float, float, str]:
+        estimate = figures.weighed[name].estimate
+        return _figure(objective, estimate), estimate.time_ms, name
+
+    return sorted((name for name in names if name in figures.weighed), key=order)
+
+
+def _advantage(objective: str, figures: Figures, name: str, other: str) -> float:
+    """How much worse `other` is than `name`, relative to `name`."""
+    mine = _figure(objective, figures.weighed[name].estimate)
+    theirs = _figure(objective, figures.weighed[other].estimate)
+    return theirs / mine - 1 if mine else (0.0 if theirs == mine else 1.0)
+
+
+def _over_limit(question: Question, figures: Figures) -> dict[str, str]:
+    """The candidates that do not fit, with the reason; an estimate counts with its uncertainty."""
+    limit = question.limit_bytes
+    if limit is None:
+        return {}
+    reasons = {}
+    for name in question.names:
+        need, basis = _need(question, figures, name)
+        if need > limit:
+            reasons[name] = f"needs {format_bytes(need)} ({basis}), more than {format_bytes(limit)}"
+    return reasons
+
+
+def _need(question: Question, figures: Figures, name: str) -> tuple[float, str]:
+    weighed = figures.weighed.get(name)
+    if weighed is None:
+        return question.counted_bytes[name], "counted from the equations"
+    basis = {"exact": "measured", "near": "scaled, upper end", "model": "predicted, upper end"}
+    return weighed.estimate.high_bytes, basis[weighed.source]
+
+
+def _last_resort(question: Question, figures: Figures) -> str:
+    """The default when everything failed; raises NothingFits when it is the limit that excludes."""
+    if not question.names:
+        return question.default
+    needs = {name: _need(question, figures, name) for name in question.names}
+    least = min(needs, key=lambda name: needs[name])
+    need, basis = needs[least]
+    raise NothingFits(
+        f"Nothing fits into memory={question.limit_bytes} bytes ({format_bytes(question.limit_bytes)}): the "
+        f"least is {math.ceil(need)} bytes ({format_bytes(need)}, {basis}) of {least}. Raise the limit, or "
+        "ask for a smaller batch or sequence."
+    )
+
+
+def _candidates(
+    question: Question,
+    figures: Figures,
+    over: Mapping[str, str],
+    notes: Mapping[str, str],
+    chosen: str,
+) -> tuple[Candidate, ...]:
+    """All candidates: the chosen one, then by figure, then those without figures, then the excluded."""
+    free = [name for name in question.names if name not in over and name != chosen]
+    ranked = _ranked(question.objective, figures, free)
+    rest = sorted(set(free) - set(ranked))
+    out = sorted({*over, *question.excluded} - {chosen})
+    reasons = {**question.excluded, **over}
+    return tuple(
+        _candidate(name, question.default, figures, None if name == chosen else reasons.get(name), notes)
+        for name in (chosen, *ranked, *rest, *out)
+    )
+
+
+def _candidate(
+    name: str, default: str, figures: Figures, excluded: str | None, notes: Mapping[str, str]
+) -> Candidate:
+    weighed = figures.weighed.get(name)
+    note = notes.get(name, "")
+    if weighed is None:
+        return Candidate(name=name, default=name == default, excluded=excluded, note=note)
+    estimate = weighed.estimate
+    return Candidate(
+        name=name,
+        default=name == default,
+        source=weighed.source,
+        time_ms=estimate.time_ms,
+        time_interval_ms=(estimate.low_ms, estimate.high_ms),
+        memory_bytes=estimate.memory_bytes,
+        memory_interval_bytes=(estimate.low_bytes, estimate.high_bytes),
+        excluded=excluded,
+        note=note,
+    )

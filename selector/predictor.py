@@ -1,0 +1,178 @@
+"""A trained cost model as data: predicts without scikit-learn, knows its range, and abstains outside."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kernel_selector.kernels.contract import Device, Environment, Implementation, Operator, Problem
+
+from .errors import ModelVersionMismatch
+from .evidence import Estimate, Tier
+from .features import FEATURES_VERSION, FeatureSpec
+from .physical_stage import PhysicalStage
+from .physics import missing_rates
+from .trees import FlatTrees
+
+if TYPE_CHECKING:
+    from kernel_selector.db import StoredModel
+
+SCHEMA = 1  # layout of manifest and arrays
+RANGE_SLACK = 0.5  # doublings by which a size may exceed what was seen in training
+
+
+@dataclass(frozen=True)
+class Regression:
+    """Physics and trees for one figure."""
+
+    physics: PhysicalStage
+    trees: FlatTrees
+
+    def predict(self, rows: NDArray[np.float64]) -> NDArray[np.float64]:
+        """The figure for each row, shape [rows]."""
+        result: NDArray[np.float64] = np.exp(self.physics.predict_log(rows) + self.trees.predict(rows))
+        return result
+
+    def arrays(self, prefix: str) -> dict[str, NDArray[Any]]:
+        """The arrays by name, for a file."""
+        return {**self.physics.arrays(f"{prefix}_physics"), **self.trees.arrays(f"{prefix}_trees")}
+
+    @classmethod
+    def from_arrays(cls, arrays: Mapping[str, NDArray[Any]], prefix: str) -> Regression:
+        """What `arrays` gave. Raises KeyError when one is missing."""
+        return cls(
+            PhysicalStage.from_arrays(arrays, f"{prefix}_physics"),
+            FlatTrees.from_arrays(arrays, f"{prefix}_trees"),
+        )
+
+
+class Predictor:
+    """A loaded cost model of one operator.
+
+    Raises ModelVersionMismatch when the stored model was made for another version of this package, of
+    the operator's hyperparameters or of the features, or was changed after it was stored.
+    """
+
+    def __init__(self, stored: StoredModel, operator: Operator) -> None:
+        manifest = stored.manifest
+        self.version = stored.version
+        self._manifest = manifest
+        self._spec = FeatureSpec(operator, tuple(manifest.get("implementations", ())))
+        _check(stored, self._spec)
+        with np.load(io.BytesIO(stored.arrays), allow_pickle=False) as arrays:
+            try:
+                self.time_ms = Regression.from_arrays(arrays, "time")
+                self.memory_bytes = Regression.from_arrays(arrays, "memory")
+            except KeyError as error:
+                raise _mismatch(stored, f"lacks the array {error}") from error
+
+    def abstains(self, problem: Problem, device: Device) -> str | None:
+        """Why there is no prediction for a problem on a device, or None when there is one."""
+        if device.key not in self._manifest["devices"]:
+            known = ", ".join(sorted(self._manifest["devices"]))
+            return f"the cost model has not seen {device.name} (it knows {known})"
+        if missing_rates(device):
+            return missing_rates(device)
+        for name, seen in self._manifest["seen"].items():
+            if problem[name] not in seen:
+                words = " or ".join(str(value) for value in seen)
+                return f"the cost model has not seen {name}={problem[name]}, only {words}"
+        for name, (low, high) in self._manifest["ranges"].items():
+            size = math.log2(max(problem[name], 1))
+            if not low - RANGE_SLACK <= size <= high + RANGE_SLACK:
+                return (
+                    f"{name}={problem[name]} is outside what the cost model has seen, "
+                    f"{2**low:.0f} to {2**high:.0f}"
+                )
+        return None
+
+    def tier(
+        self,
+        problem: Problem,
+        device: Device,
+        software: Environment | None,
+        implementations: Mapping[str, Implementation],
+    ) -> Tier:
+        """Predictions for all implementations that the model knows, in one pass; empty when it abstains."""
+        abstained = self.abstains(problem, device)
+        if abstained:
+            return Tier(source="model", estimates={}, caveats=(f"No prediction: {abstained}.",))
+        versions = self._manifest["implementations"]
+        known = {name: item for name, item in implementations.items() if versions.get(name) == item.version}
+        caveats = [
+            f"No prediction for {name}: the cost model has not seen this version of it."
+            for name in implementations
+            if name not in known
+        ]
+        if not known:
+            return Tier(source="model", estimates={}, caveats=tuple(caveats))
+        return Tier(
+            source="model",
+            estimates=self._estimates(problem, device, known),
+            caveats=(*caveats, *self._circumstances(device, software)),
+        )
+
+    def _estimates(
+        self, problem: Problem, device: Device, known: Mapping[str, Implementation]
+    ) -> dict[str, Estimate]:
+        works = {name: item.work(problem) for name, item in known.items()}
+        rows = self._spec.matrix(problem, device, works)
+        times, sizes = self.time_ms.predict(rows).tolist(), self.memory_bytes.predict(rows).tolist()
+        errors = self._manifest["errors"]
+        result = {}
+        for name, time, size in zip(known, times, sizes, strict=True):
+            error = errors[name]
+            result[name] = Estimate(
+                time_ms=time,
+                low_ms=time * error["time"][0],
+                high_ms=time * error["time"][1],
+                memory_bytes=round(size),
+                low_bytes=math.floor(size * error["memory"][0]),
+                high_bytes=math.ceil(size * error["memory"][1]),
+                noise=error["time_noise"],
+                memory_noise=error["memory_noise"],
+            )
+        return result
+
+    def _circumstances(self, device: Device, software: Environment | None) -> list[str]:
+        caveats = []
+        if device.host and device.host not in self._manifest["hosts"]:
+            caveats.append(
+                f"The cost model learned from host {', '.join(self._manifest['hosts'])}, not {device.host}."
+            )
+        environments = [Environment.from_dict(data) for data in self._manifest["environments"]]
+        if software is not None and all(item.fingerprint != software.fingerprint for item in environments):
+            words = ", ".join(software.differences(environments[-1]))
+            caveats.append(f"The cost model learned from measurements with {words}.")
+        return caveats
+
+
+def _check(stored: StoredModel, spec: FeatureSpec) -> None:
+    if stored.schema != SCHEMA:
+        raise _mismatch(stored, f"has layout {stored.schema}, this version reads {SCHEMA}")
+    if stored.manifest.get("features_version") != FEATURES_VERSION or stored.manifest.get("features") != list(
+        spec.names
+    ):
+        raise _mismatch(stored, "was trained on other features than this version computes")
+    if stored.manifest.get("sha256") != hashlib.sha256(stored.arrays).hexdigest():
+        raise _mismatch(stored, "was changed after it was stored: its checksum differs")
+
+
+def _mismatch(stored: StoredModel, problem: str) -> ModelVersionMismatch:
+    return ModelVersionMismatch(
+        f"Cost model {stored.version} of {stored.operator} {problem}. Run `selector train {stored.operator}`."
+    )
+
+
+def pack(time_ms: Regression, memory_bytes: Regression) -> bytes:
+    """Both regressions as an npz file without objects."""
+    buffer = io.BytesIO()
+    np.savez_compressed(buffer, **time_ms.arrays("time"), **memory_bytes.arrays("memory"))
+    return buffer.getvalue()

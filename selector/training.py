@@ -1,0 +1,192 @@
+"""Fit the cost model, judge it on what it has not seen, and make it storable."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import sklearn  # type: ignore[import-untyped]
+from numpy.typing import NDArray
+from sklearn.model_selection import GroupKFold  # type: ignore[import-untyped]
+
+from kernel_selector.kernels import registry
+from kernel_selector.kernels.contract import Integer
+
+from .cost_model import CostModel
+from .dataset import Dataset
+from .features import FEATURES_VERSION, MEMORY_TERMS, TIME_TERMS
+from .policy import LEAST_MARGIN
+from .predictor import SCHEMA, Regression, pack
+from .trees import FlatTrees
+
+if TYPE_CHECKING:
+    from kernel_selector.db import StoredModel
+
+FOLDS = 5
+COVERAGE = 0.9  # share of unseen measurements that the interval shall hold
+Floats = NDArray[np.float64]
+Errors = dict[str, dict[str, Any]]  # by implementation
+
+
+def time_model(dataset: Dataset, rows: int | None = None) -> CostModel:
+    """An unfitted model of the time, sized for the number of rows that it is to learn from."""
+    return _model(dataset, TIME_TERMS, len(dataset.rows) if rows is None else rows)
+
+
+def memory_model(dataset: Dataset, rows: int | None = None) -> CostModel:
+    """An unfitted model of the peak bytes."""
+    return _model(dataset, MEMORY_TERMS, len(dataset.rows) if rows is None else rows)
+
+
+def _model(dataset: Dataset, terms: tuple[str, ...], rows: int) -> CostModel:
+    large = rows >= 3000
+    return CostModel(
+        term_columns=dataset.spec.columns(terms),
+        implementation_columns=dataset.spec.implementation_columns,
+        max_iter=300 if large else 150,
+        max_leaf_nodes=31 if large else 15,
+        min_samples_leaf=10 if large else 5,
+    )
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """Predictions for each row by a model that has not seen the row's problem, and the row's fold."""
+
+    fold: NDArray[np.int64]
+    time_ms: Floats
+    memory_bytes: Floats
+
+
+def held_out_shapes(dataset: Dataset) -> HeldOut:
+    """Cross-validation in folds of whole problems."""
+    splitter = GroupKFold(min(FOLDS, len(set(dataset.problem.tolist()))), shuffle=True, random_state=0)
+    fold = np.zeros(len(dataset.rows), dtype=np.int64)
+    times, sizes = np.zeros(len(dataset.rows)), np.zeros(len(dataset.rows))
+    for number, (train, test) in enumerate(splitter.split(dataset.rows, groups=dataset.problem)):
+        fold[test] = number
+        rows = dataset.rows[train]
+        times[test] = (
+            time_model(dataset, len(train)).fit(rows, dataset.time_ms[train]).predict(dataset.rows[test])
+        )
+        sizes[test] = (
+            memory_model(dataset, len(train))
+            .fit(rows, dataset.memory_bytes[train])
+            .predict(dataset.rows[test])
+        )
+    return HeldOut(fold, times, sizes)
+
+
+def errors(dataset: Dataset, held_out: HeldOut, use: NDArray[np.bool_] | None = None) -> Errors:
+    """The error of unseen predictions by implementation, from the rows where `use` holds.
+
+    `time` and `memory` are factors on a prediction between which the measured figure lies in COVERAGE of
+    the cases (split conformal: the quantiles are moved outwards for the finite number of cases). `noise`
+    is the median difference between an implementation's error and the default's on the same problem: a
+    predicted advantage below that is as likely error as not.
+    """
+    rows = np.ones(len(dataset.rows), dtype=bool) if use is None else use
+    time_error = np.log(dataset.time_ms / held_out.time_ms)
+    memory_error = np.log(dataset.memory_bytes / held_out.memory_bytes)
+    result: Errors = {}
+    for name in dataset.spec.implementations:
+        mine = rows & (dataset.implementation == name)
+        some = mine if mine.sum() >= 5 else rows
+        result[name] = {
+            "time": _factors(time_error[some]),
+            "memory": _factors(memory_error[some]),
+            "time_noise": max(LEAST_MARGIN, _noise(dataset, time_error, rows, name)),
+            "memory_noise": _noise(dataset, memory_error, rows, name),
+        }
+    return result
+
+
+def _factors(log_errors: Floats) -> list[float]:
+    count, tail = len(log_errors), (1 - COVERAGE) / 2
+    rank = min(math.ceil((count + 1) * (1 - tail)), count) - 1
+    ordered = np.sort(log_errors)
+    return [float(np.exp(min(ordered[count - 1 - rank], 0.0))), float(np.exp(max(ordered[rank], 0.0)))]
+
+
+def _noise(dataset: Dataset, log_errors: Floats, rows: NDArray[np.bool_], name: str) -> float:
+    default = {
+        contest: error
+        for contest, error, is_default, used in zip(
+            dataset.contest.tolist(),
+            log_errors.tolist(),
+            (dataset.implementation == dataset.operator.default).tolist(),
+            rows.tolist(),
+            strict=True,
+        )
+        if is_default and used
+    }
+    mine = rows & (dataset.implementation == name)
+    pairs = [
+        abs(error - default[contest])
+        for contest, error in zip(dataset.contest[mine].tolist(), log_errors[mine].tolist(), strict=True)
+        if contest in default
+    ]
+    return (
+        float(np.expm1(np.median(pairs))) if pairs else float(np.expm1(np.median(np.abs(log_errors[rows]))))
+    )
+
+
+def fit_final(dataset: Dataset) -> tuple[Regression, Regression]:
+    """The models of time and memory, fitted to everything."""
+    time = time_model(dataset).fit(dataset.rows, dataset.time_ms)
+    memory = memory_model(dataset).fit(dataset.rows, dataset.memory_bytes)
+    return flat(time), flat(memory)
+
+
+def flat(model: CostModel) -> Regression:
+    """A fitted model as plain arrays; predicts the same."""
+    return Regression(model.physics_, FlatTrees.from_histogram_boosting(model.trees_))
+
+
+def stored_model(
+    dataset: Dataset, held_out: HeldOut, snapshot: str, evaluation: dict[str, Any], created_at: datetime
+) -> StoredModel:
+    """The fitted model with all that a predictor must know, ready for the database."""
+    from kernel_selector.db import StoredModel
+
+    arrays = pack(*fit_final(dataset))
+    manifest = _manifest(dataset, held_out, snapshot) | {"sha256": hashlib.sha256(arrays).hexdigest()}
+    return StoredModel(
+        operator=dataset.operator.name,
+        version=f"{created_at.astimezone(UTC):%Y%m%d.%H%M%S}-{manifest['sha256'][:8]}",
+        schema=SCHEMA,
+        manifest=manifest,
+        evaluation=evaluation,
+        arrays=arrays,
+        created_at=created_at,
+    )
+
+
+def _manifest(dataset: Dataset, held_out: HeldOut, snapshot: str) -> dict[str, Any]:
+    known = registry.implementations(dataset.operator.name)
+    problems = list({record.problem.key: record.problem for record in dataset.records}.values())
+    sizes = [spec.name for spec in dataset.operator.hyperparameters if isinstance(spec, Integer)]
+    words = [spec.name for spec in dataset.operator.hyperparameters if spec.name not in sizes]
+    environments = {record.environment.fingerprint: record.environment for record in dataset.records}
+    return {
+        "features_version": FEATURES_VERSION,
+        "features": list(dataset.spec.names),
+        "ranges": {
+            name: [math.log2(max(edge(problem[name] for problem in problems), 1)) for edge in (min, max)]
+            for name in sizes
+        },
+        "seen": {name: sorted({problem[name] for problem in problems}) for name in words},
+        "implementations": {name: known[name].version for name in dataset.spec.implementations},
+        "devices": sorted(set(dataset.device.tolist())),
+        "hosts": sorted({record.device.host for record in dataset.records}),
+        "environments": [environment.to_dict() for environment in environments.values()],
+        "errors": errors(dataset, held_out),
+        "rows": len(dataset.rows),
+        "problems": len(problems),
+        "snapshot": snapshot,
+        "sklearn": sklearn.__version__,
+    }

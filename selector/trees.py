@@ -1,0 +1,92 @@
+"""Gradient-boosted trees as flat arrays, walked in numpy: no scikit-learn, no pickle, no threads.
+
+Nodes of all trees lie in shared arrays, breadth first, so that a right child follows its left sibling. A
+leaf points at itself and compares with infinity: walking on from it stays there, and all rows go through
+all trees in as many steps as the deepest tree has levels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True)
+class FlatTrees:
+    """Regression trees whose values add up, on top of `base`."""
+
+    feature: Array  # int32 [nodes]: the column that a node looks at
+    threshold: Array  # float64 [nodes]: go left when the value is at most this
+    left: Array  # int32 [nodes]: the left child; the right child is the next node
+    value: Array  # float64 [nodes]: what a leaf adds
+    roots: Array  # int32 [trees]
+    depth: Array  # int32 []: levels of the deepest tree
+    base: Array  # float64 []
+
+    @classmethod
+    def from_histogram_boosting(cls, estimator: Any) -> FlatTrees:
+        """The trees of a fitted HistGradientBoostingRegressor without categorical or missing values."""
+        parts: list[tuple[Array, Array, Array, Array]] = []
+        roots, start, depth = [], 0, 0
+        for (predictor,) in estimator._predictors:
+            nodes = predictor.nodes
+            parts.append(_breadth_first(nodes, start))
+            roots.append(start)
+            start += len(nodes)
+            depth = max(depth, int(nodes["depth"].max()))
+        columns = [np.concatenate(column) for column in zip(*parts, strict=True)] if parts else []
+        feature, threshold, left, value = columns or [np.zeros(0)] * 4
+        return cls(
+            feature.astype(np.int32),
+            threshold.astype(np.float64),
+            left.astype(np.int32),
+            value.astype(np.float64),
+            np.array(roots, dtype=np.int32),
+            np.array(depth, dtype=np.int32),
+            np.array(float(estimator._baseline_prediction.item()), dtype=np.float64),
+        )
+
+    def predict(self, rows: NDArray[np.float64]) -> NDArray[np.float64]:
+        """The prediction for each row, shape [rows]. NaN is not allowed: it would leave the leaves."""
+        node = np.broadcast_to(self.roots, (len(rows), len(self.roots))).astype(np.int64)  # [rows, trees]
+        flat = np.ascontiguousarray(rows).ravel()
+        offset = (np.arange(len(rows)) * rows.shape[1])[:, None]
+        for _ in range(int(self.depth)):
+            node = self.left[node] + (flat[offset + self.feature[node]] > self.threshold[node])
+        result: NDArray[np.float64] = self.base + self.value[node].sum(axis=1)
+        return result
+
+    def arrays(self, prefix: str) -> dict[str, Array]:
+        """The arrays by name, for a file."""
+        return {f"{prefix}_{item.name}": getattr(self, item.name) for item in fields(self)}
+
+    @classmethod
+    def from_arrays(cls, arrays: Mapping[str, Array], prefix: str) -> FlatTrees:
+        """What `arrays` gave. Raises KeyError when one is missing."""
+        return cls(*(arrays[f"{prefix}_{item.name}"] for item in fields(cls)))
+
+
+def _breadth_first(nodes: Array, start: int) -> tuple[Array, Array, Array, Array]:
+    """Feature, threshold, left child and value of one tree, renumbered from `start`."""
+    order, left = [0], []
+    for index in order:  # grows while it is walked
+        node = nodes[index]
+        if node["is_leaf"]:
+            left.append(start + len(left))
+        else:
+            left.append(start + len(order))
+            order += [int(node["left"]), int(node["right"])]
+    sorted_nodes = nodes[order]
+    leaf = sorted_nodes["is_leaf"].astype(bool)
+    return (
+        np.where(leaf, 0, sorted_nodes["feature_idx"]),
+        np.where(leaf, np.inf, sorted_nodes["num_threshold"]),
+        np.array(left),
+        np.where(leaf, sorted_nodes["value"], 0.0),
+    )

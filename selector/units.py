@@ -1,0 +1,80 @@
+"""Bytes and milliseconds: read from text, written for people."""
+
+from __future__ import annotations
+
+import operator
+import re
+
+from .errors import InvalidRequest
+
+UNITS = {
+    "": 1,
+    "B": 1,
+    "kB": 10**3,
+    "KB": 10**3,
+    "MB": 10**6,
+    "GB": 10**9,
+    "TB": 10**12,
+    "KiB": 2**10,
+    "MiB": 2**20,
+    "GiB": 2**30,
+    "TiB": 2**40,
+}
+_TEXT = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", re.ASCII)
+
+
+def parse_bytes(value: str | int) -> int:
+    """A number of bytes, at least 1, from an int or from text such as "512MB", "1.5 GiB" or "4096".
+
+    Raises InvalidRequest for anything else: zero, negative numbers, floats, bool, unknown units.
+    """
+    if isinstance(value, str):
+        number = _from_text(value)
+    else:
+        try:
+            number = operator.index(value)
+        except TypeError:
+            raise _refuse(value) from None
+    if number < 1 or isinstance(value, bool):
+        raise _refuse(value)
+    return number
+
+
+def _from_text(text: str) -> int:
+    match = _TEXT.fullmatch(text)
+    units = {name.lower(): size for name, size in UNITS.items()}
+    if not match or match[2].lower() not in units:
+        raise _refuse(text)
+    return int(float(match[1]) * units[match[2].lower()])
+
+
+def _refuse(value: object) -> InvalidRequest:
+    known = ", ".join(name for name in UNITS if name)
+    return InvalidRequest(
+        f"memory={value!r}: expected a positive number of bytes, as an int or as text with one of the "
+        f'units {known}, for example "1GiB" or "512MB".'
+    )
+
+
+def format_bytes(number: float | None) -> str:
+    """Three digits and a binary unit, for example `1.50 GiB`; `-` when not known."""
+    if number is None:
+        return "-"
+    for unit in ("TiB", "GiB", "MiB", "KiB"):
+        if number >= UNITS[unit]:
+            return (
+                f"{number / UNITS[unit]:.3g} {unit}"
+                if number < 1000 * UNITS[unit]
+                else (f"{number / UNITS[unit]:.0f} {unit}")
+            )
+    return f"{number:.0f} B"
+
+
+def format_ms(number: float | None) -> str:
+    """Three digits and the fitting unit, for example `2.31 ms`; `-` when not known."""
+    if number is None:
+        return "-"
+    for size, unit in ((1e3, "s"), (1.0, "ms")):
+        if number >= size:
+            return f"{number / size:.3g} {unit}" if number < 1000 * size else f"{number / size:.0f} {unit}"
+    return f"{number * 1e3:.3g} us"
