@@ -5,7 +5,6 @@ python -m uvicorn --factory kernel_selector.service.app:from_environment
 
 from __future__ import annotations
 
-import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
@@ -22,7 +21,6 @@ from .settings import Settings
 if TYPE_CHECKING:
     from selector import Selector
 
-LOGGER = logging.getLogger("kernel_selector.service")
 API_VERSION = "1.0.0"  # of the interface: the second number rises with additions
 DESCRIPTION = """Asks the cost model and the measurements of `kernel-selector` which implementation of a
 neural-network layer is the fastest, or needs the least memory, for given hyperparameters on a device.
@@ -34,9 +32,12 @@ TAGS = [
 ]
 
 
-def create_app(selector: Selector, *, settings: Settings = Settings()) -> FastAPI:
-    """The service that answers from `selector`; it is warmed up when the server starts."""
-    app = assemble(settings)
+def create_app(selector: Selector, *, settings: Settings | None = None) -> FastAPI:
+    """The service that answers from `selector`; it is warmed up when the server starts.
+
+    Without `settings`, those of the environment.
+    """
+    app = assemble(settings or Settings.from_environment())
     app.state.selector = selector
     return app
 
@@ -45,7 +46,10 @@ def from_environment() -> FastAPI:
     """The service over the user's database, or that of `SELECTOR_DATABASE_URL`: a factory for uvicorn."""
     from selector import Selector
 
-    return create_app(Selector(), settings=Settings.from_environment())
+    try:
+        return create_app(Selector())
+    except SelectorError as error:
+        raise SystemExit(f"error: {error}") from error
 
 
 def assemble(settings: Settings) -> FastAPI:
@@ -75,7 +79,8 @@ async def _warm(app: FastAPI) -> AsyncIterator[None]:
     What cannot be loaded is no reason to stop: `/readyz` says why, and the next request tries again.
     """
     try:
+        app.state.selector.operators()
         app.state.selector.choose("lstm", hidden=64, batch=8)
     except SelectorError as error:
-        LOGGER.warning("not ready: %s", error)
+        problems.LOGGER.warning("not ready: %s", error)
     yield

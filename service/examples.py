@@ -38,6 +38,13 @@ QUESTIONS: dict[str, dict[str, Any]] = {
 }
 
 
+NOTHING_FITS = (
+    "Nothing fits into memory=1000 bytes (1000 B): the least is 21004288 bytes (20 MiB, measured) of "
+    "recompute. Raise the limit, or ask for a smaller batch or sequence."
+)
+ANSWER: dict[str, Any] = {}
+
+
 def problems(status: int) -> dict[str, dict[str, Any]]:
     """The documented problem documents of `POST /v1/choose` with this status, by name."""
     documented = {
@@ -61,7 +68,8 @@ def _unannounced() -> dict[str, dict[str, Any]]:
 
 
 def _unanswerable() -> dict[str, dict[str, Any]]:
-    return {}
+    kind = KINDS["NothingFits"]
+    return {"nothing_fits": _example(kind, NOTHING_FITS, {"hyperparameters": SIZES, "memory": "1kB"})}
 
 
 def _unprocessable() -> dict[str, dict[str, Any]]:

@@ -5,7 +5,6 @@ Starlette's BaseHTTPMiddleware would double the time of a request.
 
 from __future__ import annotations
 
-import logging
 import re
 import time
 import uuid
@@ -13,9 +12,8 @@ import uuid
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from .problems import BODY_TOO_LARGE, problem
+from .problems import BODY_TOO_LARGE, LOGGER, problem
 
-LOGGER = logging.getLogger("kernel_selector.service")
 REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
 

@@ -24,7 +24,8 @@ from starlette.types import Scope
 from kernel_selector.kernels.contract import SelectorError
 from kernel_selector.kernels.contract.errors import suggest
 
-LOGGER = logging.getLogger("kernel_selector.service")
+# a child of uvicorn's logger: its handler and its --log-level apply
+LOGGER = logging.getLogger("uvicorn.error.kernel_selector")
 MEDIA_TYPE = "application/problem+json"
 URN = "urn:kernel-selector:problem:"
 LONGEST_DETAIL = 1000  # characters; the message may quote a client's value

@@ -11,6 +11,7 @@ from kernel_selector.kernels.contract.errors import suggest
 
 from . import examples
 from .documentation import problem_response
+from .problems import NOT_READY, ProblemResponse, problem
 from .schemas import ChoiceDocument, ChooseRequest, Health, KnownDeviceDocument, OperatorDocument, Readiness
 from .strict_json import StrictJsonRoute
 
@@ -18,8 +19,9 @@ if TYPE_CHECKING:
     from selector import Selector
 
 router = APIRouter(route_class=StrictJsonRoute)
-INTERNAL = {500: problem_response("The service failed; its log says why.")}
-UNAVAILABLE = {503: problem_response("The database, the model or the device cannot be used now.")}
+Responses = dict[int | str, dict[str, Any]]
+INTERNAL: Responses = {500: problem_response("The service failed; its log says why.")}
+UNAVAILABLE: Responses = {503: problem_response("The database, the model or the device cannot be used now.")}
 
 
 @router.post(
@@ -30,6 +32,7 @@ UNAVAILABLE = {503: problem_response("The database, the model or the device cann
     response_description="The choice, what it rests on, and all candidates",
     response_model=ChoiceDocument,
     responses={
+        200: {"content": {"application/json": {"example": examples.ANSWER}}},
         400: problem_response("The body is not strict JSON.", examples.problems(400)),
         409: problem_response("A right question without an answer.", examples.problems(409)),
         413: problem_response("The body is longer than the service accepts."),
@@ -43,20 +46,25 @@ async def choose(
     request: Request, question: Annotated[ChooseRequest, Body(openapi_examples=examples.QUESTIONS)]
 ) -> dict[str, Any]:
     """The fastest implementation for these hyperparameters, or with `objective` "memory" the smallest."""
-    hyperparameters = question.hyperparameters
     choice = _selector(request).choose(
         question.operator,
         device=question.device,
         memory=question.memory,
         objective=question.objective,
         override=question.override,
-        **hyperparameters,
+        **question.hyperparameters,
     )
     return choice.to_dict()
 
 
-@router.get("/v1/operators", operation_id="listOperators", tags=["catalogue"], responses={**INTERNAL})
-async def list_operators(request: Request) -> list[OperatorDocument]:
+@router.get(
+    "/v1/operators",
+    operation_id="listOperators",
+    tags=["catalogue"],
+    response_model=list[OperatorDocument],
+    responses={**INTERNAL},
+)
+async def list_operators(request: Request) -> list[dict[str, Any]]:
     """Every operator, with its hyperparameters and implementations."""
     return _selector(request).operators()
 
@@ -65,9 +73,10 @@ async def list_operators(request: Request) -> list[OperatorDocument]:
     "/v1/operators/{name}",
     operation_id="getOperator",
     tags=["catalogue"],
+    response_model=OperatorDocument,
     responses={404: problem_response("There is no such operator."), **INTERNAL},
 )
-async def get_operator(request: Request, name: str) -> OperatorDocument:
+async def get_operator(request: Request, name: str) -> dict[str, Any]:
     """One operator."""
     known = {operator["name"]: operator for operator in _selector(request).operators()}
     if name not in known:
@@ -76,9 +85,13 @@ async def get_operator(request: Request, name: str) -> OperatorDocument:
 
 
 @router.get(
-    "/v1/devices", operation_id="listDevices", tags=["catalogue"], responses={**INTERNAL, **UNAVAILABLE}
+    "/v1/devices",
+    operation_id="listDevices",
+    tags=["catalogue"],
+    response_model=list[KnownDeviceDocument],
+    responses={**INTERNAL, **UNAVAILABLE},
 )
-async def list_devices(request: Request) -> list[KnownDeviceDocument]:
+async def list_devices(request: Request) -> list[dict[str, Any]]:
     """The devices that questions can name, and how much is known about each."""
     return _selector(request).devices()
 
@@ -96,10 +109,15 @@ async def health() -> Health:
     response_model=Readiness,
     responses={503: problem_response("Nothing to answer from; the detail says why.")},
 )
-async def readiness(request: Request) -> Any:
+def readiness(request: Request) -> dict[str, Any] | ProblemResponse:
     """The database can be read, and there are measurements or a model in it."""
-    status = _selector(request).status()
-    return status
+    # not async: it reads the database, which may be locked for seconds
+    state = _selector(request).status()
+    if not (state["records"] or state["models"]):
+        why = " ".join(state["caveats"]) or f"There is nothing in {state['database']} to answer from."
+        return problem(NOT_READY, why, scope=request.scope)
+    counts = {"records": state["records"], "models": len(state["models"])}
+    return {"status": "ready", "snapshot": state["snapshot"], **counts}
 
 
 def _selector(request: Request) -> Selector:

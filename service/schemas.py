@@ -116,6 +116,8 @@ class KnownDeviceDocument(DeviceDocument):
     """A device that questions can name."""
 
     key: str = Field(description="The name to ask with.")
+    measured: bool = Field(description="Whether there are measurements of it.")
+    torch_device: str | None = Field(description="Its name in torch when it is in the serving machine.")
 
 
 class ChoiceDocument(_Answer):
@@ -169,7 +171,6 @@ class ImplementationDocument(_Answer):
     name: str
     summary: str
     default: bool = Field(description="Whether it is what the framework offers without us.")
-    version: str = Field(description="Hash of the sources that decide its behaviour.")
 
 
 class OperatorDocument(_Answer):
@@ -192,6 +193,9 @@ class Readiness(_Answer):
     """The service can answer from evidence."""
 
     status: Literal["ready"]
+    records: int = Field(description="Measurements in the database.")
+    models: int = Field(description="Cost models in the database.")
+    snapshot: str = Field(description="Identity of the measurements that answers are based on.")
 
 
 class FieldProblem(_Answer):

@@ -21,7 +21,7 @@ class Settings:
     """Limits and habits of the service. Where the database lies is the selector's business.
 
     `max_body_bytes` bounds a request's body (a question has a few hundred bytes); `access_log` writes
-    one line a request to the logger `kernel_selector.service`.
+    one line a request to uvicorn's log.
     """
 
     max_body_bytes: int = 64 * 1024

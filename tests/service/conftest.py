@@ -1,0 +1,67 @@
+from datetime import UTC, datetime
+
+import pytest
+from starlette.testclient import TestClient
+
+from kernel_selector.db import Database, records
+from kernel_selector.kernels import measure, registry
+from kernel_selector.kernels.contract import GateResult, Memory, Record, Status, Timing
+from kernel_selector.service.app import create_app
+from selector import Selector
+
+MEASURED = ({"hidden": 256, "batch": 32}, {"hidden": 64, "batch": 8})
+
+
+def measured_records():
+    """A record of every implementation that takes the problem, as if measured here and now."""
+    device, environment = measure.probe("cpu"), measure.current_environment()
+    for sizes in MEASURED:
+        problem = registry.operator("lstm").problem(sizes)
+        accepted, _ = registry.candidates(problem, device)
+        for rank, implementation in enumerate(accepted, start=1):
+            yield Record(
+                problem=problem,
+                implementation=implementation.name,
+                implementation_version=implementation.version,
+                device=device,
+                environment=environment,
+                policy="quick",
+                status=Status.OK,
+                gate=GateResult(passed=True, worst_error_ratio=0.1),
+                measured_at=datetime(2026, 1, 1, tzinfo=UTC),
+                forward=Timing(p20_ms=rank, p50_ms=rank * 1.01, p80_ms=rank * 1.02, samples=9),
+                forward_backward=Timing(p20_ms=2 * rank, p50_ms=2.02 * rank, p80_ms=2.04 * rank, samples=9),
+                memory=Memory(peak_bytes=2**20 * rank, held_bytes=2**19 * rank, workspace_bytes=2**18 * rank),
+            )
+
+
+@pytest.fixture(scope="session")
+def database_file(tmp_path_factory):
+    """An SQLite file with measurements of a few problems on this machine's CPU."""
+    path = tmp_path_factory.mktemp("rest") / "measured.sqlite"
+    with Database.open(str(path), create=True) as database, database.write() as connection:
+        records.add(connection, records=measured_records())
+    return path
+
+
+@pytest.fixture
+def empty_database(tmp_path):
+    """An SQLite file with our tables and nothing in them."""
+    path = tmp_path / "empty.sqlite"
+    Database.open(str(path), create=True).close()
+    return path
+
+
+@pytest.fixture(scope="session")
+def selector(database_file):
+    """The selector over the measured database."""
+    opened = Selector(str(database_file))
+    yield opened
+    opened.close()
+
+
+@pytest.fixture(scope="session")
+def client(selector):
+    """A client of the service over the measured database; a fault of ours is a 500, as over a socket."""
+    with TestClient(create_app(selector), raise_server_exceptions=False) as started:
+        yield started
