@@ -49,33 +49,28 @@ def scan(
     """
     seq, dtype = gates.size(0), gates.dtype
     wide = wide_dtype(dtype)
-    narrow = wide != dtype
     h_all = torch.empty((seq, *h_0.shape), dtype=dtype, device=gates.device)
-    c_all = torch.empty((seq + 1, *c_0.shape), dtype=dtype, device=gates.device) if keep else None
     c = torch.empty(c_0.shape, dtype=wide, device=gates.device).copy_(c_0)
-    buffer = torch.empty(gates.shape[1:], dtype=wide, device=gates.device) if narrow else None
     squashed = torch.empty_like(c)
+    buffer = torch.empty(gates.shape[1:], dtype=wide, device=gates.device) if wide != dtype else None
+    c_all, c_rows = _kept_cells(gates, c_0, reverse) if keep else (None, (c,) * seq)
+    # all views at once: taken step by step they would cost as much as the arithmetic of a small layer
     steps, h_rows = gates.unbind(0), h_all.unbind(0)
-    slices = None if buffer is None else _step_slices(buffer, minor)
-    c_rows: tuple[Tensor, ...] = ()
-    if c_all is not None:
-        c_all[seq if reverse else 0].copy_(c_0)
-        c_rows = (c_all[:-1] if reverse else c_all[1:]).unbind(0)
-    matrix = w_hh if minor else w_hh.t()
-    h = h_0
+    if buffer is None:
+        parts = list(zip(*(part.unbind(0) for part in _parts(gates, minor)), strict=True))
+    else:
+        parts = [_parts(buffer, minor)] * seq
+    matrix, h = (w_hh if minor else w_hh.t()), h_0
     for t in step_order(seq, reverse):
         step = steps[t]
-        if minor:
-            step.addmm_(matrix, h)
-        else:
-            step.addmm_(h, matrix)
+        step.addmm_(*((matrix, h) if minor else (h, matrix)))
         if buffer is not None:
             buffer.copy_(step)
-        i_f, i, f, g, o = slices or _step_slices(step, minor)
+        i_f, i, f, g, o = parts[t]
         i_f.sigmoid_()
         g.tanh_()
         o.sigmoid_()
-        c_next = c_rows[t] if c_rows and not narrow else c
+        c_next = c_rows[t] if buffer is None else c
         torch.mul(f, c, out=c_next)
         c = c_next.addcmul_(i, g)
         torch.tanh(c, out=squashed)
@@ -86,10 +81,15 @@ def scan(
     return Scan(h_all, c_all, c.to(dtype))
 
 
-def _step_slices(step: Tensor, minor: bool) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """i and f together, i, f, g and o: views of one step's gates."""
-    axis = 0 if minor else 1
-    hidden = step.size(axis) // 4
-    i_f, g, o = torch.split(step, [2 * hidden, hidden, hidden], axis)
-    i, f = i_f.chunk(2, axis)
-    return i_f, i, f, g, o
+def _kept_cells(gates: Tensor, c_0: Tensor, reverse: bool) -> tuple[Tensor, tuple[Tensor, ...]]:
+    """Memory for every cell state with c_0 in its place, and the rows that the steps write."""
+    c_all = gates.new_empty((gates.size(0) + 1, *c_0.shape))
+    c_all[-1 if reverse else 0].copy_(c_0)
+    return c_all, (c_all[:-1] if reverse else c_all[1:]).unbind(0)
+
+
+def _parts(gates: Tensor, minor: bool) -> tuple[Tensor, ...]:
+    """i and f together, i, f, g and o: views of the gates of one step or of all."""
+    i, f, g, o = gate_slices(gates, minor)
+    axis = -2 if minor else -1
+    return gates.narrow(axis, 0, 2 * i.size(axis)), i, f, g, o
