@@ -26,11 +26,11 @@ THEIRS = "import kernels; assert kernels.get_kernel() == 'theirs', kernels.__fil
 def site(tmp_path: Path) -> Path:
     """A folder as site-packages with their distribution, and ours by links."""
     folder = tmp_path / "site"
-    for package in ("kernels", "kernels-0.17.2.dist-info"):
+    for package in ("kernels", "kernels-0.18.2.dist-info"):
         (folder / package).mkdir(parents=True)
     (folder / "kernels/__init__.py").write_text("def get_kernel(): return 'theirs'\n")
-    (folder / "kernels-0.17.2.dist-info/METADATA").write_text(
-        "Metadata-Version: 2.1\nName: kernels\nVersion: 0.17.2\n"
+    (folder / "kernels-0.18.2.dist-info/METADATA").write_text(
+        "Metadata-Version: 2.1\nName: kernels\nVersion: 0.18.2\n"
     )
     for package in ("selector", "kernel_selector"):
         (folder / package).symlink_to(ROOT / package)
@@ -54,7 +54,7 @@ def test_both_import_in_either_order(order: tuple[str, str], site: Path) -> None
 
 def test_their_version_is_what_metadata_says(site: Path) -> None:
     code = f"{OURS}\nfrom importlib.metadata import version; print(version('kernels'))"
-    assert python(code, site=site).stdout.strip() == "0.17.2"
+    assert python(code, site=site).stdout.strip() == "0.18.2"
 
 
 def test_no_module_of_ours_imports_theirs(site: Path) -> None:
