@@ -1,0 +1,21 @@
+"""Measure implementations on this machine: gate first, clock second, in a process that may die.
+
+`python -m kernels.measure lstm hidden=64,128 batch=8` from a checkout, with torch alone installed.
+"""
+
+from .environment import current_environment, default_torch_device
+from .policies import QUICK, THOROUGH, Policy, UnknownPolicy, policy
+from .probe import probe
+from .session import Session
+
+__all__ = [
+    "QUICK",
+    "THOROUGH",
+    "Policy",
+    "Session",
+    "UnknownPolicy",
+    "current_environment",
+    "default_torch_device",
+    "policy",
+    "probe",
+]

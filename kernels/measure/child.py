@@ -1,0 +1,123 @@
+"""The parent's handle of a child process that measures."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from typing import Any
+
+from ..contract import MeasurementFailed
+
+START_TIMEOUT_S = 180
+LOG_TAIL_BYTES = 2000
+BOOT = (
+    "import importlib, json, sys; config = json.loads(sys.argv[1]); sys.path[:] = config['path']; "
+    "importlib.import_module(config['module']).main(config)"
+)
+
+
+class ChildDied(Exception):
+    """The child closed its end of the pipe."""
+
+
+class Child:
+    """A process of its own session, so that Ctrl-C in the terminal does not reach it.
+
+    It imports this package under the parent's name for it and from the parent's path. What it prints
+    goes to a temporary file. It ends when this object is closed, or when the parent ends.
+    """
+
+    def __init__(self, torch_device: str, *, cache_bytes: int, threads: int) -> None:
+        self._log = tempfile.TemporaryFile()  # noqa: SIM115 (closed by close)
+        events, child_events = os.pipe()
+        child_jobs, jobs = os.pipe()
+        config = {
+            "module": f"{__package__}.worker",
+            "path": sys.path,
+            "torch_device": torch_device,
+            "cache_bytes": cache_bytes,
+            "threads": threads,
+            "events": child_events,
+            "jobs": child_jobs,
+        }
+        self._events, self._jobs, self._buffer = events, jobs, bytearray()
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", BOOT, json.dumps(config)],
+            stdin=subprocess.DEVNULL,
+            stdout=self._log,
+            stderr=self._log,
+            pass_fds=(child_events, child_jobs),
+            start_new_session=True,
+            env={**os.environ, "KINETO_LOG_LEVEL": "99"},  # the profiler would log each start and stop
+        )
+        os.close(child_events)
+        os.close(child_jobs)
+        try:
+            self.receive(time.monotonic() + START_TIMEOUT_S)
+        except (ChildDied, TimeoutError):
+            tail = self.last_words()
+            self.close()
+            raise MeasurementFailed(
+                f"The measuring process for {torch_device} did not start: {tail or 'it said nothing'}"
+            ) from None
+        except BaseException:
+            self.close()
+            raise
+
+    def send(self, job: dict[str, Any]) -> None:
+        """Hand over a job. Raises ChildDied."""
+        try:
+            os.write(self._jobs, json.dumps(job).encode() + b"\n")
+        except BrokenPipeError:
+            raise ChildDied from None
+
+    def receive(self, deadline: float) -> dict[str, Any]:
+        """The next event. Raises TimeoutError after `deadline` (time.monotonic), ChildDied at the end."""
+        poll = select.poll()
+        poll.register(self._events, select.POLLIN)
+        while b"\n" not in self._buffer:
+            left_s = max(0.0, deadline - time.monotonic())
+            if not poll.poll(left_s * 1000):
+                raise TimeoutError
+            data = os.read(self._events, 2**16)
+            if not data:
+                raise ChildDied
+            self._buffer += data
+        line, _, rest = self._buffer.partition(b"\n")
+        self._buffer = rest
+        event: dict[str, Any] = json.loads(line)
+        return event
+
+    def how_it_ended(self) -> str:
+        """`killed by SIGSEGV` or `ended with exit code 3`, for a child that died."""
+        code = self._process.wait()
+        if code >= 0:
+            return f"the process ended with exit code {code}"
+        name = signal.Signals(-code).name
+        hint = ", as the system does when memory runs out" if name == "SIGKILL" else ""
+        return f"the process was killed by {name}{hint}"
+
+    def last_words(self) -> str:
+        """The last line that the child printed."""
+        self._log.seek(0, os.SEEK_END)
+        self._log.seek(max(0, self._log.tell() - LOG_TAIL_BYTES))
+        lines = self._log.read().decode(errors="replace").strip().splitlines()
+        return lines[-1].strip()[:300] if lines else ""
+
+    def close(self) -> None:
+        """Kill the child with everything that it started, and wait for it. May be called twice."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+        for descriptor in (self._events, self._jobs):
+            if descriptor >= 0:
+                os.close(descriptor)
+        self._events = self._jobs = -1
+        self._log.close()

@@ -1,0 +1,68 @@
+"""How carefully to measure. The policy's name is part of a record's identity."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..contract import SelectorError
+from ..contract.errors import suggest
+
+
+class UnknownPolicy(SelectorError, LookupError):
+    """No measuring policy has this name."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Policy:
+    """When a candidate has been timed enough, and when it is given up.
+
+    A candidate is done after `max_samples`, once `candidate_budget_ms` are spent on it and it has
+    `min_samples`, or once it has three times as many and the standard error of its median is at most
+    `relative_spread` of the median.
+    Samples are taken in bursts of about `burst_ms`, one burst of each candidate a round, after runs of
+    about `warmup_ms`. `timeout_s` is the limit of each stage of a candidate (build, gate, memory, each
+    burst). Times that were taken under policies of different names are not compared.
+    """
+
+    name: str
+    min_samples: int
+    max_samples: int
+    candidate_budget_ms: float
+    relative_spread: float
+    warmup_ms: float
+    burst_ms: float
+    timeout_s: float
+    graphs: bool = True  # also capture and time CUDA graphs, where the device has them
+
+
+QUICK = Policy(
+    name="quick",
+    min_samples=3,
+    max_samples=60,
+    candidate_budget_ms=60,
+    relative_spread=0.02,
+    warmup_ms=3,
+    burst_ms=4,
+    timeout_s=60,
+)
+
+THOROUGH = Policy(
+    name="thorough",
+    min_samples=15,
+    max_samples=400,
+    candidate_budget_ms=600,
+    relative_spread=0.004,
+    warmup_ms=30,
+    burst_ms=10,
+    timeout_s=180,
+)
+
+POLICIES = {policy.name: policy for policy in (QUICK, THOROUGH)}
+
+
+def policy(name: str) -> Policy:
+    """The policy of this name. Raises UnknownPolicy, which lists the known ones."""
+    try:
+        return POLICIES[name]
+    except KeyError:
+        raise UnknownPolicy(f"Unknown policy {name!r}. {suggest(name, POLICIES)}") from None

@@ -1,0 +1,197 @@
+"""Measure problems in a child process that may die, hang or run out of memory without losing the rest."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from datetime import UTC, datetime
+from types import TracebackType
+from typing import Any
+
+import torch
+
+from .. import registry
+from ..contract import GateResult, Implementation, Memory, Problem, Record, Status, Timing
+from .child import Child, ChildDied
+from .environment import canonical_torch_device, current_environment
+from .policies import QUICK, Policy
+from .probe import probe
+
+DEFAULT_CACHE_BYTES = 2**25
+UNSUPPORTED = "deciding whether it takes the problem"
+
+
+class Session:
+    """A device to measure on, and the child process that does it; a context manager.
+
+    The child starts with the first problem and is kept while it is healthy. Raises UnknownDevice for a
+    torch device that is not in this machine.
+    """
+
+    def __init__(self, torch_device: str = "cpu", *, policy: Policy = QUICK, seed: int = 0) -> None:
+        self.torch_device = canonical_torch_device(torch_device)
+        self.policy = policy
+        self.seed = seed
+        self.device = probe(self.torch_device)
+        self.environment = current_environment(self.torch_device)
+        self._child: Child | None = None
+
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the child process. The session can be used again: a new one starts when it is needed."""
+        if self._child is not None:
+            self._child.close()
+            self._child = None
+
+    def measure(self, problem: Problem, implementations: Sequence[str] | None = None) -> Iterator[Record]:
+        """Gate and time implementations (None: all) of a problem; one record each, in order of ending.
+
+        A crash, a hang or a lack of memory costs the candidate that it happened to one record with that
+        status, and the others are still measured. Raises UnknownImplementation at once, and
+        MeasurementFailed when the child process cannot be started.
+        """
+        known = registry.implementations(problem.operator)
+        names = known if implementations is None else dict.fromkeys(implementations)
+        chosen = [registry.implementation(problem.operator, name) for name in names]
+        return self._measure(problem, chosen)
+
+    def _measure(self, problem: Problem, chosen: list[Implementation]) -> Iterator[Record]:
+        waiting: dict[str, Implementation] = {}
+        for implementation in chosen:
+            refusal = self._refusal(problem, implementation)
+            if refusal is None:
+                waiting[implementation.name] = implementation
+            else:
+                yield self._record(problem, implementation, refusal)
+        while waiting:
+            for name, outcome in self._attempt(problem, list(waiting)):
+                yield self._record(problem, waiting.pop(name), outcome)
+
+    def _refusal(self, problem: Problem, implementation: Implementation) -> dict[str, Any] | None:
+        """The outcome of a candidate that does not take the problem, decided without running it."""
+        try:
+            reason = implementation.unsupported(problem, self.device)
+        except Exception as error:
+            reason = f"{type(error).__name__}: {error} (while {UNSUPPORTED})"
+            return _ended(Status.CRASHED, reason)
+        return None if reason is None else _ended(Status.UNSUPPORTED, reason)
+
+    def _attempt(self, problem: Problem, names: list[str]) -> Iterator[tuple[str, dict[str, Any]]]:
+        """Outcomes until the child is done, dies or hangs; at least one, so that repeating ends."""
+        progress = _Progress(names)
+        completed = False
+        try:
+            child = self._start()
+            yield from self._follow(child, progress, problem)
+            completed = True
+        except TimeoutError:
+            reason = f"no answer for {self.policy.timeout_s:g} s (while {progress.stage})"
+            yield from progress.blame(Status.TIMEOUT, reason)
+        except ChildDied:
+            words = child.last_words()
+            reason = f"{child.how_it_ended()} (while {progress.stage})" + (f": {words}" if words else "")
+            yield from progress.blame(Status.CRASHED, reason)
+        finally:
+            if not completed:
+                self.close()
+
+    def _follow(
+        self, child: Child, progress: _Progress, problem: Problem
+    ) -> Iterator[tuple[str, dict[str, Any]]]:
+        """Final outcomes as the child reports them."""
+        job = {
+            "operator": problem.operator,
+            "hyperparameters": dict(problem.as_dict),
+            "implementations": list(progress.waiting),
+            "policy": asdict(self.policy),
+            "seed": self.seed,
+        }
+        child.send(job)
+        while True:
+            event = child.receive(time.monotonic() + self.policy.timeout_s)
+            if event["event"] == "stage":
+                progress.name, progress.stage = event["implementation"], event["stage"]
+            elif event["event"] == "done":
+                if not event["healthy"]:
+                    self.close()
+                return
+            elif event["final"]:
+                progress.resolve(event["implementation"])
+                yield event["implementation"], event["outcome"]
+            else:
+                progress.provisional[event["implementation"]] = event["outcome"]
+
+    def _start(self) -> Child:
+        if self._child is None:
+            cache_bytes = self.device.l2_bytes or DEFAULT_CACHE_BYTES
+            self._child = Child(self.torch_device, cache_bytes=cache_bytes, threads=torch.get_num_threads())
+        return self._child
+
+    def _record(self, problem: Problem, implementation: Implementation, outcome: dict[str, Any]) -> Record:
+        timings = {
+            kind: Timing(**{**values, "raw_ms": tuple(values["raw_ms"])})
+            for kind, values in outcome.get("timings", {}).items()
+        }
+        return Record(
+            problem=problem,
+            implementation=implementation.name,
+            implementation_version=implementation.version,
+            device=self.device,
+            environment=self.environment,
+            policy=self.policy.name,
+            status=Status(outcome["status"]),
+            reason=outcome["reason"],
+            gate=GateResult(**outcome["gate"]),
+            measured_at=datetime.now(UTC),
+            memory=Memory(**outcome["memory"]) if "memory" in outcome else None,
+            seed=self.seed,
+            **timings,
+        )
+
+
+class _Progress:
+    """What the child was last heard to do, and who still waits for an outcome."""
+
+    def __init__(self, names: list[str]) -> None:
+        self.waiting = dict.fromkeys(names)
+        self.provisional: dict[str, dict[str, Any]] = {}
+        self.name: str | None = None
+        self.stage = "starting"
+        self._resolved_any = False
+
+    def resolve(self, name: str) -> None:
+        """A candidate has its final outcome."""
+        del self.waiting[name]
+        self._resolved_any = True
+
+    def blame(self, status: Status, reason: str) -> Iterator[tuple[str, dict[str, Any]]]:
+        """The outcomes that a dead or hanging child leaves.
+
+        The candidate that was being worked on pays; one that only lacked its CUDA graphs is done
+        without them. When it was work that all share, all pay. When the one that was being worked on
+        has its outcome already, the child ended on purpose, and the rest goes to a new one.
+        """
+        guilty = [self.name] if self.name in self.waiting else []
+        if self.name is None or (not guilty and not self._resolved_any):
+            guilty = list(self.waiting)
+        for name in guilty:
+            if name is not None:
+                self.resolve(name)
+                yield name, self.provisional.get(name) or _ended(status, reason)
+
+
+def _ended(status: Status, reason: str) -> dict[str, Any]:
+    """The outcome of a candidate that got no measurement."""
+    return {
+        "status": status.value,
+        "reason": reason,
+        "gate": asdict(GateResult.not_reached(reason)),
+    }
