@@ -1,4 +1,4 @@
-"""How fast records are stored and found: python benchmarks/insert_records.py [--records 100000] [--database URL].
+"""How fast records are stored and found: python benchmarks/insert_records.py [--records N] [--database URL].
 
 Made-up records of 5,000 problems, ten implementations and two devices, each with its raw times, go into
 an empty database, by default an SQLite file in a temporary folder; then all are read back. Prints the

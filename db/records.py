@@ -15,7 +15,7 @@ from . import rows, tables
 from .identity import content_hash
 from .shared import SharedRows, insert_new
 
-BATCH = 5000  # records in memory while adding; more do not make it faster
+BATCH = 1000  # records at once while adding; more do not make it faster
 PAGE = 1000  # records fetched at once while finding
 
 
@@ -123,8 +123,7 @@ def _measurements(shared: SharedRows, batch: list[Record]) -> dict[str, dict[str
     found: dict[str, dict[str, Any]] = {}
     for record, (identity, ids) in zip(batch, references, strict=True):
         row = rows.measurement_row(record)
-        timeless = {name: value for name, value in row.items() if name != "measured_at"}
-        hashed = content_hash(*identity, row["measured_at"].isoformat(), timeless)
+        hashed = content_hash(*identity, rows.distinctive(row))
         found[hashed] = {"content_hash": hashed, **ids, **row}
     return found
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import math
+import struct
+from collections.abc import Iterator, Mapping
 from dataclasses import fields
 from datetime import UTC
 from typing import Any
@@ -28,7 +30,9 @@ PERCENTILES = ("p20_ms", "p50_ms", "p80_ms")
 DEVICE_FLOATS = ("copy_bytes_per_s", "launch_us", "barrier_us")
 DEVICE_FIELDS = tuple(field.name for field in fields(Device))
 ENVIRONMENT_FIELDS = tuple(field.name for field in fields(Environment))
+RAW = frozenset(f"{name}_raw_ms" for name in TIMINGS)
 LARGEST_INTEGER = 2**63 - 1
+ENCODE = json.JSONEncoder(ensure_ascii=False, allow_nan=False, sort_keys=True, separators=(",", ":")).encode
 
 
 def canonical(*parts: Any) -> bytes:
@@ -37,12 +41,17 @@ def canonical(*parts: Any) -> bytes:
     Raises CorruptRecord for what a database cannot hold: NaN, infinity, NUL and lone surrogates.
     """
     try:
-        text = json.dumps(parts, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+        text = ENCODE(parts)
         encoded = text.encode()
-    except (TypeError, ValueError) as error:
-        raise CorruptRecord(f"A record that cannot be stored ({error}): {str(parts)[:200]}") from error
-    if "\\u0000" in text and any("\0" in string for string in _strings(parts)):
-        raise CorruptRecord(f"A record with a NUL character cannot be stored: {str(parts)[:200]}")
+    except (TypeError, ValueError):
+        encoded = b""
+    if not encoded or "\\u0000" in text:
+        bad = [f"{name} = {value!r}" for name, value in _leaves("", parts) if not _storable(value)]
+        if bad:
+            raise CorruptRecord(
+                f"A record that cannot be stored: {', '.join(bad)[:200]}. "
+                "Expected finite numbers, and text without NUL characters and lone surrogates."
+            )
     return encoded
 
 
@@ -101,6 +110,21 @@ def measurement_row(record: Record) -> dict[str, Any]:
             None if record.memory is None else _integer(part, getattr(record.memory, part))
         )
     return row
+
+
+def distinctive(row: dict[str, Any]) -> dict[str, Any]:
+    """A measurement's row as its content hash sees it, JSON-ready. Raises CorruptRecord for raw NaN.
+
+    What is absent is left out, so that a column added later does not change who is who; raw times count
+    as bytes, because writing them in decimals would take half of the time of storing a record.
+    """
+    given = {name: value for name, value in row.items() if value is not None}
+    given["measured_at"] = row["measured_at"].isoformat()
+    for name in RAW.intersection(given):
+        if not all(map(math.isfinite, given[name])):
+            raise CorruptRecord(f"{name}={given[name]!r}: expected finite numbers.")
+        given[name] = struct.pack(f"<{len(given[name])}d", *given[name]).hex()
+    return given
 
 
 def environment_of(row: RowMapping) -> Environment:
@@ -163,11 +187,19 @@ def _integer(name: str, value: int) -> int:
     return value
 
 
-def _strings(value: Any) -> list[str]:
-    if isinstance(value, str):
-        return [value]
+def _leaves(name: str, value: Any) -> Iterator[tuple[str, Any]]:
+    """Every value that is neither list nor dictionary, with the name that is nearest to it."""
     if isinstance(value, Mapping):
-        return [text for item in value.items() for text in _strings(item)]
-    if isinstance(value, (list, tuple)):
-        return [text for item in value for text in _strings(item)]
-    return []
+        for inner, item in value.items():
+            yield from _leaves(inner, item)
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            yield from _leaves(name, item)
+    else:
+        yield name or "name", value
+
+
+def _storable(value: Any) -> bool:
+    if isinstance(value, str):
+        return "\0" not in value and not any("\ud800" <= character <= "\udfff" for character in value)
+    return value is None or (isinstance(value, (bool, int, float)) and math.isfinite(value))

@@ -2,12 +2,47 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from kernel_selector.db import Database
+from kernel_selector.kernels.contract import (
+    Device,
+    Environment,
+    GateResult,
+    Memory,
+    Problem,
+    Record,
+    Status,
+    Timing,
+)
+
+ENVIRONMENT = Environment(
+    python="3.12.1",
+    torch="2.13.0",
+    triton=None,
+    cuda=None,
+    cudnn=None,
+    driver=None,
+    threads=2,
+    system="Linux x86_64",
+)
+DEVICE = Device(
+    name="NVIDIA H200",
+    kind="cuda",
+    vendor="NVIDIA",
+    host="a processor, 16 cores",
+    compute_capability=(9, 0),
+    multiprocessors=132,
+    memory_bytes=150_754_820_096,
+    copy_bytes_per_s=4.1e12,
+    matmul_flops_per_s={"float32": 5.1e13, "bfloat16": 7.9e14},
+    launch_us=2.7,
+)
 
 
 @pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.postgres)])
@@ -23,3 +58,29 @@ def database(database_url: str) -> Iterator[Database]:
     """An empty database of the current revision."""
     with Database.open(database_url, create=True) as database:
         yield database
+
+
+@pytest.fixture(scope="session")
+def make_record() -> Callable[..., Record]:
+    """Makes a plausible record; records of different `number` differ."""
+    return _make_record
+
+
+def _make_record(number: int = 0, **given: Any) -> Record:
+    hyperparameters = {"hidden": 64 + number, "bias": True, "dtype": "float32", "mode": "training"}
+    timing = Timing(p20_ms=1.1, p50_ms=1.2 + number, p80_ms=1.3 + number, samples=3, raw_ms=(1.1, 0.3, 2.0))
+    values: dict[str, Any] = {
+        "problem": Problem("lstm", tuple(hyperparameters.items())),
+        "implementation": "torch_lstm",
+        "implementation_version": "0123456789ab",
+        "device": DEVICE,
+        "environment": ENVIRONMENT,
+        "policy": "quick",
+        "status": Status.OK,
+        "gate": GateResult(passed=True, worst_error_ratio=0.25),
+        "measured_at": datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=UTC),
+        "forward": timing,
+        "forward_backward": timing,
+        "memory": Memory(peak_bytes=3, held_bytes=2, workspace_bytes=0),
+    }
+    return Record(**values | given)

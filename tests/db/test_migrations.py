@@ -1,0 +1,104 @@
+"""Migrations up, down and complete, from nothing and from every past revision."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from alembic.script import ScriptDirectory
+from pytest_alembic.tests import (  # noqa: F401 - collected here for both databases
+    test_model_definitions_match_ddl,
+    test_single_head_revision,
+    test_up_down_consistency,
+    test_upgrade,
+)
+from sqlalchemy import inspect
+
+from kernel_selector.db import Database, DatabaseRevision, migrations, models, records, snapshot
+from kernel_selector.db.database import _make_engine
+from kernel_selector.db.location import resolve
+
+ROOT = Path(__file__).parents[2]
+ASSETS = sorted((ROOT / "tests" / "assets").glob("[0-9]*.sqlite"))
+
+
+@pytest.fixture
+def alembic_config():
+    return {"script_location": str(migrations.FOLDER)}
+
+
+@pytest.fixture
+def alembic_engine(database_url):
+    engine = _make_engine(resolve(database_url), 20, migrating=True).execution_options(writing=True)
+    yield engine
+    engine.dispose()
+
+
+def test_the_head_is_the_one_that_is_written_down():
+    assert ScriptDirectory.from_config(migrations.configuration()).get_current_head() == migrations.HEAD
+
+
+def test_every_revision_has_a_database_of_its_time():
+    scripts = ScriptDirectory.from_config(migrations.configuration()).walk_revisions()
+    assert {asset.stem for asset in ASSETS} == {script.revision for script in scripts}
+
+
+def test_migrations_import_nothing_of_ours():
+    for script in ScriptDirectory.from_config(migrations.configuration()).walk_revisions():
+        assert "kernel_selector" not in Path(script.path).read_text()
+
+
+def test_down_to_nothing_and_up_again(database, database_url, make_record):
+    from alembic import command
+
+    with database.write() as connection:
+        records.add(connection, [make_record()])
+    database.close()
+    with Database.migrating(database_url) as connection:
+        command.downgrade(migrations.configuration(connection), "base")
+        assert inspect(connection).get_table_names() == ["alembic_version"]
+    with Database.open(database_url, create=True) as again, again.write() as connection:
+        assert records.add(connection, [make_record()]) == 1
+
+
+@pytest.mark.parametrize("asset", ASSETS, ids=lambda asset: asset.stem)
+def test_a_database_of_a_past_revision_is_upgraded_and_read(tmp_path, asset):
+    path = tmp_path / asset.name
+    shutil.copy(asset, path)
+    if asset.stem != migrations.HEAD:
+        with pytest.raises(DatabaseRevision, match="selector database upgrade"):
+            Database.open(path)
+    assert Database.upgrade(path) == migrations.HEAD
+    with Database.open(path) as database, database.write() as connection:
+        found = list(records.find(connection))
+        assert [record.status.value for record in found] == ["ok", "crashed", "unsupported"]
+        assert found[0].problem.key == "lstm hidden=64 bias=true dtype=float32 mode=training"
+        assert found[0].forward.raw_ms == (1.1, 0.3, 2.0)
+        assert records.add(connection, found) == 0  # their identity is what it was
+        assert snapshot(connection) == "dcfb44c41739"
+        assert models.latest(connection, operator="lstm").arrays == b"not\0pickled"
+
+
+def test_upgrading_twice_changes_nothing(database, database_url):
+    assert Database.upgrade(database_url) == migrations.HEAD
+
+
+def test_the_command_line_in_a_checkout(tmp_path):
+    path = tmp_path / "measurements.sqlite"
+    for words in (["upgrade", "head"], ["check"]):
+        command = [sys.executable, "-m", "alembic", "-x", f"url={path}", *words]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+    with Database.open(path) as database, database.read() as connection:
+        assert records.total(connection) == 0
+
+
+@pytest.mark.parametrize("url", ["a.sqlite", "postgresql://nobody@localhost/none"])
+def test_the_statements_can_be_printed_without_a_database(url):
+    command = [sys.executable, "-m", "alembic", "-x", f"url={url}", "upgrade", "head", "--sql"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    assert "CREATE TABLE measurement" in done.stdout
+    assert "CREATE TRIGGER measurement_no_update" in done.stdout
