@@ -11,9 +11,11 @@ from fastapi.openapi.utils import get_openapi
 from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import Boolean, Hyperparameter, Integer, OneOf, Operator
 
+from .example_answer import ANSWER
 from .problems import MEDIA_TYPE
 from .schemas import FieldProblem, Problem
 
+CHOOSE = "/v1/choose"
 REFERENCE = "#/components/schemas/{model}"
 
 
@@ -42,6 +44,8 @@ def document(app: FastAPI) -> dict[str, Any]:
             schema.pop("$defs", None)
             schemas[model.__name__] = schema
         _drop_default_validation(made)
+        answer = made["paths"][CHOOSE]["post"]["responses"]["200"]["content"]["application/json"]
+        answer["example"] = ANSWER  # here, because get_openapi would drop what is null in it
         fields = schemas["ChooseRequest"]["properties"]
         description = fields["hyperparameters"]["description"]
         kinds = [_operator_schema(operator) for operator in registry.operators().values()]

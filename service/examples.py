@@ -42,7 +42,6 @@ NOTHING_FITS = (
     "Nothing fits into memory=1000 bytes (1000 B): the least is 21004288 bytes (20 MiB, measured) of "
     "recompute. Raise the limit, or ask for a smaller batch or sequence."
 )
-ANSWER: dict[str, Any] = {}
 
 
 def problems(status: int) -> dict[str, dict[str, Any]]:

@@ -32,7 +32,6 @@ UNAVAILABLE: Responses = {503: problem_response("The database, the model or the 
     response_description="The choice, what it rests on, and all candidates",
     response_model=ChoiceDocument,
     responses={
-        200: {"content": {"application/json": {"example": examples.ANSWER}}},
         400: problem_response("The body is not strict JSON.", examples.problems(400)),
         409: problem_response("A right question without an answer.", examples.problems(409)),
         413: problem_response("The body is longer than the service accepts."),
