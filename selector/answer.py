@@ -73,16 +73,14 @@ def answer(knowledge: Knowledge, request: Request) -> Choice:
     accepted, refused = registry.candidates(problem, device)
     _check_override(request, refused)
     evidence = knowledge.evidence(problem.operator, device.key)
-    failed = {
-        name: reason
-        for name, reason in evidence.failures(problem, device, operator.default).items()
-        if name not in refused and name != request.override
+    failed = evidence.failures(problem, device, operator.default)
+    usable = {
+        item.name: item for item in accepted if item.name not in failed or item.name == request.override
     }
-    usable = {item.name: item for item in accepted if item.name not in failed}
     question = Question(
         default=operator.default,
         names=tuple(usable),
-        excluded={**refused, **failed},
+        excluded={**failed, **refused},
         objective=request.objective,
         limit_bytes=request.limit_bytes,
         override=request.override,
@@ -93,7 +91,7 @@ def answer(knowledge: Knowledge, request: Request) -> Choice:
 
 
 def _check_override(request: Request, refused: Mapping[str, str]) -> None:
-    if request.override in refused:
+    if request.override is not None and request.override in refused:
         raise UnsupportedProblem(
             f"override={request.override!r} cannot compute {request.problem} on {request.where.device.name}: "
             f"{refused[request.override]}. Leave the override out, or name another implementation."

@@ -27,7 +27,7 @@ class CostModel(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         without any, the trees do all the work.
     implementation_columns : columns that are 1 for rows of one implementation, 0 for the others; a row
         with 0 in all of them gets weights fitted to all rows.
-    max_iter, learning_rate, max_leaf_nodes, min_samples_leaf, l2_regularization, random_state : of
+    max_iter, learning_rate, max_leaf_nodes, min_samples_leaf, l2_regularization : of
         `sklearn.ensemble.HistGradientBoostingRegressor`.
 
     Attributes
@@ -47,7 +47,6 @@ class CostModel(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         max_leaf_nodes: int = 15,
         min_samples_leaf: int = 5,
         l2_regularization: float = 1.0,
-        random_state: int = 0,
     ) -> None:
         self.term_columns = term_columns
         self.implementation_columns = implementation_columns
@@ -56,7 +55,6 @@ class CostModel(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         self.max_leaf_nodes = max_leaf_nodes
         self.min_samples_leaf = min_samples_leaf
         self.l2_regularization = l2_regularization
-        self.random_state = random_state
 
     def fit(self, X: ArrayLike, y: ArrayLike) -> Self:
         """Fit to rows X [n_samples, n_features] and positive figures y [n_samples]."""
@@ -72,7 +70,7 @@ class CostModel(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             min_samples_leaf=self.min_samples_leaf,
             l2_regularization=self.l2_regularization,
             early_stopping=False,
-            random_state=self.random_state,
+            random_state=0,
         ).fit(rows, np.log(figures) - self.physics_.predict_log(rows))
         return self
 

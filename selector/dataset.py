@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kernel_selector.kernels import registry
-from kernel_selector.kernels.contract import Operator, Record, Status
+from kernel_selector.kernels.contract import Device, Operator, Record, Status
 
 from .errors import NoMeasurements
 from .features import FeatureSpec
@@ -75,9 +75,11 @@ def _numbered(labels: list[str]) -> NDArray[np.int64]:
     return np.array([numbers.setdefault(label, len(numbers)) for label in labels], dtype=np.int64)
 
 
-def build_dataset(operator: Operator, records: Iterable[Record]) -> Dataset:
+def build_dataset(operator: Operator, records: Iterable[Record], devices: Iterable[Device]) -> Dataset:
     """The good records of current versions, of one set of circumstances for each problem and device.
 
+    `devices` are the measured devices as last probed: rates differ a little from probe to probe, and
+    questions are answered with the last.
     Raises NoMeasurements when there are too few problems to learn from.
     """
     versions = {name: item.version for name, item in registry.implementations(operator.name).items()}
@@ -103,7 +105,8 @@ def build_dataset(operator: Operator, records: Iterable[Record]) -> Dataset:
     ) - sum(map(len, chosen))
     ordered = tuple(record for contest in chosen for _, record in sorted(contest.items()))
     spec = FeatureSpec(operator, tuple(sorted({record.implementation for record in ordered})))
-    return Dataset(operator, spec, ordered, _rows(spec, ordered), dict(+left_out))
+    probed = {device.fingerprint: device for device in devices}
+    return Dataset(operator, spec, ordered, _rows(spec, ordered, probed), dict(+left_out))
 
 
 def _weight(contest: Mapping[str, Record]) -> tuple[int, datetime]:
@@ -119,7 +122,9 @@ def _require(operator: Operator, problems: int, left_out: Mapping[str, int]) -> 
         )
 
 
-def _rows(spec: FeatureSpec, records: tuple[Record, ...]) -> NDArray[np.float64]:
+def _rows(
+    spec: FeatureSpec, records: tuple[Record, ...], devices: Mapping[str, Device]
+) -> NDArray[np.float64]:
     groups: dict[tuple[str, str], list[Record]] = defaultdict(list)
     for record in records:  # sorted, so that the rows of a group lie together
         groups[record.problem.key, record.device.fingerprint].append(record)
@@ -127,7 +132,7 @@ def _rows(spec: FeatureSpec, records: tuple[Record, ...]) -> NDArray[np.float64]
     parts = [
         spec.matrix(
             members[0].problem,
-            members[0].device,
+            devices.get(members[0].device.fingerprint, members[0].device),
             {record.implementation: known[record.implementation].work(record.problem) for record in members},
         )
         for members in groups.values()

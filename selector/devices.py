@@ -68,11 +68,10 @@ def _local(name: str, measured: Sequence[Device]) -> Resolved:
             f"No device {name!r} in this machine, which has {', '.join(local_names())}. Ask for one of "
             "those, or by name for a known device that is elsewhere (`selector devices` lists them)."
         )
-    identity = _identity(name)
-    for device in measured:
-        if device.fingerprint == identity.fingerprint:
-            return Resolved(device, name)
-    return Resolved(_probed(name), name)
+    here = _probed(name)
+    # the rates of the last measurement are the ones that the cost model has learned from
+    stored = (device for device in measured if device.fingerprint == here.fingerprint)
+    return Resolved(next(stored, here), name)
 
 
 def _named(name: str, measured: Sequence[Device]) -> Device:
@@ -99,15 +98,8 @@ def _slug(name: str) -> str:
 
 
 @cache
-def _identity(name: str) -> Device:
-    """A device of this machine, without measured rates where that is possible."""
-    from kernel_selector.kernels import measure
-
-    return measure.probe(name)
-
-
-@cache
 def _probed(name: str) -> Device:
+    """A device of this machine, probed once."""
     from kernel_selector.kernels import measure
 
     return measure.probe(name)
@@ -115,15 +107,15 @@ def _probed(name: str) -> Device:
 
 def torch_name(device: Device) -> str | None:
     """The name in torch of a device of this machine of the same kind; None when there is none."""
-    return _keys_here().get(device.key)
+    if device.kind == "cpu":  # probing takes a second: only for a CPU that was asked about
+        return "cpu" if device.key == _probed("cpu").key else None
+    return _gpus_here().get(device.key)
 
 
 @cache
-def _keys_here() -> dict[str, str]:
+def _gpus_here() -> dict[str, str]:
     """Names in torch by device key; of equal GPUs the first."""
     import torch
 
-    names = {
-        _slug(torch.cuda.get_device_name(name)): name for name in reversed(local_names()) if name != "cpu"
-    }
-    return {**names, _identity("cpu").key: "cpu"}
+    gpus = [name for name in local_names() if name != "cpu"]
+    return {_slug(torch.cuda.get_device_name(name)): name for name in reversed(gpus)}

@@ -106,12 +106,10 @@ def _contents(store: Any) -> Iterator[Finding]:
         yield Finding(
             name="model", status="note", detail="none is trained yet", advice="Run: selector quickstart"
         )
-    for model in listing:
-        yield Finding(
-            name="model",
-            status="ok",
-            detail=f"{model['operator']} {model['version']}, trained {model['created_at']}",
-        )
+    latest = {model["operator"]: model for model in sorted(listing, key=lambda model: model["created_at"])}
+    for operator, model in latest.items():
+        when = f"{model['created_at']:%Y-%m-%d %H:%M} UTC"
+        yield Finding(name="model", status="ok", detail=f"{operator} {model['version']}, trained {when}")
 
 
 def _packages() -> Iterator[Finding]:

@@ -14,7 +14,6 @@ from kernel_selector.kernels.contract import Device, Problem
 from . import profiling
 from .blind_check import Checked, CheckStarted, check, geometric_mean
 from .errors import NoMeasurements
-from .predictor import SCHEMA
 from .problem_sets import random_problems
 
 if TYPE_CHECKING:
@@ -128,6 +127,8 @@ def quickstart(
 def _learn(store: Database, profiled: Sequence[Problem]) -> Iterator[Learning | Learned]:
     """Train when there is no model, or one that is older than the newest record of a profiled problem."""
     from kernel_selector.db import models, records
+
+    from .predictor import SCHEMA
 
     keys = {problem.key for problem in profiled}
     with store.read() as connection:

@@ -174,5 +174,6 @@ def _mismatch(stored: StoredModel, problem: str) -> ModelVersionMismatch:
 def pack(time_ms: Regression, memory_bytes: Regression) -> bytes:
     """Both regressions as an npz file without objects."""
     buffer = io.BytesIO()
-    np.savez_compressed(buffer, **time_ms.arrays("time"), **memory_bytes.arrays("memory"))
+    arrays: dict[str, Any] = {**time_ms.arrays("time"), **memory_bytes.arrays("memory")}
+    np.savez_compressed(buffer, **arrays)
     return buffer.getvalue()

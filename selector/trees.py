@@ -74,7 +74,7 @@ class FlatTrees:
 
 def _breadth_first(nodes: Array, start: int) -> tuple[Array, Array, Array, Array]:
     """Feature, threshold, left child and value of one tree, renumbered from `start`."""
-    order, left = [0], []
+    order, left = [0], list[int]()
     for index in order:  # grows while it is walked
         node = nodes[index]
         if node["is_leaf"]:

@@ -1,0 +1,60 @@
+"""A made-up machine and databases of its measurements, so that choosing is tested without a clock."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+
+import pytest
+
+from kernel_selector.db import Database, records
+from kernel_selector.kernels.contract import Record
+from selector import Selector, answer, devices, learning
+from tests.selector import replay
+
+Opened = Callable[..., Selector]
+
+
+@pytest.fixture
+def here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """This machine is the made-up one."""
+    monkeypatch.setattr(devices, "_probed", lambda _: replay.HERE)
+    monkeypatch.setattr(devices, "default_torch_device", lambda: "cpu")
+    monkeypatch.setattr(devices, "local_names", lambda: ("cpu",))
+    monkeypatch.setattr(answer, "current_environment", lambda: replay.SOFTWARE)
+
+
+@pytest.fixture
+def selector_of(request: pytest.FixtureRequest, sqlite_database: Database) -> Opened:
+    """Makes a Selector over an otherwise empty database with the given records."""
+    request.getfixturevalue("here")
+
+    def make(found: Iterable[Record] = (), *, frozen: bool = False) -> Selector:
+        with sqlite_database.write() as connection:
+            records.add(connection, records=found)
+        return Selector(sqlite_database, frozen=frozen)
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def trained_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A database with measurements of 60 problems and a cost model trained on them."""
+    path = tmp_path_factory.mktemp("trained") / "measurements.sqlite"
+    which = list(replay.problems())
+    random.Random(0).shuffle(which)
+    with Database.open(path, create=True) as database:
+        with database.write() as connection:
+            records.add(connection, records=replay.sweep(which[:60]))
+        learning.train("lstm", database)
+    return path
+
+
+@pytest.fixture
+def trained(request: pytest.FixtureRequest, trained_file: Path) -> Iterator[Selector]:
+    """A Selector over the trained database."""
+    request.getfixturevalue("here")
+    selector = Selector(trained_file)
+    yield selector
+    selector.close()

@@ -1,0 +1,257 @@
+"""Questions with good arguments: what is chosen, on what evidence, and what the answer says."""
+
+import json
+from dataclasses import replace
+
+import pytest
+import torch
+
+from kernel_selector.db import Database, records
+from kernel_selector.kernels import registry
+from kernel_selector.kernels.contract import Status
+from selector import NothingFits, Selector, choose
+from tests.selector import replay
+
+LSTM = registry.operator("lstm")
+PROBLEM = LSTM.problem(hidden=64, batch=8)
+NAMES = sorted(registry.implementations("lstm"))
+OTHERS = [name for name in NAMES if name != LSTM.default]
+
+
+def measured(times, problem=PROBLEM, **more):
+    return [replay.record(problem, name, time_ms=time, **more) for name, time in times.items()]
+
+
+def test_exact_record_decides(selector_of):
+    choice = selector_of(measured({LSTM.default: 2.0, OTHERS[0]: 1.0})).choose(hidden=64, batch=8)
+    assert (choice.implementation, choice.source) == (OTHERS[0], "exact")
+    assert choice.time_ms == 1.0
+    assert choice.runner_up == LSTM.default
+    assert choice.margin == pytest.approx(1.0)
+
+
+def test_default_stays_within_the_noise(selector_of):
+    choice = selector_of(measured({LSTM.default: 1.0, OTHERS[0]: 0.98})).choose(hidden=64, batch=8)
+    assert choice.implementation == LSTM.default
+    assert choice.margin < 0
+    assert "within the noise" in choice.explain()
+
+
+def test_noisy_records_need_a_larger_margin(selector_of):
+    times = {LSTM.default: 1.0, OTHERS[0]: 0.9}
+    assert selector_of(measured(times, spread=0.2)).choose(hidden=64, batch=8).implementation == LSTM.default
+
+
+def test_margin_counts_only_for_the_default(selector_of):
+    times = {LSTM.default: 2.0, OTHERS[0]: 1.001, OTHERS[1]: 1.0}
+    assert selector_of(measured(times)).choose(hidden=64, batch=8).implementation == OTHERS[1]
+
+
+def test_other_environment_is_second_best(selector_of):
+    older = replace(replay.SOFTWARE, torch="2.0.0")
+    old = measured({LSTM.default: 2.0, OTHERS[0]: 1.0}, environment=older)
+    choice = selector_of(old).choose(hidden=64, batch=8)
+    assert (choice.implementation, choice.source) == (OTHERS[0], "exact")
+    assert any("torch 2.0.0 instead of 2.13.0" in caveat for caveat in choice.caveats)
+
+
+def test_own_environment_outweighs_another(selector_of):
+    older = replace(replay.SOFTWARE, torch="2.0.0")
+    old = measured({LSTM.default: 2.0, OTHERS[0]: 1.0}, environment=older)
+    new = measured({LSTM.default: 1.0, OTHERS[0]: 2.0})
+    choice = selector_of(old + new).choose(hidden=64, batch=8)
+    assert choice.implementation == LSTM.default
+    assert not choice.caveats
+
+
+def test_other_host_is_named(selector_of):
+    elsewhere = replace(replay.HERE, host="Other CPU")
+    choice = selector_of(measured({LSTM.default: 2.0, OTHERS[0]: 1.0}, device=elsewhere)).choose(
+        hidden=64, batch=8
+    )
+    assert choice.implementation == OTHERS[0]
+    assert any("on host Other CPU instead of Replay CPU 8" in caveat for caveat in choice.caveats)
+
+
+def test_earlier_version_is_the_last_of_the_measured(selector_of):
+    old = [
+        replace(item, implementation_version="old") for item in measured({LSTM.default: 2.0, OTHERS[0]: 1.0})
+    ]
+    choice = selector_of(old).choose(hidden=64, batch=8)
+    assert any("earlier version" in caveat for caveat in choice.caveats)
+
+
+def test_near_neighbour_is_scaled_by_the_work(selector_of):
+    choice = selector_of(measured({LSTM.default: 2.0, OTHERS[0]: 1.0})).choose(hidden=64, batch=9)
+    assert (choice.implementation, choice.source) == (OTHERS[0], "near")
+    assert 1.0 < choice.time_ms < 9 / 8
+    assert choice.time_interval_ms[0] < choice.time_ms < choice.time_interval_ms[1]
+    assert any("batch=8 instead of 9" in caveat for caveat in choice.caveats)
+
+
+@pytest.mark.parametrize(
+    "other", [{"batch": 16}, {"batch": 8, "layers": 2}, {"batch": 8, "mode": "inference"}]
+)
+def test_far_and_different_problems_are_no_neighbours(selector_of, other):
+    choice = selector_of(measured({LSTM.default: 2.0, OTHERS[0]: 1.0})).choose(hidden=64, **other)
+    assert (choice.implementation, choice.source) == (LSTM.default, "default")
+    assert choice.caveats
+
+
+def test_candidates_that_were_not_measured_are_shown(selector_of):
+    choice = selector_of(measured({LSTM.default: 2.0, OTHERS[0]: 1.0})).choose(hidden=64, batch=8)
+    assert {candidate.name for candidate in choice.candidates} == set(NAMES)
+    assert choice.candidates[0].name == choice.implementation
+
+
+@pytest.mark.parametrize("status", [Status.INCORRECT, Status.CRASHED, Status.TIMEOUT, Status.OUT_OF_MEMORY])
+def test_failed_candidates_are_excluded_at_and_near_the_problem(selector_of, status):
+    found = [*measured({LSTM.default: 2.0, OTHERS[1]: 1.5}), replay.failed(PROBLEM, OTHERS[0], status)]
+    selector = selector_of(found)
+    for batch in (8, 9):
+        choice = selector.choose(hidden=64, batch=batch)
+        excluded = {item.name: item.excluded for item in choice.candidates if item.excluded}
+        assert "it broke" in excluded[OTHERS[0]]
+        assert choice.implementation == OTHERS[1]
+    far = selector.choose(hidden=64, batch=64)
+    assert (status is Status.OUT_OF_MEMORY) == any(item.excluded for item in far.candidates)
+
+
+def test_a_good_record_outweighs_a_failure_nearby(selector_of):
+    near = LSTM.problem(hidden=64, batch=9)
+    found = [*measured({LSTM.default: 2.0, OTHERS[0]: 1.0}), replay.failed(near, OTHERS[0], Status.CRASHED)]
+    assert selector_of(found).choose(hidden=64, batch=8).implementation == OTHERS[0]
+
+
+def test_failed_default_is_excluded_at_the_problem(selector_of):
+    found = [*measured({OTHERS[0]: 1.0}), replay.failed(PROBLEM, LSTM.default, Status.OUT_OF_MEMORY)]
+    assert selector_of(found).choose(hidden=64, batch=8).implementation == OTHERS[0]
+
+
+def test_memory_limit_excludes_with_a_reason(selector_of):
+    found = [
+        replay.record(PROBLEM, LSTM.default, time_ms=2.0, memory_bytes=2**20),
+        replay.record(PROBLEM, OTHERS[0], time_ms=1.0, memory_bytes=2**22),
+    ]
+    selector = selector_of(found)
+    assert selector.choose(hidden=64, batch=8, memory="4MiB").implementation == OTHERS[0]
+    choice = selector.choose(hidden=64, batch=8, memory="3MiB")
+    assert choice.implementation == LSTM.default
+    reason = next(item.excluded for item in choice.candidates if item.name == OTHERS[0])
+    assert "4 MiB" in reason
+    assert "3 MiB" in reason
+
+
+def test_nothing_fits_names_the_least_need(selector_of):
+    selector = selector_of(
+        replay.record(PROBLEM, name, memory_bytes=2**22 + index) for index, name in enumerate(NAMES)
+    )
+    with pytest.raises(NothingFits, match=rf"memory=1024 bytes .* least is {2**22} bytes.*{NAMES[0]}"):
+        selector.choose(hidden=64, batch=8, memory=1024)
+
+
+def test_objective_memory_takes_the_smallest_and_then_the_fastest(selector_of):
+    found = [
+        replay.record(PROBLEM, LSTM.default, time_ms=1.0, memory_bytes=3000),
+        replay.record(PROBLEM, OTHERS[0], time_ms=3.0, memory_bytes=2000),
+        replay.record(PROBLEM, OTHERS[1], time_ms=2.0, memory_bytes=2000),
+    ]
+    choice = selector_of(found).choose(hidden=64, batch=8, objective="memory")
+    assert (choice.implementation, choice.runner_up) == (OTHERS[1], OTHERS[0])
+
+
+def test_override_wins_and_keeps_its_figures(selector_of, monkeypatch):
+    selector = selector_of(measured({LSTM.default: 1.0, OTHERS[0]: 2.0}))
+    choice = selector.choose(hidden=64, batch=8, override=OTHERS[0])
+    assert (choice.implementation, choice.source, choice.time_ms) == (OTHERS[0], "override", 2.0)
+    monkeypatch.setenv("SELECTOR_OVERRIDE_LSTM", OTHERS[1])
+    assert selector.choose(hidden=64, batch=8).implementation == OTHERS[1]
+    assert selector.choose(hidden=64, batch=8, override=OTHERS[0]).implementation == OTHERS[0]
+
+
+def test_override_of_a_failed_candidate_warns(selector_of):
+    found = [*measured({LSTM.default: 2.0}), replay.failed(PROBLEM, OTHERS[0], Status.INCORRECT)]
+    choice = selector_of(found).choose(hidden=64, batch=8, override=OTHERS[0])
+    assert choice.implementation == OTHERS[0]
+    assert any("wrong results" in caveat for caveat in choice.caveats)
+
+
+@pytest.mark.usefixtures("here")
+def test_without_a_database_the_default_is_chosen_and_says_so():
+    choice = choose(hidden=64, batch=8)
+    assert (choice.implementation, choice.source) == (LSTM.default, "default")
+    assert choice.operator_assumed
+    assert choice.time_ms is None
+    assert any("selector quickstart" in caveat for caveat in choice.caveats)
+    assert "operator=lstm" in choice.explain()
+
+
+def test_changes_are_seen_unless_frozen(selector_of, sqlite_database, monkeypatch):
+    monkeypatch.setattr("selector.engine.CHECK_S", 0.0)
+    live, frozen = selector_of(), selector_of(frozen=True)
+    before = live.snapshot
+    assert live.choose(hidden=64, batch=8).source == "default"
+    with sqlite_database.write() as connection:
+        records.add(connection, records=measured({LSTM.default: 2.0, OTHERS[0]: 1.0}))
+    assert live.choose(hidden=64, batch=8).implementation == OTHERS[0]
+    assert live.snapshot != before
+    assert frozen.choose(hidden=64, batch=8).source == "default"
+    assert frozen.snapshot == before
+    frozen.reload()
+    assert frozen.choose(hidden=64, batch=8).implementation == OTHERS[0]
+
+
+@pytest.mark.usefixtures("here")
+def test_a_database_that_appears_is_found(tmp_path, monkeypatch):
+    monkeypatch.setattr("selector.engine.CHECK_S", 0.0)
+    path = tmp_path / "late.sqlite"
+    monkeypatch.setenv("SELECTOR_DATABASE_URL", str(path))
+    selector = Selector()
+    assert selector.choose(hidden=64, batch=8).source == "default"
+    with Database.open(path, create=True) as database, database.write() as connection:
+        records.add(connection, records=measured({LSTM.default: 2.0, OTHERS[0]: 1.0}))
+    assert selector.choose(hidden=64, batch=8).implementation == OTHERS[0]
+    selector.close()
+
+
+def test_equal_questions_give_the_same_answer_object(selector_of):
+    selector = selector_of(measured({LSTM.default: 2.0, OTHERS[0]: 1.0}))
+    assert selector.choose(hidden=64, batch=8) is selector.choose(hidden=64, batch=8)
+    assert selector.choose("lstm", hidden_size=64, batch=8).problem == PROBLEM
+
+
+@pytest.mark.parametrize("mode", ["training", "inference"])
+@pytest.mark.parametrize("dtype", ["float32", torch.float64])
+def test_build_gives_the_module_in_dtype_and_mode(selector_of, mode, dtype):
+    choice = selector_of().choose(hidden=8, batch=2, mode=mode, dtype=dtype)
+    module = choice.build()
+    assert module.training == (mode == "training")
+    assert {parameter.dtype for parameter in module.parameters()} == {getattr(torch, choice.problem["dtype"])}
+    output, _ = module(
+        torch.randn(choice.problem["seq"], 2, 8, dtype=getattr(torch, choice.problem["dtype"]))
+    )
+    assert output.shape == (50, 2, 8)
+
+
+def test_to_dict_is_json_and_complete(selector_of):
+    choice = selector_of(measured({LSTM.default: 2.0, OTHERS[0]: 1.0})).choose(
+        hidden=64, batch=8, memory="1GiB"
+    )
+    data = json.loads(json.dumps(choice.to_dict(), allow_nan=False))
+    assert data["implementation"] == OTHERS[0]
+    assert data["problem"]["hidden"] == 64
+    assert data["memory_limit_bytes"] == 2**30
+    assert len(data["candidates"]) == len(NAMES)
+
+
+def test_explain_tells_the_whole_story(selector_of):
+    text = selector_of(measured({LSTM.default: 2.0, OTHERS[0]: 1.0})).choose(hidden=64, batch=8).explain()
+    for words in ("hidden=64 batch=8", "seq=50", "Replay CPU 8", "measured", "100.0% slower", *NAMES):
+        assert words in text
+
+
+def test_status_operators_and_devices(selector_of):
+    selector = selector_of(measured({LSTM.default: 2.0}))
+    assert selector.status()["records"] == 1
+    assert {item["name"] for item in selector.operators()[0]["implementations"]} >= set(NAMES[:1])
+    json.dumps(selector.status())
