@@ -198,6 +198,12 @@ def test_a_chunked_body_that_is_too_large(client):
     assert_problem(send(client, chunks()), 413, "body-too-large")
 
 
+@pytest.mark.parametrize("declared", ["65537", "9" * 18, "9" * 5000])
+def test_a_declared_length_is_believed(client, declared):
+    headers = {"content-type": "application/json", "content-length": declared}
+    assert_problem(client.post("/v1/choose", content=b"{}", headers=headers), 413, "body-too-large")
+
+
 @pytest.mark.parametrize("path", ["/", "/v1", "/v1/choose/", "/v1/nope", "/%0a%00", "/v1/operators/a/b"])
 def test_paths_that_are_not_there(client, path):
     document = assert_problem(client.get(path, follow_redirects=False), 404, "not-found", "/openapi.json")
