@@ -108,6 +108,8 @@ class Database:
 
         Writers take turns. Raises DatabaseLocked when the turn does not come in time.
         """
+        if self._location.path is not None:
+            sqlite.check_writable(self._location.path)
         with _transaction(self._engine, self._location, writing=True) as connection:
             yield connection
 

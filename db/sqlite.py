@@ -8,6 +8,9 @@ from pathlib import Path
 
 from sqlalchemy import Engine, QueuePool, create_engine, event
 from sqlalchemy.engine import Connection
+from sqlalchemy.engine.interfaces import DBAPIConnection
+from sqlalchemy.exc import DisconnectionError
+from sqlalchemy.pool import ConnectionPoolEntry
 
 from .errors import DatabaseCorrupt, DatabaseMissing, DatabaseReadOnly, DatabaseUnreachable
 
@@ -43,6 +46,16 @@ def make_engine(path: Path, *, busy_timeout_s: float, create: bool = False, chec
 
     engine = create_engine("sqlite://", creator=connect, poolclass=QueuePool)
 
+    @event.listens_for(engine, "connect")
+    def remember(_: DBAPIConnection, record: ConnectionPoolEntry) -> None:
+        record.info["file"] = _identity(path)
+
+    @event.listens_for(engine, "checkout")
+    def verify(_: DBAPIConnection, record: ConnectionPoolEntry, __: object) -> None:
+        # a connection to a file that was removed or replaced would go on with the old one, unseen
+        if record.info["file"] != _identity(path):
+            raise DisconnectionError
+
     @event.listens_for(engine, "begin")
     def begin(connection: Connection) -> None:
         writing = bool(connection.get_execution_options().get("writing"))
@@ -54,7 +67,7 @@ def make_engine(path: Path, *, busy_timeout_s: float, create: bool = False, chec
 
 def is_writable(path: Path) -> bool:
     """Whether we may write the file and, for its write-ahead log, the folder."""
-    return os.access(path.parent, os.W_OK) and (not path.exists() or os.access(path, os.W_OK))
+    return _allowed(path.parent) and (not path.exists() or _allowed(path))
 
 
 def check_file(path: Path) -> None:
@@ -80,7 +93,7 @@ def check_file(path: Path) -> None:
 
 
 def prepare(path: Path) -> None:
-    """Make the folder of a database that is to be created. Raises DatabaseReadOnly where we may not."""
+    """Make the folder of a database that is to be created. Raises DatabaseReadOnly where it is refused."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -88,10 +101,15 @@ def prepare(path: Path) -> None:
             f"No folder can be made for the database {path}: {error.strerror}. "
             "Give a place that you may write, for example in SELECTOR_DATABASE_URL."
         ) from error
+    check_writable(path)
+
+
+def check_writable(path: Path) -> None:
+    """Raise DatabaseReadOnly unless the file and its folder may be written."""
     if not is_writable(path):
         raise DatabaseReadOnly(
-            f"{path} cannot be written (the file or its folder is read-only). "
-            "Give a place that you may write, for example in SELECTOR_DATABASE_URL."
+            f"The database {path} may only be read: its file or its folder is read-only. "
+            "Make both writable, or give another place, for example in SELECTOR_DATABASE_URL."
         )
 
 
@@ -121,8 +139,19 @@ def _uri(path: Path, create: bool) -> str:
     if is_writable(path):
         return f"{path.as_uri()}?mode={'rwc' if create else 'rw'}"
     # without a log, and where none can be made, SQLite reads only files that it is told do not change
-    still = not _log(path) and not os.access(path.parent, os.W_OK)
+    still = not _log(path) and not _allowed(path.parent)
     return f"{path.as_uri()}?mode=ro{'&immutable=1' if still else ''}"
+
+
+def _allowed(path: Path) -> bool:
+    return os.access(path, os.W_OK, effective_ids=os.access in os.supports_effective_ids)
+
+
+def _identity(path: Path) -> int | None:
+    try:
+        return os.stat(path).st_ino
+    except OSError:
+        return None
 
 
 def _log(path: Path) -> int:

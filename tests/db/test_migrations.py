@@ -82,8 +82,12 @@ def test_a_database_of_a_past_revision_is_upgraded_and_read(tmp_path, asset):
         assert models.latest(connection, operator="lstm").arrays == b"not\0pickled"
 
 
-def test_upgrading_twice_changes_nothing(database, database_url):
-    assert Database.upgrade(database_url) == migrations.HEAD
+def test_upgrading_twice_changes_nothing(database, make_record):
+    with database.write() as connection:
+        records.add(connection, [make_record()])
+    assert Database.upgrade(database.url) == migrations.HEAD
+    with database.read() as connection:
+        assert list(records.find(connection)) == [make_record()]
 
 
 def test_the_command_line_in_a_checkout(tmp_path):
