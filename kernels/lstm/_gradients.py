@@ -47,13 +47,10 @@ def backward_scan(
     wide = wide_dtype(dtype)
     state, device = c_all.shape[1:], gates.device
     d_gates = torch.empty(gates.shape, dtype=dtype, device=device)
-    dc = torch.zeros(state, dtype=wide, device=device)
-    if upstream.c is not None:
-        dc.copy_(upstream.c)
-    dh_rows = _h_gradients(upstream, (seq, *state), gates)
-    dh = torch.empty(state, dtype=dtype, device=device)
+    dc = _start(upstream.c, state, wide, device)
+    dh = _start(upstream.h, state, dtype, device)
     dh_wide = torch.empty(state, dtype=wide, device=device) if wide != dtype else dh
-    dh.zero_() if upstream.h is None else dh.copy_(upstream.h)
+    dh_rows = _h_gradients(upstream, (seq, *state), gates)
     dh.add_(dh_rows[0 if reverse else seq - 1])
     matrix = w_hh.t() if minor else w_hh
     after: Tensor | None = None  # the gate gradients of the step that follows in the forward direction
@@ -81,6 +78,13 @@ def backward_scan(
     assert after is not None  # the module refuses sequences without steps
     h_0 = torch.mm(matrix, after) if minor else torch.mm(after, matrix)
     return LoopGradients(d_gates, h_0, dc.to(dtype))
+
+
+def _start(gradient: Tensor | None, state: torch.Size, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """A copy of the gradient of a final state, to go on with in place."""
+    if gradient is None:
+        return torch.zeros(state, dtype=dtype, device=device)
+    return torch.empty(state, dtype=dtype, device=device).copy_(gradient)
 
 
 def _h_gradients(upstream: Upstream, shape: tuple[int, ...], like: Tensor) -> tuple[Tensor, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -23,21 +24,27 @@ class Options(NamedTuple):
 
 def hoisted_layer(*, minor: bool = False, recompute: bool = False) -> LayerFunction:
     """The layer function with these options."""
+    return partial(_layer, minor=minor, recompute=recompute)
 
-    def layer(
-        x: Tensor, h_0: Tensor, c_0: Tensor, weights: Weights, reverse: bool
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        options = Options(reverse, minor, recompute)
-        given = (x, h_0, c_0, *weights)
-        if torch.is_grad_enabled() and any(tensor is not None and tensor.requires_grad for tensor in given):
-            padding = (None,) * (7 - len(given))
-            outputs: tuple[Tensor, Tensor, Tensor] = _Hoisted.apply(  # type: ignore[no-untyped-call]
-                *given, *padding, options
-            )
-            return outputs
-        return _results(_forward(x, h_0, c_0, weights, options, keep=False)[1], options)
 
-    return layer
+def _layer(
+    x: Tensor,
+    h_0: Tensor,
+    c_0: Tensor,
+    weights: Weights,
+    reverse: bool,
+    *,
+    minor: bool,
+    recompute: bool,
+) -> tuple[Tensor, Tensor, Tensor]:
+    options = Options(reverse, minor, recompute)
+    given = (x, h_0, c_0, *weights)
+    if torch.is_grad_enabled() and any(tensor is not None and tensor.requires_grad for tensor in given):
+        outputs: tuple[Tensor, Tensor, Tensor] = _Hoisted.apply(  # type: ignore[no-untyped-call]
+            *given, options
+        )
+        return outputs
+    return _results(_forward(x, h_0, c_0, weights, options, keep=False)[1], options)
 
 
 def _bias(weights: Weights) -> Tensor | None:
@@ -77,30 +84,33 @@ class _Hoisted(torch.autograd.Function):
         return y, h_last, c_last
 
     @staticmethod
-    @once_differentiable
-    def backward(
-        ctx: Any, dy: Tensor | None, dh: Tensor | None, dc: Tensor | None
-    ) -> tuple[Tensor | None, ...]:
-        x, h_0, *parameters, y, c_all, gates = ctx.saved_tensors
-        weights, options = Weights(*parameters), ctx.options
-        needs_x, _, _, *needs = ctx.needs_input_grad[:7]
-        h_before = _shifted(y, h_0, options.reverse)
-        if gates is None:
-            gates = _gates_again(x, h_before, weights)
-        upstream = Upstream(dy, dh, dc)
-        if options.minor:
-            upstream = Upstream(*(None if d is None else d.transpose(-1, -2) for d in upstream))
-        loop = backward_scan(
-            gates, c_all, weights.w_hh, upstream, reverse=options.reverse, minor=options.minor
-        )
-        d_gates, dh_0, dc_0 = loop
-        if options.minor:
-            d_gates, dh_0, dc_0 = d_gates.transpose(1, 2).contiguous(), dh_0.t(), dc_0.t()
-        dx = d_gates @ weights.w_ih if needs_x else None
-        d_w_ih, d_w_hh, d_bias = parameter_gradients(
-            d_gates, x, h_before, (needs[0], needs[1], any(needs[2:]))
-        )
-        return dx, dh_0, dc_0, d_w_ih, d_w_hh, d_bias, d_bias, None
+    def backward(ctx: Any, *upstream: Tensor | None) -> tuple[Tensor | None, ...]:
+        if torch.is_grad_enabled():
+            # with create_graph: a second derivative must raise, also where the upstream is a constant
+            upstream = tuple(None if d is None else d.detach().requires_grad_() for d in upstream)
+        gradients: tuple[Tensor | None, ...] = once_differentiable(_backward)(ctx, *upstream)
+        return gradients
+
+
+def _backward(ctx: Any, dy: Tensor | None, dh: Tensor | None, dc: Tensor | None) -> tuple[Tensor | None, ...]:
+    x, h_0, *parameters, y, c_all, gates = ctx.saved_tensors
+    weights, options = Weights(*parameters), ctx.options
+    needs_x, _, _, *needs = ctx.needs_input_grad[:7]
+    h_before = _shifted(y, h_0, options.reverse)
+    if gates is None:
+        gates = _gates_again(x, h_before, weights)
+    upstream = Upstream(dy, dh, dc)
+    if options.minor:
+        upstream = Upstream(*(None if d is None else d.transpose(-1, -2) for d in upstream))
+    d_gates, dh_0, dc_0 = backward_scan(
+        gates, c_all, weights.w_hh, upstream, reverse=options.reverse, minor=options.minor
+    )
+    if options.minor:
+        d_gates, dh_0, dc_0 = d_gates.transpose(1, 2).contiguous(), dh_0.t(), dc_0.t()
+    dx = d_gates @ weights.w_ih if needs_x else None
+    wanted = (needs[0], needs[1], any(needs[2:]))
+    d_w_ih, d_w_hh, d_bias = parameter_gradients(d_gates, x, h_before, wanted)
+    return dx, dh_0, dc_0, d_w_ih, d_w_hh, d_bias, d_bias, None
 
 
 def _shifted(y: Tensor, h_0: Tensor, reverse: bool) -> Tensor:

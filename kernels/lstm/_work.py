@@ -14,15 +14,16 @@ class Loop:
 
     `launches` and `chain` are operations in one time step, all of them and those that wait for each
     other; `once` is launches outside the loop; `states` is how many [B, H] tensors a step reads and
-    writes; `held` how many of them it keeps for backward; `products` is the multiple of the least
-    number of matrix-product operations in training.
+    writes; `held` how many of them it keeps for backward, and `held_wide` those kept in float32 at
+    least; `products` is the multiple of the least number of matrix-product operations in training.
     """
 
     launches: tuple[int, int]
     chain: tuple[int, int]
     once: tuple[int, int] = (1, 0)
     states: tuple[int, int]
-    held: float
+    held: int
+    held_wide: int = 0
     products: float = 1.0
 
     def work(self, problem: Problem) -> Work:
@@ -31,7 +32,7 @@ class Loop:
         training = problem["mode"] == "training"
         cells = problem["layers"] * directions(problem)
         element = ELEMENT_BYTES[problem["dtype"]]
-        state_bytes = problem["seq"] * cells * problem["batch"] * problem["hidden"] * element
+        states = problem["seq"] * cells * problem["batch"] * problem["hidden"]
         weight_bytes = problem["seq"] * cells * 4 * problem["hidden"] ** 2 * element
 
         def total(pair: tuple[int, int]) -> int:
@@ -43,9 +44,9 @@ class Loop:
             least,
             flops=least.flops * (self.products if training else 1),
             moved_bytes=least.moved_bytes
-            + state_bytes * total(self.states)
+            + states * element * total(self.states)
             + weight_bytes * (2 if training else 1),
-            saved_bytes=held * state_bytes if training else 0,
+            saved_bytes=states * (held * element + self.held_wide * max(element, 4)) if training else 0,
             launches=problem["seq"] * cells * total(self.launches) + cells * total(self.once),
             steps=problem["seq"] * problem["layers"] * total(self.chain),
         )

@@ -1,0 +1,216 @@
+"""What every implementation of every operator owes, found by listing: none is named here."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+import torch
+from torch import nn
+
+from kernel_selector.kernels import registry
+from kernel_selector.kernels.contract import Device, Work
+from kernel_selector.kernels.gate import Gate
+
+CPU = Device(name="a processor", kind="cpu", multiprocessors=2, memory_bytes=8 * 2**30)
+H200 = Device(
+    name="NVIDIA H200",
+    kind="cuda",
+    vendor="NVIDIA",
+    compute_capability=(9, 0),
+    multiprocessors=132,
+    memory_bytes=150_754_820_096,
+    l2_bytes=60 * 2**20,
+    shared_bytes_per_multiprocessor=233_472,
+)
+PAIRS = [(operator, name) for operator in registry.operators() for name in registry.implementations(operator)]
+DTYPES = ["float64", "float32", "float16", "bfloat16"]
+
+# problems of each operator; an operator without a row is judged by the smallest values of its own
+SHAPES = {
+    "lstm": [
+        {"hidden": 1, "batch": 1, "seq": 1},
+        {"hidden": 33, "input": 7, "batch": 3, "seq": 5},
+        {"hidden": 63, "input": 1, "batch": 1, "seq": 9, "bias": False},
+        {"hidden": 5, "batch": 33, "seq": 4, "bidirectional": True},
+        {"hidden": 8, "input": 3, "batch": 2, "seq": 6, "layers": 2, "bidirectional": True, "bias": False},
+        {"hidden": 16, "batch": 4, "seq": 40, "layers": 3},
+    ],
+}
+
+
+def shapes(operator):
+    smallest = {
+        spec.name: max(getattr(spec, "minimum", 1), 2)
+        for spec in registry.operator(operator).hyperparameters
+        if spec.default is None
+    }
+    return SHAPES.get(operator, [smallest])
+
+
+def problem_of(operator, **hyperparameters):
+    return registry.operator(operator).problem(hyperparameters)
+
+
+CASES = [(operator, shape) for operator in registry.operators() for shape in shapes(operator)]
+
+
+@pytest.mark.parametrize("mode", ["training", "inference"])
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("operator", "shape"), CASES)
+def test_every_accepted_candidate_passes_the_gate(operator, shape, dtype, mode):
+    problem = problem_of(operator, **shape, dtype=dtype, mode=mode)
+    accepted, refused = registry.candidates(problem, CPU)
+    gate = Gate(problem, "cpu")
+    results = {candidate.name: gate.check(candidate.build(problem)) for candidate in accepted}
+    assert {name: result.detail for name, result in results.items() if not result.passed} == {}
+    assert registry.operator(operator).default in results
+    assert all(refused.values())
+
+
+@pytest.mark.parametrize("device", [CPU, H200], ids=["cpu", "h200"])
+@pytest.mark.parametrize(("operator", "name"), PAIRS)
+def test_unsupported_is_decided_from_plain_values(operator, name, device, monkeypatch):
+    def no_device(*_):
+        raise AssertionError("asked for a GPU")
+
+    monkeypatch.setattr(torch.cuda, "_lazy_init", no_device)
+    monkeypatch.setattr(torch.cuda, "is_available", no_device)
+    implementation = registry.implementation(operator, name)
+    for shape in shapes(operator):
+        for dtype in DTYPES:
+            for mode in ("training", "inference"):
+                problem = problem_of(operator, **shape, dtype=dtype, mode=mode)
+                reason = implementation.unsupported(problem, device)
+                assert reason is None or len(reason.split()) > 3
+                if implementation.default:
+                    assert reason is None
+
+
+@pytest.mark.parametrize(("operator", "name"), PAIRS)
+def test_built_on_the_cpu_in_the_problems_dtype_and_mode(operator, name):
+    for dtype in DTYPES:
+        for mode in ("training", "inference"):
+            problem = problem_of(operator, **shapes(operator)[-1], dtype=dtype, mode=mode)
+            module = registry.implementation(operator, name).build(problem)
+            assert {parameter.dtype for parameter in module.parameters()} == {getattr(torch, dtype)}
+            assert {parameter.device.type for parameter in module.parameters()} == {"cpu"}
+            assert module.training == (mode == "training")
+
+
+@pytest.mark.parametrize(("operator", "name"), PAIRS)
+def test_state_dict_goes_both_ways_with_the_default(operator, name):
+    for shape in shapes(operator):
+        problem = problem_of(operator, **shape)
+        default = registry.implementation(operator, registry.operator(operator).default).build(problem)
+        module = registry.implementation(operator, name).build(problem)
+        assert list(module.state_dict()) == list(default.state_dict())
+        module.load_state_dict(default.state_dict())
+        default.load_state_dict(module.state_dict())
+        for key, value in default.state_dict().items():
+            assert torch.equal(value, module.state_dict()[key])
+
+
+@pytest.mark.parametrize(("operator", "name"), PAIRS)
+def test_non_contiguous_inputs_give_the_same(operator, name):
+    problem = problem_of(operator, **shapes(operator)[1 % len(shapes(operator))])
+    inputs = registry.operator(operator).make_inputs(problem, "cpu", 3)
+    module = registry.implementation(operator, name).build(problem)
+    module.load_state_dict(dict(inputs.state_dict))
+    results = []
+    for spread in (lambda tensor: tensor.clone(), scattered):
+        args = nested(lambda tensor, spread=spread: spread(tensor).requires_grad_(), inputs.args)
+        outputs = leaves(module(*args))
+        loss = sum(
+            (output * torch.linspace(-1, 1, output.numel()).view_as(output)).sum() for output in outputs
+        )
+        gradients = torch.autograd.grad(loss, [*leaves(args), *module.parameters()])
+        results.append([*outputs, *gradients])
+    for plain, strided in zip(*results, strict=True):
+        torch.testing.assert_close(strided, plain, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(("operator", "name"), PAIRS)
+def test_nothing_is_kept_without_gradients(operator, name):
+    problem = problem_of(operator, **shapes(operator)[-1], mode="inference")
+    inputs = registry.operator(operator).make_inputs(problem, "cpu", 0)
+    module = registry.implementation(operator, name).build(problem)
+    kept = []
+    with torch.no_grad(), torch.autograd.graph.saved_tensors_hooks(kept.append, lambda tensor: tensor):
+        outputs = module(*inputs.args)
+    assert kept == []
+    assert all(output.grad_fn is None for output in leaves(outputs))
+
+
+@pytest.mark.parametrize(("operator", "name"), PAIRS)
+def test_work_is_plausible(operator, name):
+    implementation = registry.implementation(operator, name)
+    least = registry.operator(operator).work
+    for shape in shapes(operator):
+        training, inference = (
+            implementation.work(problem_of(operator, **shape, mode=mode))
+            for mode in ("training", "inference")
+        )
+        for work in (training, inference):
+            assert isinstance(work, Work)
+            assert all(value >= 0 for value in dataclasses.astuple(work))
+            assert work.launches >= 1
+            assert work.steps >= 1
+        assert training.flops >= least(problem_of(operator, **shape)).flops > inference.flops
+        assert training.launches >= inference.launches
+        assert inference.saved_bytes == 0
+
+
+# without torch's own, whose workspace differs by device
+@pytest.mark.parametrize(
+    ("operator", "name"), [pair for pair in PAIRS if not registry.implementation(*pair).default]
+)
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_saved_bytes_are_those_that_autograd_holds(operator, name, dtype):
+    problem = problem_of(operator, **shapes(operator)[-1], dtype=dtype)
+    implementation = registry.implementation(operator, name)
+    module = implementation.build(problem)
+    args = nested(
+        torch.Tensor.requires_grad_, registry.operator(operator).make_inputs(problem, "cpu", 0).args
+    )
+    given = {tensor.untyped_storage().data_ptr() for tensor in (*leaves(args), *module.parameters())}
+    held = {}
+
+    def keep(tensor):
+        held[tensor.untyped_storage().data_ptr()] = tensor
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        outputs = module(*args)
+    nested(keep, outputs)
+    actual = sum(tensor.untyped_storage().nbytes() for place, tensor in held.items() if place not in given)
+    assert implementation.work(problem).saved_bytes == pytest.approx(actual, rel=0.2)
+
+
+@pytest.mark.parametrize(("operator", "name"), PAIRS)
+def test_summary_and_version(operator, name):
+    implementation = registry.implementation(operator, name)
+    assert 20 < len(implementation.summary) <= 110
+    assert implementation.summary.endswith(".")
+    assert len(implementation.version) == 12
+    assert isinstance(implementation.build(problem_of(operator, **shapes(operator)[0])), nn.Module)
+
+
+def scattered(tensor):
+    """The same values with a stride of two along the last axis and the axes in another order of memory."""
+    wide = torch.zeros(*reversed(tensor.shape[:-1]), 2 * tensor.shape[-1], dtype=tensor.dtype)
+    order = [*reversed(range(tensor.dim() - 1)), tensor.dim() - 1]
+    view = wide.permute(order)[..., ::2]
+    return view.copy_(tensor)
+
+
+def nested(change, value):
+    if isinstance(value, torch.Tensor):
+        return change(value)
+    return tuple(nested(change, item) for item in value)
+
+
+def leaves(value):
+    if isinstance(value, torch.Tensor):
+        return [value]
+    return [leaf for item in value for leaf in leaves(item)]
