@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from typing import Any, Self
 
 import numpy as np
@@ -10,6 +11,7 @@ from scipy.optimize import nnls  # type: ignore[import-untyped]
 from sklearn.base import BaseEstimator, RegressorMixin  # type: ignore[import-untyped]
 from sklearn.ensemble import HistGradientBoostingRegressor  # type: ignore[import-untyped]
 from sklearn.utils.validation import check_is_fitted, validate_data  # type: ignore[import-untyped]
+from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
 from .physical_stage import PhysicalStage
 
@@ -34,6 +36,7 @@ class CostModel(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     ----------
     physics_ : PhysicalStage, the fitted first stage.
     trees_ : HistGradientBoostingRegressor, the fitted second stage.
+    n_iter_ : number of trees.
     n_features_in_ : number of columns seen in `fit`.
     """
 
@@ -63,7 +66,7 @@ class CostModel(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         if (figures <= 0).any():
             raise ValueError(f"y must be positive: its least value is {figures.min()!r}.")
         self.physics_ = fit_physics(rows, figures, self.term_columns, self.implementation_columns)
-        self.trees_ = HistGradientBoostingRegressor(
+        trees = HistGradientBoostingRegressor(
             max_iter=self.max_iter,
             learning_rate=self.learning_rate,
             max_leaf_nodes=self.max_leaf_nodes,
@@ -71,20 +74,31 @@ class CostModel(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             l2_regularization=self.l2_regularization,
             early_stopping=False,
             random_state=0,
-        ).fit(rows, np.log(figures) - self.physics_.predict_log(rows))
+        )
+        with one_thread():
+            self.trees_ = trees.fit(rows, np.log(figures) - self.physics_.predict_log(rows))
+        self.n_iter_ = trees.n_iter_
         return self
 
     def predict(self, X: ArrayLike) -> NDArray[np.float64]:
         """The predicted figures, shape [n_samples]."""
         check_is_fitted(self)
         rows = np.asarray(validate_data(self, X, dtype=np.float64, reset=False))
-        result: NDArray[np.float64] = np.exp(self.physics_.predict_log(rows) + self.trees_.predict(rows))
+        with one_thread():
+            left_over = self.trees_.predict(rows)
+        result: NDArray[np.float64] = np.exp(self.physics_.predict_log(rows) + left_over)
         return result
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.target_tags.positive_only = True
         return tags
+
+
+def one_thread() -> AbstractContextManager[object]:
+    """OpenMP on one thread: on a busy machine more of them spend minutes waiting for each other."""
+    limits: AbstractContextManager[object] = threadpool_limits(1, user_api="openmp")
+    return limits
 
 
 def fit_physics(

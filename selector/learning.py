@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any
 
 import numpy as np
-from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
 from kernel_selector import db
 from kernel_selector.kernels import registry
@@ -55,10 +53,9 @@ def train(operator: str, database: db.Database) -> TrainingReport:
     """
     started = datetime.now(UTC)
     dataset, snapshot = _load(operator, database)
-    with _one_thread():
-        held_out = held_out_shapes(dataset)
-        evaluation = _evaluation(dataset, held_out, snapshot, thorough=False)
-        stored = stored_model(dataset, held_out, snapshot, evaluation.to_dict(), started)
+    held_out = held_out_shapes(dataset)
+    evaluation = _evaluation(dataset, held_out, snapshot, thorough=False)
+    stored = stored_model(dataset, held_out, snapshot, evaluation.to_dict(), started)
     with database.write() as connection:
         db.models.add(connection, model=stored)
     return TrainingReport(
@@ -80,14 +77,7 @@ def evaluate(operator: str, database: db.Database) -> Evaluation:
     Raises NoMeasurements when there are too few records, and the errors of the database.
     """
     dataset, snapshot = _load(operator, database)
-    with _one_thread():
-        return _evaluation(dataset, held_out_shapes(dataset), snapshot, thorough=True)
-
-
-def _one_thread() -> AbstractContextManager[object]:
-    """OpenMP on one thread: on a busy machine more of them spend minutes waiting for each other."""
-    limits: AbstractContextManager[object] = threadpool_limits(1, user_api="openmp")
-    return limits
+    return _evaluation(dataset, held_out_shapes(dataset), snapshot, thorough=True)
 
 
 def _load(operator: str, database: db.Database) -> tuple[Dataset, str]:

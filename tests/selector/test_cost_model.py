@@ -1,0 +1,98 @@
+"""The estimator keeps scikit-learn's contract; its trees are the same flattened; small data suffices."""
+
+import numpy as np
+import pytest
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+from kernel_selector.kernels import registry
+from selector.cost_model import CostModel
+from selector.dataset import build_dataset
+from selector.features import FeatureSpec, alignment
+from selector.physics import terms_seconds
+from selector.training import errors, flat, held_out_shapes, time_model
+from selector.trees import FlatTrees
+from tests.selector import replay
+
+
+@parametrize_with_checks([CostModel(max_iter=20)])
+def test_scikit_learn_contract(estimator, check):
+    check(estimator)
+
+
+@pytest.fixture(scope="module")
+def dataset():
+    which = list(replay.problems(layers=(1,), seq=(10, 50)))[::2]
+    return build_dataset(registry.operator("lstm"), replay.sweep(which), [replay.HERE])
+
+
+@pytest.fixture(scope="module")
+def fitted(dataset):
+    return time_model(dataset).fit(dataset.rows, dataset.time_ms)
+
+
+def test_flat_model_predicts_what_the_estimator_predicts(dataset, fitted):
+    ours, theirs = flat(fitted).predict(dataset.rows), fitted.predict(dataset.rows)
+    np.testing.assert_allclose(ours, theirs, rtol=1e-12, atol=0)
+
+
+def test_flat_trees_agree_on_ties_and_extremes(dataset, fitted):
+    trees = FlatTrees.from_histogram_boosting(fitted.trees_)
+    column = trees.feature[np.isfinite(trees.threshold)][0]
+    rows = np.repeat(dataset.rows[:1], 3, axis=0)
+    rows[:, column] = [trees.threshold[np.isfinite(trees.threshold)][0], 1e300, -1e300]
+    np.testing.assert_allclose(trees.predict(rows), fitted.trees_.predict(rows), rtol=1e-12, atol=1e-12)
+
+
+def test_the_first_stage_extrapolates():
+    rows = np.column_stack([np.arange(1.0, 50), np.ones(49)])
+    model = CostModel(term_columns=(0, 1)).fit(rows, 3 * rows[:, 0] + 2)
+    assert model.predict([[1000.0, 1.0]])[0] == pytest.approx(3002, rel=0.01)
+
+
+def test_implementations_have_their_own_weights():
+    sizes = np.tile(np.arange(1.0, 41), 2)
+    which = np.repeat([0.0, 1.0], 40)
+    rows = np.column_stack([sizes, 1 - which, which])
+    model = CostModel(term_columns=(0,), implementation_columns=(1, 2)).fit(
+        rows, np.where(which == 1, 5, 2) * sizes
+    )
+    np.testing.assert_allclose(model.physics_.weights[1:, 0], [2, 5])
+
+
+def test_figures_must_be_positive():
+    with pytest.raises(ValueError, match="y must be positive"):
+        CostModel().fit([[1.0], [2.0]], [1.0, 0.0])
+
+
+def test_features_are_physical():
+    operator = registry.operator("lstm")
+    spec = FeatureSpec(operator, ("torch_lstm", "hoisted"))
+    problem = operator.problem(hidden=96, batch=8)
+    work = registry.implementation("lstm", "hoisted").work(problem)
+    (row,) = spec.matrix(problem, replay.HERE, {"hoisted": work})
+    value = dict(zip(spec.names, row, strict=True))
+    assert len(row) == len(spec.names) == len(set(spec.names))
+    assert value["hidden"] == pytest.approx(np.log2(96))
+    assert (value["hidden_alignment"], value["is_hoisted"], value["is_torch_lstm"]) == (5, 1, 0)
+    assert (value["mode=training"], value["mode=inference"]) == (1, 0)
+    seconds = terms_seconds(work, problem, replay.HERE)
+    assert value["term_operations_s"] == pytest.approx(work.flops / 4e11)
+    assert value["sum_s"] == pytest.approx(np.log2(sum(seconds)))
+
+
+@pytest.mark.parametrize(("value", "times"), [(1, 0), (96, 5), (128, 7), (1024, 7), (0, 7)])
+def test_alignment(value, times):
+    assert alignment(value) == times
+
+
+def test_held_out_predictions_are_good_and_intervals_honest(dataset):
+    held_out = held_out_shapes(dataset)
+    assert np.median(np.abs(held_out.time_ms / dataset.time_ms - 1)) < 0.15
+    found = errors(dataset, held_out)
+    inside = [
+        found[name]["time"][0] <= time / predicted <= found[name]["time"][1]
+        for name, time, predicted in zip(
+            dataset.implementation, dataset.time_ms, held_out.time_ms, strict=True
+        )
+    ]
+    assert np.mean(inside) >= 0.9

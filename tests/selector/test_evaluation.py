@@ -1,0 +1,85 @@
+"""Judging choices: the figures themselves, the baselines beside them, and the folds."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from kernel_selector.db import Database, records
+from kernel_selector.kernels import registry
+from selector import NoMeasurements, evaluate, train
+from selector.dataset import build_dataset
+from selector.evaluation import largest_quarter, quality
+from selector.training import held_out_shapes
+from tests.selector import replay
+
+LSTM = registry.operator("lstm")
+
+
+def test_quality_is_the_distribution_of_slowdowns():
+    found = quality([1.0, 1.0, 1.04, 2.0])
+    assert found.gmean == pytest.approx((1.04 * 2) ** 0.25)
+    assert (found.worst, found.within_5_percent, found.top_1, found.problems) == (2.0, 0.75, 0.5, 4)
+
+
+def test_model_beats_the_baselines_on_held_out_shapes(trained_file):
+    with Database.open(trained_file) as database:
+        evaluation = evaluate(database=database)
+    shapes = evaluation.comparisons[0].selectors
+    assert shapes["cost model"].gmean < shapes["nearest neighbour"].gmean
+    assert shapes["cost model"].gmean < shapes["most frequent winner"].gmean < 2
+    assert shapes["cost model"].gmean < shapes["always the default"].gmean
+    words = [comparison.held_out for comparison in evaluation.comparisons]
+    assert {"implementation hoisted", "implementation unfused"} <= set(words)
+    json.dumps(evaluation.to_dict(), allow_nan=False)
+    table = evaluation.table()
+    assert "cost model" in table
+    assert table.index("gmean") < table.index("best hit")
+
+
+def test_devices_are_held_out_when_there_are_two(sqlite_database):
+    other = replace(replay.HERE, name="Other CPU", host="Other CPU", launch_us=8.0)
+    which = list(replay.problems(layers=(1,), seq=(10,), mode=("inference",)))
+    with sqlite_database.write() as connection:
+        records.add(connection, records=replay.sweep(which) + replay.sweep(which, other))
+    words = [comparison.held_out for comparison in evaluate(database=sqlite_database).comparisons]
+    assert {"device other-cpu", "device replay-cpu-8"} <= set(words)
+
+
+def test_folds_hold_whole_problems():
+    dataset = build_dataset(LSTM, replay.sweep(replay.problems(seq=(10,), layers=(1,))), [replay.HERE])
+    fold = held_out_shapes(dataset).fold
+    for number in set(dataset.problem.tolist()):
+        assert len(set(fold[dataset.problem == number].tolist())) == 1
+    share = largest_quarter(dataset).mean()
+    assert 0.15 <= share <= 0.26
+    flops = dataset.rows[:, dataset.spec.names.index("flops")]
+    assert flops[largest_quarter(dataset)].min() >= np.quantile(flops, 0.7)
+
+
+def test_report_says_what_was_left_out(sqlite_database):
+    which = list(replay.problems(seq=(10,), layers=(1,), mode=("inference",)))
+    found = replay.sweep(which)
+    old = [replace(item, implementation_version="old") for item in found[:7]]
+    with sqlite_database.write() as connection:
+        records.add(connection, records=found + old)
+    report = train(database=sqlite_database)
+    assert report.left_out == {"of an earlier version of an implementation": 7}
+    assert report.records == len(found)
+    json.dumps(report.to_dict(), allow_nan=False)
+
+
+def test_too_few_problems_are_refused(sqlite_database):
+    with sqlite_database.write() as connection:
+        records.add(connection, records=replay.sweep(list(replay.problems())[:3]))
+    with pytest.raises(NoMeasurements, match="3 measured problems of lstm: at least 10"):
+        train(database=sqlite_database)
+
+
+@pytest.mark.skipif(not replay.recorded(), reason="no recorded measurements in tests/assets")
+def test_model_is_no_worse_than_the_default_on_recorded_measurements(sqlite_database):
+    with sqlite_database.write() as connection:
+        records.add(connection, records=replay.recorded())
+    shapes = evaluate(database=sqlite_database).comparisons[0].selectors
+    assert shapes["cost model"].gmean <= shapes["always the default"].gmean

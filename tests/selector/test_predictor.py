@@ -1,0 +1,116 @@
+"""A stored model: what it answers, where it abstains, and which ones are refused."""
+
+from dataclasses import replace
+
+import pytest
+
+from kernel_selector.db import Database, models
+from kernel_selector.kernels import registry
+from kernel_selector.kernels.contract import Device
+from selector import ModelVersionMismatch, Selector
+from selector.predictor import Predictor
+from tests.selector import replay
+
+LSTM = registry.operator("lstm")
+IMPLEMENTATIONS = registry.implementations("lstm")
+
+
+@pytest.fixture(scope="module")
+def stored(trained_file):
+    with Database.open(trained_file) as database, database.read() as connection:
+        return models.latest(connection, operator="lstm")
+
+
+@pytest.fixture(scope="module")
+def predictor(stored):
+    return Predictor(stored, LSTM)
+
+
+def test_model_answers_what_was_not_measured(trained):
+    choice = trained.choose(hidden=96, batch=24)
+    assert choice.source == "model"
+    assert choice.model_version
+    times = {item.name: item.time_ms for item in choice.candidates}
+    truth = {name: replay.true_time_ms(choice.problem, name) for name in times}
+    assert truth[choice.implementation] <= 1.15 * min(truth.values())
+    for item in choice.candidates:
+        assert item.time_interval_ms[0] <= item.time_ms <= item.time_interval_ms[1]
+        assert item.memory_interval_bytes[0] <= item.memory_bytes <= item.memory_interval_bytes[1]
+
+
+def test_memory_limit_counts_with_the_uncertainty(trained):
+    free = trained.choose(hidden=96, batch=24)
+    limit = (free.memory_bytes + free.memory_interval_bytes[1]) // 2
+    bound = trained.choose(hidden=96, batch=24, memory=limit)
+    reason = next(item.excluded for item in bound.candidates if item.name == free.implementation)
+    assert "predicted, upper end" in reason
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"hidden": 4096, "batch": 8}, "hidden=4096 is outside"),
+        ({"hidden": 96, "batch": 5000}, "batch=5000 is outside"),
+        ({"hidden": 96, "batch": 8, "dtype": "float64"}, "has not seen dtype=float64"),
+        ({"hidden": 96, "batch": 8, "bias": False}, "has not seen bias=False"),
+    ],
+)
+def test_out_of_range_abstains(trained, given, words):
+    choice = trained.choose(**given)
+    assert (choice.implementation, choice.source) == (LSTM.default, "default")
+    assert any(words in caveat for caveat in choice.caveats)
+
+
+def test_unknown_device_abstains(trained):
+    choice = trained.choose(hidden=96, batch=8, device=Device(name="Unseen GPU", kind="cuda"))
+    assert choice.source == "default"
+    assert any("has not seen Unseen GPU" in caveat for caveat in choice.caveats)
+
+
+def test_changed_implementation_has_no_prediction(predictor):
+    changed = {**IMPLEMENTATIONS, "hoisted": replace(IMPLEMENTATIONS["hoisted"], version="new")}
+    tier = predictor.tier(LSTM.problem(hidden=96, batch=8), replay.HERE, replay.SOFTWARE, changed)
+    assert set(tier.estimates) == set(IMPLEMENTATIONS) - {"hoisted"}
+    assert any("hoisted" in caveat for caveat in tier.caveats)
+
+
+def test_other_software_and_host_are_said(predictor):
+    problem = LSTM.problem(hidden=96, batch=8)
+    host, software = replace(replay.HERE, host="Other"), replace(replay.SOFTWARE, torch="9")
+    caveats = predictor.tier(problem, host, software, IMPLEMENTATIONS).caveats
+    assert any("not Other" in caveat for caveat in caveats)
+    assert any("torch 2.13.0 instead of 9" in caveat for caveat in caveats)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"schema": 99},
+        {"arrays": b"0" * 100},
+        {"manifest": {}},
+        {"manifest": {"features": ["other"]}},
+    ],
+)
+def test_models_of_other_versions_are_refused(stored, change):
+    if "manifest" in change:
+        change = {"manifest": {**stored.manifest, **change["manifest"]} if change["manifest"] else {}}
+    with pytest.raises(ModelVersionMismatch, match=r"Run `selector train lstm`"):
+        Predictor(replace(stored, **change), LSTM)
+
+
+@pytest.mark.usefixtures("here")
+def test_a_refused_model_is_an_error_of_choose(stored, sqlite_database):
+    with sqlite_database.write() as connection:
+        models.add(connection, model=replace(stored, schema=99))
+    with pytest.raises(ModelVersionMismatch):
+        Selector(sqlite_database).choose(hidden=96, batch=8)
+
+
+def test_manifest_says_what_it_was_learned_from(stored):
+    manifest = stored.manifest
+    assert manifest["rows"] == manifest["problems"] * len(manifest["implementations"])
+    assert manifest["implementations"]["hoisted"] == IMPLEMENTATIONS["hoisted"].version
+    assert manifest["devices"] == [replay.HERE.key]
+    assert manifest["snapshot"] != "none"
+    assert manifest["sklearn"]
+    assert stored.evaluation["comparisons"]
