@@ -7,19 +7,16 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING
 
 from fastapi import FastAPI
 
 from kernel_selector.kernels.contract import SelectorError
+from selector import Selector
 
 from . import documentation, problems
 from .middleware import BodyLimit, RequestLog
 from .routes import router
 from .settings import Settings
-
-if TYPE_CHECKING:
-    from selector import Selector
 
 API_VERSION = "1.0.0"  # of the interface: the second number rises with additions
 DESCRIPTION = """Asks the cost model and the measurements of `kernel-selector` which implementation of a
@@ -44,8 +41,6 @@ def create_app(selector: Selector, *, settings: Settings | None = None) -> FastA
 
 def from_environment() -> FastAPI:
     """The service over the user's database, or that of `SELECTOR_DATABASE_URL`: a factory for uvicorn."""
-    from selector import Selector
-
     try:
         return create_app(Selector())
     except SelectorError as error:

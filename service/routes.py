@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Body, Request
 
 from kernel_selector.kernels.contract import UnknownOperator
 from kernel_selector.kernels.contract.errors import suggest
+from selector import Selector
 
 from . import examples
 from .documentation import problem_response
 from .problems import NOT_READY, ProblemResponse, problem
 from .schemas import ChoiceDocument, ChooseRequest, Health, KnownDeviceDocument, OperatorDocument, Readiness
 from .strict_json import StrictJsonRoute
-
-if TYPE_CHECKING:
-    from selector import Selector
 
 router = APIRouter(route_class=StrictJsonRoute)
 Responses = dict[int | str, dict[str, Any]]

@@ -24,7 +24,8 @@ def _scalar(value: Any) -> Any:
 
 def _no_field(name: str) -> str:
     if name in FIELDS:
-        raise ValueError(f"this is no hyperparameter; give {name!r} beside 'hyperparameters'")
+        beside = ", ".join(sorted(FIELDS - {"database"}))
+        raise ValueError(f"this is no hyperparameter; fields beside 'hyperparameters' are {beside}")
     return name
 
 
