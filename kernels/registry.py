@@ -53,7 +53,7 @@ def implementation(operator_name: str, name: str) -> Implementation:
     known = implementations(operator_name)
     try:
         return known[name]
-    except KeyError:
+    except (KeyError, TypeError):
         raise UnknownImplementation(
             f"Unknown implementation {name!r} of {operator_name}. {suggest(name, known)}"
         ) from None

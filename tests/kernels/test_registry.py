@@ -1,0 +1,154 @@
+"""Operators and implementations are found by listing folders; a version follows the sources."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from kernel_selector.kernels import registry
+from kernel_selector.kernels.contract import Device, UnknownImplementation, UnknownOperator
+
+PLANTED = '''"""nn.LSTM under another name, planted by a test."""
+
+from torch import nn
+
+from .torch_lstm import build as build_torch_lstm
+
+
+def unsupported(problem, device):
+    return "takes no batch above 100" if problem["batch"] > 100 else None
+
+
+def build(problem):
+    return build_torch_lstm(problem)
+'''
+ASK = """
+import json
+from kernels import registry
+from kernels.contract import Device
+from kernels.gate import Gate
+
+operator = registry.operator("lstm")
+device = Device(name="a processor", kind="cpu")
+problem = operator.problem(hidden=8, batch=2, seq=3)
+names = [candidate.name for candidate in registry.candidates(problem, device)[0]]
+refused = registry.candidates(operator.problem(hidden=8, batch=101), device)[1]
+result = Gate(problem, "cpu").check(registry.implementation("lstm", "planted").build(problem))
+versions = {name: found.version for name, found in registry.implementations("lstm").items()}
+print(json.dumps({"names": names, "refused": refused, "passed": result.passed, "versions": versions}))
+"""
+
+
+@pytest.fixture
+def checkout(tmp_path):
+    """A copy of the kernels folder, with nothing else beside it."""
+    shutil.copytree(
+        registry.ROOT.resolve(), tmp_path / "kernels", ignore=shutil.ignore_patterns("__pycache__")
+    )
+    return tmp_path
+
+
+def ask(checkout, script=ASK):
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=checkout, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def test_a_planted_file_is_a_candidate_gated_and_refused_for_its_reason(checkout):
+    (checkout / "kernels" / "lstm" / "planted.py").write_text(PLANTED)
+    answer = ask(checkout)
+    assert "planted" in answer["names"]
+    assert set(answer["names"]) == {*registry.implementations("lstm"), "planted"}
+    assert answer["passed"]
+    assert answer["refused"]["planted"] == "takes no batch above 100"
+    # the copy's versions are ours: they hang on sources alone
+    for name, found in registry.implementations("lstm").items():
+        assert answer["versions"][name] == found.version
+
+
+def test_a_version_follows_the_file_and_what_it_imports(checkout, monkeypatch):
+    folder = checkout / "kernels"
+    monkeypatch.setattr(registry, "ROOT", folder)
+
+    def versions():
+        files = [folder / "lstm" / f"{name}.py" for name in ("hoisted", "recompute", "unfused", "torch_lstm")]
+        return {file.stem: registry.source_version(file) for file in files}
+
+    def changed_by(name):
+        before = versions()
+        file = folder / name
+        file.write_text(file.read_text() + "\n# changed\n")
+        after = versions()
+        return {stem for stem in before if before[stem] != after[stem]}
+
+    assert changed_by("lstm/_scan.py") == {"hoisted", "recompute"}
+    assert changed_by("lstm/unfused.py") == {"unfused"}
+    assert changed_by("lstm/_module.py") == {"hoisted", "recompute", "unfused"}
+    assert changed_by("lstm/reference.py") == changed_by("gate/gate.py") == set()
+
+
+def test_private_files_and_the_reference_are_no_candidates():
+    for operator in registry.operators():
+        names = registry.implementations(operator)
+        assert "reference" not in names
+        assert not [name for name in names if name.startswith("_")]
+        assert registry.operator(operator).default in names
+        assert [name for name, found in names.items() if found.default] == [
+            registry.operator(operator).default
+        ]
+
+
+@pytest.mark.parametrize("name", ["lstmm", "", None, 3, ["lstm"]])
+def test_an_unknown_operator_lists_the_known(name):
+    with pytest.raises(UnknownOperator, match=r"Known: .*lstm"):
+        registry.operator(name)
+
+
+@pytest.mark.parametrize("name", ["hoistd", "reference", "_scan", None, ["hoisted"]])
+def test_an_unknown_implementation_lists_the_known(name):
+    with pytest.raises(UnknownImplementation, match="torch_lstm"):
+        registry.implementation("lstm", name)
+
+
+def test_candidates_are_all_implementations_less_the_refused():
+    device = Device(name="a processor", kind="cpu")
+    problem = registry.operator("lstm").problem(hidden=8, batch=2, dtype="bfloat16", seq=200)
+    accepted, refused = registry.candidates(problem, device)
+    assert sorted([candidate.name for candidate in accepted] + list(refused)) == list(
+        registry.implementations("lstm")
+    )
+    assert set(refused) == {"cell_loop", "unfused"}
+
+
+def test_importing_the_registry_imports_neither_torch_nor_anything_heavy():
+    script = """
+import json, sys
+from kernel_selector.kernels import registry
+registry.operators()
+heavy = {"torch", "numpy", "sqlalchemy", "sklearn", "triton"}
+print(json.dumps(sorted(heavy & set(sys.modules))))
+"""
+    assert ask(registry.ROOT.parent.parent, script) == []
+
+
+def test_the_folder_needs_torch_and_the_standard_library_alone(checkout):
+    script = """
+import importlib.abc, json, sys
+
+class Blocked(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in {"kernel_selector", "selector", "db", "service", "sqlalchemy", "sklearn"}:
+            raise ImportError(name)
+
+sys.meta_path.insert(0, Blocked())
+from kernels import registry
+import kernels.gate
+print(json.dumps(list(registry.implementations("lstm"))))
+"""
+    assert "torch_lstm" in ask(checkout, script)
