@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from kernel_selector.db import Database
+from kernel_selector.db import Database, DatabaseError, records
 from kernel_selector.kernels.contract import (
     Device,
     Environment,
@@ -17,6 +17,7 @@ from kernel_selector.kernels.contract import (
     Memory,
     Problem,
     Record,
+    SelectorError,
     Status,
     Timing,
 )
@@ -58,6 +59,46 @@ def database(database_url: str) -> Iterator[Database]:
     """An empty database of the current revision."""
     with Database.open(database_url, create=True) as database:
         yield database
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """Where there is no file yet."""
+    return tmp_path / "measurements.sqlite"
+
+
+@pytest.fixture
+def filled(path: Path, make_record: Callable[..., Record]) -> Path:
+    """A closed database of three records: one file, no log beside it."""
+    with Database.open(path, create=True) as database, database.write() as connection:
+        records.add(connection, [make_record(number) for number in range(3)])
+    assert [file.name for file in path.parent.iterdir()] == [path.name]
+    return path
+
+
+@pytest.fixture(scope="session")
+def total() -> Callable[[Database], int]:
+    """How many records a database has."""
+
+    def count(database: Database) -> int:
+        with database.read() as connection:
+            return records.total(connection)
+
+    return count
+
+
+@pytest.fixture(scope="session")
+def refusal() -> Callable[..., None]:
+    """Asserts that opening raises exactly this error, and that its message has the words."""
+
+    def check(kind: type[DatabaseError], url: object, *words: str, **options: Any) -> None:
+        with pytest.raises(SelectorError) as caught:
+            Database.open(url, **options)
+        assert type(caught.value) is kind
+        for word in words:
+            assert word in str(caught.value)
+
+    return check
 
 
 @pytest.fixture(scope="session")
