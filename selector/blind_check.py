@@ -98,7 +98,8 @@ def check(
                 stored=stored,
                 left_s=pace * (len(problems) - index + 1) if pace is not None else None,
             )
-            choice = selector.choose(problem.operator, device=measuring.device, **problem.as_dict)
+            hyperparameters: dict[str, Any] = dict(problem.as_dict)
+            choice = selector.choose(problem.operator, device=measuring.device, **hyperparameters)
             if not stored:
                 for _ in measure_into(store, measuring, problem, todo[problem]):
                     pass

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -27,11 +28,12 @@ PROFILE_SEED, CHECK_SEED = 1, 2
 
 @dataclass(frozen=True, kw_only=True)
 class Prepared:
-    """The database and the device are there."""
+    """The database and the device are there. `load` is that of the machine per core, before we add to it."""
 
     database: str
     device: Device
     budget_s: float
+    load: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,7 +107,9 @@ def quickstart(
         profiled = random_problems(OPERATOR, kind, count=problems, seed=PROFILE_SEED)
         known = frozenset(problem.key for problem in profiled)
         blind = random_problems(OPERATOR, kind, count=checks, seed=CHECK_SEED, exclude=known)
-        yield Prepared(database=store.location, device=measuring.device, budget_s=budget_s)
+        yield Prepared(
+            database=store.location, device=measuring.device, budget_s=budget_s, load=machine_load()
+        )
         yield from profiling.profile_with(
             OPERATOR, profiled, store=store, measuring=measuring, budget_s=PROFILE_SHARE * budget_s
         )
@@ -122,6 +126,14 @@ def quickstart(
             default=registry.operator(OPERATOR).default,
             seconds=time.monotonic() - started,
         )
+
+
+def machine_load() -> float:
+    """Processes that want to run, per core, over the last minute; 0 where the system does not say."""
+    try:
+        return os.getloadavg()[0] / (os.cpu_count() or 1)
+    except (AttributeError, OSError):
+        return 0.0
 
 
 def _learn(store: Database, profiled: Sequence[Problem]) -> Iterator[Learning | Learned]:

@@ -40,7 +40,7 @@ SPACES = {
         sizes={"hidden": (8, 512), "batch": (1, 64), "seq": (4, 64)},
         sometimes={"input": (8, 512)},
         values={"layers": ("1", "1", "2"), "mode": ("training", "inference")},
-        max_flops=6e9,
+        max_flops=3e9,
     ),
     "cuda": Space(
         sizes={"hidden": (32, 2048), "batch": (1, 256), "seq": (4, 128)},

@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Any
 from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import Device, Problem, Record
 
+from .devices import default_torch_device
+
 if TYPE_CHECKING:
     from kernel_selector.db import Database
     from kernel_selector.kernels.measure import Policy, Session
@@ -134,8 +136,13 @@ def session(device: str | None, policy: str | Policy = "quick") -> Iterator[Sess
     from kernel_selector.kernels import measure
 
     chosen = measure.policy(policy) if isinstance(policy, str) else policy
-    with measure.Session(device or measure.default_torch_device(), policy=chosen) as measuring:
+    with measure.Session(device or default_torch_device(), policy=chosen) as measuring:
         yield measuring
+
+
+def device_kind(device: str | None) -> str:
+    """ "cpu" or "cuda": where a torch device, or this machine's default when None, would measure."""
+    return (device or default_torch_device()).partition(":")[0]
 
 
 def missing(store: Database, measuring: Session, problems: Sequence[Problem]) -> dict[Problem, list[str]]:

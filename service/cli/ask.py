@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.markup import escape
 
 from . import output, words
 from .options import DatabaseOption, DeviceOption, JsonOption, Words
@@ -80,7 +81,7 @@ def _ask(what: list[str], **request: Any) -> Choice:
     from selector.problem_sets import typed
 
     operator, given = words.split(what)
-    values = typed(operator or "lstm", given)
+    values: dict[str, Any] = typed(operator or "lstm", given)
     return selector.choose(operator, **request, **values)
 
 
@@ -100,14 +101,16 @@ def _print(choice: Choice) -> None:
             format_ms(candidate.time_ms),
             format_bytes(candidate.memory_bytes),
             candidate.source or "-",
-            _remark(candidate, chosen),
+            escape(_remark(candidate, chosen)),
             style="bold" if chosen else "dim" if candidate.excluded else "",
         )
-    console.print(table)
+    console.print("", table, "", sep="\n")
     for caveat in choice.caveats:
-        console.print(f"[yellow]note[/]  {caveat}")
-    arguments = ", ".join(f"{name}={value!r}" for name, value in choice.problem.values)
-    console.print("[dim]in Python[/]", f"selector.choose({choice.problem.operator!r}, {arguments}).build()")
+        console.print(f"[yellow]note[/]  {escape(caveat)}")
+    problem = choice.problem
+    given = [f"{name}={value!r}" for name, value in problem.values if name not in problem.assumed]
+    code = f"selector.choose({', '.join([repr(problem.operator), *given])}).build()"
+    console.print(f"[dim]in Python[/]  {code}", soft_wrap=True)
 
 
 def _remark(candidate: Candidate, chosen: bool) -> str:

@@ -34,10 +34,7 @@ COLUMNS = {  # name: whether it is dim
 def print_result(console: Console, finished: QuickstartFinished, database: str | None) -> None:
     """Print it all; `database` is what the user gave, to be repeated in the commands."""
     count = len(finished.checks)
-    console.print(
-        f"\n[bold]How good are the choices?[/]  {count} problems that are not among the profiled ones."
-    )
-    console.print(_honesty(finished))
+    console.print(f"\n[bold]How good are the choices?[/]  {_honesty(finished)}")
     if count:
         console.print("", _table(finished, wide=console.width >= WIDE), sep="\n")
         console.print("", _summary(finished), "", sep="\n")
@@ -130,6 +127,7 @@ def _summary(finished: QuickstartFinished) -> Table:
 def _next(finished: QuickstartFinished, database: str | None) -> str:
     where = f" --database {shlex.quote(database)}" if database else ""
     python = f", database={database!r}" if database else ""
+    code = f"import selector; print(selector.choose(hidden=256, batch=32{python}).explain())"
     lines = [
         f"[bold]Database[/]  {escape(finished.database)}   ({output.span(finished.seconds)} in all)",
         "",
@@ -139,7 +137,11 @@ def _next(finished: QuickstartFinished, database: str | None) -> str:
         f"  selector evaluate{where}",
         f"  selector profile lstm --count 200 --budget 10m{where}",
         f"  selector serve{where}",
-        "  python -c "
-        + shlex.quote(f"import selector; print(selector.choose(hidden=256, batch=32{python}).explain())"),
+        f"  python -c {_quoted(code)}",
     ]
     return "\n".join(lines)
+
+
+def _quoted(code: str) -> str:
+    """For a shell; readable where that is possible."""
+    return shlex.quote(code) if set(code) & set('"$`\\!') else f'"{code}"'

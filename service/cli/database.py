@@ -6,7 +6,6 @@ import typer
 
 from . import output
 from .options import DatabaseOption, JsonOption
-from .progress import count_text
 
 app = typer.Typer(
     name="database",
@@ -39,7 +38,7 @@ def status(database: DatabaseOption = None, as_json: JsonOption = False) -> None
         table.add_row(
             row["operator"],
             row["device"],
-            count_text({row["status"]: row["count"]}.items()).split(" ", 1)[-1],
+            row["status"].replace("_", " "),
             str(row["count"]),
             str(row["last_measured_at"])[:16],
         )

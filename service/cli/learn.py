@@ -10,7 +10,7 @@ from . import output
 from .options import DatabaseOption, JsonOption
 
 if TYPE_CHECKING:
-    from selector import Evaluation, TrainingReport
+    from selector.learning import TrainingReport
 
 OperatorArgument = Annotated[str, typer.Argument(metavar="[OPERATOR]", help="Whose cost model.")]
 
@@ -34,7 +34,10 @@ def train(
         view.busy(f"Training the cost model of {operator}")
         report = selector.train(operator, database=database)
         view.finish()
-    _print(report, as_json)
+    if as_json:
+        output.print_json(report.to_dict())
+    else:
+        output.out().print(_trained(report), markup=False, soft_wrap=True)
 
 
 def evaluate(
@@ -59,11 +62,17 @@ def evaluate(
         view.busy(f"Evaluating the choices for {operator}")
         evaluation = selector.evaluate(operator, database=database)
         view.finish()
-    _print(evaluation, as_json)
-
-
-def _print(result: TrainingReport | Evaluation, as_json: bool) -> None:
     if as_json:
-        output.print_json(result.to_dict())
+        output.print_json(evaluation.to_dict())
     else:
-        output.out().print(result.table(), markup=False, soft_wrap=True)
+        output.out().print(evaluation.table(), markup=False, soft_wrap=True)
+
+
+def _trained(report: TrainingReport) -> str:
+    """What was learned from, and how good the result is."""
+    lines = [
+        f"Trained {report.operator} {report.version} on {report.records} records of {report.problems} "
+        f"problems in {report.seconds:.1f} s, for {', '.join(report.implementations)}."
+    ]
+    lines += [f"Left out: {count} records, {reason}." for reason, count in report.left_out.items()]
+    return "\n".join([*lines, "", report.evaluation.table()])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import Annotated
 
 import typer
@@ -74,4 +75,5 @@ def profile(
     if as_json:
         output.print_json(finished.to_dict())
     elif finished.measured:
-        output.out().print("Next: [bold]selector train[/], then [bold]selector choose[/]")
+        where = f" --database {shlex.quote(database)}" if database else ""
+        output.out().print(f"Next: selector train {operator}{where}", soft_wrap=True)

@@ -11,6 +11,8 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+STATUS_COLOURS = {"ok": "green", "unsupported": "yellow"}  # every other status is red
+
 
 class _Console(Console):
     def on_broken_pipe(self) -> None:
@@ -47,6 +49,15 @@ def table(*columns: str, numbers: Sequence[str] = (), title: str | None = None) 
         numeric = column in numbers
         made.add_column(column, justify="right" if numeric else "left", no_wrap=numeric, overflow="fold")
     return made
+
+
+def counted(statuses: Mapping[str, int]) -> str:
+    """`200 ok, 3 timeout` with colours; empty when nothing was counted."""
+    pairs = sorted(statuses.items(), key=lambda pair: -pair[1])
+    return ", ".join(
+        f"[{STATUS_COLOURS.get(status, 'red')}]{count} {status.replace('_', ' ')}[/]"
+        for status, count in pairs
+    )
 
 
 def span(seconds: float | None) -> str:

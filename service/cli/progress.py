@@ -6,17 +6,18 @@ import time
 from collections import Counter
 from collections.abc import Iterable
 from types import TracebackType
+from typing import TYPE_CHECKING
 
 from rich.console import RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TaskID, TextColumn
 from rich.text import Text
 
-from selector.profiling import Measured, ProblemStarted, ProfilingFinished, ProfilingStarted
-
 from . import output
 
+if TYPE_CHECKING:
+    from selector.profiling import ProfilingFinished, ProfilingStarted
+
 LINE_EVERY_S = 15.0
-COLOURS = {"ok": "green", "unsupported": "yellow"}
 
 
 class ProgressView:
@@ -78,6 +79,8 @@ class ProgressView:
 
     def show(self, event: object) -> None:
         """Draw one event of profiling; others are ignored."""
+        from selector.profiling import Measured, ProblemStarted, ProfilingFinished, ProfilingStarted
+
         if isinstance(event, ProfilingStarted):
             self.finish()
             self.say(_started(event))
@@ -92,15 +95,7 @@ class ProgressView:
             self.say(_finished(event))
 
     def _counted(self) -> str:
-        return count_text(self.counts)
-
-
-def count_text(counts: Iterable[tuple[str, int]] | Counter[str]) -> str:
-    """`200 ok, 3 timeout` with colours; empty when nothing was counted."""
-    pairs = sorted(dict(counts).items(), key=lambda pair: -pair[1])
-    return ", ".join(
-        f"[{COLOURS.get(status, 'red')}]{count} {status.replace('_', ' ')}[/]" for status, count in pairs
-    )
+        return output.counted(self.counts)
 
 
 class _Bar(Progress):
@@ -127,6 +122,6 @@ def _started(event: ProfilingStarted) -> str:
 def _finished(event: ProfilingFinished) -> str:
     if not event.measured and not event.remaining:
         return "  nothing left to measure"
-    counted = count_text(Counter(event.statuses))
+    counted = output.counted(event.statuses)
     left = f"; [yellow]{event.remaining} left out: the budget is spent[/]" if event.remaining else ""
     return f"  {event.measured} problems measured in {output.span(event.seconds)}: {counted}{left}"

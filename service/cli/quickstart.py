@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from .progress import ProgressView
 
 PROBLEMS, CHECKS = 72, 12
+BUSY = 0.7  # load per core above which times are not to be trusted
 
 
 def quickstart(
@@ -71,6 +72,11 @@ def _show(view: ProgressView, event: Event) -> None:
 
     if isinstance(event, Prepared):
         view.say(f"[bold]Database[/]  {escape(event.database)}")
+        if event.load > BUSY:
+            view.say(
+                f"[yellow]This machine is busy[/] ({event.load:.1f} processes per core want to run): measured "
+                "times will be noisy, and choices no better than they are."
+            )
     elif isinstance(event, Learning):
         view.busy("Training the cost model")
     elif isinstance(event, Learned):
@@ -95,6 +101,6 @@ def _learned(event: Learned) -> str:
         if model and default:
             lines.append(
                 f"  held-out shapes: {model['gmean']:.2f}x of the best time (geometric mean of "
-                f"{model['problems']}), always nn.LSTM: {default['gmean']:.2f}x"
+                f"{model['problems']}), always the default: {default['gmean']:.2f}x"
             )
     return "\n".join(lines)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import sys
 from typing import Annotated
 
 import typer
@@ -36,12 +37,25 @@ def serve(
 
     _require_free(host, port)
     application = create_app(Selector(database), settings=Settings.from_environment())
-    address = f"http://{host}:{port}"
+    address = f"http://{f'[{host}]' if ':' in host else host}:{port}"
+
+    class Announcing(uvicorn.Server):
+        async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+            await super().startup(sockets)
+            _announce(address, as_json)
+
+    Announcing(uvicorn.Config(application, host=host, port=port, log_level="warning")).run()
+
+
+def _announce(address: str, as_json: bool) -> None:
+    """Said when questions are answered, not before: scripts wait for it."""
     if as_json:
         output.print_json({"serving": address, "documentation": f"{address}/docs"})
+        sys.stdout.flush()
     else:
-        output.out().print(f"Serving on [bold]{address}[/], documentation at {address}/docs. Ctrl-C stops.")
-    uvicorn.run(application, host=host, port=port, log_level="warning")
+        output.out().print(
+            f"Serving on [bold]{address}[/] (documentation: {address}/docs). Ctrl-C stops.", soft_wrap=True
+        )
 
 
 def _require_free(host: str, port: int) -> None:
