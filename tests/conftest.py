@@ -65,7 +65,7 @@ def postgres_url(postgres_server: str) -> Iterator[str]:
     schema = f"test_{os.getpid()}_{time.time_ns()}"
     with psycopg.connect(postgres_server, autocommit=True) as connection:
         connection.execute(f"CREATE SCHEMA {schema}")
-        yield f"{postgres_server}?options=-csearch_path%3D{schema}"
+        yield f"{postgres_server}{'&' if '?' in postgres_server else '?'}options=-csearch_path%3D{schema}"
         connection.execute("SET client_min_messages = warning")
         connection.execute(f"DROP SCHEMA {schema} CASCADE")
 
