@@ -67,11 +67,9 @@ def reference(problem: Problem) -> nn.Module:
 
 def candidates(problem: Problem, device: Device) -> tuple[list[Implementation], dict[str, str]]:
     """The implementations that accept a problem on a device, and the others' reasons by name."""
-    reasons = {
-        name: implementation.unsupported(problem, device)
-        for name, implementation in implementations(problem.operator).items()
-    }
-    accepted = [implementation(problem.operator, name) for name, reason in reasons.items() if reason is None]
+    known = implementations(problem.operator)
+    reasons = {name: found.unsupported(problem, device) for name, found in known.items()}
+    accepted = [known[name] for name, reason in reasons.items() if reason is None]
     return accepted, {name: reason for name, reason in reasons.items() if reason is not None}
 
 
