@@ -69,7 +69,11 @@ class Checkout:
     def run(self, command: str, *arguments: str) -> str:
         """The output of a bash command that must succeed, run at the root of the copy."""
         environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
-        environment |= {"SELECTOR_DATABASE_URL": str(self.root / "measurements.sqlite"), "NO_COLOR": "1"}
+        environment |= {
+            "SELECTOR_DATABASE_URL": str(self.root / "measurements.sqlite"),
+            "NO_COLOR": "1",
+            "OMP_NUM_THREADS": "1",
+        }
         done = subprocess.run(
             ["bash", "-euo", "pipefail", "-c", command, "bash", *arguments],
             cwd=self.root,
