@@ -39,8 +39,9 @@ QUESTIONS: dict[str, dict[str, Any]] = {
 
 
 NOTHING_FITS = (
-    "Nothing fits into memory=1000 bytes (1000 B): the least is 21004288 bytes (20 MiB, measured) of "
-    "recompute. Raise the limit, or ask for a smaller batch or sequence."
+    "Nothing fits into memory=1000 bytes (1000 B): "
+    "the least is 15540224 bytes (14.8 MiB, measured) of unfused. "
+    "Raise the limit, or ask for a smaller batch or sequence."
 )
 
 
