@@ -17,7 +17,7 @@ class Policy:
     """When a candidate has been timed enough, and when it is given up.
 
     A candidate is done after `max_samples`, once `candidate_budget_ms` are spent on it and it has
-    `min_samples`, or once it has three times as many and the standard error of its median is at most
+    `min_samples`, or once it has four times as many and the standard error of its median is at most
     `relative_spread` of the median.
     Samples are taken in bursts of about `burst_ms`, one burst of each candidate a round, after runs of
     about `warmup_ms`. `timeout_s` is the limit of each stage of a candidate (build, gate, memory, each
@@ -37,7 +37,7 @@ class Policy:
 
 QUICK = Policy(
     name="quick",
-    min_samples=3,
+    min_samples=2,
     max_samples=60,
     candidate_budget_ms=60,
     relative_spread=0.02,
@@ -48,7 +48,7 @@ QUICK = Policy(
 
 THOROUGH = Policy(
     name="thorough",
-    min_samples=15,
+    min_samples=8,
     max_samples=400,
     candidate_budget_ms=600,
     relative_spread=0.004,

@@ -37,7 +37,7 @@ class Contestant:
         if self.spent_ms >= policy.candidate_budget_ms:
             return True
         # percentiles of very few samples are close to each other by luck
-        return len(self.laps) >= 3 * policy.min_samples and self._spread() <= policy.relative_spread
+        return len(self.laps) >= 4 * policy.min_samples and self._spread() <= policy.relative_spread
 
     def _spread(self) -> float:
         """Standard error of the median over the median, from the distance of p20 and p80.

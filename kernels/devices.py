@@ -1,0 +1,61 @@
+"""Known devices that need not be in this machine, from `devices.json` beside this file."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from types import MappingProxyType
+
+from .contract import Device, UnknownDevice
+from .contract.errors import suggest
+
+FILE = Path(__file__).with_name("devices.json")
+VENDOR_WORDS = {"nvidia", "tesla", "geforce", "gpu", "graphics", "card"}
+
+
+@dataclass(frozen=True)
+class _Entry:
+    device: Device
+    spellings: tuple[frozenset[str], ...]  # sets of words: of the name, and of each alias
+
+
+def known_devices() -> Mapping[str, Device]:
+    """Every device of the shipped table by key, sorted."""
+    return MappingProxyType({entry.device.key: entry.device for entry in _table()})
+
+
+def known_device(name: str) -> Device:
+    """The device of a name such as `h200`, `NVIDIA H200`, `a100-80gb` or `rtx 4090`.
+
+    Case, punctuation and vendor words do not matter; words may be left out while only one device is
+    meant. Raises UnknownDevice, which names all that could be meant, or all that are known.
+    """
+    asked = _words(name)
+    exact = [entry for entry in _table() if asked in entry.spellings]
+    within = [entry for entry in _table() if asked and any(asked <= words for words in entry.spellings)]
+    meant = exact or within
+    if len(meant) == 1:
+        return meant[0].device
+    if meant:
+        keys = ", ".join(entry.device.key for entry in meant)
+        raise UnknownDevice(f"Device {name!r} may be any of {keys}: say which.")
+    raise UnknownDevice(f"Unknown device {name!r}. {suggest(name, known_devices())}")
+
+
+@cache
+def _table() -> tuple[_Entry, ...]:
+    rows = json.loads(FILE.read_text())["devices"]
+    entries = []
+    for row in rows:
+        aliases = row.pop("aliases", [])
+        device = Device.from_dict({"kind": "cuda", "vendor": "NVIDIA", **row})
+        entries.append(_Entry(device, tuple(_words(text) for text in (device.name, *aliases))))
+    return tuple(sorted(entries, key=lambda entry: entry.device.key))
+
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(re.findall(r"[a-z0-9]+", str(text).lower())) - VENDOR_WORDS
