@@ -141,13 +141,12 @@ class Selector:
                         else db.Database.open(self._source)
                     )
                 self._stamp = self._open.stamp()
-                knowledge = Knowledge(self._open)
-            except db.DatabaseMissing:
+                knowledge = Knowledge(self._open, complete=self.frozen)
+            except db.DatabaseMissing as error:
                 if self._source is not None:
                     raise
-                knowledge = Knowledge(
-                    None, "There are no measurements on this machine yet: run `selector quickstart`."
-                )
+                # not an error before the first measurement; the message names the place
+                knowledge = Knowledge(None, missing=f"There are no measurements yet. {error}")
             self._knowledge = knowledge
             self._checked = time.monotonic()
             self._cached = lru_cache(CACHE_SIZE, typed=True)(partial(_decide, knowledge))

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from threading import Lock
-from typing import TYPE_CHECKING
+from threading import RLock
+from typing import TYPE_CHECKING, Any
 
 from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import Device
@@ -11,7 +11,7 @@ from kernel_selector.kernels.contract import Device
 from .evidence import Evidence
 
 if TYPE_CHECKING:
-    from kernel_selector.db import Database
+    from kernel_selector.db import Database, StoredModel
 
     from .predictor import Predictor
 
@@ -19,63 +19,74 @@ NOTHING = "none"  # the snapshot of a database that is not there
 
 
 class Knowledge:
-    """Measurements and models at one moment; what changes later in the database is not seen.
+    """Measurements and models at one moment.
 
-    Without a database it is empty, and says in `caveats` what to do about it.
+    `complete` reads everything at once, in one transaction, so that all answers rest on the same
+    snapshot; else each operator and kind of device is read when it is first asked about, which may be
+    a moment later than `snapshot`. Without a database it is empty, and `caveats` says what to do.
     """
 
-    def __init__(self, database: Database | None, missing: str = "") -> None:
+    def __init__(self, database: Database | None, *, missing: str = "", complete: bool = False) -> None:
         self._database = database
-        self._lock = Lock()
+        self._lock = RLock()
         self._evidence: dict[tuple[str, str], Evidence] = {}
-        self._predictors: dict[str, Predictor | None] = {}
+        self._models: dict[str, StoredModel | None] = {}
+        self._predictors: dict[str, Predictor] = {}
         self.snapshot = NOTHING
         self.devices: tuple[Device, ...] = ()
         self.caveats: tuple[str, ...] = (missing,) if missing else ()
         if database is not None:
-            self._open(database)
+            with database.read() as connection:
+                self._open(connection, complete)
 
-    def _open(self, database: Database) -> None:
+    def _open(self, connection: Any, complete: bool) -> None:
         from kernel_selector import db
 
-        with database.read() as connection:
-            self.snapshot = db.snapshot(connection)
-            self.devices = tuple(db.records.devices(connection))
+        self.snapshot = db.snapshot(connection)
+        self.devices = tuple(db.records.devices(connection))
         if not self.devices:
             self.caveats = ("The database has no measurements yet: run `selector quickstart`.",)
+        if complete:
+            for operator in registry.operators():
+                self._models[operator] = db.models.latest(connection, operator=operator)
+                for key in {device.key for device in self.devices}:
+                    self._evidence[operator, key] = _read(connection, operator, key)
 
     def evidence(self, operator: str, device_key: str) -> Evidence:
         """The measurements of an operator on a kind of device."""
         key = operator, device_key
         with self._lock:
             if key not in self._evidence:
-                self._evidence[key] = self._load_evidence(operator, device_key)
+                if self._database is None or all(device.key != device_key for device in self.devices):
+                    self._evidence[key] = Evidence((), {})
+                else:
+                    with self._database.read() as connection:
+                        self._evidence[key] = _read(connection, operator, device_key)
             return self._evidence[key]
-
-    def _load_evidence(self, operator: str, device_key: str) -> Evidence:
-        versions = {name: item.version for name, item in registry.implementations(operator).items()}
-        if self._database is None or not self.devices:
-            return Evidence((), versions)
-        from kernel_selector import db
-
-        with self._database.read() as connection:
-            found = db.records.find(connection, operator=operator, device_key=device_key)
-            return Evidence(found, versions)
 
     def predictor(self, operator: str) -> Predictor | None:
         """The latest cost model of an operator, or None. Raises ModelVersionMismatch."""
         with self._lock:
+            stored = self._model(operator)
+            if stored is None:
+                return None
             if operator not in self._predictors:
-                self._predictors[operator] = self._load_predictor(operator)
+                from .predictor import Predictor
+
+                self._predictors[operator] = Predictor(stored, registry.operator(operator))
             return self._predictors[operator]
 
-    def _load_predictor(self, operator: str) -> Predictor | None:
-        if self._database is None:
-            return None
-        from kernel_selector import db
+    def _model(self, operator: str) -> StoredModel | None:
+        if operator not in self._models and self._database is not None:
+            from kernel_selector import db
 
-        from .predictor import Predictor
+            with self._database.read() as connection:
+                self._models[operator] = db.models.latest(connection, operator=operator)
+        return self._models.get(operator)
 
-        with self._database.read() as connection:
-            stored = db.models.latest(connection, operator=operator)
-        return Predictor(stored, registry.operator(operator)) if stored else None
+
+def _read(connection: Any, operator: str, device_key: str) -> Evidence:
+    from kernel_selector import db
+
+    versions = {name: item.version for name, item in registry.implementations(operator).items()}
+    return Evidence(db.records.find(connection, operator=operator, device_key=device_key), versions)

@@ -66,6 +66,7 @@ class Predictor:
         self._manifest = manifest
         self._spec = FeatureSpec(operator, tuple(manifest.get("implementations", ())))
         _check(stored, self._spec)
+        self._environments = [Environment.from_dict(data) for data in manifest["environments"]]
         with np.load(io.BytesIO(stored.arrays), allow_pickle=False) as arrays:
             try:
                 self.time_ms = Regression.from_arrays(arrays, "time")
@@ -147,9 +148,9 @@ class Predictor:
             caveats.append(
                 f"The cost model learned from host {', '.join(self._manifest['hosts'])}, not {device.host}."
             )
-        environments = [Environment.from_dict(data) for data in self._manifest["environments"]]
-        if software is not None and all(item.fingerprint != software.fingerprint for item in environments):
-            words = ", ".join(software.differences(environments[-1]))
+        learned_with = self._environments
+        if software is not None and all(item.fingerprint != software.fingerprint for item in learned_with):
+            words = ", ".join(software.differences(learned_with[-1]))
             caveats.append(f"The cost model learned from measurements with {words}.")
         return caveats
 

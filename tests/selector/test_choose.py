@@ -1,6 +1,8 @@
 """Questions with good arguments: what is chosen, on what evidence, and what the answer says."""
 
 import json
+import subprocess
+import sys
 from dataclasses import replace
 
 import pytest
@@ -255,3 +257,17 @@ def test_status_operators_and_devices(selector_of):
     assert selector.status()["records"] == 1
     assert {item["name"] for item in selector.operators()[0]["implementations"]} >= set(NAMES[:1])
     json.dumps(selector.status())
+
+
+def test_frozen_selectors_rest_on_one_snapshot(selector_of, sqlite_database):
+    frozen = selector_of(frozen=True)
+    with sqlite_database.write() as connection:
+        records.add(connection, records=measured({LSTM.default: 2.0, OTHERS[0]: 1.0}))
+    # asked about for the first time only now, after the database has changed
+    assert frozen.choose(hidden=64, batch=8).source == "default"
+
+
+def test_importing_is_light():
+    script = "import sys, selector; print(sorted({'torch', 'sklearn', 'sqlalchemy'} & set(sys.modules)))"
+    found = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "[]"

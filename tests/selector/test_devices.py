@@ -1,0 +1,57 @@
+"""What the argument `device` may be."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from kernel_selector.kernels.contract import Device, UnknownDevice
+from kernel_selector.kernels.devices import known_devices
+from selector import InvalidRequest
+from selector.devices import resolve
+from tests.selector import replay
+
+pytestmark = pytest.mark.usefixtures("here")
+
+
+@pytest.mark.parametrize("asked", [None, "cpu", torch.device("cpu")])
+def test_this_machine(asked):
+    found = resolve(asked)
+    assert (found.device, found.torch_device) == (replay.HERE, "cpu")
+
+
+def test_measured_rates_are_used_again():
+    stored = replace(replay.HERE, launch_us=9.0)
+    assert resolve("cpu", [stored]).device.launch_us == 9.0
+    other = replace(stored, host="elsewhere")
+    assert resolve("cpu", [other]).device == replay.HERE
+
+
+@pytest.mark.parametrize("asked", ["h200", "H200", "NVIDIA H200", "nvidia-h200"])
+def test_known_device_that_is_elsewhere(asked):
+    found = resolve(asked)
+    assert (found.device, found.torch_device) == (known_devices()["nvidia-h200"], None)
+
+
+def test_measured_device_that_is_elsewhere_brings_its_rates():
+    measured = replace(known_devices()["nvidia-h200"], host="Other", launch_us=3.3)
+    assert resolve("h200", [measured]).device == measured
+
+
+def test_device_in_person():
+    device = Device(name="Unseen", kind="cuda")
+    assert resolve(device).device is device
+    assert resolve(device).torch_device is None
+    assert resolve(replay.HERE).torch_device == "cpu"
+
+
+@pytest.mark.parametrize("asked", ["h2000x", "cuda:99", "cuda", "tpu", ""])
+def test_unknown(asked):
+    with pytest.raises(UnknownDevice, match="cpu"):
+        resolve(asked)
+
+
+@pytest.mark.parametrize("asked", [7, 1.5, True, ["cpu"], {}])
+def test_no_name(asked):
+    with pytest.raises(InvalidRequest, match="expected a name"):
+        resolve(asked)
