@@ -1,14 +1,14 @@
-"""How long one question takes over HTTP: python benchmarks/rest_latency.py [--requests N] [--database FILE].
+"""How long a question takes over HTTP: python -m benchmarks.rest_latency [--requests N] [--database FILE].
 
 Starts the service on a free loopback port, asks over one connection, first the same question again and
-again, then a new one each time, and prints percentiles in milliseconds. `health` is the cost of HTTP
-alone. Client and server share the machine's cores.
+again, then a new one each time. Prints percentiles in milliseconds, and writes them, with what they were
+measured on, to `benchmarks/results/rest_latency.json`. `health` is the cost of HTTP alone. Client and
+server share the machine's cores.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import random
 import socket
@@ -20,6 +20,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import httpx2 as httpx
+
+from benchmarks._result import write_result
 
 FACTORY = ["-m", "uvicorn", "--factory", "kernel_selector.service.app:from_environment", "--no-access-log"]
 
@@ -34,10 +36,13 @@ def main() -> None:
     with serving(given.database) as url, httpx.Client(base_url=url) as client:
         kinds: dict[str, Callable[[], httpx.Response]] = {
             "health": lambda: client.get("/healthz"),
-            "same question": lambda: ask(client, hidden=256, batch=32),
-            "new question": lambda: ask(client, hidden=draw.randint(8, 512), batch=draw.randint(1, 64)),
+            "same_question": lambda: ask(client, hidden=256, batch=32),
+            "new_question": lambda: ask(client, hidden=draw.randint(8, 512), batch=draw.randint(1, 64)),
         }
-        print(json.dumps({name: measure(send, given.requests) for name, send in kinds.items()}, indent=2))
+        figures = {name: measure(send, given.requests) for name, send in kinds.items()}
+    for name, percentiles in figures.items():
+        print(name, percentiles)
+    print(write_result("rest_latency", {"requests": given.requests, "figures": figures}))
 
 
 def ask(client: httpx.Client, **hyperparameters: int) -> httpx.Response:
