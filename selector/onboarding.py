@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from kernel_selector.db import Database
 
 OPERATOR = "lstm"
-PROBLEMS, CHECKS = 72, 12
+PROBLEMS, CHECKS = 96, 12
 PROFILE_SHARE = 0.7  # of the budget; training and the check have the rest
 PROFILE_SEED, CHECK_SEED = 1, 2
 

@@ -194,7 +194,7 @@ class _Run:
     store: Database
     measuring: Session
     budget_s: float | None
-    started: float = field(default_factory=time.monotonic)
+    started: float = field(default_factory=lambda: time.monotonic())
     spent: list[float] = field(default_factory=list)
     statuses: Counter[str] = field(default_factory=Counter)
 

@@ -9,7 +9,16 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from rich.console import RenderableType
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TaskID, TextColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    SpinnerColumn,
+    Task,
+    TaskID,
+    TextColumn,
+)
 from rich.text import Text
 
 from . import output
@@ -33,7 +42,7 @@ class ProgressView:
             TextColumn("{task.description}"),
             BarColumn(bar_width=24),
             MofNCompleteColumn(),
-            TextColumn("{task.fields[left]}"),
+            _Left(),
             console=self.console,
             transient=True,
             disable=not self.console.is_terminal,
@@ -54,19 +63,20 @@ class ProgressView:
 
     def step(self, what: str, index: int, count: int, *, detail: str, left_s: float | None = None) -> None:
         """Step `index` (from 1) of `count` begins: `detail` says with what."""
-        left = f"{output.span(left_s)} left" if left_s is not None else ""
+        until = None if left_s is None else time.monotonic() + left_s
         if self._task is None:
-            self._task = self._bar.add_task(what, total=count, left=left)
-        self._bar.update(self._task, description=what, total=count, completed=index - 1, left=left)
+            self._task = self._bar.add_task(what, total=count, until=until)
+        self._bar.update(self._task, description=what, total=count, completed=index - 1, until=until)
         self._bar.caption = f"  {detail}\n  {self._counted()}"
         if not self.console.is_terminal and time.monotonic() - self._spoke > LINE_EVERY_S:
             self._spoke = time.monotonic()
+            left = f"{output.span(left_s)} left" if left_s is not None else ""
             self.say(", ".join(part for part in (f"{what} {index} of {count}", left, detail) if part))
 
     def busy(self, what: str) -> None:
         """One step of unknown length begins."""
         self.finish()
-        self._task = self._bar.add_task(what, total=None, left="")
+        self._task = self._bar.add_task(what, total=None, until=None)
         if not self.console.is_terminal:
             self.say(f"{what} ...")
 
@@ -96,6 +106,14 @@ class ProgressView:
 
     def _counted(self) -> str:
         return output.counted(self.counts)
+
+
+class _Left(ProgressColumn):
+    """The time left, counting down between the events that correct it."""
+
+    def render(self, task: Task) -> Text:
+        until = task.fields["until"]
+        return Text("" if until is None else f"{output.span(max(0.0, until - time.monotonic()))} left")
 
 
 class _Bar(Progress):

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from .progress import ProgressView
 
-PROBLEMS, CHECKS = 72, 12
+PROBLEMS, CHECKS = 96, 12
 BUSY = 0.7  # load per core above which times are not to be trusted
 
 
@@ -74,7 +74,7 @@ def _show(view: ProgressView, event: Event) -> None:
         view.say(f"[bold]Database[/]  {escape(event.database)}")
         if event.load > BUSY:
             view.say(
-                f"[yellow]This machine is busy[/] ({event.load:.1f} processes per core want to run): measured "
+                f"[yellow]This machine is busy[/] ({event.load:.1f} processes per core): measured "
                 "times will be noisy, and choices no better than they are."
             )
     elif isinstance(event, Learning):
