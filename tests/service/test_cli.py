@@ -1,0 +1,206 @@
+"""The command line: what each command prints, as text and as JSON."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from kernel_selector.service.cli import main
+from kernel_selector.service.cli.application import app
+
+ROOT = Path(__file__).parents[2]
+COMMANDS = sorted(command.callback.__name__ for command in app.registered_commands)
+PROMISED = [
+    "choose",
+    "devices",
+    "doctor",
+    "evaluate",
+    "explain",
+    "operators",
+    "profile",
+    "quickstart",
+    "serve",
+    "train",
+]
+QUESTION = ["lstm", "hidden=256", "batch=32", "--device", "cpu"]
+
+
+def document(capsys: pytest.CaptureFixture[str], *arguments: object) -> dict:
+    """The one JSON document of a command that succeeds."""
+    assert main([*map(str, arguments), "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def test_the_promised_commands_are_there() -> None:
+    assert COMMANDS == PROMISED
+
+
+@pytest.mark.parametrize("command", [*COMMANDS, "database status", "database upgrade"])
+def test_every_command_has_help_with_examples_and_json(
+    command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*command.split(), "--help"]) == 0
+    help_text = capsys.readouterr().out
+    assert "Examples:" in help_text
+    assert f"selector {command}" in help_text.split("Examples:")[1]
+    assert "--json" in help_text
+
+
+def test_help_is_fast_because_nothing_heavy_is_imported() -> None:
+    heavy = "{'torch', 'numpy', 'sklearn', 'sqlalchemy', 'fastapi', 'uvicorn', 'selector'}"
+    code = f"import sys, kernel_selector.service.cli; print(sorted({heavy} & set(sys.modules)))"
+    run = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert run.stdout.strip() == "[]"
+
+
+def test_choose_as_json(capsys: pytest.CaptureFixture[str], database_file: Path) -> None:
+    choice = document(capsys, "choose", *QUESTION, "--memory", "1GiB", "--database", database_file)
+    assert choice["source"] == "exact"
+    assert choice["problem"]["hidden"] == 256
+    assert "seq" in choice["assumed"]
+    assert choice["memory_limit_bytes"] == 2**30
+    assert not choice["operator_assumed"]
+
+
+def test_choose_without_an_operator_means_lstm_and_says_so(
+    capsys: pytest.CaptureFixture[str], database_file: Path
+) -> None:
+    choice = document(capsys, "choose", *QUESTION[1:], "--database", database_file)
+    assert choice["operator_assumed"]
+    assert choice["problem"]["operator"] == "lstm"
+
+
+def test_choose_as_text_names_the_choice_and_the_code_to_build_it(
+    capsys: pytest.CaptureFixture[str], database_file: Path
+) -> None:
+    assert main(["choose", *QUESTION, "--database", str(database_file)]) == 0
+    text = capsys.readouterr().out
+    chosen = document(capsys, "choose", *QUESTION, "--database", database_file)["implementation"]
+    assert chosen in text
+    assert "selector.choose('lstm', hidden=256, batch=32).build()" in text
+
+
+def test_override_and_objective_reach_the_selector(
+    capsys: pytest.CaptureFixture[str], database_file: Path
+) -> None:
+    choice = document(
+        capsys,
+        "choose",
+        *QUESTION,
+        "--override",
+        "unfused",
+        "--objective",
+        "memory",
+        "--database",
+        database_file,
+    )
+    assert (choice["implementation"], choice["source"], choice["objective"]) == (
+        "unfused",
+        "override",
+        "memory",
+    )
+
+
+def test_explain(capsys: pytest.CaptureFixture[str], database_file: Path) -> None:
+    assert main(["explain", *QUESTION, "--database", str(database_file)]) == 0
+    text = capsys.readouterr().out
+    explained = document(capsys, "explain", *QUESTION, "--database", database_file)
+    assert explained["explanation"] == text.rstrip("\n")
+    assert "Because" in text
+
+
+def test_operators_lists_hyperparameters_and_implementations(capsys: pytest.CaptureFixture[str]) -> None:
+    lstm = next(one for one in document(capsys, "operators")["operators"] if one["name"] == "lstm")
+    assert {"hidden", "batch"} <= {spec["name"] for spec in lstm["hyperparameters"]}
+    assert [one["name"] for one in lstm["implementations"] if one["default"]] == ["torch_lstm"]
+    assert main(["operators"]) == 0
+    assert "same as hidden" in capsys.readouterr().out
+
+
+def test_devices_lists_this_machine_and_the_known_ones(capsys: pytest.CaptureFixture[str]) -> None:
+    found = document(capsys, "devices")
+    assert "cpu" in {device["torch_device"] for device in found["here"]}
+    assert "nvidia-h200" in {device["key"] for device in found["known"]}
+    assert main(["devices"]) == 0
+    assert "nvidia-h200" in capsys.readouterr().out
+
+
+def test_database_status_and_upgrade(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    path = tmp_path / "new.sqlite"
+    assert document(capsys, "database", "upgrade", "--database", path)["location"] == str(path)
+    status = document(capsys, "database", "status", "--database", path)
+    assert (status["records"], status["models"]) == (0, [])
+
+
+def test_database_status_counts_records(capsys: pytest.CaptureFixture[str], database_file: Path) -> None:
+    status = document(capsys, "database", "status", "--database", database_file)
+    assert status["counts"][0]["count"] == status["records"] > 0
+    assert main(["database", "status", "--database", str(database_file)]) == 0
+    assert "lstm" in capsys.readouterr().out
+
+
+def test_doctor_is_content_with_a_good_database(
+    capsys: pytest.CaptureFixture[str], database_file: Path
+) -> None:
+    found = {one["name"]: one for one in document(capsys, "doctor", "--database", database_file)["findings"]}
+    assert {"python", "torch", "device", "database", "model", "packages"} <= set(found)
+    assert found["model"]["advice"] == "Run: selector quickstart"
+
+
+def test_doctor_reports_what_is_broken_and_exits_with_1(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    path = tmp_path / "corrupt.sqlite"
+    path.write_text("no database")
+    assert main(["doctor", "--database", str(path), "--json"]) == 1
+    findings = json.loads(capsys.readouterr().out)
+    assert not findings["healthy"]
+    assert [one["name"] for one in findings["findings"] if one["status"] == "broken"] == ["database"]
+
+
+def test_profile_train_and_evaluate(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    database = ["--database", str(tmp_path / "new.sqlite")]
+    grid = ["lstm", "hidden=4,6,9,12", "batch=1,2,3", "seq=2", "mode=inference", "--device", "cpu"]
+    assert document(capsys, "profile", *grid, *database)["measured"] == 12
+    assert document(capsys, "profile", *grid, *database)["skipped"] == 12
+    assert document(capsys, "train", *database)["problems"] == 12
+    assert document(capsys, "evaluate", *database)["comparisons"]
+    assert main(["train", *database]) == 0
+    assert "Held out" in capsys.readouterr().out
+
+
+def test_results_go_to_stdout_and_progress_to_stderr(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    arguments = ["lstm", "hidden=4", "batch=1", "seq=2", "mode=inference", "--device", "cpu", "--json"]
+    assert main(["profile", *arguments, "--database", str(tmp_path / "new.sqlite")]) == 0
+    captured = capsys.readouterr()
+    json.loads(captured.out)
+    assert "1 problems" in captured.err
+
+
+def test_a_reader_that_leaves_early_is_no_error() -> None:
+    command = f"{sys.executable} -m kernel_selector.service.cli operators | head -1; echo ${{PIPESTATUS[0]}}"
+    run = subprocess.run(["bash", "-c", command], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert "Traceback" not in run.stderr
+    assert "Error" not in run.stderr
+
+
+@pytest.mark.parametrize(("text", "seconds"), [("90", 90), ("90s", 90), ("4m", 240), ("1.5h", 5400)])
+def test_time_spans(text: str, seconds: float) -> None:
+    from kernel_selector.service.cli import words
+
+    assert words.seconds(text) == seconds
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(None, "-:--"), (7.4, "0:07"), (185, "3:05"), (3720, "1:02:00")]
+)
+def test_time_spans_are_written_as_clocks(seconds: float | None, text: str) -> None:
+    from kernel_selector.service.cli import output
+
+    assert output.span(seconds) == text

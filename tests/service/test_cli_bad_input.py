@@ -1,0 +1,172 @@
+"""Bad input on the command line: one clear line on stderr, the right exit code, never a traceback."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from kernel_selector.service.cli import main
+
+GOOD = ["hidden=256", "batch=32", "--device", "cpu"]
+
+BAD = [  # arguments, what the message must name
+    (["choose", "lstmm", *GOOD], "'lstmm'. Did you mean 'lstm'?"),
+    (["choose", "lstm", "hiden=256", "batch=32"], "'hiden'"),
+    (["choose", "hidden=0", "batch=32"], "hidden='0': expected a whole number from 1 to 65536"),
+    (["choose", "hidden=-1", "batch=32"], "hidden='-1'"),
+    (["choose", "hidden=1.5", "batch=32"], "hidden='1.5'"),
+    (["choose", "hidden=True", "batch=32"], "hidden='True'"),
+    (["choose", "hidden=1000000000000", "batch=32"], "1000000000000"),
+    (["choose", "hidden=many", "batch=32"], "hidden='many'"),
+    (["choose", "hidden=256"], "needs batch"),
+    (["choose", *GOOD, "dtype=float33"], "dtype='float33'"),
+    (["choose", *GOOD, "mode=sleeping"], "mode='sleeping'"),
+    (["choose", *GOOD, "hidden_size=512"], "give one of them"),
+    (["choose", *GOOD, "hidden=512"], "hidden is given twice"),
+    (["choose", "hidden=256", "batch=32", "--device", "h2000"], "'h2000'"),
+    (["choose", *GOOD, "--memory", "much"], "memory='much'"),
+    (["choose", *GOOD, "--memory", "0"], "memory='0'"),
+    (["choose", *GOOD, "--memory=-1"], "memory='-1'"),
+    (["choose", *GOOD, "--memory", "1000"], "Nothing fits into memory=1000 bytes"),
+    (["choose", *GOOD, "--objective", "beauty"], "objective='beauty'"),
+    (["choose", *GOOD, "--override", "magic"], "'magic'"),
+    (["choose", "lstm", "hidden"], "'hidden' after the operator 'lstm'"),
+    (["choose", "lstm", "=5"], "'=5'"),
+    (["choose"], "Missing argument"),
+    (["choose", *GOOD, "--colour"], "--colour"),
+    (["bogus"], "No such command 'bogus'"),
+    (["explain", "hidden=0", "batch=32"], "hidden='0'"),
+    (["profile", "lstmm", "hidden=8"], "'lstmm'"),
+    (["profile", "lstm", "hidden=8,x", "batch=1"], "hidden='x'"),
+    (["profile", "lstm", *GOOD, "--budget", "soon"], "'soon': expected a time"),
+    (["profile", "lstm", *GOOD, "--policy", "hasty"], "'hasty'"),
+    (["profile", "lstm", "hidden=8", "batch=1", "--device", "cuda:99"], "cuda:99"),
+    (["profile", "lstm", "--count", "0"], "--count"),
+    (["quickstart", "--budget", "0"], "'0': expected a time above zero"),
+    (["quickstart", "--device", "tpu"], "tpu"),
+    (["train", "lstmm"], "'lstmm'"),
+    (["evaluate", "lstmm"], "'lstmm'"),
+    (["serve", "--port", "99999"], "--port"),
+]
+
+
+def line_of(capsys: pytest.CaptureFixture[str]) -> str:
+    """The only line of an error; nothing may be on stdout."""
+    captured = capsys.readouterr()
+    assert "Traceback" not in captured.err
+    assert captured.out == ""
+    return captured.err.strip().splitlines()[-1]
+
+
+@pytest.fixture
+def database(database_file: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("SELECTOR_DATABASE_URL", str(database_file))
+    return database_file
+
+
+@pytest.mark.usefixtures("database")
+@pytest.mark.parametrize(("arguments", "named"), BAD, ids=lambda value: " ".join(value) if value else "")
+def test_bad_input_is_one_line_that_names_it_and_exit_code_2(
+    arguments: list[str], named: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(arguments) == 2
+    line = line_of(capsys)
+    assert line.startswith("error: ")
+    assert named in line
+
+
+@pytest.mark.usefixtures("database")
+@pytest.mark.parametrize(("arguments", "named"), BAD[:3])
+def test_with_json_the_error_is_json_on_stderr(
+    arguments: list[str], named: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*arguments, "--json"]) == 2
+    error = json.loads(line_of(capsys))["error"]
+    assert named in error["message"]
+    assert error["type"].startswith(("Unknown", "Invalid"))
+
+
+def corrupt(path: Path) -> None:
+    path.write_bytes(b"SQLite format 3\0" + b"\xff" * 4096)
+
+
+def foreign(path: Path) -> None:
+    path.write_text("dear diary")
+
+
+def other_revision(path: Path) -> None:
+    main(["database", "upgrade", "--database", str(path)])
+    connection = sqlite3.connect(path)
+    connection.execute("UPDATE alembic_version SET version_num = 'tomorrow'")
+    connection.commit()
+    connection.close()
+
+
+BROKEN = [("DatabaseMissing", lambda _: None)]
+BROKEN += [("DatabaseCorrupt", corrupt), ("DatabaseCorrupt", foreign), ("DatabaseRevision", other_revision)]
+
+
+@pytest.mark.parametrize(("kind", "breakage"), BROKEN)
+@pytest.mark.parametrize("command", [["choose", *GOOD], ["train"], ["evaluate"], ["database", "status"]])
+def test_an_unusable_database_is_one_line_and_exit_code_1(
+    kind: str, breakage, command: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "some.sqlite"
+    breakage(path)
+    capsys.readouterr()
+    assert main([*command, "--database", str(path), "--json"]) == 1
+    error = json.loads(line_of(capsys))["error"]
+    assert error["type"] == kind
+    assert str(path) in error["message"]
+
+
+def test_an_empty_database_gives_the_default_but_nothing_to_train_on(
+    empty_database: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    where = ["--database", str(empty_database)]
+    assert main(["choose", *GOOD, *where, "--json"]) == 0
+    choice = json.loads(capsys.readouterr().out)
+    assert (choice["implementation"], choice["source"]) == ("torch_lstm", "default")
+    assert main(["train", *where]) == 1
+    assert "lstm" in line_of(capsys)
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everything")
+def test_a_read_only_database_cannot_be_profiled_into(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "some.sqlite"
+    main(["database", "upgrade", "--database", str(path)])
+    path.chmod(0o444)
+    tmp_path.chmod(0o555)
+    capsys.readouterr()
+    assert main(["profile", "lstm", *GOOD, "--database", str(path)]) == 1
+    assert str(path) in line_of(capsys)
+
+
+def test_a_busy_port_is_one_line(database: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        assert main(["serve", "--port", str(port), "--database", str(database)]) == 2
+    assert f"cannot listen on 127.0.0.1 port {port}" in line_of(capsys)
+
+
+def test_an_unexpected_error_has_no_traceback_unless_asked(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from kernel_selector.kernels import registry
+
+    def broken() -> None:
+        raise RuntimeError("out of order")
+
+    monkeypatch.setattr(registry, "operators", broken)
+    assert main(["operators"]) == 1
+    assert "unexpected RuntimeError: out of order" in line_of(capsys)
+    monkeypatch.setenv("SELECTOR_DEBUG", "1")
+    assert main(["operators"]) == 1
+    assert "Traceback" in capsys.readouterr().err
