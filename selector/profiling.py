@@ -117,17 +117,22 @@ def profile_with(
 
 @contextmanager
 def opened(database: Database | str | Path | None, *, create: bool = False) -> Iterator[Database]:
-    """The database itself when it is open already, else one that is opened here and closed at the end."""
+    """The database itself when it is open already, else one that is opened here and closed at the end.
+
+    `create` makes it when it is missing, and refuses at once one that cannot be written: better than
+    after the first measurement.
+    """
     from kernel_selector.db import Database
 
-    if isinstance(database, Database):
-        yield database
-        return
-    store = Database.open(None if database is None else str(database), create=create)
+    store = database if isinstance(database, Database) else Database.open(database, create=create)
     try:
+        if create:
+            with store.write():
+                pass
         yield store
     finally:
-        store.close()
+        if store is not database:
+            store.close()
 
 
 @contextmanager

@@ -6,6 +6,8 @@ import json
 import os
 import socket
 import sqlite3
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -136,17 +138,39 @@ def test_an_empty_database_gives_the_default_but_nothing_to_train_on(
     assert "lstm" in line_of(capsys)
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everything")
-def test_a_read_only_database_cannot_be_profiled_into(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.fixture
+def as_ordinary_user() -> Iterator[None]:
+    """Root may write what is read-only, so the test takes an ordinary account for its duration."""
+    root = os.geteuid() == 0
+    if root:
+        os.seteuid(65534)
+    yield
+    if root:
+        os.seteuid(0)
+
+
+@pytest.fixture
+def read_only(database_file: Path) -> Iterator[Path]:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "some.sqlite"
+        path.write_bytes(database_file.read_bytes())
+        path.chmod(0o444)
+        os.chmod(folder, 0o555)
+        main(["choose", *GOOD, "--database", str(path), "--json"])  # imports what is needed, as root
+        yield path
+        os.chmod(folder, 0o755)
+
+
+@pytest.mark.usefixtures("read_only", "as_ordinary_user")
+@pytest.mark.parametrize("command", [["profile", "lstm", "hidden=8", "batch=1"], ["quickstart"]])
+def test_a_read_only_database_is_refused_before_anything_is_measured(
+    command: list[str], read_only: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path = tmp_path / "some.sqlite"
-    main(["database", "upgrade", "--database", str(path)])
-    path.chmod(0o444)
-    tmp_path.chmod(0o555)
     capsys.readouterr()
-    assert main(["profile", "lstm", *GOOD, "--database", str(path)]) == 1
-    assert str(path) in line_of(capsys)
+    assert main([*command, "--device", "cpu", "--database", str(read_only), "--json"]) == 1
+    error = json.loads(line_of(capsys))["error"]
+    assert error["type"] == "DatabaseReadOnly"
+    assert str(read_only) in error["message"]
 
 
 def test_a_busy_port_is_one_line(database: Path, capsys: pytest.CaptureFixture[str]) -> None:
