@@ -1,0 +1,129 @@
+import time
+
+import pytest
+import torch
+
+from kernel_selector.kernels import registry
+from kernel_selector.kernels.contract import (
+    MeasurementFailed,
+    Record,
+    Status,
+    UnknownDevice,
+    UnknownImplementation,
+)
+from kernel_selector.kernels.measure import QUICK, Session, current_environment, default_torch_device, probe
+from kernel_selector.kernels.measure import child as child_module
+
+
+@pytest.fixture(scope="module")
+def session():
+    with Session("cpu") as session:
+        yield session
+
+
+def problem(**hyperparameters):
+    return registry.operator("lstm").problem({"hidden": 8, "batch": 2, "seq": 3, **hyperparameters})
+
+
+def test_every_implementation_gives_a_good_record(session):
+    records = {record.implementation: record for record in session.measure(problem())}
+    assert records.keys() == registry.implementations("lstm").keys()
+    for name, record in records.items():
+        assert record.status is Status.OK, record.reason
+        assert record.gate.passed
+        assert record.implementation_version == registry.implementation("lstm", name).version
+        assert record.device == session.device
+        assert record.environment == session.environment
+        assert record.policy == QUICK.name
+        assert record.forward.p50_ms < record.forward_backward.p50_ms
+        assert record.graph_forward is None
+        assert len(record.forward.raw_ms) == record.forward.samples >= QUICK.min_samples
+        assert record.memory.peak_bytes >= record.memory.held_bytes > 0
+        assert Record.from_json(record.to_json()) == record
+
+
+def test_inference_has_no_backward(session):
+    (record,) = session.measure(problem(mode="inference"), ["torch_lstm"])
+    assert record.status is Status.OK
+    assert record.forward_backward is None
+    assert record.total is record.forward
+
+
+def test_the_child_is_kept_between_problems(session):
+    list(session.measure(problem(), ["torch_lstm"]))
+    kept = session._child
+    list(session.measure(problem(seq=4), ["torch_lstm"]))
+    assert session._child is kept
+
+
+def test_a_caller_that_stops_halfway_ends_the_child(session):
+    records = session.measure(problem())
+    next(records)
+    records.close()
+    assert session._child is None
+    (record,) = session.measure(problem(), ["torch_lstm"])
+    assert record.status is Status.OK
+
+
+def test_names_are_checked_at_once(session):
+    with pytest.raises(UnknownImplementation, match="torch_lstm"):
+        session.measure(problem(), ["torch_lstn"])
+
+
+def test_a_problem_larger_than_the_machine_is_out_of_memory(session):
+    records = list(session.measure(problem(hidden=65536), ["torch_lstm", "unfused"]))
+    assert [record.status for record in records] == [Status.OUT_OF_MEMORY] * 2
+    assert "computing the reference" in records[0].reason
+
+
+@pytest.mark.parametrize("name", ["cuda:99", "gpu", "", "h200"])
+def test_an_unknown_device_lists_what_is_here(name):
+    with pytest.raises(UnknownDevice, match=r"Measuring needs one of: cpu"):
+        Session(name)
+
+
+def test_a_child_that_cannot_start_says_why(monkeypatch):
+    monkeypatch.setattr(child_module, "BOOT", "import sys; sys.exit('no luck today')")
+    with Session("cpu") as session, pytest.raises(MeasurementFailed, match="no luck today"):
+        list(session.measure(problem()))
+
+
+def test_probe_of_the_cpu():
+    start = time.perf_counter()
+    device = probe("cpu")
+    again = probe("cpu")
+    assert again is device
+    assert time.perf_counter() - start < 30
+    assert device.kind == "cpu"
+    assert device.name in device.host
+    assert device.multiprocessors == torch.get_num_threads()
+    assert device.memory_bytes > 2**28
+    assert 1e8 < device.copy_bytes_per_s < 1e13
+    assert device.matmul_flops_per_s.keys() == {"float32", "bfloat16", "float16"}
+    assert 1e7 < device.matmul_flops_per_s["float32"] < 1e15
+    assert 0.05 < device.launch_us < 1e4
+    assert device.barrier_us is None
+
+
+def test_the_cpu_environment_does_not_depend_on_a_gpu():
+    environment = current_environment("cpu")
+    assert environment.torch == torch.__version__
+    assert environment.threads == torch.get_num_threads()
+    assert environment.driver is environment.cuda is environment.cudnn is environment.triton is None
+
+
+def test_the_default_device_exists():
+    assert default_torch_device() == ("cuda:0" if torch.cuda.is_available() else "cpu")
+    assert current_environment() == current_environment(default_torch_device())
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")
+def test_a_gpu_has_graph_times_too():
+    with Session("cuda:0") as session:
+        (record,) = session.measure(problem(hidden=64, batch=8), ["torch_lstm"])
+    assert record.status is Status.OK, record.reason
+    assert 0 < record.graph_forward.p50_ms < record.forward.p50_ms * 2
+    assert record.graph_forward_backward.samples >= QUICK.min_samples
+    assert record.device.compute_capability >= (7, 0)
+    assert record.environment.driver

@@ -1,0 +1,122 @@
+import gc
+import time
+from dataclasses import replace
+
+import pytest
+
+from kernel_selector.kernels.measure import QUICK, THOROUGH, UnknownPolicy, policy
+from kernel_selector.kernels.measure.clock import HostClock
+from kernel_selector.kernels.measure.timing import Contestant, interleave, timing
+
+
+class ScriptedClock:
+    """Says how long each run took, from the run itself; keeps who ran when."""
+
+    def __init__(self):
+        self.calls = []
+
+    def burst(self, run, first, count):
+        self.calls.append((run, count))
+        return [(run(index, None),) for index in range(first, first + count)]
+
+
+def steady(milliseconds):
+    return lambda _index, _mark: milliseconds
+
+
+def compete(*contestants, policy=QUICK, clock=None, before=lambda _name: None):
+    interleave(contestants, clock or ScriptedClock(), policy, seed=0, before=before)
+
+
+def test_percentiles():
+    result = timing([5.0, 1.0, 3.0, 2.0, 4.0])
+    assert (result.p20_ms, result.p50_ms, result.p80_ms) == pytest.approx((1.8, 3.0, 4.2))
+    assert result.raw_ms == (5.0, 1.0, 3.0, 2.0, 4.0)
+    assert timing([7.0]).p20_ms == timing([7.0]).p80_ms == 7.0
+    assert timing([0.0]).p50_ms > 0
+
+
+def test_a_steady_candidate_stops_early():
+    contestant = Contestant("a", steady(0.5))
+    compete(contestant)
+    assert 4 * QUICK.min_samples <= len(contestant.laps) < QUICK.max_samples
+
+
+def test_a_noisy_candidate_goes_on_until_its_samples_are_spent():
+    contestant = Contestant("a", lambda index, _mark: 0.1 if index % 2 else 0.5)
+    compete(contestant)
+    assert len(contestant.laps) == QUICK.max_samples
+
+
+def test_a_slow_candidate_stops_when_its_budget_is_spent():
+    def slow(_index, _mark):
+        time.sleep(0.03)
+        return 30.0
+
+    contestant = Contestant("a", slow)
+    compete(contestant)
+    assert QUICK.min_samples <= len(contestant.laps) <= 4
+
+
+def test_rounds_are_interleaved():
+    # noisy, so that none stops before the last round
+    contestants = [Contestant(name, lambda index, _mark: 1.0 + index % 3) for name in "abc"]
+    names = []
+    compete(*contestants, before=names.append)
+    rounds = [names[at : at + 3] for at in range(0, len(names), 3)]
+    assert all(sorted(one) == ["a", "b", "c"] for one in rounds[:5])
+    assert len({tuple(one) for one in rounds}) > 1
+
+
+def test_one_that_raises_does_not_stop_the_others():
+    def broken(_index, _mark):
+        raise SystemExit(3)
+
+    good, bad = Contestant("good", steady(1.0)), Contestant("bad", broken)
+    compete(bad, good)
+    assert isinstance(bad.failure, SystemExit)
+    assert good.failure is None
+    assert good.laps
+
+
+def test_garbage_is_not_collected_in_between():
+    seen = []
+
+    def run(_index, _mark):
+        seen.append(gc.isenabled())
+        return 1.0
+
+    compete(Contestant("a", run))
+    assert not any(seen)
+    assert gc.isenabled()
+
+
+def test_the_host_clock_gives_laps_in_milliseconds():
+    def run(_index, mark):
+        time.sleep(0.002)
+        mark()
+        time.sleep(0.003)
+
+    laps = HostClock().burst(run, 0, 2)
+    assert len(laps) == 2
+    for forward, total in laps:
+        assert 2.0 <= forward <= total - 3.0
+
+
+def test_input_sets_rotate():
+    indices = []
+    HostClock().burst(lambda index, _mark: indices.append(index), 5, 3)
+    assert indices == [5, 6, 7]
+
+
+def test_the_harness_costs_less_than_two_microseconds_a_run():
+    contestant = Contestant("a", lambda _index, mark: mark())
+    compete(contestant, policy=replace(QUICK, max_samples=400, relative_spread=0.0), clock=HostClock())
+    assert timing([laps[-1] for laps in contestant.laps]).p50_ms < 0.002
+
+
+def test_policies_by_name():
+    assert policy("quick") is QUICK
+    assert policy("thorough") is THOROUGH
+    with pytest.raises(UnknownPolicy, match="Did you mean 'quick'"):
+        policy("quik")
