@@ -76,10 +76,10 @@ def _block(comparison: Comparison) -> list[str]:
     count = max(quality.problems for quality in comparison.selectors.values())
     lines = [
         f"Held out: {comparison.held_out} ({count} problems). Slowdown against the best implementation:",
-        f"  {'':24}{'gmean':>8}{'p90':>8}{'p99':>8}{'worst':>8}{'within 5%':>11}{'best hit':>10}",
+        f"  {'':24}{'gmean':>9}{'p90':>9}{'p99':>9}{'worst':>9}{'within 5%':>11}{'best hit':>10}",
     ]
     return lines + [
-        f"  {name:24}{item.gmean:8.3f}{item.p90:8.3f}{item.p99:8.3f}{item.worst:8.3f}"
+        f"  {name:24}{item.gmean:9.3f}{item.p90:9.3f}{item.p99:9.3f}{item.worst:9.3f}"
         f"{item.within_5_percent:11.1%}{item.top_1:10.1%}"
         for name, item in comparison.selectors.items()
     ]

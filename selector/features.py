@@ -27,7 +27,12 @@ DERIVED = ("flops_per_byte", "flops_per_launch", "bytes_per_launch", "bytes_per_
 DEVICE = ("cuda", "copy_bytes_per_s", "matmul_flops_per_s", "launch_us", "multiprocessors", "memory_bytes")
 ROOFLINE = ("operations_s", "transfer_s", "launch_s", "sum_s", "launch_share")
 TIME_TERMS = ("term_operations_s", "term_transfer_s", "term_launch_s")
-MEMORY_TERMS = ("term_saved_bytes", "term_moved_bytes")
+MEMORY_PARTS = ("weights", "activations", "step", "constant")
+MEMORY_TERMS = (
+    "term_saved_bytes",
+    *(f"term_{part}_{mode}_bytes" for mode in ("training", "inference") for part in MEMORY_PARTS),
+)
+ROWS_OF = ("batch", "seq")  # dimensions over which the same weights are used again
 
 
 @dataclass(frozen=True)
@@ -77,8 +82,7 @@ class FeatureSpec:
                     *tail,
                     *_roofline(seconds),
                     *seconds,
-                    work.saved_bytes,
-                    work.moved_bytes,
+                    *_memory(work, problem),
                     *(float(name == known) for known in self.implementations),
                 ]
             )
@@ -108,6 +112,24 @@ class FeatureSpec:
             _log2(device.multiprocessors),
             _log2(device.memory_bytes),
         ]
+
+
+def _memory(work: Work, problem: Problem) -> list[float]:
+    """The columns MEMORY_TERMS: what is saved, and in each mode the parts that the counts allow to tell.
+
+    Operations per row of the batch and step give the weights (two for each), the other moved bytes are
+    activations. The parts hold a constant factor, for passes, that the fitted weights absorb; they are
+    kept apart by mode because gradients are allocated in training alone.
+    """
+    values = problem.as_dict
+    rows = math.prod(int(values[name]) for name in ROWS_OF if name in values)
+    element_bytes = int("".join(filter(str.isdigit, problem["dtype"]))) / 8
+    moved = max(work.moved_bytes - 2 * work.saved_bytes, 0.0)
+    weights = min(work.flops / rows / 2 * element_bytes, moved)
+    parts = [weights, moved - weights, (moved - weights) / int(values.get("seq", 1)), 1.0]
+    nothing = [0.0] * len(parts)
+    training = problem["mode"] == "training"
+    return [work.saved_bytes, *(parts if training else nothing), *(nothing if training else parts)]
 
 
 def alignment(value: int, most: int = 7) -> int:
