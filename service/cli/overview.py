@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from rich.markup import escape
+from rich.table import Table
 
 from . import output
 from .options import JsonOption
@@ -66,9 +67,7 @@ def devices(as_json: JsonOption = False) -> None:
     if as_json:
         output.print_json({"here": here, "known": known})
         return
-    console = output.out()
-    console.print(_devices("this machine", here))
-    console.print(_devices("known by name", known))
+    output.out().print("", _here(here), "", _known(known), sep="\n")
 
 
 def _implementations(operator: str) -> list[dict[str, Any]]:
@@ -86,21 +85,40 @@ def _default(value: object) -> str:
     return f"same as {value[1:]}" if isinstance(value, str) and value.startswith("=") else str(value)
 
 
-def _devices(title: str, found: list[dict[str, Any]]) -> Any:
+def _here(found: list[dict[str, Any]]) -> Table:
+    """This machine's devices with their measured rates."""
     from selector.units import format_bytes
 
     numbers = ("units", "memory", "copy", "matmul", "launch")
-    table = output.table("name", "kind", *numbers, title=title, numbers=numbers)
+    table = output.table("this machine", "name", *numbers, numbers=numbers)
     for device in found:
         rates = device["matmul_flops_per_s"]
         copy, launch = device["copy_bytes_per_s"], device["launch_us"]
         table.add_row(
-            device["key"] if title != "this machine" else f"{device['torch_device']}: {device['name']}",
-            device["kind"],
+            device["torch_device"],
+            device["name"],
             str(device["multiprocessors"] or "-"),
             format_bytes(device["memory_bytes"]),
             f"{format_bytes(copy)}/s" if copy else "-",
-            f"{max(rates.values()) / 1e12:.3g} TFLOP/s" if rates else "-",
+            f"{rates['float32'] / 1e9:.3g} GFLOP/s" if "float32" in rates else "-",
             f"{launch:.1f} us" if launch else "-",
+        )
+    return table
+
+
+def _known(found: list[dict[str, Any]]) -> Table:
+    """What may be asked about without being here."""
+    from selector.units import format_bytes
+
+    numbers = ("capability", "units", "memory", "L2 cache")
+    table = output.table("known by name", *numbers, numbers=numbers)
+    for device in found:
+        capability = device["compute_capability"]
+        table.add_row(
+            device["key"],
+            ".".join(map(str, capability)) if capability else "-",
+            str(device["multiprocessors"] or "-"),
+            format_bytes(device["memory_bytes"]),
+            format_bytes(device["l2_bytes"]),
         )
     return table
