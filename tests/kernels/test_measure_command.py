@@ -17,7 +17,8 @@ BLOCK = """
 import sys
 import torch
 
-NEEDED = {"torch", "kernels", "sympy", "mpmath", "networkx", "jinja2", "fsspec", "filelock"}  # by torch itself
+# torch itself needs the others
+NEEDED = {"torch", "kernels", "sympy", "mpmath", "networkx", "jinja2", "fsspec", "filelock"}
 
 class Block:
     def find_spec(self, name, path=None, target=None):
