@@ -40,14 +40,15 @@ def measure(number: int) -> dict[str, Any]:
         with Database.open(path, create=True) as database:
             with database.write() as connection:
                 records.add(connection, records=replay.sweep(random_problems(number // each)))
-            start = time.perf_counter()
+            start, cpu_start = time.perf_counter(), time.process_time()
             report = train(database=database)
-            seconds = time.perf_counter() - start
+            seconds, cpu_s = time.perf_counter() - start, time.process_time() - cpu_start
     shapes = report.evaluation.comparisons[0].selectors
     return {
         "records": report.records,
         "problems": report.problems,
         "train_s": round(seconds, 2),
+        "train_cpu_s": round(cpu_s, 2),  # what it would take on an idle machine: training is single-threaded
         "model_bytes": report.size_bytes,
         "median_time_error": round(report.evaluation.time_error, 4),
         "slowdown_gmean": {name: round(found.gmean, 4) for name, found in shapes.items()},

@@ -39,7 +39,9 @@ def time_model(dataset: Dataset, rows: int | None = None) -> CostModel:
 
 def memory_model(dataset: Dataset, rows: int | None = None) -> CostModel:
     """An unfitted model of the peak bytes."""
-    return _model(dataset, MEMORY_TERMS, len(dataset.rows) if rows is None else rows)
+    model = _model(dataset, MEMORY_TERMS, len(dataset.rows) if rows is None else rows)
+    model.max_iter = 100  # the first stage is nearly exact for memory: more trees change nothing but the time
+    return model
 
 
 def _model(dataset: Dataset, terms: tuple[str, ...], rows: int) -> CostModel:
