@@ -32,12 +32,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class CheckStarted:
-    """Choice `index` (from 1) of `count` is made; its candidates are measured unless `stored` already."""
+    """Choice `index` (from 1) of `count` is made; then its candidates are measured, as far as needed."""
 
     index: int
     count: int
     problem: Problem
-    stored: bool
     left_s: float | None
 
 
@@ -46,6 +45,7 @@ class Checked:
     """One choice against the measurement of every candidate. Times are medians in milliseconds.
 
     `measured_ms` is None when the chosen implementation failed, `default_ms` when the framework's did.
+    `stored`: an earlier run had measured the problem, and the choice was made without those records.
     """
 
     problem: Problem
@@ -84,27 +84,25 @@ def check(
     """
     todo = missing(store, measuring, problems)
     spent: list[float] = []
-    with _blind_selector(store, problems) as selector:
+    with _blind_selector(store, problems) as (selector, seen):
         for index, problem in enumerate(problems, start=1):
             before = time.monotonic()
             pace = sum(spent) / len(spent) if spent else None
-            stored = problem not in todo
-            if not stored and before + (pace or 0.0) > deadline:
+            if problem in todo and before + (pace or 0.0) > deadline:
                 continue
             yield CheckStarted(
                 index=index,
                 count=len(problems),
                 problem=problem,
-                stored=stored,
                 left_s=pace * (len(problems) - index + 1) if pace is not None else None,
             )
             hyperparameters: dict[str, Any] = dict(problem.as_dict)
             choice = selector.choose(problem.operator, device=measuring.device, **hyperparameters)
-            if not stored:
+            if problem in todo:
                 for _ in measure_into(store, measuring, problem, todo[problem]):
                     pass
                 spent.append(time.monotonic() - before)
-            row = _compare(choice, _records(store, measuring, problem), stored=stored)
+            row = _compare(choice, _records(store, measuring, problem), stored=problem.key in seen)
             if row is not None:
                 yield row
 
@@ -116,8 +114,8 @@ def geometric_mean(values: Sequence[float | None]) -> float | None:
 
 
 @contextmanager
-def _blind_selector(store: Database, problems: Sequence[Problem]) -> Iterator[Selector]:
-    """A frozen selector that has seen no record of these problems."""
+def _blind_selector(store: Database, problems: Sequence[Problem]) -> Iterator[tuple[Selector, set[str]]]:
+    """A frozen selector that has seen no record of these problems, and the keys of those with records."""
     from kernel_selector.db import models, records
 
     from .engine import Selector
@@ -128,19 +126,21 @@ def _blind_selector(store: Database, problems: Sequence[Problem]) -> Iterator[Se
     with store.read() as connection:
         everything = list(records.find(connection, operator=operator))
         model = models.latest(connection, operator=operator)
-    seen = [record.measured_at for record in everything if record.problem.key in keys]
+    known = [record for record in everything if record.problem.key in keys]
+    seen = {record.problem.key for record in known}
     if not seen:
-        yield Selector(store, frozen=True)
+        yield Selector(store, frozen=True), seen
         return
+    first = min(record.measured_at for record in known)
     with TemporaryDirectory() as folder, opened(Path(folder) / "blind.sqlite", create=True) as copy:
-        unbiased = model is not None and model.created_at <= min(seen)
+        unbiased = model is not None and model.created_at <= first
         with copy.write() as connection:
             records.add(connection, records=[one for one in everything if one.problem.key not in keys])
             if model is not None and unbiased:
                 models.add(connection, model=model)
         if not unbiased:
             train(operator, copy)
-        yield Selector(copy, frozen=True)
+        yield Selector(copy, frozen=True), seen
 
 
 def _records(store: Database, measuring: Session, problem: Problem) -> list[Record]:

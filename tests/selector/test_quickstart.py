@@ -12,6 +12,7 @@ from selector import blind_check, onboarding, problem_sets, profiling, quickstar
 from selector.blind_check import Checked, CheckStarted, geometric_mean
 from selector.onboarding import Learned, Learning, QuickstartFinished
 from selector.profiling import ProfilingFinished
+from tests.selector import replay
 from tests.selector.replay_session import ReplaySession
 
 TINY = problem_sets.Space(
@@ -123,7 +124,9 @@ def test_without_time_for_the_check_it_says_what_is_left_out(sqlite_database: Da
 
 
 def test_profiled_and_checked_problems_are_apart() -> None:
-    profiled = problem_sets.random_problems("lstm", "cpu", count=onboarding.PROBLEMS, seed=onboarding.PROFILE_SEED)
+    profiled = problem_sets.random_problems(
+        "lstm", "cpu", count=onboarding.PROBLEMS, seed=onboarding.PROFILE_SEED
+    )
     keys = frozenset(problem.key for problem in profiled)
     checked = problem_sets.random_problems("lstm", "cpu", count=12, seed=onboarding.CHECK_SEED, exclude=keys)
     assert len(checked) == 12
@@ -155,3 +158,17 @@ def test_for_real_on_the_cpu(sqlite_database: Database, monkeypatch: pytest.Monk
     assert len(finished.checks) == 2
     with sqlite_database.read() as connection:
         assert records.total(connection) >= 13
+
+
+def test_a_check_that_was_cut_short_is_still_blind(
+    sqlite_database: Database, replayed: ReplaySession
+) -> None:
+    first, _ = run(sqlite_database)
+    other = replay.record(first.checks[0].problem, "hoisted", time_ms=1e-6)
+    with sqlite_database.write() as connection:
+        records.add(connection, records=[replace(other, implementation_version="of another day")])
+    replayed.measured.clear()
+    second, _ = run(sqlite_database, checks=5)
+    assert len({key for key, _ in replayed.measured}) == 1
+    assert [row.stored for row in second.checks] == [True] * 4 + [False]
+    assert [row.choice for row in second.checks[:4]] == [row.choice for row in first.checks]
