@@ -37,13 +37,13 @@ class Space:
 
 SPACES = {
     "cpu": Space(
-        sizes={"hidden": (8, 512), "batch": (1, 64), "seq": (4, 64)},
+        sizes={"hidden": (8, 512), "batch": (1, 64), "seq": (1, 64)},
         sometimes={"input": (8, 512)},
         values={"layers": ("1", "1", "2"), "mode": ("training", "inference")},
         max_flops=3e9,
     ),
     "cuda": Space(
-        sizes={"hidden": (32, 2048), "batch": (1, 256), "seq": (4, 128)},
+        sizes={"hidden": (32, 2048), "batch": (1, 256), "seq": (1, 128)},
         sometimes={"input": (32, 2048)},
         values={
             "layers": ("1", "1", "2"),
