@@ -4,6 +4,7 @@
 """
 
 from .environment import current_environment, default_torch_device
+from .identity import identify
 from .policies import QUICK, THOROUGH, Policy, UnknownPolicy, policy
 from .probe import probe
 from .session import Session
@@ -16,6 +17,7 @@ __all__ = [
     "UnknownPolicy",
     "current_environment",
     "default_torch_device",
+    "identify",
     "policy",
     "probe",
 ]
