@@ -68,10 +68,11 @@ def _local(name: str, measured: Sequence[Device]) -> Resolved:
             f"No device {name!r} in this machine, which has {', '.join(local_names())}. Ask for one of "
             "those, or by name for a known device that is elsewhere (`selector devices` lists them)."
         )
-    here = _probed(name)
-    # the rates of the last measurement are the ones that the cost model has learned from
-    stored = (device for device in measured if device.fingerprint == here.fingerprint)
-    return Resolved(next(stored, here), name)
+    fingerprint = _identified(name).fingerprint
+    # the rates of the last measurement are the ones that the cost model has learned from, and there is no
+    # need to wait for a probe
+    stored = (device for device in measured if device.fingerprint == fingerprint)
+    return Resolved(next(stored, None) or _probed(name), name)
 
 
 def _named(name: str, measured: Sequence[Device]) -> Device:
@@ -98,8 +99,16 @@ def _slug(name: str) -> str:
 
 
 @cache
+def _identified(name: str) -> Device:
+    """A device of this machine, without rates."""
+    from kernel_selector.kernels import measure
+
+    return measure.identify(name)
+
+
+@cache
 def _probed(name: str) -> Device:
-    """A device of this machine, probed once."""
+    """A device of this machine with measured rates: takes a second."""
     from kernel_selector.kernels import measure
 
     return measure.probe(name)
@@ -107,8 +116,8 @@ def _probed(name: str) -> Device:
 
 def torch_name(device: Device) -> str | None:
     """The name in torch of a device of this machine of the same kind; None when there is none."""
-    if device.kind == "cpu":  # probing takes a second: only for a CPU that was asked about
-        return "cpu" if device.key == _probed("cpu").key else None
+    if device.kind == "cpu":
+        return "cpu" if device.key == _identified("cpu").key else None
     return _gpus_here().get(device.key)
 
 

@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
+from dataclasses import replace
 from functools import lru_cache, partial
 from pathlib import Path
 from threading import RLock
 from typing import TYPE_CHECKING, Any
 
 from kernel_selector.kernels import registry
+from kernel_selector.kernels.contract import SelectorError
 
 from .answer import DEFAULT_OPERATOR, answer, parse
 from .choice import Choice
-from .knowledge import Knowledge
+from .knowledge import Changed, Knowledge, Pair, state_of
 
 if TYPE_CHECKING:
     from kernel_selector.db import Database
 
 CHECK_S = 1.0  # how often to look whether the database has changed
+BACK_OFF = 9  # times as long as a look took, no other follows: a slow database costs a tenth of the time
+LOCK_WAIT_S = 2.0  # readers hardly ever wait; those that do have callers who wait with them
 CACHE_SIZE = 8192
 
 
@@ -28,9 +33,12 @@ class Selector:
     `database` is a file path, a SQLAlchemy URL, an open `Database`, or None for the default one: of
     SELECTOR_DATABASE_URL, else the user's own, which may be missing (then every choice is the
     framework's default and says so). `frozen` keeps the first snapshot, so that all ranks of a
-    distributed job agree; else changes are seen within a second. Safe to share among threads.
-    Raises DatabaseMissing for a database that was named and is not there, and the other errors of
-    opening one.
+    distributed job agree; else changes are seen within a second, or a little later where reading them
+    takes long. A database that cannot be read any more (deleted, damaged, locked) changes no answer:
+    what was loaded goes on answering, each choice has a caveat that says so, and the database is looked
+    for until it is back. Only what was never loaded, another device for example, raises its error then.
+    Safe to share among threads. Raises DatabaseMissing for a database that was named and is not there,
+    and the other errors of opening one.
     """
 
     def __init__(self, database: str | Path | Database | None = None, frozen: bool = False) -> None:
@@ -39,6 +47,8 @@ class Selector:
         self._lock = RLock()
         self._open: Database | None = None
         self._stamp: object = None
+        self._trouble = ""  # why the database cannot be read now
+        self._knowledge = Knowledge(None)
         self._load()
 
     @property
@@ -63,9 +73,12 @@ class Selector:
             override = os.environ.get(f"SELECTOR_OVERRIDE_{operator or DEFAULT_OPERATOR}".upper()) or None
         arguments = operator, device, memory, objective, override
         try:
-            return self._cached(*arguments, **hyperparameters)
-        except TypeError:  # an argument that cannot be hashed: a Device, or one that is refused below
-            return _decide(self._knowledge, *arguments, **hyperparameters)
+            choice = self._answer(arguments, hyperparameters)
+        except Changed as change:
+            self._load(change.pair)
+            choice = self._answer(arguments, hyperparameters)
+        trouble = self._trouble
+        return replace(choice, caveats=(*choice.caveats, _outage(trouble))) if trouble else choice
 
     def operators(self) -> list[dict[str, Any]]:
         """JSON-ready descriptions of the operators, with their implementations."""
@@ -96,82 +109,111 @@ class Selector:
         ]
 
     def status(self) -> dict[str, Any]:
-        """JSON-ready: the database, its snapshot, how much it holds, the models."""
-        self._refresh()
-        state: dict[str, Any] = {
-            "database": self._open.location if self._open else None,
-            "snapshot": self.snapshot,
-            "frozen": self.frozen,
-            "caveats": list(self._knowledge.caveats),
-            "records": 0,
-            "models": [],
-        }
-        if self._open is not None:
-            from kernel_selector import db
+        """JSON-ready: the database, its snapshot, how much of it is loaded, the models, and `trouble`.
 
-            with self._open.read() as connection:
-                state["records"] = db.records.total(connection)
-                state["models"] = [
-                    {**model, "created_at": model["created_at"].isoformat()}
-                    for model in db.models.listing(connection)
-                ]
-        return state
+        `trouble` is None, or the reason why the database cannot be read now.
+        """
+        self._refresh()
+        known = self._knowledge
+        return {
+            "database": self._open.location if self._open else None,
+            "snapshot": known.snapshot,
+            "frozen": self.frozen,
+            "caveats": list(known.caveats),
+            "records": known.records,
+            "models": [{**model, "created_at": model["created_at"].isoformat()} for model in known.models],
+            "trouble": self._trouble or None,
+        }
 
     def reload(self) -> None:
-        """Take a new snapshot now, also when frozen."""
+        """Take a new snapshot now, also when frozen. Raises the errors of opening a database."""
         self._load()
 
     def close(self) -> None:
-        """Close the database if this selector opened it."""
+        """Close the database if this selector opened it; what is loaded goes on answering."""
         with self._lock:
             if self._open is not None and self._open is not self._source:
                 self._open.close()
             self._open = None
+            self._due = math.inf
 
-    def _load(self) -> None:
-        """Open the database if need be and take its state; answers given before are forgotten."""
+    def _answer(self, arguments: tuple[Any, ...], hyperparameters: dict[str, object]) -> Choice:
+        try:
+            return self._cached(*arguments, **hyperparameters)
+        except TypeError:  # an argument that cannot be hashed: a Device, or one that is refused below
+            return _decide(self._knowledge, *arguments, **hyperparameters)
+
+    def _load(self, *wanted: Pair) -> None:
+        """Take the state of the database, opened if need be; what was loaded is loaded again.
+
+        Answers given before are forgotten. An error leaves everything as it was.
+        """
         from kernel_selector import db
 
         with self._lock:
             try:
-                if self._open is None:
-                    self._open = (
-                        self._source
-                        if isinstance(self._source, db.Database)
-                        else db.Database.open(self._source)
-                    )
-                self._stamp = self._open.stamp()
-                knowledge = Knowledge(self._open, complete=self.frozen)
+                opened = self._opened()
             except db.DatabaseMissing as error:
-                if self._source is not None:
+                if self._source is not None or self._open is not None:
                     raise
                 # not an error before the first measurement; the message names the place
                 knowledge = Knowledge(None, missing=f"There are no measurements yet. {error}")
+            else:
+                self._stamp = opened.stamp()
+                pairs = self._knowledge.loaded.union(wanted)
+                knowledge = Knowledge(opened, complete=self.frozen, wanted=pairs)
             self._knowledge = knowledge
-            self._checked = time.monotonic()
+            self._trouble = ""
+            self._due = time.monotonic() + CHECK_S
             self._cached = lru_cache(CACHE_SIZE, typed=True)(partial(_decide, knowledge))
 
+    def _opened(self) -> Database:
+        """The database: open as it is, or opened anew after trouble, because it may be another one."""
+        from kernel_selector import db
+
+        if isinstance(self._source, db.Database):
+            self._open = self._source
+        elif self._open is None or self._trouble:
+            before = self._open
+            self._open = db.Database.open(self._source, busy_timeout_s=LOCK_WAIT_S)
+            if before is not None:
+                before.close()
+        return self._open
+
     def _refresh(self) -> None:
-        """Reload when the database has changed, looking at most once in CHECK_S."""
-        if self.frozen or time.monotonic() - self._checked < CHECK_S:
+        """Look whether the database has changed, when it is time, and load it again if so.
+
+        One thread looks, and waits for a slow or locked database; the others answer from what is loaded.
+        """
+        if self.frozen or time.monotonic() < self._due or not self._lock.acquire(blocking=False):
             return
-        with self._lock:
-            if time.monotonic() - self._checked < CHECK_S:
-                return
-            self._checked = time.monotonic()
-            if self._changed():
+        started = time.monotonic()
+        try:
+            if self._trouble or self._changed():
                 self._load()
+        except SelectorError as error:
+            self._trouble = str(error)
+        finally:
+            ended = time.monotonic()
+            self._due = ended + max(CHECK_S, BACK_OFF * (ended - started))
+            self._lock.release()
 
     def _changed(self) -> bool:
         if self._open is None:
             return True
         stamp = self._open.stamp()
-        if stamp is not None:
-            return stamp != self._stamp
-        from kernel_selector import db
-
+        if stamp is not None and stamp == self._stamp:
+            return False
+        # a stamp also changes when somebody opens or closes the file
         with self._open.read() as connection:
-            return db.snapshot(connection) != self.snapshot
+            changed = state_of(connection) != self._knowledge.state
+        if not changed:
+            self._stamp = stamp
+        return changed
+
+
+def _outage(trouble: str) -> str:
+    return f"The database cannot be read now, so this rests on what was loaded before. {trouble}"
 
 
 def _decide(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from threading import RLock
 from typing import TYPE_CHECKING, Any
 
@@ -15,59 +16,100 @@ if TYPE_CHECKING:
 
     from .predictor import Predictor
 
+Pair = tuple[str, str]  # an operator and the key of a device
+State = tuple[str, list[dict[str, Any]]]  # snapshot and listing of models
 NOTHING = "none"  # the snapshot of a database that is not there
+
+
+class Changed(Exception):
+    """The database says something else by now: `pair` must be loaded together with all the rest."""
+
+    def __init__(self, pair: Pair) -> None:
+        super().__init__(f"the database has changed since {pair} was left out")
+        self.pair = pair
 
 
 class Knowledge:
     """Measurements and models at one moment.
 
-    `complete` reads everything at once, in one transaction, so that all answers rest on the same
-    snapshot; else each operator and kind of device is read when it is first asked about, which may be
-    a moment later than `snapshot`. Without a database it is empty, and `caveats` says what to do.
+    `wanted` are pairs of an operator and a device's key to read at once, in one transaction with the
+    snapshot; `complete` wants them all, and then the database is not asked again. Else what is missing is
+    read when it is first asked about, and raises Changed unless the database still has the same content.
+    Without a database there is nothing, and `caveats` says what to do.
     """
 
-    def __init__(self, database: Database | None, *, missing: str = "", complete: bool = False) -> None:
+    def __init__(
+        self,
+        database: Database | None,
+        *,
+        missing: str = "",
+        complete: bool = False,
+        wanted: Iterable[Pair] = (),
+    ) -> None:
         self._database = database
         self._lock = RLock()
-        self._evidence: dict[tuple[str, str], Evidence] = {}
+        self._evidence: dict[Pair, Evidence] = {}
         self._models: dict[str, StoredModel | None] = {}
         self._predictors: dict[str, Predictor] = {}
-        self.snapshot = NOTHING
+        self.state: State = NOTHING, []
+        self.records = 0
         self.devices: tuple[Device, ...] = ()
         self.caveats: tuple[str, ...] = (missing,) if missing else ()
         if database is not None:
             with database.read() as connection:
-                self._open(connection, complete)
+                self._open(connection, complete, wanted)
+        if complete:
+            self._database = None
 
-    def _open(self, connection: Any, complete: bool) -> None:
+    @property
+    def snapshot(self) -> str:
+        """Id of the measurements: equal for equal ones."""
+        return self.state[0]
+
+    @property
+    def models(self) -> list[dict[str, Any]]:
+        """The stored cost models, without their arrays."""
+        return self.state[1]
+
+    @property
+    def loaded(self) -> set[Pair]:
+        """What has been read so far."""
+        return set(self._evidence)
+
+    def _open(self, connection: Any, complete: bool, wanted: Iterable[Pair]) -> None:
         from kernel_selector import db
 
-        self.snapshot = db.snapshot(connection)
+        self.state = state_of(connection)
+        self.records = db.records.total(connection)
         self.devices = tuple(db.records.devices(connection))
         if not self.devices:
             self.caveats = ("The database has no measurements yet: run `selector quickstart`.",)
-        if complete:
-            for operator in registry.operators():
-                self._models[operator] = db.models.latest(connection, operator=operator)
-                for key in {device.key for device in self.devices}:
-                    self._evidence[operator, key] = _read(connection, operator, key)
+        keys = {device.key for device in self.devices}
+        everything = [(operator, key) for operator in registry.operators() for key in sorted(keys)]
+        for pair in everything if complete else wanted:
+            self._read(connection, *pair)
 
     def evidence(self, operator: str, device_key: str) -> Evidence:
-        """The measurements of an operator on a kind of device."""
-        key = operator, device_key
+        """The measurements of an operator on a kind of device. Raises Changed and DatabaseError."""
+        pair = operator, device_key
         with self._lock:
-            if key not in self._evidence:
-                if self._database is None or all(device.key != device_key for device in self.devices):
-                    self._evidence[key] = Evidence((), {})
+            if pair not in self._evidence:
+                if self._database is None:
+                    self._evidence[pair] = Evidence((), {})
                 else:
                     with self._database.read() as connection:
-                        self._evidence[key] = _read(connection, operator, device_key)
-            return self._evidence[key]
+                        if state_of(connection) != self.state:
+                            raise Changed(pair)
+                        self._read(connection, *pair)
+            return self._evidence[pair]
 
     def predictor(self, operator: str) -> Predictor | None:
-        """The latest cost model of an operator, or None. Raises ModelVersionMismatch."""
+        """The latest cost model of an operator of which evidence was asked for, or None.
+
+        Raises ModelVersionMismatch.
+        """
         with self._lock:
-            stored = self._model(operator)
+            stored = self._models.get(operator)
             if stored is None:
                 return None
             if operator not in self._predictors:
@@ -76,17 +118,18 @@ class Knowledge:
                 self._predictors[operator] = Predictor(stored, registry.operator(operator))
             return self._predictors[operator]
 
-    def _model(self, operator: str) -> StoredModel | None:
-        if operator not in self._models and self._database is not None:
-            from kernel_selector import db
+    def _read(self, connection: Any, operator: str, device_key: str) -> None:
+        from kernel_selector import db
 
-            with self._database.read() as connection:
-                self._models[operator] = db.models.latest(connection, operator=operator)
-        return self._models.get(operator)
+        if operator not in self._models:
+            self._models[operator] = db.models.latest(connection, operator=operator)
+        versions = {name: item.version for name, item in registry.implementations(operator).items()}
+        found = db.records.find(connection, operator=operator, device_key=device_key)
+        self._evidence[operator, device_key] = Evidence(found, versions)
 
 
-def _read(connection: Any, operator: str, device_key: str) -> Evidence:
+def state_of(connection: Any) -> State:
+    """What tells two contents of a database apart: the snapshot of the measurements, and the models."""
     from kernel_selector import db
 
-    versions = {name: item.version for name, item in registry.implementations(operator).items()}
-    return Evidence(db.records.find(connection, operator=operator, device_key=device_key), versions)
+    return db.snapshot(connection), db.models.listing(connection)

@@ -1,4 +1,9 @@
-"""The paths of the service. Handlers are `async` because they only read what is in memory."""
+"""The paths of the service.
+
+Handlers that ask the selector are not `async`: answers come from memory, but now and then one is preceded
+by reading a changed database or by the first look at a device, which would hold up all other requests
+in the event loop. In the thread pool that request waits alone; the others are answered from what is loaded.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +44,7 @@ UNAVAILABLE: Responses = {503: problem_response("The database, the model or the 
         **UNAVAILABLE,
     },
 )
-async def choose(
+def choose(
     request: Request, question: Annotated[ChooseRequest, Body(openapi_examples=examples.QUESTIONS)]
 ) -> dict[str, Any]:
     """The fastest implementation for these hyperparameters, or with `objective` "memory" the smallest."""
@@ -88,7 +93,7 @@ async def get_operator(request: Request, name: str) -> dict[str, Any]:
     response_model=list[KnownDeviceDocument],
     responses={**INTERNAL, **UNAVAILABLE},
 )
-async def list_devices(request: Request) -> list[dict[str, Any]]:
+def list_devices(request: Request) -> list[dict[str, Any]]:
     """The devices that questions can name, and how much is known about each."""
     return _selector(request).devices()
 
@@ -108,8 +113,9 @@ async def health() -> Health:
 )
 def readiness(request: Request) -> dict[str, Any] | ProblemResponse:
     """The database can be read, and there are measurements or a model in it."""
-    # not async: it reads the database, which may be locked for seconds
     state = _selector(request).status()
+    if state["trouble"]:
+        return problem(NOT_READY, state["trouble"], scope=request.scope)
     if not (state["records"] or state["models"]):
         why = " ".join(state["caveats"]) or f"There is nothing in {state['database']} to answer from."
         return problem(NOT_READY, why, scope=request.scope)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import socket
 import sys
 from typing import Annotated
@@ -33,10 +34,12 @@ def serve(
     from selector import Selector
 
     from ..app import create_app
+    from ..problems import LOGGER
     from ..settings import Settings
 
     _require_free(host, port)
-    application = create_app(Selector(database), settings=Settings.from_environment())
+    settings = Settings.from_environment()
+    application = create_app(Selector(database), settings=settings)
     address = f"http://{f'[{host}]' if ':' in host else host}:{port}"
 
     class Announcing(uvicorn.Server):
@@ -44,7 +47,11 @@ def serve(
             await super().startup(sockets)
             _announce(address, as_json)
 
-    Announcing(uvicorn.Config(application, host=host, port=port, log_level="warning")).run()
+    server = Announcing(uvicorn.Config(application, host=host, port=port, log_level="warning"))
+    if settings.access_log:
+        # uvicorn's own remarks stay at warnings: the line below says what they would
+        LOGGER.setLevel(logging.INFO)
+    server.run()
 
 
 def _announce(address: str, as_json: bool) -> None:

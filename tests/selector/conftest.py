@@ -20,6 +20,7 @@ Opened = Callable[..., Selector]
 def here(monkeypatch: pytest.MonkeyPatch) -> None:
     """This machine is the made-up one."""
     monkeypatch.setattr(devices, "_probed", lambda _: replay.HERE)
+    monkeypatch.setattr(devices, "_identified", lambda _: replay.HERE)
     monkeypatch.setattr(devices, "default_torch_device", lambda: "cpu")
     monkeypatch.setattr(devices, "local_names", lambda: ("cpu",))
     monkeypatch.setattr(answer, "current_environment", lambda: replay.SOFTWARE)

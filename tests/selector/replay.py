@@ -1,4 +1,4 @@
-"""Recorded measurements to replay: the real ones of tests/assets when they are there, and made-up ones.
+"""Recorded measurements to replay: the real ones of tests/assets, and made-up ones.
 
 The made-up ones follow a simple machine (operations, bytes, launches, each with an efficiency that depends
 on the implementation and a step at sizes that do not divide) with deterministic noise, so that tests
@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+import json
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import (
@@ -155,14 +157,24 @@ def sweep(which: Iterable[Problem], device: Device = HERE) -> list[Record]:
     ]
 
 
-def recorded() -> list[Record]:
-    """The real records of tests/assets, with the current versions of the implementations; [] without."""
-    if not ASSET.exists():
-        return []
-    records = [Record.from_json(line) for line in ASSET.read_text().splitlines()]
-    versions = {name: item.version for name, item in registry.implementations("lstm").items()}
-    return [
-        replace(item, implementation_version=versions[item.implementation])
-        for item in records
-        if item.implementation in versions
-    ]
+def recorded(*, device_kind: str | None = None) -> list[Record]:
+    """The real records of tests/assets, with the current versions of the implementations.
+
+    A line of the file tells either the circumstances (device, environment, policy) of the lines below it,
+    or a problem and what each implementation did with it. Single samples, CUDA graphs, and candidates that
+    refused the problem are left out of it.
+    """
+    known = registry.implementations("lstm")
+    found: list[Record] = []
+    circumstances: dict[str, Any] = {}
+    for line in map(json.loads, ASSET.read_text().splitlines()):
+        if "device" in line:
+            circumstances = line
+            continue
+        if device_kind not in (None, circumstances["device"]["kind"]):
+            continue
+        shared = {**circumstances, "problem": line["problem"], "measured_at": line["measured_at"]}
+        for name, result in line["results"].items():
+            named = {"implementation": name, "implementation_version": known[name].version, "status": "ok"}
+            found.append(Record.from_json(json.dumps({**shared, **named, **result})))
+    return found

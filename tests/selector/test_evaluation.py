@@ -77,7 +77,6 @@ def test_too_few_problems_are_refused(sqlite_database):
         train(database=sqlite_database)
 
 
-@pytest.mark.skipif(not replay.recorded(), reason="no recorded measurements in tests/assets")
 def test_model_is_no_worse_than_the_default_on_recorded_measurements(sqlite_database):
     with sqlite_database.write() as connection:
         records.add(connection, records=replay.recorded())

@@ -121,13 +121,23 @@ def test_not_ready_with_an_empty_database(empty_database):
 
 
 def test_a_database_that_breaks_under_the_running_service(database_file, tmp_path, monkeypatch):
+    monkeypatch.setattr("selector.engine.CHECK_S", 0.0)
+    monkeypatch.setattr("selector.engine.BACK_OFF", 0)
     copy = tmp_path / "copy.sqlite"
     shutil.copy(database_file, copy)
     with TestClient(create_app(Selector(copy))) as client:
-        assert choose(client)["source"] == "exact"
+        before = choose(client)
+        assert before["source"] == "exact"
         copy.write_bytes(b"\xff" * 50_000)
-        monkeypatch.setattr("selector.engine.CHECK_S", 0.0)
-        assert "copy.sqlite" in assert_not_ready(client, "database-unavailable")
+        assert "copy.sqlite" in assert_not_ready(client, "not-ready")
+        during = choose(client)
+        assert during["implementation"] == before["implementation"]
+        assert any("cannot be read now" in caveat for caveat in during["caveats"])
+        for file in tmp_path.glob("copy.sqlite*"):
+            file.unlink()
+        shutil.copy(database_file, copy)
+        assert client.get("/readyz").status_code == 200
+        assert choose(client)["caveats"] == before["caveats"]
 
 
 def test_measurements_are_seen_without_a_restart(empty_database, database_file, monkeypatch):

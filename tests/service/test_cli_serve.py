@@ -1,0 +1,40 @@
+"""`selector serve` as a process: what it prints, and its log of requests."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import httpx2 as httpx
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.mark.parametrize("logged", [True, False])
+def test_requests_are_logged_unless_switched_off(database_file: Path, logged: bool) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = [sys.executable, "-m", "kernel_selector.service.cli", "serve", "--port", str(port)]
+    process = subprocess.Popen(
+        [*command, "--database", str(database_file)],
+        cwd=ROOT,
+        env={**os.environ, "SELECTOR_ACCESS_LOG": str(logged)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout
+    try:
+        assert f":{port}" in process.stdout.readline()  # printed once questions are answered
+        httpx.get(f"http://127.0.0.1:{port}/v1/devices").raise_for_status()
+    finally:
+        process.send_signal(signal.SIGINT)
+        _, log = process.communicate(timeout=30)
+    assert ("GET '/v1/devices' 200" in log) is logged
+    assert "Traceback" not in log
