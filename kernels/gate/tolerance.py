@@ -9,6 +9,7 @@ that torch itself can fail.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -56,17 +57,21 @@ class Error:
 
     @classmethod
     def of(cls, actual: Tensor, expected: Tensor, scale: float) -> Error:
-        """The error of `actual`, any dtype, against `expected` in float64, of the same shape."""
+        """The error of `actual`, any dtype, against `expected` in float64, of the same shape.
+
+        Infinite where `actual` has elements that are not finite.
+        """
         difference = (actual.double() - expected).abs()
         pair = torch.stack([difference.square().mean().sqrt(), difference.max()]) / scale
-        return cls(*pair.tolist())
+        return cls(*(value if math.isfinite(value) else math.inf for value in pair.tolist()))
 
     def allowed(self, tolerance: Tolerance) -> Error:
-        """What a candidate may do where torch does this."""
-        # floor first: max(floor, nan) is the floor, so that nothing is excused by a broken default
+        """What a candidate may do where torch does this: no more than the floor where it is not finite."""
+        finite = math.isfinite(self.rms) and math.isfinite(self.peak)
+        rms, peak = (self.rms, self.peak) if finite else (0.0, 0.0)
         return Error(
-            min(max(tolerance.floor, 2 * self.rms), tolerance.cap),
-            min(max(PEAK * tolerance.floor, 2 * self.peak), PEAK * tolerance.cap),
+            min(max(tolerance.floor, 2 * rms), tolerance.cap),
+            min(max(PEAK * tolerance.floor, 2 * peak), PEAK * tolerance.cap),
         )
 
     def ratio(self, allowed: Error) -> float:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TextIO
 
 from .. import registry
-from ..contract import Problem, Record, SelectorError
+from ..contract import MeasurementFailed, Problem, Record, SelectorError
 from .environment import default_torch_device
 from .policies import POLICIES, policy
 from .session import Session
@@ -38,7 +38,7 @@ hyperparameters that are not given take their defaults; a wrong name lists the r
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The exit code: 0, 2 for a mistake in the question, 130 after Ctrl-C, 1 when measuring failed."""
+    """The exit code: 0, 1 when measuring failed, 2 for a mistake in the question, 130 after Ctrl-C."""
     options = _parser().parse_intermixed_args(arguments)
     try:
         _sweep(options)
@@ -48,7 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return 0
         print(f"{PROGRAM}: error: {error}", file=sys.stderr)
-        return 2
+        return 1 if isinstance(error, MeasurementFailed) else 2
     except KeyboardInterrupt:
         again = " Run the command again to go on." if options.output else ""
         print(f"\nStopped. Finished records are written.{again}", file=sys.stderr)

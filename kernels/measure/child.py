@@ -16,6 +16,7 @@ from typing import Any
 from ..contract import MeasurementFailed
 
 START_TIMEOUT_S = 180
+END_TIMEOUT_S = 10  # for a core dump, say
 LOG_TAIL_BYTES = 2000
 BOOT = (
     "import importlib, json, sys; config = json.loads(sys.argv[1]); sys.path[:] = config['path']; "
@@ -48,17 +49,16 @@ class Child:
             "jobs": child_jobs,
         }
         self._events, self._jobs, self._buffer = events, jobs, bytearray()
-        self._process = subprocess.Popen(
-            [sys.executable, "-c", BOOT, json.dumps(config)],
-            stdin=subprocess.DEVNULL,
-            stdout=self._log,
-            stderr=self._log,
-            pass_fds=(child_events, child_jobs),
-            start_new_session=True,
-            env={**os.environ, "KINETO_LOG_LEVEL": "99"},  # the profiler would log each start and stop
-        )
-        os.close(child_events)
-        os.close(child_jobs)
+        try:
+            self._process = self._spawn(config, (child_events, child_jobs))
+        except OSError as error:
+            for descriptor in (events, jobs):
+                os.close(descriptor)
+            self._log.close()
+            raise MeasurementFailed(f"No process can be started to measure in: {error}.") from error
+        finally:
+            os.close(child_events)
+            os.close(child_jobs)
         try:
             self.receive(time.monotonic() + START_TIMEOUT_S)
         except (ChildDied, TimeoutError):
@@ -70,6 +70,17 @@ class Child:
         except BaseException:
             self.close()
             raise
+
+    def _spawn(self, config: dict[str, Any], descriptors: tuple[int, int]) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(
+            [sys.executable, "-c", BOOT, json.dumps(config)],
+            stdin=subprocess.DEVNULL,
+            stdout=self._log,
+            stderr=self._log,
+            pass_fds=descriptors,
+            start_new_session=True,
+            env={**os.environ, "KINETO_LOG_LEVEL": "99"},  # the profiler would log each start and stop
+        )
 
     def send(self, job: dict[str, Any]) -> None:
         """Hand over a job. Raises ChildDied."""
@@ -97,18 +108,21 @@ class Child:
 
     def how_it_ended(self) -> str:
         """`killed by SIGSEGV` or `ended with exit code 3`, for a child that died."""
-        code = self._process.wait()
+        try:
+            code = self._process.wait(END_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            return "the process closed its pipe to this one, and went on"
         if code >= 0:
             return f"the process ended with exit code {code}"
         name = signal.Signals(-code).name
         hint = ", as the system does when memory runs out" if name == "SIGKILL" else ""
         return f"the process was killed by {name}{hint}"
 
-    def last_words(self) -> str:
-        """The last line that the child printed."""
-        self._log.seek(0, os.SEEK_END)
-        self._log.seek(max(0, self._log.tell() - LOG_TAIL_BYTES))
-        lines = self._log.read().decode(errors="replace").strip().splitlines()
+    def last_words(self, since: int = 0) -> str:
+        """The last line that the child printed after its first `since` bytes."""
+        descriptor = self._log.fileno()
+        start = max(since, os.fstat(descriptor).st_size - LOG_TAIL_BYTES)
+        lines = os.pread(descriptor, LOG_TAIL_BYTES, start).decode(errors="replace").strip().splitlines()
         return lines[-1].strip()[:300] if lines else ""
 
     def close(self) -> None:

@@ -25,7 +25,7 @@ def identify(torch_device: str) -> Device:
 
 @cache
 def _cpu() -> Device:
-    model = processor()
+    model = _processor()
     return Device(
         name=model,
         kind="cpu",
@@ -54,14 +54,14 @@ def _cuda(name: str) -> Device:
 
 
 def _host() -> str:
-    return f"{processor()} x{_cores()}"
+    return f"{_processor()} x{_cores()}"
 
 
 def _cores() -> int:
     return len(os.sched_getaffinity(0))
 
 
-def processor() -> str:
+def _processor() -> str:
     """The processor's name, for example `AMD EPYC 9654`; the architecture where the system has no name."""
     information = Path("/proc/cpuinfo")
     if information.exists():

@@ -18,7 +18,7 @@ class Policy:
 
     A candidate is done after `max_samples`, once `candidate_budget_ms` are spent on it and it has
     `min_samples`, or once it has four times as many and the standard error of its median is at most
-    `relative_spread` of the median.
+    `relative_spread` of the median. Of runs that take longer than `long_run_ms`, two samples are enough.
     Samples are taken in bursts of about `burst_ms`, one burst of each candidate a round, after runs of
     about `warmup_ms`. `timeout_s` is the limit of each stage of a candidate (build, gate, memory, each
     burst). Times that were taken under policies of different names are not compared.
@@ -29,6 +29,7 @@ class Policy:
     max_samples: int
     candidate_budget_ms: float
     relative_spread: float
+    long_run_ms: float
     warmup_ms: float
     burst_ms: float
     timeout_s: float
@@ -37,10 +38,11 @@ class Policy:
 
 QUICK = Policy(
     name="quick",
-    min_samples=2,
+    min_samples=3,
     max_samples=60,
     candidate_budget_ms=60,
     relative_spread=0.02,
+    long_run_ms=2_000,
     warmup_ms=3,
     burst_ms=4,
     timeout_s=60,
@@ -52,6 +54,7 @@ THOROUGH = Policy(
     max_samples=400,
     candidate_budget_ms=600,
     relative_spread=0.004,
+    long_run_ms=20_000,
     warmup_ms=30,
     burst_ms=10,
     timeout_s=180,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol
 
@@ -123,19 +124,21 @@ class ProblemRun:
     def _time(self, candidates: list[_Candidate], workload: Workload) -> list[_Candidate]:
         """Eager times, interleaved. Returns the candidates that got through."""
         contestants = [Contestant(one.name, workload.whole(one.module)) for one in candidates]
-        self._interleave(contestants, "timing")
+        gates = {candidate.name: candidate.gate for candidate in candidates}
+
+        def failed(name: str, error: BaseException) -> None:
+            self._report.outcome(name, failure(error, "timing", gates[name]))
+            self._go_on_after(error)
+
+        self._interleave(contestants, "timing", failed)
         survivors = []
         for candidate, contestant in zip(candidates, contestants, strict=True):
-            if contestant.failure is not None:
-                self._report.outcome(candidate.name, failure(contestant.failure, "timing", candidate.gate))
+            if contestant.failed:
                 continue
             candidate.timings["forward"] = timing([laps[0] for laps in contestant.laps])
             if workload.training:
                 candidate.timings["forward_backward"] = timing([laps[-1] for laps in contestant.laps])
             survivors.append(candidate)
-        for contestant in contestants:
-            if contestant.failure is not None:
-                self._go_on_after(contestant.failure)
         return survivors
 
     def _time_graphs(self, candidates: list[_Candidate], workload: Workload) -> None:
@@ -151,11 +154,11 @@ class ProblemRun:
                 replay = self._capture(candidate.name, run)
                 if replay is not None:
                     contestants[candidate.name, kind] = Contestant(candidate.name, replay)
-        self._interleave(list(contestants.values()), "timing its CUDA graph")
+        self._interleave(list(contestants.values()), "timing its CUDA graph", self._go_on_without_graph)
         for candidate in candidates:
             for kind in ("graph_forward", "graph_forward_backward"):
                 contestant = contestants.get((candidate.name, kind))
-                if contestant is not None and contestant.failure is None:
+                if contestant is not None and not contestant.failed:
                     candidate.timings[kind] = timing([laps[-1] for laps in contestant.laps])
 
     def _capture(self, name: str, run: Run) -> Run | None:
@@ -163,16 +166,21 @@ class ProblemRun:
         try:
             return capture(run)
         except BaseException as error:
-            if _broken_context(error):
-                raise ChildMustEnd from error
-            gc.collect()
+            self._go_on_without_graph(name, error)
             return None
 
-    def _interleave(self, contestants: list[Contestant], stage: str) -> None:
+    def _go_on_without_graph(self, _name: str, error: BaseException) -> None:
+        if _broken_context():
+            raise ChildMustEnd from error
+        gc.collect()
+
+    def _interleave(
+        self, contestants: list[Contestant], stage: str, failed: Callable[[str, BaseException], None]
+    ) -> None:
         def before(name: str) -> None:
             self._report.stage(name, stage)
 
-        interleave(contestants, self._clock, self._policy, seed=self._seed, before=before)
+        interleave(contestants, self._clock, self._policy, seed=self._seed, before=before, failed=failed)
 
     def _succeed(self, candidate: _Candidate, *, final: bool = True) -> None:
         outcome = _outcome(Status.OK, "", candidate.gate)
@@ -185,7 +193,7 @@ class ProblemRun:
         if _status(error) is Status.OUT_OF_MEMORY:
             # what the failed candidate still holds would make the next ones fail
             raise ChildMustEnd from error
-        if self._torch_device != "cpu" and _broken_context(error):
+        if self._torch_device != "cpu" and _broken_context():
             raise ChildMustEnd from error
 
     def _synchronize(self) -> None:
@@ -221,7 +229,7 @@ def _status(error: BaseException) -> Status:
     return Status.CRASHED
 
 
-def _broken_context(_error: BaseException) -> bool:
+def _broken_context() -> bool:
     """Whether the GPU context answers nothing any more, as after an illegal address."""
     try:
         torch.cuda.synchronize()

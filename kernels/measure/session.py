@@ -19,6 +19,7 @@ from .policies import QUICK, Policy
 from .probe import probe
 
 DEFAULT_CACHE_BYTES = 2**25
+LONGEST_TEXT = 500
 UNSUPPORTED = "deciding whether it takes the problem"
 
 
@@ -82,7 +83,7 @@ class Session:
         except Exception as error:
             reason = f"{type(error).__name__}: {error} (while {UNSUPPORTED})"
             return _ended(Status.CRASHED, reason)
-        return None if reason is None else _ended(Status.UNSUPPORTED, reason)
+        return None if reason is None else _ended(Status.UNSUPPORTED, str(reason) or "it gives no reason")
 
     def _attempt(self, problem: Problem, names: list[str]) -> Iterator[tuple[str, dict[str, Any]]]:
         """Outcomes until the child is done, dies or hangs; at least one, so that repeating ends."""
@@ -96,7 +97,7 @@ class Session:
             reason = f"no answer for {self.policy.timeout_s:g} s (while {progress.stage})"
             yield from progress.blame(Status.TIMEOUT, reason)
         except ChildDied:
-            words = child.last_words()
+            words = child.last_words(progress.printed)
             reason = f"{child.how_it_ended()} (while {progress.stage})" + (f": {words}" if words else "")
             yield from progress.blame(Status.CRASHED, reason)
         finally:
@@ -119,6 +120,7 @@ class Session:
             event = child.receive(time.monotonic() + self.policy.timeout_s)
             if event["event"] == "stage":
                 progress.name, progress.stage = event["implementation"], event["stage"]
+                progress.printed = event["printed"]
             elif event["event"] == "done":
                 if not event["healthy"]:
                     self.close()
@@ -148,8 +150,8 @@ class Session:
             environment=self.environment,
             policy=self.policy.name,
             status=Status(outcome["status"]),
-            reason=outcome["reason"],
-            gate=GateResult(**outcome["gate"]),
+            reason=_storable(outcome["reason"]),
+            gate=GateResult(**{**outcome["gate"], "detail": _storable(outcome["gate"]["detail"])}),
             measured_at=datetime.now(UTC),
             memory=Memory(**outcome["memory"]) if "memory" in outcome else None,
             seed=self.seed,
@@ -165,6 +167,7 @@ class _Progress:
         self.provisional: dict[str, dict[str, Any]] = {}
         self.name: str | None = None
         self.stage = "starting"
+        self.printed = 0  # bytes of the child's log when the stage began
         self._resolved_any = False
 
     def resolve(self, name: str) -> None:
@@ -186,6 +189,17 @@ class _Progress:
             if name is not None:
                 self.resolve(name)
                 yield name, self.provisional.get(name) or _ended(status, reason)
+
+
+def _storable(text: str) -> str:
+    """One line of printable characters: what candidates raise and print may hold anything.
+
+    A database refuses NUL characters and lone surrogates, and others confuse a terminal.
+    """
+    characters = (
+        one if one.isprintable() else one.encode("unicode_escape").decode() for one in text[:LONGEST_TEXT]
+    )
+    return "".join(characters)
 
 
 def _ended(status: Status, reason: str) -> dict[str, Any]:

@@ -16,23 +16,25 @@ from .policies import Policy
 from .workload import Run
 
 MAX_BURST = 20
+LONG_RUN_SAMPLES = 2
 
 
 @dataclass
 class Contestant:
-    """A candidate's run and what was timed of it so far. `failure` is what it raised."""
+    """A candidate's run and what was timed of it so far."""
 
     name: str
     run: Run
     laps: list[Laps] = field(default_factory=list)
     spent_ms: float = 0.0
-    failure: BaseException | None = None
+    failed: bool = False
 
     def done(self, policy: Policy) -> bool:
         """Whether nothing more is to be learnt, or the budget is spent."""
-        if self.failure is not None or len(self.laps) >= policy.max_samples:
+        if self.failed or len(self.laps) >= policy.max_samples:
             return True
-        if len(self.laps) < policy.min_samples:
+        long = bool(self.laps) and self.laps[-1][-1] > policy.long_run_ms
+        if len(self.laps) < (min(LONG_RUN_SAMPLES, policy.min_samples) if long else policy.min_samples):
             return False
         if self.spent_ms >= policy.candidate_budget_ms:
             return True
@@ -57,30 +59,30 @@ def interleave(
     *,
     seed: int,
     before: Callable[[str], None],
+    failed: Callable[[str, BaseException], None],
 ) -> None:
     """Warm up and time all contestants, in a new random order each round.
 
-    `before(name)` is called ahead of each burst. A contestant that raises is left out from then on.
+    `before(name)` is called ahead of each burst. A contestant that raises is left out from then on, and
+    `failed(name, error)` is called at once: it may raise to end the timing, where what happened would
+    be charged to the others.
     """
     order = random.Random(seed)
+
+    def attempt(contestant: Contestant, part: Callable[[Contestant, Clock, Policy], None]) -> None:
+        before(contestant.name)
+        try:
+            part(contestant, clock, policy)
+        except BaseException as error:  # a candidate may raise anything, SystemExit included
+            contestant.failed = True
+            failed(contestant.name, error)
+
     with _no_garbage_collection():
         for contestant in contestants:
-            before(contestant.name)
-            _attempt(contestant, clock, policy, warm_up=True)
+            attempt(contestant, _warm_up)
         while waiting := [one for one in contestants if not one.done(policy)]:
             for contestant in order.sample(waiting, len(waiting)):
-                before(contestant.name)
-                _attempt(contestant, clock, policy, warm_up=False)
-
-
-def _attempt(contestant: Contestant, clock: Clock, policy: Policy, *, warm_up: bool) -> None:
-    try:
-        if warm_up:
-            _warm_up(contestant, clock, policy)
-        else:
-            _burst(contestant, clock, policy)
-    except BaseException as error:  # a candidate may raise anything, SystemExit included
-        contestant.failure = error
+                attempt(contestant, _burst)
 
 
 def _warm_up(contestant: Contestant, clock: Clock, policy: Policy) -> None:

@@ -9,6 +9,7 @@ import os
 import queue
 import resource
 import signal
+import sys
 import threading
 from collections.abc import Mapping
 from pathlib import Path
@@ -39,7 +40,7 @@ class Pipe:
 
     def stage(self, implementation: str | None, stage: str) -> None:
         """A candidate, or None for what all share, is about to start a stage."""
-        self.send("stage", implementation=implementation, stage=stage)
+        self.send("stage", implementation=implementation, stage=stage, printed=_printed_bytes())
 
     def outcome(self, implementation: str, outcome: dict[str, Any], *, final: bool = True) -> None:
         """What became of a candidate."""
@@ -55,9 +56,10 @@ def main(config: Mapping[str, Any]) -> None:
     torch_device: str = config["torch_device"]
     torch.set_num_threads(config["threads"])
     clock: Clock = HostClock()
+    rotated_bytes = config["cache_bytes"]
     if torch_device != "cpu":
         torch.cuda.set_device(torch_device)
-        clock = EventClock(torch_device, config["cache_bytes"])
+        clock, rotated_bytes = EventClock(torch_device, config["cache_bytes"]), 0
     allowance = _limit_memory(torch_device)
     start = _used_bytes(torch_device)
     _tidy()
@@ -69,7 +71,7 @@ def main(config: Mapping[str, Any]) -> None:
             problem, clock, Policy(**job["policy"]), pipe, torch_device=torch_device, seed=job["seed"]
         )
         try:
-            run.measure(job["implementations"], cache_bytes=config["cache_bytes"])
+            run.measure(job["implementations"], cache_bytes=rotated_bytes)
         except ChildMustEnd:
             os._exit(1)
         del run
@@ -98,6 +100,14 @@ def _jobs(descriptor: int) -> queue.SimpleQueue[dict[str, Any]]:
 
     threading.Thread(target=read, daemon=True).start()
     return jobs
+
+
+def _printed_bytes() -> int:
+    """How long the log is: what comes after is of the stage that starts now."""
+    with contextlib.suppress(OSError, ValueError):  # a candidate may have closed it
+        sys.stdout.flush()
+        return os.fstat(1).st_size
+    return 0
 
 
 def _limit_memory(torch_device: str) -> int:

@@ -46,13 +46,15 @@ def build(problem):
 
 BODIES = {
     "segfault": "ctypes.string_at(0)",
-    "late_abort": "self.calls > 6 and os.abort()",  # passes the gate, dies while it is timed
+    "late_abort": "self.calls > 6 and (os.write(2, b'last words'), os.abort())",  # passes the gate, dies while it is timed
     "hang": "time.sleep(10**6)",
     "wrong": "y = y * 1.01",
     "wrong_gradient": "y = y.detach() + 0.5 * (y - y.detach())",
     "raises": 'raise ValueError("planted fault\\nwith a second line")',
+    "raises_noise": r'raise ValueError("planted \0 and \udcff and \x1b[31m" + "x" * 10**5)',
     "exits": "raise SystemExit(3)",
     "greedy": "torch.empty(2**50)",
+    "late_greedy": "self.calls > 6 and torch.empty(2**50)",
     "leaks": "LEAK.append(torch.ones(2**16))",
     "prints": "os.write(1, b'{\"event\": \"done\"}\\n'); print('not a record', flush=True)",
 }

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 from torch import nn
 
 from kernel_selector.kernels import registry
-from kernel_selector.kernels.gate import TOLERANCES, Gate, poisoned_memory
+from kernel_selector.kernels.gate import TOLERANCES, Gate, Tolerance, poisoned_memory
+from kernel_selector.kernels.gate.tolerance import PEAK, Error
 
 OPERATOR = registry.operator("lstm")
 
@@ -189,24 +192,52 @@ def test_the_default_itself_can_fail():
     assert not gate.check(Faulty(gate.problem, FORWARD_FAULTS["scaled by 1.001"])).passed
 
 
-def test_a_broken_default_fails_its_own_gate(monkeypatch):
+def refuse(*_):
+    raise torch.OutOfMemoryError("no memory\nat all")
+
+
+# what is planted in place of nn.LSTM, and what each result then says of it
+WRONG, UNUSABLE = "torch_lstm itself is wrong here", "torch_lstm sets no bound here"
+BROKEN_DEFAULTS = {
+    "wrong": (lambda y, h, c: (y * 1.24, (h, c)), f"{WRONG} (output[0]: error 0.24 RMS)"),
+    "raises": (refuse, f"{UNUSABLE} (OutOfMemoryError: no memory)"),
+    "gives nan": (lambda y, h, c: (y, (h, c * float("nan"))), f"{WRONG} (output[1][1]: error inf RMS)"),
+    "wrong shape": (FORWARD_FAULTS["wrong shape"], f"{UNUSABLE} (ValueError: output[0] has shape"),
+    "wrong gradient": (GRADIENT_FAULTS["cut at one output"], f"{WRONG} (gradient of"),
+    "no gradient": (GRADIENT_FAULTS["cut"], f"{UNUSABLE} (ValueError: gradient of"),
+}
+
+
+@pytest.mark.parametrize("fault", BROKEN_DEFAULTS)
+def test_a_broken_default_excuses_nobody(monkeypatch, fault):
     problem = OPERATOR.problem(hidden=24, batch=5, seq=9)
-    real = registry.implementation
+    change, note = BROKEN_DEFAULTS[fault]
+    right = registry.implementation("lstm", "torch_lstm").build(problem)
 
     class Broken:
         def build(self, problem):
-            return Faulty(problem, lambda y, h, c: (y * 1.05, (h, c)))
+            return Faulty(problem, change)
 
     monkeypatch.setattr(registry, "implementation", lambda *_: Broken())
     gate = Gate(problem, "cpu")
-    assert not gate.check(Broken().build(problem)).passed
-    assert gate.check(real("lstm", "torch_lstm").build(problem)).passed
+    for module, passes in ((right, True), (Faulty(problem, FORWARD_FAULTS["scaled by 1.01"]), False)):
+        result = gate.check(module)
+        assert result.passed == passes, result
+        assert note in result.detail
+    if fault != "raises":
+        assert not gate.check(Broken().build(problem)).passed
+
+
+def test_a_default_that_gives_no_number_leaves_the_floors():
+    floor, cap = 1e-3, 1e-2
+    tolerance = Tolerance(floor=floor, cap=cap)
+    for broken in (Error(math.inf, math.inf), Error(math.nan, math.nan), Error(1e-9, math.inf)):
+        assert broken.allowed(tolerance) == Error(floor, PEAK * floor)
+    assert Error(0.24, 1.0).allowed(tolerance) == Error(cap, PEAK * cap)
+    assert Error(2e-3, 1e-9).allowed(tolerance) == Error(4e-3, PEAK * floor)
 
 
 def test_errors_of_a_module_pass_through(gate):
-    def refuse(*_):
-        raise torch.OutOfMemoryError("no memory")
-
     with pytest.raises(torch.OutOfMemoryError):
         gate.check(Faulty(gate.problem, refuse))
 

@@ -17,6 +17,7 @@ def records(tmp_path_factory) -> dict[str, Record]:
     """One run over every misbehaving candidate and the real ones; and a second problem after them."""
     folder = planted.checkout(tmp_path_factory.mktemp("planted"), *planted.BODIES)
     planted.plant(folder, "refuses", refusal="return 'not on a Saturday'")
+    planted.plant(folder, "refuses_mutely", refusal="return ''")
     planted.plant(folder, "breaks_refusing", refusal="raise KeyError('no such thing')")
     run = planted.measure(folder, *SMALL, "--timeout", "5s")
     assert run.returncode == 0, run.stderr
@@ -29,13 +30,16 @@ def records(tmp_path_factory) -> dict[str, Record]:
     ("name", "status", "words"),
     [
         ("segfault", Status.CRASHED, ["SIGSEGV", "correctness gate"]),
-        ("late_abort", Status.CRASHED, ["SIGABRT", "timing"]),
+        ("late_abort", Status.CRASHED, ["SIGABRT", "timing): last words"]),
         ("hang", Status.TIMEOUT, ["no answer for 5 s", "correctness gate"]),
         ("wrong", Status.INCORRECT, ["output"]),
         ("wrong_gradient", Status.INCORRECT, ["gradient"]),
         ("raises", Status.CRASHED, ["ValueError: planted fault", "correctness gate"]),
+        ("raises_noise", Status.CRASHED, [r"planted \x00 and \udcff and \x1b[31mxxx"]),
         ("exits", Status.CRASHED, ["SystemExit: 3"]),
         ("greedy", Status.OUT_OF_MEMORY, ["memory"]),
+        ("late_greedy", Status.OUT_OF_MEMORY, ["memory", "timing"]),
+        ("refuses_mutely", Status.UNSUPPORTED, ["no reason"]),
         ("refuses", Status.UNSUPPORTED, ["not on a Saturday"]),
         ("breaks_refusing", Status.CRASHED, ["KeyError", "no such thing"]),
     ],
@@ -45,15 +49,18 @@ def test_a_bad_candidate_costs_its_own_record(records, name, status, words):
     assert record.status is status, record.reason
     for word in words:
         assert word in record.reason
-    assert "\n" not in record.reason
+    for text in (record.reason, record.gate.detail):
+        assert text.isprintable()
+        assert len(text) < 1000
     assert record.total is None
-    assert not record.gate.passed or status is Status.CRASHED
+    assert not record.gate.passed or status is not Status.INCORRECT
+    assert "not a record" not in record.reason  # which another candidate printed
 
 
 @pytest.mark.parametrize("name", ["torch_lstm", "unfused", "hoisted", "leaks", "prints"])
 def test_the_others_are_measured(records, name):
     assert records[name].status is Status.OK, records[name].reason
-    assert records[name].total.samples >= 2
+    assert records[name].total.samples >= 3
 
 
 def wait_for(condition, seconds=60.0):

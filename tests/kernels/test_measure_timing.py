@@ -24,8 +24,13 @@ def steady(milliseconds):
     return lambda _index, _mark: milliseconds
 
 
-def compete(*contestants, policy=QUICK, clock=None, before=lambda _name: None):
-    interleave(contestants, clock or ScriptedClock(), policy, seed=0, before=before)
+def reraise(_name, error):
+    raise error
+
+
+def compete(*contestants, policy=QUICK, clock=None, before=lambda _name: None, failed=reraise):
+    clock = clock or ScriptedClock()
+    interleave(contestants, clock, policy, seed=0, before=before, failed=failed)
 
 
 def test_percentiles():
@@ -58,6 +63,12 @@ def test_a_slow_candidate_stops_when_its_budget_is_spent():
     assert QUICK.min_samples <= len(contestant.laps) <= 4
 
 
+def test_two_samples_of_a_very_long_run_are_enough():
+    long, short = Contestant("long", steady(2_001)), Contestant("short", steady(1_999))
+    compete(long, short, policy=replace(QUICK, warmup_ms=0, candidate_budget_ms=0))
+    assert (len(long.laps), len(short.laps)) == (2, 3)
+
+
 def test_rounds_are_interleaved():
     # noisy, so that none stops before the last round
     contestants = [Contestant(name, lambda index, _mark: 1.0 + index % 3) for name in "abc"]
@@ -73,10 +84,25 @@ def test_one_that_raises_does_not_stop_the_others():
         raise SystemExit(3)
 
     good, bad = Contestant("good", steady(1.0)), Contestant("bad", broken)
-    compete(bad, good)
-    assert isinstance(bad.failure, SystemExit)
-    assert good.failure is None
-    assert good.laps
+    errors = []
+    compete(bad, good, failed=lambda name, error: errors.append((name, str(error))))
+    assert errors == [("bad", "3")]
+    assert bad.failed
+    assert not good.failed
+    assert len(good.laps) >= QUICK.min_samples
+
+
+def test_a_failure_can_end_the_timing_of_all():
+    """As when the GPU answers nobody any more: the others must not be charged with it."""
+
+    def broken(_index, _mark):
+        raise ValueError("sticky")
+
+    later = Contestant("later", steady(1.0))
+    with pytest.raises(ValueError, match="sticky"):
+        compete(Contestant("bad", broken), later)
+    assert not later.laps
+    assert gc.isenabled()
 
 
 def test_garbage_is_not_collected_in_between():
