@@ -11,6 +11,7 @@ from torch import nn
 
 from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import Device
+from kernel_selector.kernels.devices import known_device
 
 OPERATOR = registry.operator("lstm")
 NAMES = list(registry.implementations("lstm"))
@@ -227,3 +228,24 @@ def test_recompute_holds_a_third_of_hoisted():
 def test_refusals_say_why(name, hyperparameters, reason):
     problem = OPERATOR.problem({"hidden": 8, "batch": 2, **hyperparameters})
     assert reason in registry.implementation("lstm", name).unsupported(problem, CPU)
+
+
+@pytest.mark.parametrize(
+    ("hidden", "batch", "dtype", "refused"),
+    [
+        (136, 16, "float16", True),
+        (40, 8, "float16", True),
+        (184, 256, "float16", True),
+        (128, 16, "float16", False),
+        (136, 12, "float16", False),
+        (132, 16, "float16", False),
+        (200, 16, "float16", False),
+        (24, 16, "float16", False),
+        (136, 16, "bfloat16", False),
+    ],
+)
+def test_torch_is_refused_where_cudnn_is_wrong(hidden, batch, dtype, refused):
+    problem = OPERATOR.problem(hidden=hidden, batch=batch, dtype=dtype)
+    unsupported = registry.implementation("lstm", "torch_lstm").unsupported
+    assert (unsupported(problem, known_device("h200")) is not None) is refused
+    assert unsupported(problem, CPU) is None
