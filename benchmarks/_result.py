@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
@@ -17,41 +17,47 @@ ROOT = Path(__file__).resolve().parents[1]
 RESULTS = Path(__file__).resolve().parent / "results"
 
 
-def write_result(name: str, payload: Mapping[str, Any]) -> Path:
+def write_result(
+    name: str,
+    payload: Mapping[str, Any],
+    *,
+    torch_device: str | None = None,
+    commit: str | None = None,
+    lines: Sequence[str] = (),
+) -> Path:
     """Write `results/<name>.json`: the payload, the environment, the commit and the time. Returns it.
 
-    `device` is this machine's default one, without its rates: a benchmark that needs them measures them
-    itself. `load_1min` tells how busy the machine was.
+    `torch_device` is what was measured on, by default this machine's default one; its rates are not
+    taken: a benchmark that needs them measures them itself. `commit` is for a copy of the checkout
+    without its repository. `lines` are JSON, and become the list `records`. `load_1min` tells how busy
+    the machine was.
     """
-    torch_device = measure.default_torch_device()
+    torch_device = torch_device or measure.default_torch_device()
     result = {
         "name": name,
         "measured_at": datetime.now(UTC).isoformat(timespec="seconds"),
-        "commit": commit(),
-        "device": device_name(torch_device),
+        "commit": commit or current_commit(),
+        "device": measure.identify(torch_device).name,
         "cores": len(os.sched_getaffinity(0)),
         "load_1min": round(os.getloadavg()[0], 2),
-        "environment": asdict(measure.current_environment()),
+        "environment": asdict(measure.current_environment(torch_device)),
         **payload,
     }
     RESULTS.mkdir(exist_ok=True)
     path = RESULTS / f"{name}.json"
-    path.write_text(json.dumps(result, indent=2, allow_nan=False) + "\n")
+    text = json.dumps(result, indent=2, allow_nan=False)
+    if lines:
+        # one line a record: indented they would be most of the repository
+        text = text.removesuffix("\n}") + ',\n  "records": [\n' + ",\n".join(lines) + "\n  ]\n}"
+    path.write_text(text + "\n")
     return path
 
 
-def device_name(torch_device: str) -> str:
-    """The GPU's name, or the processor's."""
-    if torch_device == "cpu":
-        return measure.probe("cpu").name
-    import torch
-
-    return torch.cuda.get_device_name(torch_device)
-
-
-def commit() -> str:
-    """The commit, with `+` when files were changed since; "unknown" outside a repository."""
+def current_commit() -> str:
+    """The commit, with `+` when files were changed since; "unknown" outside a repository of our own."""
     try:
+        if Path(_git("rev-parse", "--show-toplevel")).resolve() != ROOT:
+            return "unknown"
         head = _git("rev-parse", "--short=12", "HEAD")
         return head + ("+" if _git("status", "--porcelain", "--untracked-files=no") else "")
     except (OSError, subprocess.CalledProcessError):

@@ -1,4 +1,4 @@
-"""How fast records are stored and found: python benchmarks/insert_records.py [--records N] [--database URL].
+"""How fast records are stored and found: python -m benchmarks.insert_records [--records N] [--database URL].
 
 Made-up records of 5,000 problems, ten implementations and two devices, each with its raw times, go into
 an empty database, by default an SQLite file in a temporary folder; then all are read back. Prints the
@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import platform
 import random
 import sqlite3
 import tempfile
@@ -22,6 +20,7 @@ from typing import Any
 
 import sqlalchemy
 
+from benchmarks._result import write_result
 from kernel_selector.db import Database, records, snapshot
 from kernel_selector.kernels.contract import (
     Device,
@@ -34,7 +33,6 @@ from kernel_selector.kernels.contract import (
     Timing,
 )
 
-RESULTS = Path(__file__).parent / "results" / "insert_records.json"
 PROBLEMS, IMPLEMENTATIONS, RAW_SAMPLES = 5000, 10, 10
 
 
@@ -43,14 +41,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--records", type=int, default=100_000, help="how many (default 100,000)")
     parser.add_argument("--database", help="URL of an empty database; default an SQLite file of its own")
-    parser.add_argument("--output", type=Path, default=RESULTS, help=f"default {RESULTS}")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         url = options.database or str(Path(folder) / "measurements.sqlite")
         with Database.open(url, create=True) as database:
             result = measure(database, options.records)
     print(json.dumps(result, indent=2))
-    options.output.write_text(json.dumps(result, indent=2) + "\n")
+    print(write_result("insert_records", result))
 
 
 def measure(database: Database, number: int) -> dict[str, Any]:
@@ -81,10 +78,6 @@ def measure(database: Database, number: int) -> dict[str, Any]:
         "counts_ms": round(counts_s * 1e3, 1),
         "stamp_us": round(stamp_s * 1e3, 2),
         "database": database.url.split(":")[0],
-        "measured_at": datetime.now(UTC).isoformat(timespec="seconds"),
-        "machine": f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores",
-        "load_1min": round(os.getloadavg()[0], 1),
-        "python": platform.python_version(),
         "sqlalchemy": sqlalchemy.__version__,
         "sqlite": sqlite3.sqlite_version,
     }
