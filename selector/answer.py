@@ -73,7 +73,7 @@ def answer(knowledge: Knowledge, request: Request) -> Choice:
     accepted, refused = registry.candidates(problem, device)
     _check_override(request, refused)
     evidence = knowledge.evidence(problem.operator, device.key)
-    failed = evidence.failures(problem, device, operator.default)
+    failed, doubtful = evidence.failures(problem, device, operator.default)
     usable = {
         item.name: item for item in accepted if item.name not in failed or item.name == request.override
     }
@@ -81,6 +81,7 @@ def answer(knowledge: Knowledge, request: Request) -> Choice:
         default=operator.default,
         names=tuple(usable),
         excluded={**failed, **refused},
+        doubtful=doubtful,
         objective=request.objective,
         limit_bytes=request.limit_bytes,
         override=request.override,

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .dataset import Dataset
+from .domain import Domain
 from .neighbours import Neighbours
 from .policy import LEAST_MARGIN
 from .training import Errors, HeldOut, errors, time_model
@@ -111,13 +112,18 @@ def evaluate_shapes(dataset: Dataset, held_out: HeldOut) -> Comparison:
 
 
 def evaluate_split(dataset: Dataset, noise: Errors, test: Flags, words: str) -> Comparison | None:
-    """Train where `test` is false, judge where it is true; None when either side is empty."""
+    """Train where `test` is false, judge where it is true; None when either side is empty.
+
+    The cost model abstains as it would when asked; what it would choose otherwise stands beside it.
+    """
     if not test.any() or test.all():
         return None
     model = time_model(dataset, int((~test).sum())).fit(dataset.rows[~test], dataset.time_ms[~test])
     predicted = np.zeros(len(dataset.rows))
     predicted[test] = model.predict(dataset.rows[test])
-    slowdowns = _judge(dataset, predicted, noise, ~test, test)
+    train = [record for record, held in zip(dataset.records, test.tolist(), strict=True) if not held]
+    domain = Domain.of(dataset.operator, train)
+    slowdowns = _judge(dataset, predicted, noise, ~test, test, domain=domain)
     return _comparison(words, slowdowns) if slowdowns else None
 
 
@@ -133,14 +139,14 @@ def largest_quarter(dataset: Dataset) -> Flags:
 def evaluate_implementation(dataset: Dataset, noise: Errors, name: str) -> Comparison | None:
     """Judge with one implementation's times predicted by a model that has never seen that implementation.
 
-    Its column is cleared, so that the model has its counted work alone to go by.
+    Its columns are cleared, so that the model has its counted work alone to go by.
     """
     mine = dataset.implementation == name
     if mine.all() or name == dataset.operator.default:
         return None
     model = time_model(dataset, int((~mine).sum())).fit(dataset.rows[~mine], dataset.time_ms[~mine])
     rows = dataset.rows.copy()
-    rows[:, dataset.spec.names.index(f"is_{name}")] = 0
+    rows[:, dataset.spec.columns_of(name)] = 0
     everything = np.ones(len(rows), dtype=bool)
     slowdowns = _judge(dataset, model.predict(rows), noise, ~mine, everything, baselines=False)
     return _comparison(f"implementation {name}", slowdowns)
@@ -151,11 +157,21 @@ def _comparison(words: str, slowdowns: Mapping[str, list[float]]) -> Comparison:
 
 
 def _judge(
-    dataset: Dataset, predicted: Floats, noise: Errors, train: Flags, test: Flags, *, baselines: bool = True
+    dataset: Dataset,
+    predicted: Floats,
+    noise: Errors,
+    train: Flags,
+    test: Flags,
+    *,
+    domain: Domain | None = None,
+    baselines: bool = True,
 ) -> dict[str, list[float]]:
     """Slowdowns by selector over the contests of the test rows that have a choice to make."""
     contests = [rows for rows in _contests(dataset, test) if len(rows) > 1]
-    choosers: dict[str, Chooser] = {"cost model": _by_model(dataset, predicted, noise)}
+    by_model = _by_model(dataset, predicted, noise)
+    choosers: dict[str, Chooser] = {"cost model": by_model}
+    if domain is not None:
+        choosers = {"cost model": _within(domain, dataset, by_model), "  if it never abstained": by_model}
     if baselines:
         choosers["most frequent winner"] = _by_frequency(dataset, train)
         choosers["nearest neighbour"] = _by_neighbour(dataset, train)
@@ -191,6 +207,17 @@ def _by_model(dataset: Dataset, predicted: Floats, noise: Errors) -> Chooser:
             if predicted[default] / predicted[row] - 1 > needed:
                 return row
         raise AssertionError("the default is among the rows")
+
+    return choose
+
+
+def _within(domain: Domain, dataset: Dataset, by_model: Chooser) -> Chooser:
+    """The default where the model abstains."""
+    by_default = _by_default(dataset)
+
+    def choose(rows: list[int]) -> int:
+        record = dataset.records[rows[0]]
+        return (by_default if domain.outside(record.problem, record.device) else by_model)(rows)
 
     return choose
 

@@ -10,14 +10,20 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
 
 from kernel_selector.kernels.contract import Device, Environment, Problem, Record, Status
 
 from .neighbours import MAX_DISTANCE, Neighbours, distance, structure, work_ratio
 
-FAILURES = {Status.INCORRECT, Status.OUT_OF_MEMORY, Status.TIMEOUT, Status.CRASHED}
+WORDS = {
+    Status.INCORRECT: "gave wrong results",
+    Status.OUT_OF_MEMORY: "ran out of memory",
+    Status.TIMEOUT: "exceeded the time limit",
+    Status.CRASHED: "crashed",
+}
+FAILURES = set(WORDS)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -42,7 +48,6 @@ class Tier:
     source: str  # "exact", "near" or "model"
     estimates: Mapping[str, Estimate]
     caveats: tuple[str, ...] = ()
-    refusals: Mapping[str, str] = field(default_factory=dict)  # why there is no estimate, by implementation
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,52 +207,66 @@ class Evidence:
             caveats=(f"Scaled from the measurement of {words}.", *tier.caveats),
         )
 
-    def failures(self, problem: Problem, here: Device, default: str) -> dict[str, str]:
-        """Why implementations that failed at or near this problem on this device are excluded, by name.
+    def failures(self, problem: Problem, here: Device, default: str) -> tuple[dict[str, str], dict[str, str]]:
+        """Why implementations are excluded, and why others are doubtful, by name.
 
-        At the problem: the newest record counts. Near it: out of memory on a problem that is no larger
-        in any dimension, or another failure within the distance of a neighbour; a good record at the
-        problem itself outweighs that. The default is excluded by failures at the problem and by memory
-        alone, because it is the last resort.
+        Excluded at the problem: by the newest record of this host. Near it: by running out of memory on
+        a problem that is no larger in any dimension, or by another failure within the distance of a
+        neighbour; a good record at the problem itself outweighs that. Wrong results count on every host:
+        they come from the device and its libraries. The default is excluded by failures at the problem
+        and by memory alone, because it is the last resort: failures nearby make it doubtful.
         """
-        newest: dict[str, Measured] = {}
-        for key, group in self._groups.get(problem.key, {}).items():
-            if self.settings[key].device.fingerprint == here.fingerprint or not here.host:
-                for name, measured in group.items():
-                    known = newest.get(name)
-                    if measured.version == self.versions.get(name) and (
-                        known is None or known.measured_at < measured.measured_at
-                    ):
-                        newest[name] = measured
-        reasons = {
-            name: f"{_words(measured.status)} when measured: {measured.reason}"
+        newest = self._newest(problem, here)
+        excluded = {
+            name: f"{WORDS[measured.status]} when measured: {measured.reason}"
             for name, measured in newest.items()
             if measured.status in FAILURES
         }
+        doubtful: dict[str, str] = {}
         for other, setting, name, measured in self._failed.get(structure(problem), ()):
-            same_device = setting.device.fingerprint == here.fingerprint or not here.host
-            if same_device and name not in newest and _concerns(problem, other, measured, name == default):
-                reasons.setdefault(name, f"{_words(measured.status)} on {other}: {measured.reason}")
-        return reasons
+            if (
+                name in newest
+                or not _counts(setting, measured, here)
+                or not _concerns(problem, other, measured)
+            ):
+                continue
+            kept = name == default and measured.status is not Status.OUT_OF_MEMORY
+            words = f"{WORDS[measured.status]} on {other}: {measured.reason}"
+            (doubtful if kept else excluded).setdefault(name, words)
+        return excluded, {name: words for name, words in doubtful.items() if name not in excluded}
+
+    def _newest(self, problem: Problem, here: Device) -> dict[str, Measured]:
+        """The record of each implementation that says whether it works at the problem."""
+        newest: dict[str, tuple[bool, datetime, Measured]] = {}
+        for key, group in self._groups.get(problem.key, {}).items():
+            setting = self.settings[key]
+            for name, measured in group.items():
+                if measured.version != self.versions.get(name) or not _counts(setting, measured, here):
+                    continue
+                found = _same_host(setting, here), measured.measured_at, measured
+                if name not in newest or newest[name][:2] < found[:2]:
+                    newest[name] = found
+        return {name: measured for name, (_, _, measured) in newest.items()}
 
 
-def _concerns(problem: Problem, other: Problem, measured: Measured, is_default: bool) -> bool:
+def _same_host(setting: Setting, here: Device) -> bool:
+    """A device that is not of this machine has no host: then every host counts."""
+    return setting.device.fingerprint == here.fingerprint or not here.host
+
+
+def _counts(setting: Setting, measured: Measured, here: Device) -> bool:
+    return _same_host(setting, here) or measured.status is Status.INCORRECT
+
+
+def _concerns(problem: Problem, other: Problem, measured: Measured) -> bool:
+    """Whether a failure on one problem is to be expected on another one of the same structure."""
     if measured.status is Status.OUT_OF_MEMORY:
         return all(
             value >= other[name]
             for name, value in problem.values
             if isinstance(value, int) and not isinstance(value, bool)
         )
-    return not is_default and distance(problem, other) <= MAX_DISTANCE
-
-
-def _words(status: Status) -> str:
-    return {
-        Status.INCORRECT: "gave wrong results",
-        Status.OUT_OF_MEMORY: "ran out of memory",
-        Status.TIMEOUT: "exceeded the time limit",
-        Status.CRASHED: "crashed",
-    }[status]
+    return distance(problem, other) <= MAX_DISTANCE
 
 
 def _scaled(estimate: Estimate, ratio: tuple[float, float], apart: float) -> Estimate:

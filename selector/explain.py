@@ -14,7 +14,7 @@ SOURCES = {
     "exact": "measured: this problem on this device",
     "near": "measured on a neighbouring problem on this device, scaled by the work",
     "model": "predicted by the cost model learned from measurements",
-    "default": "the framework's default: there is no evidence that another one is better",
+    "default": "there is no evidence that another one is better",
 }
 
 
@@ -47,7 +47,9 @@ def _question(choice: Choice) -> list[str]:
 
 def _answer(choice: Choice) -> list[str]:
     kind = "forward and backward" if choice.problem["mode"] == "training" else "forward"
-    lines = [f"Choice      {choice.implementation}", f"Because     {SOURCES[choice.source]}"]
+    default = next((item.name for item in choice.candidates if item.default), None)
+    standing = " (the framework's default)" if choice.implementation == default else ""
+    lines = [f"Choice      {choice.implementation}{standing}", f"Because     {SOURCES[choice.source]}"]
     if choice.time_ms is not None:
         lines.append(f"Time        {_time(choice)} for {kind}")
     if choice.memory_bytes is not None:

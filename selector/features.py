@@ -20,17 +20,20 @@ from kernel_selector.kernels.contract import Device, Integer, OneOf, Operator, P
 
 from .physics import terms_seconds
 
-FEATURES_VERSION = 1  # raise when the meaning of a column changes
+FEATURES_VERSION = 2  # raise when the meaning of a column changes
 
 WORK = ("flops", "moved_bytes", "saved_bytes", "launches", "steps")
 DERIVED = ("flops_per_byte", "flops_per_launch", "bytes_per_launch", "bytes_per_step_over_l2")
 DEVICE = ("cuda", "copy_bytes_per_s", "matmul_flops_per_s", "launch_us", "multiprocessors", "memory_bytes")
 ROOFLINE = ("operations_s", "transfer_s", "launch_s", "sum_s", "launch_share")
-TIME_TERMS = ("term_operations_s", "term_transfer_s", "term_launch_s")
+KINDS = ("cpu", "cuda")
+MODES = ("training", "inference")
+TIME_PARTS = ("operations_16_bit", "operations_wider", "launch", "call")
+TIME_TERMS = ("term_transfer_s", *(f"term_{part}_{mode}_s" for mode in MODES for part in TIME_PARTS))
 MEMORY_PARTS = ("weights", "activations", "step", "constant")
 MEMORY_TERMS = (
     "term_saved_bytes",
-    *(f"term_{part}_{mode}_bytes" for mode in ("training", "inference") for part in MEMORY_PARTS),
+    *(f"term_{part}_{mode}_bytes" for mode in MODES for part in MEMORY_PARTS),
 )
 ROWS_OF = ("batch", "seq")  # dimensions over which the same weights are used again
 
@@ -54,7 +57,7 @@ class FeatureSpec:
             else:
                 names.append(spec.name)
         names += [*WORK, *DERIVED, *(f"device_{name}" for name in DEVICE), *ROOFLINE]
-        return (*names, *TIME_TERMS, *MEMORY_TERMS, *(f"is_{name}" for name in self.implementations))
+        return (*names, *TIME_TERMS, *MEMORY_TERMS, *self._flags)
 
     def columns(self, names: Sequence[str]) -> tuple[int, ...]:
         """Positions of columns by name."""
@@ -63,7 +66,16 @@ class FeatureSpec:
     @cached_property
     def implementation_columns(self) -> tuple[int, ...]:
         """Positions of the columns that say which implementation it is."""
-        return self.columns([f"is_{name}" for name in self.implementations])
+        return self.columns(self._flags)
+
+    @cached_property
+    def _flags(self) -> tuple[str, ...]:
+        # on another kind of device one name stands for other code: nn.LSTM is cuDNN here and oneDNN there
+        return tuple(f"is_{name}_on_{kind}" for name in self.implementations for kind in KINDS)
+
+    def columns_of(self, implementation: str) -> tuple[int, ...]:
+        """Positions of the columns that say that it is this implementation."""
+        return self.columns([f"is_{implementation}_on_{kind}" for kind in KINDS])
 
     def matrix(self, problem: Problem, device: Device, works: Mapping[str, Work]) -> NDArray[np.float64]:
         """One row per implementation in `works`, in that order, shape [rows, columns].
@@ -81,9 +93,13 @@ class FeatureSpec:
                     *_work(work, device),
                     *tail,
                     *_roofline(seconds),
-                    *seconds,
+                    *_time(problem, device, seconds),
                     *_memory(work, problem),
-                    *(float(name == known) for known in self.implementations),
+                    *(
+                        float(name == known and device.kind == kind)
+                        for known in self.implementations
+                        for kind in KINDS
+                    ),
                 ]
             )
         return np.array(rows, dtype=np.float64)
@@ -114,22 +130,47 @@ class FeatureSpec:
         ]
 
 
+def _by_mode(parts: list[float], problem: Problem) -> list[float]:
+    """The parts in the columns of the problem's mode, zeros in those of the other."""
+    nothing = [0.0] * len(parts)
+    return [*parts, *nothing] if problem["mode"] == "training" else [*nothing, *parts]
+
+
+def _time(problem: Problem, device: Device, seconds: tuple[float, float, float]) -> list[float]:
+    """The columns TIME_TERMS: transfer, and in each mode what may cost differently in training.
+
+    Operations of 16 bits are apart from wider ones, because the thin products of a time step reach another
+    share of the tensor cores' rate than of the other units'. What a call costs whatever its size is
+    counted in launches.
+    """
+    assert device.launch_us is not None
+    operations_s, transfer_s, launch_s = seconds
+    narrow = _element_bytes(problem) <= 2
+    parts = [operations_s * narrow, operations_s * (not narrow), launch_s, device.launch_us * 1e-6]
+    return [transfer_s, *_by_mode(parts, problem)]
+
+
+def _element_bytes(problem: Problem) -> float:
+    return int("".join(filter(str.isdigit, problem["dtype"]))) / 8
+
+
+def _weight_bytes(work: Work, problem: Problem) -> float:
+    """Bytes of the weights by their operations: two for each of them, row of the batch, step and pass."""
+    rows = math.prod(int(problem.as_dict.get(name, 1)) for name in ROWS_OF)
+    return work.flops / rows / 2 * _element_bytes(problem)
+
+
 def _memory(work: Work, problem: Problem) -> list[float]:
     """The columns MEMORY_TERMS: what is saved, and in each mode the parts that the counts allow to tell.
 
-    Operations per row of the batch and step give the weights (two for each), the other moved bytes are
-    activations. The parts hold a constant factor, for passes, that the fitted weights absorb; they are
-    kept apart by mode because gradients are allocated in training alone.
+    Moved bytes that are not of weights are of activations. The parts hold a constant factor, for passes,
+    that the fitted weights absorb; they are kept apart by mode because gradients are allocated in
+    training alone.
     """
-    values = problem.as_dict
-    rows = math.prod(int(values[name]) for name in ROWS_OF if name in values)
-    element_bytes = int("".join(filter(str.isdigit, problem["dtype"]))) / 8
     moved = max(work.moved_bytes - 2 * work.saved_bytes, 0.0)
-    weights = min(work.flops / rows / 2 * element_bytes, moved)
-    parts = [weights, moved - weights, (moved - weights) / int(values.get("seq", 1)), 1.0]
-    nothing = [0.0] * len(parts)
-    training = problem["mode"] == "training"
-    return [work.saved_bytes, *(parts if training else nothing), *(nothing if training else parts)]
+    weights = min(_weight_bytes(work, problem), moved)
+    parts = [weights, moved - weights, (moved - weights) / int(problem.as_dict.get("seq", 1)), 1.0]
+    return [work.saved_bytes, *_by_mode(parts, problem)]
 
 
 def alignment(value: int, most: int = 7) -> int:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from .choice import Candidate
 from .errors import NothingFits
@@ -27,6 +27,7 @@ class Question:
     default: str
     names: tuple[str, ...]  # the implementations that support the problem, sorted
     excluded: Mapping[str, str]  # the others, with the reason
+    doubtful: Mapping[str, str] = field(default_factory=dict)  # what to know when one of these is chosen
     objective: str = "time"
     limit_bytes: int | None = None
     override: str | None = None
@@ -106,9 +107,19 @@ def decide(question: Question, figures: Figures) -> Decision:
         over.pop(chosen, None)
     elif not free:
         chosen, source = _last_resort(question, figures), "default"
-        caveats.append(f"Every candidate is excluded; {chosen} is the framework's default.")
+        caveats.append(
+            f"Every candidate is excluded; {chosen} is the framework's default, and excluded too: "
+            f"{question.excluded.get(chosen, 'it is not among the candidates')}."
+        )
     else:
         chosen, source, notes = _best(question, figures, free)
+        if source == "default" and chosen != question.default:
+            caveats.append(
+                f"{question.default}, the framework's default, is excluded, and nothing is known of the "
+                f"others: {chosen} needs the fewest bytes by count."
+            )
+    if chosen in question.doubtful:
+        caveats.append(f"{chosen} {question.doubtful[chosen]}. Profile this problem to be sure.")
     if question.limit_bytes is not None and chosen not in figures.weighed:
         caveats.append("The memory limit was checked against counted bytes only: nothing was measured.")
     ranked = _ranked(question.objective, figures, [name for name in free if name != chosen])
@@ -130,7 +141,7 @@ def _best(question: Question, figures: Figures, free: list[str]) -> tuple[str, s
     notes: dict[str, str] = {}
     if default not in free:
         if not ranked:
-            return free[0], "default", notes
+            return min(free, key=lambda name: (question.counted_bytes[name], name)), "default", notes
         return ranked[0], figures.weighed[ranked[0]].source, notes
     if figures.base is None or default not in figures.weighed:
         return default, "default", notes

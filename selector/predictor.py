@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from kernel_selector.kernels.contract import Device, Environment, Implementation, Operator, Problem
 
+from .domain import Domain
 from .errors import ModelVersionMismatch
 from .evidence import Estimate, Tier
 from .features import FEATURES_VERSION, FeatureSpec
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from kernel_selector.db import StoredModel
 
 SCHEMA = 1  # layout of manifest and arrays
-RANGE_SLACK = 0.5  # doublings by which a size may exceed what was seen in training
 
 
 @dataclass(frozen=True)
@@ -66,6 +66,7 @@ class Predictor:
         self._manifest = manifest
         self._spec = FeatureSpec(operator, tuple(manifest.get("implementations", ())))
         _check(stored, self._spec)
+        self._domain = Domain(manifest["devices"])
         self._environments = [Environment.from_dict(data) for data in manifest["environments"]]
         with np.load(io.BytesIO(stored.arrays), allow_pickle=False) as arrays:
             try:
@@ -76,23 +77,7 @@ class Predictor:
 
     def abstains(self, problem: Problem, device: Device) -> str | None:
         """Why there is no prediction for a problem on a device, or None when there is one."""
-        if device.key not in self._manifest["devices"]:
-            known = ", ".join(sorted(self._manifest["devices"]))
-            return f"the cost model has not seen {device.name} (it knows {known})"
-        if missing_rates(device):
-            return missing_rates(device)
-        for name, seen in self._manifest["seen"].items():
-            if problem[name] not in seen:
-                words = " or ".join(str(value) for value in seen)
-                return f"the cost model has not seen {name}={problem[name]}, only {words}"
-        for name, (low, high) in self._manifest["ranges"].items():
-            size = math.log2(max(problem[name], 1))
-            if not low - RANGE_SLACK <= size <= high + RANGE_SLACK:
-                return (
-                    f"{name}={problem[name]} is outside what the cost model has seen, "
-                    f"{2**low:.0f} to {2**high:.0f}"
-                )
-        return None
+        return self._domain.outside(problem, device) or missing_rates(device)
 
     def tier(
         self,

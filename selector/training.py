@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 from sklearn.model_selection import GroupKFold  # type: ignore[import-untyped]
 
 from kernel_selector.kernels import registry
-from kernel_selector.kernels.contract import Integer
 
 from .cost_model import CostModel
 from .dataset import Dataset
+from .domain import Domain
 from .features import FEATURES_VERSION, MEMORY_TERMS, TIME_TERMS
 from .policy import LEAST_MARGIN
 from .predictor import SCHEMA, Regression, pack
@@ -170,25 +170,17 @@ def stored_model(
 
 def _manifest(dataset: Dataset, held_out: HeldOut, snapshot: str) -> dict[str, Any]:
     known = registry.implementations(dataset.operator.name)
-    problems = list({record.problem.key: record.problem for record in dataset.records}.values())
-    sizes = [spec.name for spec in dataset.operator.hyperparameters if isinstance(spec, Integer)]
-    words = [spec.name for spec in dataset.operator.hyperparameters if spec.name not in sizes]
     environments = {record.environment.fingerprint: record.environment for record in dataset.records}
     return {
         "features_version": FEATURES_VERSION,
         "features": list(dataset.spec.names),
-        "ranges": {
-            name: [math.log2(max(edge(problem[name] for problem in problems), 1)) for edge in (min, max)]
-            for name in sizes
-        },
-        "seen": {name: sorted({problem[name] for problem in problems}) for name in words},
         "implementations": {name: known[name].version for name in dataset.spec.implementations},
-        "devices": sorted(set(dataset.device.tolist())),
+        "devices": Domain.of(dataset.operator, dataset.records).devices,
         "hosts": sorted({record.device.host for record in dataset.records}),
         "environments": [environment.to_dict() for environment in environments.values()],
         "errors": errors(dataset, held_out),
         "rows": len(dataset.rows),
-        "problems": len(problems),
+        "problems": len(set(dataset.problem.tolist())),
         "snapshot": snapshot,
         "sklearn": sklearn.__version__,
     }

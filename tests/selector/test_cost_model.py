@@ -73,10 +73,10 @@ def test_features_are_physical():
     value = dict(zip(spec.names, row, strict=True))
     assert len(row) == len(spec.names) == len(set(spec.names))
     assert value["hidden"] == pytest.approx(np.log2(96))
-    assert (value["hidden_alignment"], value["is_hoisted"], value["is_torch_lstm"]) == (5, 1, 0)
+    assert (value["hidden_alignment"], value["is_hoisted_on_cpu"], value["is_torch_lstm_on_cpu"]) == (5, 1, 0)
     assert (value["mode=training"], value["mode=inference"]) == (1, 0)
     seconds = terms_seconds(work, problem, replay.HERE)
-    assert value["term_operations_s"] == pytest.approx(work.flops / 4e11)
+    assert value["term_operations_wider_training_s"] == pytest.approx(work.flops / 4e11)
     assert value["sum_s"] == pytest.approx(np.log2(sum(seconds)))
 
 

@@ -110,7 +110,7 @@ def test_manifest_says_what_it_was_learned_from(stored):
     manifest = stored.manifest
     assert manifest["rows"] == manifest["problems"] * len(manifest["implementations"])
     assert manifest["implementations"]["hoisted"] == IMPLEMENTATIONS["hoisted"].version
-    assert manifest["devices"] == [replay.HERE.key]
+    assert list(manifest["devices"]) == [replay.HERE.key]
     assert manifest["snapshot"] != "none"
     assert manifest["sklearn"]
     assert stored.evaluation["comparisons"]
