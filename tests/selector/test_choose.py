@@ -44,6 +44,13 @@ def test_noisy_records_need_a_larger_margin(selector_of):
     assert selector_of(measured(times, spread=0.2)).choose(hidden=64, batch=8).implementation == LSTM.default
 
 
+def test_more_samples_make_less_noise(selector_of):
+    found = measured({LSTM.default: 1.0, OTHERS[0]: 0.9}, spread=0.2)
+    often = [replace(item, forward_backward=replace(item.total, samples=400)) for item in found]
+    choice = selector_of(often).choose(hidden=64, batch=8)
+    assert choice.implementation == OTHERS[0]
+
+
 def test_margin_counts_only_for_the_default(selector_of):
     times = {LSTM.default: 2.0, OTHERS[0]: 1.001, OTHERS[1]: 1.0}
     assert selector_of(measured(times)).choose(hidden=64, batch=8).implementation == OTHERS[1]

@@ -68,8 +68,10 @@ def test_measured_problems_get_the_best_or_the_default_within_the_noise(selector
             choice = selector.choose("lstm", device=found[0].device, **problem.as_dict)
             assert choice.source == "exact"
             best = min(times.values())
-            took = times[choice.implementation]
-            assert took == best or (choice.implementation == LSTM.default and took <= 1.2 * best), problem
+            if times[choice.implementation] > best:
+                assert choice.implementation == LSTM.default
+                passed_over = next(item for item in choice.candidates if item.time_ms == best)
+                assert "within the noise" in passed_over.note
 
 
 def test_a_wrong_default_is_left_for_the_best_right_one(sqlite_database, contest, wrong):
