@@ -46,7 +46,8 @@ def build(problem):
 
 BODIES = {
     "segfault": "ctypes.string_at(0)",
-    "late_abort": "self.calls > 6 and (os.write(2, b'last words'), os.abort())",  # passes the gate, dies while it is timed
+    # passes the gate, dies while it is timed
+    "late_abort": "self.calls > 6 and (os.write(2, b'last words'), os.abort())",
     "hang": "time.sleep(10**6)",
     "wrong": "y = y * 1.01",
     "wrong_gradient": "y = y.detach() + 0.5 * (y - y.detach())",
