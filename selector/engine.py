@@ -49,6 +49,7 @@ class Selector:
         self._stamp: object = None
         self._trouble = ""  # why the database cannot be read now
         self._knowledge = Knowledge(None)
+        self._asked: set[tuple[str | None, object]] = set()  # operator and device of answers so far
         self._load()
 
     @property
@@ -79,6 +80,10 @@ class Selector:
             choice = self._answer(arguments, hyperparameters)
         trouble = self._trouble
         return replace(choice, caveats=(*choice.caveats, _outage(trouble))) if trouble else choice
+
+    def answers_at_once(self, operator: str | None = None, device: object = None) -> bool:
+        """Whether `choose` finds all in memory: it looks neither at the database nor at a device first."""
+        return not self._is_due() and (operator, device) in self._asked
 
     def operators(self) -> list[dict[str, Any]]:
         """JSON-ready descriptions of the operators, with their implementations."""
@@ -139,7 +144,9 @@ class Selector:
 
     def _answer(self, arguments: tuple[Any, ...], hyperparameters: dict[str, object]) -> Choice:
         try:
-            return self._cached(*arguments, **hyperparameters)
+            choice: Choice = self._cached(*arguments, **hyperparameters)
+            self._asked.add(arguments[:2])
+            return choice
         except TypeError:  # an argument that cannot be hashed: a Device, or one that is refused below
             return _decide(self._knowledge, *arguments, **hyperparameters)
 
@@ -185,7 +192,7 @@ class Selector:
 
         One thread looks, and waits for a slow or locked database; the others answer from what is loaded.
         """
-        if self.frozen or time.monotonic() < self._due or not self._lock.acquire(blocking=False):
+        if not self._is_due() or not self._lock.acquire(blocking=False):
             return
         started = time.monotonic()
         try:
@@ -197,6 +204,9 @@ class Selector:
             ended = time.monotonic()
             self._due = ended + max(CHECK_S, BACK_OFF * (ended - started))
             self._lock.release()
+
+    def _is_due(self) -> bool:
+        return not self.frozen and time.monotonic() >= self._due
 
     def _changed(self) -> bool:
         if self._open is None:

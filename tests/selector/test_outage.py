@@ -191,3 +191,16 @@ def test_other_threads_answer_while_one_reloads(selector, path, monkeypatch):
         go_on.set()
         thread.join()
     assert answers[0].implementation == OTHERS[1]
+
+
+def test_it_knows_when_an_answer_needs_no_reading(path, monkeypatch):
+    monkeypatch.setattr(engine_module, "CHECK_S", 3600.0)
+    selector = Selector(path)
+    assert not selector.answers_at_once()
+    ask(selector)
+    assert selector.answers_at_once()
+    assert not selector.answers_at_once("lstm", "h200")
+    monkeypatch.setattr(selector, "_due", 0.0)
+    assert not selector.answers_at_once()
+    selector.close()
+    assert selector.answers_at_once()

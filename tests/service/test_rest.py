@@ -3,6 +3,7 @@
 import inspect
 import logging
 import shutil
+import threading
 
 import pytest
 from starlette.testclient import TestClient
@@ -138,6 +139,29 @@ def test_a_database_that_breaks_under_the_running_service(database_file, tmp_pat
         shutil.copy(database_file, copy)
         assert client.get("/readyz").status_code == 200
         assert choose(client)["caveats"] == before["caveats"]
+
+
+def test_a_slow_database_holds_up_no_other_request(database_file, monkeypatch):
+    looking, go_on = threading.Event(), threading.Event()
+
+    def slow(_):
+        looking.set()
+        return not go_on.wait(30)
+
+    with TestClient(create_app(Selector(database_file))) as client:
+        choose(client)
+        monkeypatch.setattr(Selector, "_changed", slow)
+        monkeypatch.setattr("selector.engine.CHECK_S", 0.0)
+        client.app.state.selector.reload()  # takes the new CHECK_S
+        thread = threading.Thread(target=choose, args=(client,))
+        thread.start()
+        try:
+            assert looking.wait(30)
+            assert client.get("/healthz").status_code == 200
+            assert choose(client)["source"] == "exact"
+        finally:
+            go_on.set()
+            thread.join()
 
 
 def test_measurements_are_seen_without_a_restart(empty_database, database_file, monkeypatch):
