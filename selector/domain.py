@@ -11,9 +11,9 @@ from typing import Any
 from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import Device, Integer, Operator, Problem, Record
 
-# doublings by which a size may lie outside of what was seen; so may the operations in all, because sizes
-# that were seen one by one may be large together
-SLACK = 0.5
+# doublings by which a size may lie outside of what was seen, and the operations in all, which are bounded too
+# because sizes that were seen one by one may be large together
+SIZE_SLACK, WORK_SLACK = 0.5, 1.0
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,8 @@ class Domain:
                 return f"the cost model has not seen {name}={problem[name]}, only {words}"
         for name, (low, high) in seen["log2"].items():
             value = _work(problem) if name == "operations" else problem[name]
-            if not low - SLACK <= math.log2(max(value, 1)) <= high + SLACK:
+            slack = WORK_SLACK if name == "operations" else SIZE_SLACK
+            if not low - slack <= math.log2(max(value, 1)) <= high + slack:
                 return (
                     f"{name}={value:.4g} is outside what the cost model has seen on {device.name}, "
                     f"{2**low:.4g} to {2**high:.4g}"

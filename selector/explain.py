@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from typing import TYPE_CHECKING
 
 from .units import format_bytes, format_ms
@@ -9,6 +10,7 @@ from .units import format_bytes, format_ms
 if TYPE_CHECKING:
     from .choice import Candidate, Choice
 
+WIDTH = 80
 SOURCES = {
     "override": "asked for by name",
     "exact": "measured: this problem on this device",
@@ -21,10 +23,14 @@ SOURCES = {
 def explain(choice: Choice) -> str:
     """What was asked, what was assumed, the choice with its evidence, and every other candidate."""
     lines = [*_question(choice), "", *_answer(choice), "", "Candidates", *_table(choice)]
-    if choice.caveats:
-        lines += ["", "Caveats", *(f"  - {caveat}" for caveat in choice.caveats)]
+    reasons = [
+        f"{item.name}: {item.excluded or item.note}" for item in choice.candidates if _passed_over(item)
+    ]
+    for title, words in (("Why not", reasons), ("Caveats", choice.caveats)):
+        if words:
+            lines += ["", title, *(_wrapped("  - ", text) for text in words)]
     model = f" and cost model {choice.model_version}" if choice.model_version else ""
-    lines += ["", f"Decided on measurement snapshot {choice.snapshot}{model}."]
+    lines += ["", _wrapped("", f"Decided on measurement snapshot {choice.snapshot}{model}.")]
     return "\n".join(lines)
 
 
@@ -39,9 +45,9 @@ def _question(choice: Choice) -> list[str]:
     where = device.name + (f", host {device.host}" if device.host and device.host != device.name else "")
     wish = "the least memory" if choice.objective == "memory" else "the shortest time"
     within = f" within {format_bytes(limit)} ({limit} bytes)" if limit is not None else ""
-    lines = [f"Asked       {problem.operator} {' '.join(given)}"]
+    lines = [_wrapped("Asked       ", f"{problem.operator} {' '.join(given)}")]
     if assumed:
-        lines.append(f"Assumed     {' '.join(assumed)}")
+        lines.append(_wrapped("Assumed     ", " ".join(assumed)))
     return [*lines, f"Device      {where}", f"Objective   {wish}{within}"]
 
 
@@ -68,9 +74,12 @@ def _margin(choice: Choice) -> str:
 
 
 def _time(item: Choice | Candidate) -> str:
-    low_high = item.time_interval_ms
-    spread = f" ({format_ms(low_high[0])} to {format_ms(low_high[1])})" if low_high else ""
-    return format_ms(item.time_ms) + spread
+    if item.time_interval_ms is None:
+        return format_ms(item.time_ms)
+    low, high = map(format_ms, item.time_interval_ms)
+    if low.split()[-1] == high.split()[-1]:
+        low = low.split()[0]
+    return f"{format_ms(item.time_ms)} ({low} - {high})"
 
 
 def _memory(item: Choice | Candidate) -> str:
@@ -81,7 +90,7 @@ def _memory(item: Choice | Candidate) -> str:
 
 
 def _table(choice: Choice) -> list[str]:
-    rows = [("  implementation", "time", "memory", "evidence", "remark")]
+    rows = [("  implementation", "time", "memory", "from", "remark")]
     rows += [_row(choice, candidate) for candidate in choice.candidates]
     widths = [max(len(row[column]) for row in rows) for column in range(4)]
     return [
@@ -92,17 +101,32 @@ def _table(choice: Choice) -> list[str]:
 
 def _row(choice: Choice, candidate: Candidate) -> tuple[str, str, str, str, str]:
     chosen = candidate.name == choice.implementation
-    remarks = ["chosen"] if chosen else []
-    if candidate.default:
-        remarks.append("the framework's default")
-    if candidate.excluded:
-        remarks.append(f"excluded: {candidate.excluded}")
-    if candidate.note:
-        remarks.append(candidate.note)
+    remarks = {
+        "chosen": chosen,
+        "default": candidate.default,
+        "excluded": candidate.excluded is not None,
+        "within noise": bool(candidate.note),
+    }
     return (
         f"{'*' if chosen else ' '} {candidate.name}",
         _time(candidate),
-        _memory(candidate),
-        candidate.source or "none",
-        "; ".join(remarks),
+        format_bytes(candidate.memory_bytes),
+        candidate.source or "-",
+        ", ".join(words for words, holds in remarks.items() if holds),
+    )
+
+
+def _passed_over(candidate: Candidate) -> bool:
+    return bool(candidate.excluded or candidate.note)
+
+
+def _wrapped(start: str, text: str) -> str:
+    """The text after `start`, in lines of WIDTH that go on below where it began."""
+    return textwrap.fill(
+        text,
+        WIDTH,
+        initial_indent=start,
+        subsequent_indent=" " * len(start),
+        break_long_words=False,
+        break_on_hyphens=False,
     )

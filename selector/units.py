@@ -62,11 +62,7 @@ def format_bytes(number: float | None) -> str:
         return "-"
     for unit in ("TiB", "GiB", "MiB", "KiB"):
         if number >= UNITS[unit]:
-            return (
-                f"{number / UNITS[unit]:.3g} {unit}"
-                if number < 1000 * UNITS[unit]
-                else (f"{number / UNITS[unit]:.0f} {unit}")
-            )
+            return f"{_three_digits(number / UNITS[unit])} {unit}"
     return f"{number:.0f} B"
 
 
@@ -75,6 +71,10 @@ def format_ms(number: float | None) -> str:
     if number is None:
         return "-"
     for size, unit in ((1e3, "s"), (1.0, "ms")):
-        if number >= size:
-            return f"{number / size:.3g} {unit}" if number < 1000 * size else f"{number / size:.0f} {unit}"
-    return f"{number * 1e3:.3g} us"
+        if number >= 0.9995 * size:
+            return f"{_three_digits(number / size)} {unit}"
+    return f"{_three_digits(number * 1e3)} us"
+
+
+def _three_digits(value: float) -> str:
+    return f"{value:.3g}" if value < 999.5 else f"{value:.0f}"

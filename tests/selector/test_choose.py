@@ -36,7 +36,7 @@ def test_default_stays_within_the_noise(selector_of):
     choice = selector_of(measured({LSTM.default: 1.0, OTHERS[0]: 0.98})).choose(hidden=64, batch=8)
     assert choice.implementation == LSTM.default
     assert choice.margin < 0
-    assert "within the noise" in choice.explain()
+    assert "within the noise" in " ".join(choice.explain().split())
 
 
 def test_noisy_records_need_a_larger_margin(selector_of):
@@ -257,6 +257,18 @@ def test_explain_tells_the_whole_story(selector_of):
     text = selector_of(measured({LSTM.default: 2.0, OTHERS[0]: 1.0})).choose(hidden=64, batch=8).explain()
     for words in ("hidden=64 batch=8", "seq=50", "Replay CPU 8", "measured", "100.0% slower", *NAMES):
         assert words in text
+
+
+def test_explain_fits_a_terminal(selector_of):
+    reason = "output[0]: error 0.24 RMS and 1.5 at most, allowed 0.01 and 0.2, of the tensor's RMS " * 3
+    found = [
+        *measured({LSTM.default: 1.0, OTHERS[0]: 0.99}),
+        replay.failed(PROBLEM, OTHERS[1], Status.CRASHED),
+    ]
+    found.append(replay.failed(PROBLEM, OTHERS[2], Status.INCORRECT, reason.strip()))
+    text = selector_of(found).choose(hidden=64, batch=8, mode="training", bidirectional=False).explain()
+    assert [line for line in text.splitlines() if len(line) > 80] == []
+    assert reason.strip() in " ".join(text.split())
 
 
 def test_status_operators_and_devices(selector_of):
