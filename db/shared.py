@@ -30,8 +30,13 @@ class SharedRows:
         self._environments: dict[Key, int] = {}
 
     def references(self, batch: list[Record]) -> list[tuple[Key, dict[str, int]]]:
-        """For each record the natural keys of what it refers to, and their ids as columns."""
+        """For each record the natural keys of what it refers to, and their ids as columns.
+
+        Raises CorruptRecord for a problem that no operator has.
+        """
         problems = {(record.problem.key,): record.problem for record in batch}
+        for record in batch:
+            record.problem.check()  # before its key is trusted: 512 and "512" have the same
         environments = {(record.environment.fingerprint,): record.environment for record in batch}
         implementations = {_implementation_key(record) for record in batch}
         hashes = _device_hashes(record.device for record in batch)

@@ -11,11 +11,18 @@ import hashlib
 import importlib
 from functools import cache
 from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from .contract import Device, Implementation, Operator, Problem, UnknownImplementation, UnknownOperator
-from .contract.errors import suggest
+from .contract import (
+    BrokenImplementation,
+    Device,
+    Implementation,
+    Operator,
+    Problem,
+    UnknownImplementation,
+    UnknownOperator,
+)
+from .contract.errors import shorten, suggest
 
 if TYPE_CHECKING:
     from torch import nn
@@ -28,7 +35,7 @@ NOT_BEHAVIOUR = {"contract", "registry"}  # what every implementation shares and
 def operators() -> dict[str, Operator]:
     """Every operator by name, sorted."""
     names = sorted(path.parent.name for path in ROOT.glob("*/reference.py"))
-    return {name: _module(name).OPERATOR for name in names}
+    return {name: _operator(name) for name in names}
 
 
 def operator(name: str) -> Operator:
@@ -36,7 +43,7 @@ def operator(name: str) -> Operator:
     try:
         return operators()[name]
     except (KeyError, TypeError):
-        raise UnknownOperator(f"Unknown operator {name!r}. {suggest(name, operators())}") from None
+        raise UnknownOperator(f"Unknown operator {shorten(name)}. {suggest(name, operators())}") from None
 
 
 @cache
@@ -55,13 +62,21 @@ def implementation(operator_name: str, name: str) -> Implementation:
         return known[name]
     except (KeyError, TypeError):
         raise UnknownImplementation(
-            f"Unknown implementation {name!r} of {operator_name}. {suggest(name, known)}"
+            f"Unknown implementation {shorten(name)} of {operator_name}. {suggest(name, known)}"
         ) from None
+
+
+def is_valid(problem: Problem) -> bool:
+    """Whether today's operators make this problem: for stored ones, of which the rest cannot be used."""
+    found = operators().get(problem.operator)
+    return found is not None and found.makes(problem)
 
 
 def reference(problem: Problem) -> nn.Module:
     """The module that states a problem's equations, to be run in float64; never a candidate."""
-    module: nn.Module = _module(f"{operator(problem.operator).name}.reference").build(problem)
+    name = operator(problem.operator).name
+    file = ROOT / name / "reference.py"
+    module: nn.Module = _load(f"{name}.reference", file, needs=("build",)).build(problem)
     return module
 
 
@@ -73,17 +88,53 @@ def candidates(problem: Problem, device: Device) -> tuple[list[Implementation], 
     return accepted, {name: reason for name, reason in reasons.items() if reason is not None}
 
 
-def _module(dotted: str) -> ModuleType:
-    return importlib.import_module(f".{dotted}", __package__)
+def _load(dotted: str, file: Path, *, needs: tuple[str, ...]) -> Any:
+    """The module of a file. Raises BrokenImplementation, which names the file and what is wrong."""
+    try:
+        module = importlib.import_module(f".{dotted}", __package__)
+        missing = [name for name in needs if not getattr(module, name, None)]
+        cause = f"it lacks {', '.join(missing)}" if missing else ""
+    except (Exception, SystemExit) as error:
+        raise _broken(file, f"{type(error).__name__}: {error}", needs) from error
+    if cause:
+        raise _broken(file, cause, needs)
+    return module
+
+
+def _broken(file: Path, cause: str, needs: tuple[str, ...]) -> BrokenImplementation:
+    words = {
+        "__doc__": "a docstring",
+        "unsupported": "unsupported(problem, device)",
+        "build": "build(problem)",
+    }
+    needed = " and ".join(words.get(name, name) for name in needs)
+    return BrokenImplementation(
+        f"{file} cannot be used: {cause.rstrip('.')}. It must import without errors and define {needed}: "
+        "repair the file, or move it out of the folder."
+    )
+
+
+def _operator(name: str) -> Operator:
+    file = ROOT / name / "__init__.py"
+    found = _load(name, file, needs=("OPERATOR",)).OPERATOR
+    if not isinstance(found, Operator):
+        raise _broken(file, f"its OPERATOR is {shorten(found)}, not an Operator", ("OPERATOR",))
+    return found
 
 
 def _implementation(operator_name: str, name: str, default: str) -> Implementation:
-    module: Any = _module(f"{operator_name}.{name}")
+    file = ROOT / operator_name / f"{name}.py"
+    needs = ("__doc__", "unsupported", "build")
+    module = _load(f"{operator_name}.{name}", file, needs=needs)
+    try:
+        version = source_version(file)
+    except (SyntaxError, ValueError, OSError) as error:  # of a file that it imports only when it runs
+        raise _broken(file, f"{type(error).__name__}: {error}", needs) from error
     return Implementation(
         operator=operator_name,
         name=name,
-        version=source_version(ROOT / operator_name / f"{name}.py"),
-        summary=(module.__doc__ or "").strip().splitlines()[0],
+        version=version,
+        summary=module.__doc__.strip().partition("\n")[0],
         default=name == default,
         unsupported=module.unsupported,
         build=module.build,

@@ -3,7 +3,9 @@
 from .device import Device
 from .environment import Environment
 from .errors import (
+    AmbiguousDevice,
     AmbiguousHyperparameter,
+    BrokenImplementation,
     CorruptRecord,
     InvalidHyperparameter,
     MeasurementFailed,
@@ -21,8 +23,10 @@ from .problem import Problem
 from .record import GateResult, Memory, Record, Status, Timing
 
 __all__ = [
+    "AmbiguousDevice",
     "AmbiguousHyperparameter",
     "Boolean",
+    "BrokenImplementation",
     "CorruptRecord",
     "Device",
     "Environment",

@@ -10,6 +10,8 @@ from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import Any
 
+from .checks import check_finite, check_type, check_whole
+
 
 @dataclass(frozen=True, kw_only=True)
 class Device:
@@ -50,8 +52,34 @@ class Device:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Device:
-        """The device that `to_dict` wrote. Raises TypeError for unknown fields."""
+        """The device that `to_dict` wrote.
+
+        Raises TypeError for unknown fields, CorruptRecord for values of a wrong type.
+        """
         values = dict(data)
         if values.get("compute_capability") is not None:
             values["compute_capability"] = tuple(values["compute_capability"])
-        return cls(**values)
+        device = cls(**values)
+        device._check()
+        return device
+
+    def _check(self) -> None:
+        owner = "Device"
+        check_type(owner, str, name=self.name, kind=self.kind, vendor=self.vendor, host=self.host)
+        check_type(owner, Mapping, matmul_flops_per_s=self.matmul_flops_per_s)
+        check_whole(
+            owner,
+            multiprocessors=self.multiprocessors,
+            memory_bytes=self.memory_bytes,
+            l2_bytes=self.l2_bytes,
+            shared_bytes_per_multiprocessor=self.shared_bytes_per_multiprocessor,
+        )
+        check_finite(
+            owner,
+            copy_bytes_per_s=self.copy_bytes_per_s,
+            launch_us=self.launch_us,
+            barrier_us=self.barrier_us,
+            **{f"matmul_flops_per_s[{dtype}]": rate for dtype, rate in self.matmul_flops_per_s.items()},
+        )
+        for number in self.compute_capability or ():
+            check_whole(owner, compute_capability=number)

@@ -9,6 +9,8 @@ from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any
 
+from .checks import check_type, check_whole
+
 
 @dataclass(frozen=True, kw_only=True)
 class Environment:
@@ -38,8 +40,17 @@ class Environment:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Environment:
-        """The environment that `to_dict` wrote. Raises TypeError for unknown fields."""
-        return cls(**data)
+        """The environment that `to_dict` wrote.
+
+        Raises TypeError for unknown fields, CorruptRecord for values of a wrong type.
+        """
+        found = cls(**data)
+        check_type("Environment", str, python=found.python, torch=found.torch, system=found.system)
+        optional = {name: getattr(found, name) for name in ("triton", "cuda", "cudnn", "driver")}
+        check_type("Environment", (str, type(None)), **optional)
+        check_type("Environment", int, threads=found.threads)
+        check_whole("Environment", threads=found.threads)
+        return found
 
     def differences(self, other: Environment) -> list[str]:
         """What differs, in words: `torch 2.11.0 instead of 2.13.0`."""

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from decimal import Decimal
 from difflib import get_close_matches
+
+LONGEST_SHOWN = 60  # characters of a value in a message
 
 
 class SelectorError(Exception):
@@ -18,8 +21,16 @@ class UnknownImplementation(SelectorError, LookupError):
     """The operator has no implementation of this name."""
 
 
+class BrokenImplementation(SelectorError):
+    """A file of an operator's folder that cannot be imported, or lacks what it must define."""
+
+
 class UnknownDevice(SelectorError, LookupError):
     """Neither a device of this machine nor one of the shipped table."""
+
+
+class AmbiguousDevice(UnknownDevice):
+    """A name that fits several devices of the shipped table."""
 
 
 class UnknownHyperparameter(SelectorError, LookupError):
@@ -49,6 +60,25 @@ class MeasurementFailed(SelectorError):
 def suggest(value: object, known: Iterable[str]) -> str:
     """'Did you mean ...? ' when `value` is close to a known name, then the list of known names."""
     names = sorted(known)
-    close = get_close_matches(str(value), names, n=1)
+    close = get_close_matches(value[:LONGEST_SHOWN] if isinstance(value, str) else "", names, n=1)
     hint = f"Did you mean {close[0]!r}? " if close else ""
     return f"{hint}Known: {', '.join(names) or 'none'}."
+
+
+def shorten(value: object) -> str:
+    """A value as messages show it: its repr, cut in the middle when it is long."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        # repr refuses integers of more than 4300 digits; a Decimal does not
+        text, unit = str(Decimal(int(value))), "digits"
+        length = len(text.lstrip("-"))
+    elif isinstance(value, str):
+        text, unit, length = repr(value[: 2 * LONGEST_SHOWN]), "characters", len(value)
+    else:
+        try:
+            text = repr(value)
+        except ValueError:  # it holds such an integer
+            text = f"a {type(value).__name__}"
+        unit, length = "characters", len(text)
+    if max(length, len(text)) <= LONGEST_SHOWN:
+        return text
+    return f"{text[: LONGEST_SHOWN // 2]}…{text[-1]} ({length} {unit})"

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from .errors import InvalidHyperparameter, suggest
+from .errors import InvalidHyperparameter, shorten, suggest
 
 Value = int | bool | str
 
@@ -40,7 +40,7 @@ class Hyperparameter:
 
     def refuse(self, value: object) -> InvalidHyperparameter:
         """The error that names this hyperparameter, the value and what was expected."""
-        return InvalidHyperparameter(f"{self.name}={value!r}: expected {self.expected}.")
+        return InvalidHyperparameter(f"{self.name}={shorten(value)}: expected {self.expected}.")
 
     def describe(self) -> dict[str, Any]:
         """A JSON-ready description for `selector operators` and `GET /v1/operators`."""
@@ -115,12 +115,12 @@ class OneOf(Hyperparameter):
         return "one of " + ", ".join(self.choices)
 
     def parse(self, value: object) -> str:
-        # str() accepts torch.float32 without importing torch
-        text = str(value).removeprefix("torch.") if not isinstance(value, bool) else ""
+        # str() accepts torch.float32 without importing torch; it refuses numbers of thousands of digits
+        text = "" if isinstance(value, int) else str(value).removeprefix("torch.")
         word = self.synonyms.get(text, text)
         if word not in self.choices:
             hint = suggest(text, {*self.choices, *self.synonyms}) if isinstance(value, str) else ""
-            raise InvalidHyperparameter(f"{self.name}={value!r}: expected {self.expected}. {hint}".rstrip())
+            raise InvalidHyperparameter(f"{self.refuse(value)} {hint}".rstrip())
         return word
 
 

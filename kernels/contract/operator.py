@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from .errors import AmbiguousHyperparameter, InvalidHyperparameter, UnknownHyperparameter, suggest
+from .errors import AmbiguousHyperparameter, InvalidHyperparameter, UnknownHyperparameter, shorten, suggest
 from .hyperparameter import Hyperparameter, Value
 from .implementation import Work
 from .problem import Problem
@@ -61,6 +61,22 @@ class Operator:
         """As `problem`, with values as text: `{"hidden": "256"}`."""
         return self._complete(self._parse(given, lambda spec, text: spec.parse_text(text)))
 
+    def makes(self, problem: Problem) -> bool:
+        """Whether `problem` returns this problem for its values: complete, canonical and in range.
+
+        False for what an older version, or another program, stored. Some microseconds.
+        """
+        if problem.operator != self.name or len(problem.values) != len(self.hyperparameters):
+            return False
+        try:
+            return all(
+                # 1 == True, so the type counts as well
+                name == spec.name and type(value) is type(parsed := spec.parse(value)) and value == parsed
+                for spec, (name, value) in zip(self.hyperparameters, problem.values, strict=True)
+            )
+        except InvalidHyperparameter:
+            return False
+
     def describe(self) -> dict[str, Any]:
         """A JSON-ready description of the operator and its hyperparameters."""
         return {
@@ -80,12 +96,13 @@ class Operator:
             if spec is None:
                 known = [spec.name for spec in self.hyperparameters]
                 raise UnknownHyperparameter(
-                    f"{self.name} has no hyperparameter {name!r} (given {value!r}). {suggest(name, known)}"
+                    f"{self.name} has no hyperparameter {shorten(name)} (given {shorten(value)}). "
+                    f"{suggest(name, known)}"
                 )
             parsed = parse(spec, value)
             if spec.name in values and values[spec.name] != parsed:
                 raise AmbiguousHyperparameter(
-                    f"{source[spec.name]}={values[spec.name]!r} and {name}={value!r} name the same "
+                    f"{source[spec.name]}={values[spec.name]!r} and {name}={shorten(value)} name the same "
                     f"hyperparameter of {self.name}: give one of them."
                 )
             values[spec.name], source[spec.name] = parsed, name

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
+from .errors import CorruptRecord, shorten
 from .hyperparameter import Value
 
 
@@ -37,6 +38,20 @@ class Problem:
         )
         return " ".join((self.operator, *words))
 
+    def check(self) -> None:
+        """Raise CorruptRecord for what no operator has: for problems that were read from a file.
+
+        Whether today's operator makes this one is the registry's to say: see its `is_valid`.
+        """
+        if not (isinstance(self.operator, str) and self.operator):
+            raise CorruptRecord(f"Problem.operator={shorten(self.operator)}: expected an operator's name.")
+        for name, value in self.values:
+            if not _is_sane(value):
+                raise CorruptRecord(
+                    f"{self.operator} {shorten(name)}={shorten(value)}: "
+                    "expected a whole number from 0, true or false, or a word that is neither."
+                )
+
     def __getitem__(self, name: str) -> Any:
         return self.as_dict[name]
 
@@ -50,3 +65,10 @@ class Problem:
 
     def __str__(self) -> str:
         return self.key
+
+
+def _is_sane(value: object) -> bool:
+    if isinstance(value, str):
+        # as text "512" and 512 have one key, and so would be one problem to a database
+        return value not in ("", "true", "false") and not value.lstrip("-").isdigit()
+    return isinstance(value, int) and value >= 0

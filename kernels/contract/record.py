@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any
 
+from .checks import check_finite, check_type, check_whole
 from .device import Device
 from .environment import Environment
-from .errors import CorruptRecord
+from .errors import CorruptRecord, shorten
 from .problem import Problem
 
 SCHEMA_VERSION = 1
+TIMINGS = ("forward", "forward_backward", "graph_forward", "graph_forward_backward")
 
 
 class Status(StrEnum):
@@ -27,12 +28,6 @@ class Status(StrEnum):
     TIMEOUT = "timeout"
     CRASHED = "crashed"
     UNSUPPORTED = "unsupported"
-
-
-def _finite(owner: str, **numbers: float | None) -> None:
-    for name, number in numbers.items():
-        if number is not None and not (math.isfinite(number) and number >= 0):
-            raise CorruptRecord(f"{owner}.{name}={number!r}: expected a finite number that is not negative.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,9 +44,11 @@ class GateResult:
     detail: str = ""
 
     def __post_init__(self) -> None:
+        check_type("GateResult", bool, passed=self.passed)
+        check_type("GateResult", str, detail=self.detail)
         if self.passed and self.worst_error_ratio is None:
             raise CorruptRecord("GateResult.passed without a worst_error_ratio: run the gate first.")
-        _finite("GateResult", worst_error_ratio=self.worst_error_ratio)
+        check_finite("GateResult", worst_error_ratio=self.worst_error_ratio)
         if self.passed and self.worst_error_ratio is not None and self.worst_error_ratio > 1:
             raise CorruptRecord(
                 f"GateResult.passed with worst_error_ratio={self.worst_error_ratio!r} above 1."
@@ -74,7 +71,12 @@ class Timing:
     raw_ms: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
-        _finite("Timing", p20_ms=self.p20_ms, p50_ms=self.p50_ms, p80_ms=self.p80_ms)
+        check_type("Timing", (int, float), p20_ms=self.p20_ms, p50_ms=self.p50_ms, p80_ms=self.p80_ms)
+        check_finite("Timing", p20_ms=self.p20_ms, p50_ms=self.p50_ms, p80_ms=self.p80_ms)
+        check_type("Timing", int, samples=self.samples)
+        check_whole("Timing", samples=self.samples)
+        if not {type(time_ms) for time_ms in self.raw_ms} <= {int, float}:
+            raise CorruptRecord(f"Timing.raw_ms={shorten(self.raw_ms)}: expected numbers.")
         if not 0 < self.p20_ms <= self.p50_ms <= self.p80_ms:
             raise CorruptRecord(
                 f"Timing p20, p50, p80 = {self.p20_ms!r}, {self.p50_ms!r}, {self.p80_ms!r} ms: "
@@ -93,7 +95,9 @@ class Memory:
     workspace_bytes: int  # peak of the forward pass beyond what is held after it
 
     def __post_init__(self) -> None:
-        _finite("Memory", **asdict(self))
+        parts = {name: getattr(self, name) for name in ("peak_bytes", "held_bytes", "workspace_bytes")}
+        check_type("Memory", int, **parts)
+        check_whole("Memory", **parts)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,6 +129,7 @@ class Record:
     def __post_init__(self) -> None:
         if not isinstance(self.gate, GateResult):
             raise CorruptRecord(f"Record.gate={self.gate!r}: expected a GateResult; gate before you measure.")
+        self._check_types()
         if self.measured_at.tzinfo is None:
             raise CorruptRecord(f"Record.measured_at={self.measured_at!r}: expected a time with a time zone.")
         if self.status is Status.OK:
@@ -139,6 +144,20 @@ class Record:
                     )
         elif not self.reason:
             raise CorruptRecord(f"Record with status {self.status.value} and no reason.")
+
+    def _check_types(self) -> None:
+        owner = "Record"
+        check_type(owner, Problem, problem=self.problem)
+        check_type(owner, Device, device=self.device)
+        check_type(owner, Environment, environment=self.environment)
+        check_type(owner, Status, status=self.status)
+        check_type(owner, datetime, measured_at=self.measured_at)
+        check_type(owner, (Memory, type(None)), memory=self.memory)
+        words = ("implementation", "implementation_version", "policy", "reason")
+        check_type(owner, str, **{name: getattr(self, name) for name in words})
+        check_type(owner, (Timing, type(None)), **{name: getattr(self, name) for name in TIMINGS})
+        if type(self.seed) is not int:
+            raise CorruptRecord(f"Record.seed={shorten(self.seed)}: expected a whole number.")
 
     @property
     def total(self) -> Timing | None:
@@ -163,8 +182,10 @@ class Record:
             return cls(**_revive(data))
         except CorruptRecord:
             raise
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
-            raise CorruptRecord(f"not a measurement record ({error}): {line[:120]!r}") from error
+        except KeyError as error:
+            raise CorruptRecord(f"not a measurement record ({error} is missing): {shorten(line)}.") from error
+        except (ValueError, TypeError, AttributeError, OverflowError, RecursionError) as error:
+            raise CorruptRecord(f"not a measurement record ({error}): {shorten(line)}.") from error
 
 
 def _refuse_constant(text: str) -> float:
@@ -175,17 +196,21 @@ def _revive(data: dict[str, Any]) -> dict[str, Any]:
     values: Mapping[str, Any] = dict(data.pop("problem"))
     operator = values["operator"]
     hyperparameters = tuple((name, value) for name, value in values.items() if name != "operator")
+    problem = Problem(operator, hyperparameters)
+    problem.check()
     revived = dict(
         data,
-        problem=Problem(operator, hyperparameters),
+        problem=problem,
         device=Device.from_dict(data["device"]),
         environment=Environment.from_dict(data["environment"]),
         status=Status(data["status"]),
         gate=GateResult(**data["gate"]),
         measured_at=datetime.fromisoformat(data["measured_at"]),
-        memory=Memory(**data["memory"]) if data.get("memory") else None,
+        memory=Memory(**data["memory"]) if data.get("memory") is not None else None,
     )
-    for name in ("forward", "forward_backward", "graph_forward", "graph_forward_backward"):
+    for name in TIMINGS:
         timing = data.get(name)
-        revived[name] = Timing(**{**timing, "raw_ms": tuple(timing.get("raw_ms", ()))}) if timing else None
+        if timing is not None:
+            timing = Timing(**{**timing, "raw_ms": tuple(timing.get("raw_ms", ()))})
+        revived[name] = timing
     return revived

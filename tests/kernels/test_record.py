@@ -199,6 +199,82 @@ BAD_LINES = {
 }
 
 
+def _changed(path, value):
+    data = json.loads(make_record().to_json())
+    inner = data
+    for name in path[:-1]:
+        inner = inner[name]
+    inner[path[-1]] = value
+    return json.dumps(data)
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "named"),
+    [
+        (("problem", "hidden"), "512", "hidden"),
+        (("problem", "hidden"), "-512", "hidden"),
+        (("problem", "hidden"), -5, "hidden"),
+        (("problem", "hidden"), 1.5, "hidden"),
+        (("problem", "hidden"), None, "hidden"),
+        (("problem", "hidden"), [8], "hidden"),
+        (("problem", "bias"), "true", "bias"),
+        (("problem", "operator"), 3, "operator"),
+        (("problem", "operator"), None, "operator"),
+        (("memory", "peak_bytes"), True, "peak_bytes"),
+        (("memory", "peak_bytes"), 1.5, "peak_bytes"),
+        (("memory", "held_bytes"), "3", "held_bytes"),
+        (("memory", "held_bytes"), None, "held_bytes"),
+        (("memory",), {}, "memory record|missing"),
+        (("forward",), {}, "missing"),
+        (("forward",), 3, "not a measurement record"),
+        (("forward", "p50_ms"), True, "p50_ms"),
+        (("forward", "p50_ms"), "1.5", "p50_ms"),
+        (("forward", "p50_ms"), None, "p50_ms"),
+        pytest.param(("forward", "p80_ms"), 10**400, "401 digits", id="beyond every float"),
+        (("forward", "samples"), 3.0, "samples"),
+        (("forward", "samples"), True, "samples"),
+        (("forward", "raw_ms"), ["1.0"], "raw_ms"),
+        (("forward", "raw_ms"), "fast", "raw_ms"),
+        (("gate", "passed"), 1, "passed"),
+        (("gate", "worst_error_ratio"), "0.5", "worst_error_ratio"),
+        (("gate", "worst_error_ratio"), False, "worst_error_ratio"),
+        (("gate", "detail"), None, "detail"),
+        (("implementation",), 3, "implementation"),
+        (("implementation_version",), None, "implementation_version"),
+        (("policy",), ["quick"], "policy"),
+        (("reason",), None, "reason"),
+        (("seed",), True, "seed"),
+        (("seed",), "0", "seed"),
+        (("measured_at",), 0, "not a measurement record"),
+        (("device", "name"), 5, "name"),
+        (("device", "memory_bytes"), "80 GB", "memory_bytes"),
+        (("device", "launch_us"), True, "launch_us"),
+        (("device", "matmul_flops_per_s"), {"float32": "fast"}, "float32"),
+        (("environment", "threads"), "2", "threads"),
+        (("environment", "torch"), None, "torch"),
+    ],
+)
+def test_a_field_of_a_wrong_type_is_named(path, value, named):
+    with pytest.raises(CorruptRecord, match=named) as caught:
+        Record.from_json(_changed(path, value))
+    assert type(caught.value) is CorruptRecord
+    assert len(str(caught.value)) < 300
+
+
+@pytest.mark.parametrize("line", [None, 3, "[" * 100_000, '{"schema": ' + "9" * 5000 + "}", "garbage" * 9999])
+def test_what_is_far_from_a_record_is_one_short_error(line):
+    with pytest.raises(CorruptRecord, match=r"\.$") as caught:
+        Record.from_json(line)
+    assert len(str(caught.value)) < 400
+
+
+def test_a_record_made_by_hand_has_fields_of_the_right_type():
+    for changes in ({"policy": b"quick"}, {"status": "ok"}, {"problem": "lstm"}, {"forward": {}}):
+        (name,) = changes
+        with pytest.raises(CorruptRecord, match=f"Record.{name}="):
+            make_record(**changes)
+
+
 @pytest.mark.parametrize("case", BAD_LINES)
 def test_a_corrupt_line_is_one_clear_error(case):
     with pytest.raises(CorruptRecord):

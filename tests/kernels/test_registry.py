@@ -6,11 +6,12 @@ import json
 import shutil
 import subprocess
 import sys
+import timeit
 
 import pytest
 
 from kernel_selector.kernels import registry
-from kernel_selector.kernels.contract import Device, UnknownImplementation, UnknownOperator
+from kernel_selector.kernels.contract import Device, Problem, UnknownImplementation, UnknownOperator
 
 PLANTED = '''"""nn.LSTM under another name, planted by a test."""
 
@@ -124,6 +125,84 @@ def test_candidates_are_all_implementations_less_the_refused():
         registry.implementations("lstm")
     )
     assert set(refused) == {"cell_loop", "unfused"}
+
+
+def _stored(**changes):
+    values = {**registry.operator("lstm").problem(hidden=8, batch=2).as_dict, **changes}
+    return Problem("lstm", tuple((name, value) for name, value in values.items() if value != "left out"))
+
+
+def test_only_what_todays_operator_makes_is_valid():
+    assert registry.is_valid(_stored())
+    assert registry.is_valid(_stored(hidden=16, mode="inference"))
+    for changes in (
+        {"hidden": "8"},
+        {"hidden": -5},
+        {"hidden": True},
+        {"hidden": 8.0},
+        {"hidden": 65537},
+        {"hidden": [8]},
+        {"hidden": None},
+        {"bias": 1},
+        {"dtype": "fp32"},
+        {"dtype": "float8"},
+        {"foo": 3},
+        {"seq": "left out"},
+    ):
+        assert not registry.is_valid(_stored(**changes)), changes
+    assert not registry.is_valid(Problem("gru", _stored().values))
+    assert not registry.is_valid(Problem("lstm", _stored().values[::-1]))
+    assert not registry.is_valid(Problem("lstm", ()))
+
+
+def test_many_stored_problems_are_judged_quickly():
+    problem = _stored()
+    registry.is_valid(problem)
+    seconds = min(timeit.repeat(lambda: registry.is_valid(problem), number=200, repeat=10)) / 200
+    assert seconds < 50e-6  # a few microseconds on an idle core
+
+
+BREAKAGES = {
+    "import error": ("import no_such_module\n", "No module named 'no_such_module'"),
+    "syntax error": ("def build(problem:\n", "SyntaxError"),
+    "raises": ("raise SystemExit(3)\n", "SystemExit: 3"),
+    "no build": ('"""A candidate."""\n\ndef unsupported(problem, device): ...\n', "it lacks build"),
+    "nothing": ("", "it lacks __doc__, unsupported, build"),
+    "no docstring": (PLANTED.partition("\n")[2], "it lacks __doc__"),
+    "late syntax error": (PLANTED + "\ndef late():\n    from . import _bad\n", "SyntaxError"),
+}
+ASK_BROKEN = """
+import json
+from kernels import registry
+from kernels.contract import BrokenImplementation, SelectorError
+
+try:
+    registry.implementations("lstm")
+except BrokenImplementation as error:
+    print(json.dumps([str(error), isinstance(error, SelectorError)]))
+"""
+
+
+@pytest.mark.parametrize("case", BREAKAGES)
+def test_a_broken_file_is_named_with_its_cause_and_what_it_must_define(checkout, case):
+    source, cause = BREAKAGES[case]
+    (checkout / "kernels" / "lstm" / "planted.py").write_text(source)
+    (checkout / "kernels" / "lstm" / "_bad.py").write_text("def\n")
+    message, ours = ask(checkout, ASK_BROKEN)
+    assert ours
+    assert message.startswith(str(checkout / "kernels" / "lstm" / "planted.py"))
+    assert cause in message
+    assert "define a docstring and unsupported(problem, device) and build(problem)" in message
+    assert "repair the file" in message
+
+
+def test_a_broken_operator_is_named(checkout):
+    folder = checkout / "kernels" / "gru"
+    folder.mkdir()
+    (folder / "reference.py").touch()
+    (folder / "__init__.py").write_text("OPERATOR = 'gru'\n")
+    message, _ = ask(checkout, ASK_BROKEN)
+    assert "gru/__init__.py cannot be used: its OPERATOR is 'gru'" in message
 
 
 def test_importing_the_registry_imports_neither_torch_nor_anything_heavy():
