@@ -20,7 +20,9 @@ from .location import Location
 from .sqlite import CREATE, DAMAGED
 
 LOCKED = "Another process is writing it: try again, or find what holds it open."
-READ_ONLY = "Write in `Database.write()`, and make the file and its folder (or the account) writable."
+READ_ONLY = (
+    "Make the file and its folder (or the account) writable; in Python, write inside `Database.write()`."
+)
 UNREACHABLE = "Check that the server runs, and its host, port, user, password and database name."
 
 SQLITE_KINDS: dict[int, tuple[type[DatabaseError], str, str]] = {

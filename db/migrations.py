@@ -10,15 +10,16 @@ from sqlalchemy.engine import Connection
 
 import kernel_selector
 
+from . import sqlite
 from .errors import DatabaseMissing, DatabaseRevision
 from .location import Location
-from .sqlite import CREATE
-from .tables import APPEND_ONLY
 
 if TYPE_CHECKING:
     from alembic.config import Config
 
 HEAD = "0001"  # of the migrations; here as well so that opening a database need not import Alembic
+VERSION_TABLE = "alembic_version"
+SHOWN_TABLES = 8
 FOLDER = Path(kernel_selector.__file__).parent / "migrations"
 
 
@@ -35,30 +36,35 @@ def configuration(connection: Connection | None = None) -> Config:
 def revision(connection: Connection, location: Location) -> str | None:
     """The revision of the tables; None when there are none of ours.
 
-    Raises DatabaseRevision for tables like ours without a revision, or with several.
+    Raises DatabaseRevision for tables without a revision of ours, or with several: we add nothing to
+    what another program made.
     """
     tables = set(inspect(connection).get_table_names())
-    if "alembic_version" not in tables:
-        if foreign := sorted(tables.intersection(APPEND_ONLY)):
-            raise DatabaseRevision(
-                f"The database {location.text} has tables that we did not make ({', '.join(foreign)}). "
-                "Give another file, database or schema."
-            )
-        return None
-    found = connection.execute(text("SELECT version_num FROM alembic_version")).scalars().all()
+    found: list[str] = []
+    if VERSION_TABLE in tables:
+        found = list(connection.execute(text(f"SELECT version_num FROM {VERSION_TABLE}")).scalars())
     if len(found) > 1:
         raise DatabaseRevision(f"The database {location.text} is of several revisions: {', '.join(found)}.")
-    return str(found[0]) if found else None
+    others = sorted(tables - {VERSION_TABLE})
+    if found and (sqlite.OUR_TABLE in tables or found[0] != HEAD):
+        return found[0]
+    if found or others:
+        shown = ", ".join(others[:SHOWN_TABLES]) + (", ..." if len(others) > SHOWN_TABLES else "")
+        raise DatabaseRevision(
+            f"The database {location.text} has no revision of ours, but tables that we did not make "
+            f"({shown or VERSION_TABLE}). Nothing was changed: give another file, database or schema."
+        )
+    return None
 
 
 def check(found: str | None, location: Location) -> None:
     """Raise DatabaseMissing or DatabaseRevision unless the revision is the one that we read."""
     if found is None:
-        raise DatabaseMissing(f"The database {location.text} is empty. {CREATE}")
+        raise DatabaseMissing(f"The database {location.text} is empty. {sqlite.CREATE}")
     if found != HEAD and is_older(found):
         raise DatabaseRevision(
             f"The database {location.text} is of the older revision {found}; this version reads {HEAD}. "
-            "Run `selector database upgrade`, or Database.upgrade(url)."
+            "Run `selector database upgrade`, or in Python Database.upgrade(url)."
         )
     if found != HEAD:
         raise DatabaseRevision(

@@ -23,11 +23,13 @@ from kernel_selector.kernels.contract import (
     Status,
     Timing,
 )
+from kernel_selector.kernels.contract.errors import shorten
 
 from .tables import MEMORY, TIMINGS
 
 PERCENTILES = ("p20_ms", "p50_ms", "p80_ms")
 DEVICE_FLOATS = ("copy_bytes_per_s", "launch_us", "barrier_us")
+DEVICE_INTEGERS = ("multiprocessors", "memory_bytes", "l2_bytes", "shared_bytes_per_multiprocessor")
 DEVICE_FIELDS = tuple(field.name for field in fields(Device))
 ENVIRONMENT_FIELDS = tuple(field.name for field in fields(Environment))
 RAW = frozenset(f"{name}_raw_ms" for name in TIMINGS)
@@ -57,6 +59,7 @@ def canonical(*parts: Any) -> bytes:
 
 def environment_row(environment: Environment) -> dict[str, Any]:
     """The columns of an environment, fingerprint included."""
+    _integer("threads", environment.threads)
     return {"fingerprint": environment.fingerprint} | environment.to_dict()
 
 
@@ -65,6 +68,8 @@ def device_row(device: Device) -> dict[str, Any]:
     row: dict[str, Any] = {name: getattr(device, name) for name in DEVICE_FIELDS}
     for name in DEVICE_FLOATS:
         row[name] = _float(row[name])
+    for name in DEVICE_INTEGERS:
+        row[name] = None if row[name] is None else _integer(name, row[name])
     capability = device.compute_capability
     return row | {
         "fingerprint": device.fingerprint,
@@ -183,7 +188,7 @@ def _float(value: float | None) -> float | None:
 
 def _integer(name: str, value: int) -> int:
     if not isinstance(value, int) or not -LARGEST_INTEGER <= value <= LARGEST_INTEGER:
-        raise CorruptRecord(f"{name}={value!r}: expected an integer of at most 64 bits.")
+        raise CorruptRecord(f"{name}={shorten(value)}: expected an integer of at most 64 bits.")
     return value
 
 

@@ -14,8 +14,12 @@ from sqlalchemy.pool import ConnectionPoolEntry
 
 from .errors import DatabaseCorrupt, DatabaseMissing, DatabaseReadOnly, DatabaseUnreachable
 
+OUR_TABLE = "measurement"
 MAGIC = b"SQLite format 3\0"
-CREATE = "Create it with `selector quickstart`, or open it with create=True."
+CREATE = (
+    "Create it with `selector quickstart` or `selector database upgrade`, "
+    "or in Python with Database.open(..., create=True)."
+)
 DAMAGED = "Nothing was changed. Restore a copy, or move the file away and measure again."
 
 
@@ -36,8 +40,7 @@ def make_engine(path: Path, *, busy_timeout_s: float, create: bool = False, chec
         )
         try:
             if is_writable(path):
-                connection.execute("PRAGMA journal_mode=WAL")
-                connection.execute("PRAGMA synchronous=NORMAL")
+                _write_ahead(connection)
             connection.execute(f"PRAGMA foreign_keys={'ON' if checked else 'OFF'}")
         except sqlite3.Error:
             connection.close()
@@ -133,6 +136,14 @@ def _check_length(path: Path, header: bytes) -> None:
     found = path.stat().st_size
     if len(header) < 100 or (header_is_current and found < expected):
         raise DatabaseCorrupt(f"{path} is cut off: {found} bytes of {expected or 'at least 512'}. {DAMAGED}")
+
+
+def _write_ahead(connection: sqlite3.Connection) -> None:
+    tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+    # the mode is kept in the file: that of another program's is not ours to change
+    if not tables or OUR_TABLE in tables:
+        connection.execute("PRAGMA journal_mode=WAL")
+    connection.execute("PRAGMA synchronous=NORMAL")
 
 
 def _uri(path: Path, create: bool) -> str:

@@ -115,8 +115,11 @@ class OneOf(Hyperparameter):
         return "one of " + ", ".join(self.choices)
 
     def parse(self, value: object) -> str:
-        # str() accepts torch.float32 without importing torch; it refuses numbers of thousands of digits
-        text = "" if isinstance(value, int) else str(value).removeprefix("torch.")
+        # str() accepts torch.float32 without importing torch
+        try:
+            text = "" if isinstance(value, bool) else str(value).removeprefix("torch.")
+        except ValueError:  # it is, or holds, a number of thousands of digits
+            text = ""
         word = self.synonyms.get(text, text)
         if word not in self.choices:
             hint = suggest(text, {*self.choices, *self.synonyms}) if isinstance(value, str) else ""

@@ -55,6 +55,7 @@ def test_names_with_special_characters(tmp_path, total):
 def test_missing_file_and_missing_folder(path, refusal):
     refusal(DatabaseMissing, path, str(path), "selector quickstart")
     refusal(DatabaseMissing, path.parent / "none" / "a.sqlite", "none does not exist", "create=True")
+    refusal(DatabaseMissing, path, "`selector database upgrade`", "in Python")
     assert list(path.parent.iterdir()) == []
 
 
@@ -121,6 +122,57 @@ def test_a_database_of_something_else(path, refusal):
     connection.close()
     refusal(DatabaseRevision, path, str(path), "device", "another file")
     refusal(DatabaseRevision, path, str(path), "device", create=True)
+
+
+@pytest.mark.parametrize(
+    "statements",
+    [
+        ["CREATE TABLE customers (name TEXT)", "INSERT INTO customers VALUES ('Ada')"],
+        ["CREATE TABLE alembic_version (version_num TEXT)", "CREATE TABLE customers (name TEXT)"],
+        [
+            "CREATE TABLE alembic_version (version_num TEXT)",
+            "INSERT INTO alembic_version VALUES ('0001')",
+            "CREATE TABLE customers (name TEXT)",
+        ],
+        [
+            "CREATE TABLE alembic_version (version_num TEXT)",
+            "INSERT INTO alembic_version VALUES ('0001')",
+        ],
+    ],
+    ids=["no revision", "an empty revision", "a revision named as ours", "only a revision named as ours"],
+)
+def test_another_programs_file_is_refused_and_left_alone(path, statements, refusal):
+    with sqlite3.connect(path) as connection:
+        for statement in statements:
+            connection.execute(statement)
+    connection.close()
+    before = path.read_bytes()
+    for create in (False, True):
+        refusal(DatabaseRevision, path, str(path), "did not make", "another file", create=create)
+    with pytest.raises(DatabaseRevision, match="another file"):
+        Database.upgrade(path, create=True)
+    assert path.read_bytes() == before
+    assert [file.name for file in path.parent.iterdir()] == [path.name]
+
+
+@pytest.mark.parametrize("create", [False, True])
+def test_our_tables_without_their_revision(database_url, create, refusal):
+    with Database.open(database_url, create=True) as database, database.write() as connection:
+        connection.execute(text("DELETE FROM alembic_version"))
+    refusal(DatabaseRevision, database_url, database.location, "no revision of ours", create=create)
+    with pytest.raises(DatabaseRevision, match="no revision of ours"):
+        Database.upgrade(database_url, create=True)
+
+
+def test_a_copy_in_another_journal_mode_gets_ours_again(filled, total):
+    copy = filled.with_name("copy.sqlite")
+    with sqlite3.connect(filled) as connection:
+        connection.execute("VACUUM INTO ?", (str(copy),))
+    connection.close()
+    assert copy.read_bytes()[18] == 1  # no write-ahead log
+    with Database.open(copy) as database:
+        assert total(database) == 3
+    assert copy.read_bytes()[18] == 2
 
 
 @pytest.mark.parametrize("create", [False, True])

@@ -22,6 +22,7 @@ from kernel_selector.kernels.contract import (
     Timing,
 )
 
+VERSIONS = ("python", "torch", "triton", "cuda", "cudnn", "driver", "system")
 TEXT = st.text(st.characters(exclude_characters="\0", codec="utf-8"), max_size=12)
 WORD = st.text("abcdefgh_0123456789", min_size=1, max_size=8)
 NUMBER = st.floats(min_value=0, allow_nan=False, allow_infinity=False)
@@ -255,6 +256,9 @@ def test_an_empty_database(database):
         ({"reason": "a\0b"}, r"reason = 'a.x00b'"),
         ({"reason": "\ud800"}, r"reason = '.ud800'"),
         ({"seed": 2**64}, "18446744073709551616"),
+        ({"seed": 10**5000}, r"5001 digits"),
+        ({"device": Device(name="a", kind="cpu", memory_bytes=2**63)}, "memory_bytes=9223372036854775808"),
+        ({"environment": Environment(**dict.fromkeys(VERSIONS, "1"), threads=2**63)}, "threads=92233720368"),
         ({"memory": Memory(peak_bytes=2**63, held_bytes=0, workspace_bytes=0)}, "peak_bytes"),
         ({"problem": Problem("lstm", (("hidden", -5), ("mode", "training")))}, "hidden'=-5"),
         ({"problem": Problem("lstm", (("hidden", "512"), ("mode", "training")))}, "hidden'='512'"),
