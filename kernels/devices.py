@@ -6,12 +6,13 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
 
-from .contract import Device, UnknownDevice
-from .contract.errors import suggest
+from .contract import AmbiguousDevice, Device, UnknownDevice
+from .contract.errors import LONGEST_SHOWN, shorten
 
 FILE = Path(__file__).with_name("devices.json")
 VENDOR_WORDS = {"nvidia", "tesla", "geforce", "gpu", "graphics", "card"}
@@ -32,7 +33,8 @@ def known_device(name: str) -> Device:
     """The device of a name such as `h200`, `NVIDIA H200`, `a100-80gb` or `rtx 4090`.
 
     Case, punctuation and vendor words do not matter; words may be left out while only one device is
-    meant. Raises UnknownDevice, which names all that could be meant, or all that are known.
+    meant. Raises AmbiguousDevice, which names all that could be meant, or UnknownDevice, which names the
+    closest and all that are known.
     """
     asked = _words(name)
     exact = [entry for entry in _table() if asked in entry.spellings]
@@ -42,8 +44,10 @@ def known_device(name: str) -> Device:
         return meant[0].device
     if meant:
         keys = ", ".join(entry.device.key for entry in meant)
-        raise UnknownDevice(f"Device {name!r} may be any of {keys}: say which.")
-    raise UnknownDevice(f"Unknown device {name!r}. {suggest(name, known_devices())}")
+        raise AmbiguousDevice(f"Device {shorten(name)} may be any of {keys}: say which one.")
+    close = _closest(asked)
+    hint = f"Did you mean {close!r}? " if close else ""
+    raise UnknownDevice(f"Unknown device {shorten(name)}. {hint}Known: {', '.join(known_devices())}.")
 
 
 @cache
@@ -55,6 +59,13 @@ def _table() -> tuple[_Entry, ...]:
         device = Device.from_dict({"kind": "cuda", "vendor": "NVIDIA", **row})
         entries.append(_Entry(device, tuple(_words(text) for text in (device.name, *aliases))))
     return tuple(sorted(entries, key=lambda entry: entry.device.key))
+
+
+def _closest(asked: frozenset[str]) -> str | None:
+    """The key of the device with a spelling nearest to these words: vendor words count on neither side."""
+    spellings = {" ".join(sorted(words)): entry.device.key for entry in _table() for words in entry.spellings}
+    close = get_close_matches(" ".join(sorted(asked))[:LONGEST_SHOWN], spellings, n=1)
+    return spellings[close[0]] if close else None
 
 
 def _words(text: str) -> frozenset[str]:

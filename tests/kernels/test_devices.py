@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from kernel_selector.kernels.contract import Device, UnknownDevice
+from kernel_selector.kernels.contract import AmbiguousDevice, Device, UnknownDevice
 from kernel_selector.kernels.devices import FILE, known_device, known_devices
 
 
@@ -55,11 +55,35 @@ def test_short_names(name, key):
     assert known_device(name).key == key
 
 
-def test_an_ambiguous_name_lists_what_it_may_mean():
-    with pytest.raises(UnknownDevice, match="may be any of") as error:
-        known_device("a100")
-    for key in ("nvidia-a100-sxm4-40gb", "nvidia-a100-sxm4-80gb"):
+@pytest.mark.parametrize(
+    ("name", "keys"),
+    [
+        ("a100", ["nvidia-a100-sxm4-40gb", "nvidia-a100-sxm4-80gb"]),
+        ("A100", ["nvidia-a100-80gb-pcie", "nvidia-a100-pcie-40gb"]),
+        ("H100", ["nvidia-h100-80gb-hbm3", "nvidia-h100-nvl", "nvidia-h100-pcie"]),
+    ],
+)
+def test_an_ambiguous_name_lists_what_it_may_mean_and_no_more(name, keys):
+    with pytest.raises(AmbiguousDevice, match=r"may be any of .*: say which one\.") as error:
+        known_device(name)
+    for key in keys:
         assert key in str(error.value)
+    assert "h200" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "key"),
+    [("h20O", "nvidia-h200"), ("rtx 4900", "nvidia-geforce-rtx-4090"), ("gh20", "nvidia-gh200")],
+)
+def test_the_nearest_of_the_known_is_suggested(name, key):
+    with pytest.raises(UnknownDevice, match=f"Did you mean '{key}"):
+        known_device(name)
+
+
+def test_a_long_name_is_not_repeated():
+    with pytest.raises(UnknownDevice, match="10000 characters") as error:
+        known_device("x" * 10_000)
+    assert len(str(error.value)) < 1000
 
 
 @pytest.mark.parametrize("name", ["h20O", "", "nvidia", "cpu", None])
