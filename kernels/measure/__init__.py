@@ -3,6 +3,12 @@
 `python -m kernels.measure lstm hidden=64,128 batch=8` from a checkout, with torch alone installed.
 """
 
+# ruff: noqa: E402 - the filter must stand before the import of torch
+import warnings
+
+# torch works without NumPy, and says at its import that it is not there; the child process comes here too
+warnings.filterwarnings("ignore", message="Failed to initialize NumPy", category=UserWarning)
+
 from .environment import current_environment, default_torch_device
 from .identity import identify
 from .policies import QUICK, THOROUGH, Policy, UnknownPolicy, policy

@@ -18,7 +18,7 @@ from ..contract import MeasurementFailed, Problem, Record, SelectorError
 from .environment import default_torch_device
 from .policies import POLICIES, policy
 from .session import Session
-from .sweeps import Finished, parse_grid, parse_seconds
+from .sweeps import Finished, check_output, parse_grid, parse_seconds, parse_seed
 
 PROGRAM = f"python -m {__package__}"
 DESCRIPTION = "Measure every implementation of an operator on this machine, for a grid of hyperparameters."
@@ -39,8 +39,9 @@ hyperparameters that are not given take their defaults; a wrong name lists the r
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The exit code: 0, 1 when measuring failed, 2 for a mistake in the question, 130 after Ctrl-C."""
-    options = _parser().parse_intermixed_args(arguments)
+    options = None
     try:
+        options = _parser().parse_intermixed_args(arguments)
         _sweep(options)
     except (SelectorError, OSError) as error:
         if isinstance(error, BrokenPipeError):
@@ -50,7 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"{PROGRAM}: error: {error}", file=sys.stderr)
         return 1 if isinstance(error, MeasurementFailed) else 2
     except KeyboardInterrupt:
-        again = " Run the command again to go on." if options.output else ""
+        again = " Run the command again to go on." if options and options.output else ""
         print(f"\nStopped. Finished records are written.{again}", file=sys.stderr)
         return 130
     return 0
@@ -71,7 +72,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--output", type=Path, metavar="FILE", help="append to FILE, skip what it holds")
     parser.add_argument("--budget", metavar="10m", help="start no problem that would end later than this")
     parser.add_argument("--timeout", metavar="60s", help="limit of each stage of a candidate")
-    parser.add_argument("--seed", type=int, default=0, help="of inputs and parameters (default: 0)")
+    parser.add_argument("--seed", default="0", help="of inputs and parameters (default: 0)")
     return parser
 
 
@@ -82,6 +83,9 @@ def _sweep(options: argparse.Namespace) -> None:
     if options.timeout:
         chosen = replace(chosen, timeout_s=parse_seconds(options.timeout))
     budget_s = parse_seconds(options.budget) if options.budget else None
+    seed = parse_seed(options.seed)
+    if options.output:
+        check_output(options.output)
     names = options.implementations.split(",") if options.implementations else None
     versions = {
         name: registry.implementation(operator.name, name).version
@@ -91,7 +95,7 @@ def _sweep(options: argparse.Namespace) -> None:
     device = options.device or default_torch_device()
     with (
         _lines(options.output) as output,
-        Session(device, policy=chosen, seed=options.seed) as session,
+        Session(device, policy=chosen, seed=seed) as session,
     ):
         missing = {problem: finished.missing(problem, versions, session) for problem in problems}
         todo = {problem: names for problem, names in missing.items() if names}

@@ -8,13 +8,23 @@ from itertools import product
 from pathlib import Path
 
 from ..contract import CorruptRecord, InvalidHyperparameter, Operator, Problem, Record, SelectorError
+from ..contract.errors import shorten
 from .session import Session
 
+LARGEST_SEED = 2**63 - 1
 UNITS_S = {"s": 1, "m": 60, "h": 3600}
 
 
 class InvalidDuration(SelectorError, ValueError):
     """A text that is no duration."""
+
+
+class InvalidSeed(SelectorError, ValueError):
+    """A text that is no seed."""
+
+
+class InvalidOutput(SelectorError, OSError):
+    """A place that no records can be appended to."""
 
 
 def parse_grid(operator: Operator, words: Sequence[str]) -> list[Problem]:
@@ -27,9 +37,11 @@ def parse_grid(operator: Operator, words: Sequence[str]) -> list[Problem]:
     for word in words:
         name, equals, values = word.partition("=")
         if not (name and equals and values and all(values.split(","))):
-            raise InvalidHyperparameter(f"{word!r}: expected name=value or name=value,value,...")
+            raise InvalidHyperparameter(f"{shorten(word)}: expected name=value or name=value,value,...")
         if name in names:
-            raise InvalidHyperparameter(f"{word!r}: {name} is given twice; write {name}=value,value,...")
+            raise InvalidHyperparameter(
+                f"{shorten(word)}: {name} is given twice; write {name}=value,value,..."
+            )
         names.append(name)
         columns.append(values.split(","))
     problems = [
@@ -46,8 +58,27 @@ def parse_seconds(text: str) -> float:
     except ValueError:
         seconds = -1.0
     if not 0 < seconds < float("inf"):
-        raise InvalidDuration(f"{text!r}: expected a duration above 0 such as 90s, 10m or 1.5h.")
+        raise InvalidDuration(f"{shorten(text)}: expected a duration above 0 such as 90s, 10m or 1.5h.")
     return seconds
+
+
+def parse_seed(text: str) -> int:
+    """A seed, as torch and the database take it. Raises InvalidSeed."""
+    try:
+        seed = int(text)
+    except ValueError:
+        seed = -1
+    if not 0 <= seed <= LARGEST_SEED:
+        raise InvalidSeed(f"--seed {shorten(text)}: expected a whole number from 0 to {LARGEST_SEED}.")
+    return seed
+
+
+def check_output(file: Path) -> None:
+    """Raise InvalidOutput for a place where no file can be."""
+    if file.is_dir():
+        raise InvalidOutput(f"--output {file} is a folder: give a file to append records to.")
+    if not file.parent.is_dir():
+        raise InvalidOutput(f"--output {file}: the folder {file.parent} does not exist; make it first.")
 
 
 @dataclass(frozen=True)

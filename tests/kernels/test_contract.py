@@ -19,6 +19,7 @@ from kernel_selector.kernels.contract import (
     SelectorError,
     UnknownHyperparameter,
 )
+from kernel_selector.kernels.contract.errors import shorten
 
 LSTM = registry.operator("lstm")
 ALIASES = {alias: spec.name for spec in LSTM.hyperparameters for alias in spec.aliases}
@@ -145,3 +146,41 @@ def test_problems_are_plain_data():
     assert isinstance(problem, Problem)
     assert problem.key.startswith("lstm hidden=8 input=8 batch=2 seq=50")
     assert "bias=true" in problem.key
+
+
+@pytest.mark.parametrize(
+    ("given", "shown"),
+    [
+        ({"hidden": 10**5000}, "hidden=1000000000"),
+        ({"hidden": -(10**5000)}, "(5001 digits)"),
+        ({"hidden": [10**5000]}, "hidden=a list"),
+        ({"hidden": "9" * 5000}, "(5000 characters)"),
+        ({"hidden": 8, "hidden_size": 10**5000}, "(5001 digits)"),
+        ({"dtype": 10**5000}, "dtype=1000000000"),
+        ({"dtype": [10**5000]}, "dtype=a list"),
+        ({"dtype": "x" * 5000}, "(5000 characters)"),
+        ({"x" * 5000: "y" * 5000}, "(5000 characters)"),
+        ({10**5000: 1}, "(5001 digits)"),
+    ],
+)
+def test_a_long_value_is_refused_without_being_repeated(given, shown):
+    with pytest.raises(SelectorError) as error:
+        LSTM.problem({"hidden": 8, "batch": 2, **given})
+    assert shown in str(error.value)
+    assert len(str(error.value)) < 400
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        (512, "512"),
+        (True, "True"),
+        ("fp33", "'fp33'"),
+        (1.5, "1.5"),
+        (10**59, "1" + "0" * 59),
+        (10**60, "1" + "0" * 29 + "…0 (61 digits)"),
+        ("a" * 61, "'" + "a" * 29 + "…' (61 characters)"),
+    ],
+)
+def test_values_are_shown_whole_unless_they_are_long(value, shown):
+    assert shorten(value) == shown
