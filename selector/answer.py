@@ -14,6 +14,7 @@ from kernel_selector.kernels.contract import (
     Problem,
     UnsupportedProblem,
 )
+from kernel_selector.kernels.contract.errors import shorten
 
 from .choice import Candidate, Choice
 from .devices import Resolved, resolve
@@ -53,7 +54,7 @@ def parse(
     """The parsed arguments. Raises the errors that `selector.choose` lists."""
     problem = registry.operator(DEFAULT_OPERATOR if operator is None else operator).problem(hyperparameters)
     if objective not in OBJECTIVES:
-        raise InvalidRequest(f"objective={objective!r}: expected one of {', '.join(OBJECTIVES)}.")
+        raise InvalidRequest(f"objective={shorten(objective)}: expected one of {', '.join(OBJECTIVES)}.")
     if override is not None:
         registry.implementation(problem.operator, override)
     return Request(
@@ -123,6 +124,16 @@ def current_environment() -> Environment:
     return measure.current_environment()
 
 
+def _circumstances(knowledge: Knowledge, request: Request) -> Iterator[str]:
+    """What to know whatever was chosen."""
+    device, operator = request.where.device, request.problem.operator
+    if request.where.torch_device is None:
+        yield f"{device.name} is not in this machine: here, build() makes the module on the CPU."
+    left_out = knowledge.evidence(operator, device.key).left_out
+    if left_out:
+        yield f"{left_out} records are left out: no {operator} can have their hyperparameters."
+
+
 def _choice(knowledge: Knowledge, request: Request, decision: Decision) -> Choice:
     chosen: Candidate = decision.candidates[0]
     model = next((item for item in decision.candidates if item.source == "model"), None)
@@ -131,8 +142,9 @@ def _choice(knowledge: Knowledge, request: Request, decision: Decision) -> Choic
     if decision.source == "default" and not caveats and not any(item.source for item in decision.candidates):
         caveats.append(
             f"Nothing comparable was measured on {request.where.device.name}: "
-            f"run `selector profile {request.problem.operator}` there."
+            f"run `selector profile {request.problem.operator} --count 60` there."
         )
+    caveats += _circumstances(knowledge, request)
     return Choice(
         problem=request.problem,
         device=request.where.device,

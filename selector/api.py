@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .choice import Choice
+from .database_argument import require_database
 from .engine import Selector
 from .profiling import opened
 
@@ -43,6 +44,7 @@ def choose(
     UnknownDevice, UnknownImplementation, InvalidRequest, UnsupportedProblem, NothingFits,
     ModelVersionMismatch, and those of the database.
     """
+    require_database(database)
     selector = _shared(database, os.environ.get("SELECTOR_DATABASE_URL") if database is None else None)
     return selector.choose(
         operator, device=device, memory=memory, objective=objective, override=override, **hyperparameters

@@ -75,14 +75,14 @@ class Checked:
 
 
 def check(
-    store: Database, measuring: Session, problems: Sequence[Problem], *, deadline: float
+    store: Database, measuring: Session, problems: Sequence[Problem], *, deadline: float, again: bool = False
 ) -> Iterator[CheckStarted | Checked]:
     """Choose for each problem, measure its candidates, compare.
 
     deadline: on the clock of `time.monotonic`; no measuring is started that is not expected to end by
-    then. Problems with stored records are reported in any case.
+    then. Problems with stored records are reported in any case, measured once more when `again`.
     """
-    todo = missing(store, measuring, problems)
+    todo = missing(store, measuring, problems, again=again)
     spent: list[float] = []
     with _blind_selector(store, problems) as (selector, seen):
         for index, problem in enumerate(problems, start=1):
@@ -120,12 +120,13 @@ def _blind_selector(store: Database, problems: Sequence[Problem]) -> Iterator[tu
 
     from .engine import Selector
     from .learning import train
+    from .stored_models import usable_model
 
     keys = {problem.key for problem in problems}
     operator = problems[0].operator
     with store.read() as connection:
         everything = list(records.find(connection, operator=operator))
-        model = models.latest(connection, operator=operator)
+        model = usable_model(connection, operator)
     known = [record for record in everything if record.problem.key in keys]
     seen = {record.problem.key for record in known}
     if not seen:
@@ -144,28 +145,35 @@ def _blind_selector(store: Database, problems: Sequence[Problem]) -> Iterator[tu
 
 
 def _records(store: Database, measuring: Session, problem: Problem) -> list[Record]:
-    """The comparable records of one problem: this device, environment, policy and current sources."""
+    """The comparable records of one problem: this device, environment, policy and current sources.
+
+    The newest come last.
+    """
     from kernel_selector.db import records
 
     versions = {name: one.version for name, one in registry.implementations(problem.operator).items()}
     with store.read() as connection:
         found = list(records.find(connection, operator=problem.operator, device_key=measuring.device.key))
-    return [
-        record
-        for record in found
-        if record.problem == problem
-        and record.policy == measuring.policy.name
-        and record.device.fingerprint == measuring.device.fingerprint
-        and record.environment.fingerprint == measuring.environment.fingerprint
-        and record.implementation_version == versions.get(record.implementation)
-    ]
+    return sorted(
+        (
+            record
+            for record in found
+            if record.problem == problem
+            and record.policy == measuring.policy.name
+            and record.device.fingerprint == measuring.device.fingerprint
+            and record.environment.fingerprint == measuring.environment.fingerprint
+            and record.implementation_version == versions.get(record.implementation)
+        ),
+        key=lambda record: record.measured_at,
+    )
 
 
 def _compare(choice: Choice, found: Sequence[Record], *, stored: bool) -> Checked | None:
     """The row of one problem; None when no candidate could be measured."""
+    newest = {record.implementation: record for record in found}
     times = {
         record.implementation: record.total.p50_ms
-        for record in found
+        for record in newest.values()
         if record.status is Status.OK and record.total is not None
     }
     if not times:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
@@ -14,9 +14,10 @@ from numpy.typing import NDArray
 from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import Device, Operator, Record, Status
 
-from .errors import NoMeasurements
+from .errors import TooFewProblems
 from .features import FeatureSpec
 from .physics import missing_rates
+from .possible import Possible
 
 LEAST_PROBLEMS = 10  # below, held-out judgement is by a handful of problems and says nothing
 
@@ -76,16 +77,17 @@ def _numbered(labels: list[str]) -> NDArray[np.int64]:
 
 
 def build_dataset(operator: Operator, records: Iterable[Record], devices: Iterable[Device]) -> Dataset:
-    """The good records of current versions, of one set of circumstances for each problem and device.
+    """The newest records, where good, of one set of circumstances for each problem and device.
 
     `devices` are the measured devices as last probed: rates differ a little from probe to probe, and
     questions are answered with the last.
-    Raises NoMeasurements when there are too few problems to learn from.
+    Raises TooFewProblems when there are too few problems to learn from.
     """
     versions = {name: item.version for name, item in registry.implementations(operator.name).items()}
     groups: dict[tuple[str, str], dict[tuple[str, str], dict[str, Record]]] = {}
     left_out: Counter[str] = Counter()
-    for record in records:
+    possible = Possible(records)
+    for record in _newest(possible):
         if record.status is not Status.OK:
             continue
         if versions.get(record.implementation) != record.implementation_version:
@@ -95,9 +97,9 @@ def build_dataset(operator: Operator, records: Iterable[Record], devices: Iterab
         else:
             contests = groups.setdefault((record.problem.key, record.device.fingerprint), {})
             contest = contests.setdefault((record.environment.fingerprint, record.policy), {})
-            before = contest.get(record.implementation)
-            if before is None or before.measured_at <= record.measured_at:
-                contest[record.implementation] = record
+            contest[record.implementation] = record
+    if possible.left_out:
+        left_out["of hyperparameters that are not possible"] = possible.left_out
     _require(operator, len({problem for problem, _ in groups}), left_out)
     chosen = [max(contests.values(), key=_weight) for _, contests in sorted(groups.items())]
     left_out["of other circumstances than the ones used"] = sum(
@@ -109,6 +111,24 @@ def build_dataset(operator: Operator, records: Iterable[Record], devices: Iterab
     return Dataset(operator, spec, ordered, _rows(spec, ordered, probed), dict(+left_out))
 
 
+def _newest(records: Iterable[Record]) -> Iterator[Record]:
+    """The newest record of each candidate under each set of circumstances, whatever its status."""
+    newest: dict[tuple[str, ...], Record] = {}
+    for record in records:
+        key = (
+            record.problem.key,
+            record.implementation,
+            record.implementation_version,
+            record.device.fingerprint,
+            record.environment.fingerprint,
+            record.policy,
+        )
+        before = newest.get(key)
+        if before is None or before.measured_at <= record.measured_at:
+            newest[key] = record
+    yield from newest.values()
+
+
 def _weight(contest: Mapping[str, Record]) -> tuple[int, datetime]:
     return len(contest), max(record.measured_at for record in contest.values())
 
@@ -116,9 +136,10 @@ def _weight(contest: Mapping[str, Record]) -> tuple[int, datetime]:
 def _require(operator: Operator, problems: int, left_out: Mapping[str, int]) -> None:
     if problems < LEAST_PROBLEMS:
         words = "; ".join(f"{count} records {reason} are left out" for reason, count in left_out.items())
-        raise NoMeasurements(
+        raise TooFewProblems(
             f"{problems} measured problems of {operator.name}{f' ({words})' if words else ''}: at least "
-            f"{LEAST_PROBLEMS} are needed. Run `selector quickstart` or `selector profile {operator.name}`."
+            f"{LEAST_PROBLEMS} are needed",
+            f"Measure more: `selector profile {operator.name} --count 60`, or `selector quickstart`.",
         )
 
 

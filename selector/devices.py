@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from functools import cache
 
-from kernel_selector.kernels.contract import Device, UnknownDevice
-from kernel_selector.kernels.contract.errors import suggest
+from kernel_selector.kernels.contract import AmbiguousDevice, Device, UnknownDevice
+from kernel_selector.kernels.contract.errors import shorten
 
 from .errors import InvalidRequest
 
@@ -37,7 +38,7 @@ def resolve(asked: object = None, measured: Sequence[Device] = ()) -> Resolved:
         name = str(asked)
     else:
         raise InvalidRequest(
-            f"device={asked!r}: expected a name such as 'cpu', 'cuda:0' or 'h200', or a Device."
+            f"device={shorten(asked)}: expected a name such as 'cpu', 'cuda:0' or 'h200', or a Device."
         )
     if _LOCAL.fullmatch(name):
         return _local(name, measured)
@@ -65,8 +66,8 @@ def _local(name: str, measured: Sequence[Device]) -> Resolved:
     name = "cuda:0" if name == "cuda" else name
     if name not in local_names():
         raise UnknownDevice(
-            f"No device {name!r} in this machine, which has {', '.join(local_names())}. Ask for one of "
-            "those, or by name for a known device that is elsewhere (`selector devices` lists them)."
+            f"No device {shorten(name)} in this machine, which has {', '.join(local_names())}. Ask for one "
+            "of those, or by name for a known device that is elsewhere (`selector devices` lists them)."
         )
     fingerprint = _identified(name).fingerprint
     # the rates of the last measurement are the ones that the cost model has learned from, and there is no
@@ -77,21 +78,31 @@ def _local(name: str, measured: Sequence[Device]) -> Resolved:
 
 def _named(name: str, measured: Sequence[Device]) -> Device:
     """A device by name: as last measured, else from the shipped table."""
-    from kernel_selector.kernels.devices import known_device, known_devices
+    from kernel_selector.kernels.devices import known_device
 
     try:
         known = known_device(name)
-    except UnknownDevice:
-        known = None
-    for device in measured:
-        if device.key == (known.key if known else _slug(name)) or device.name == name:
-            return device
-    if known is None:
-        names = {*known_devices(), *(device.key for device in measured)}
-        raise UnknownDevice(
-            f"Unknown device {name!r}. {suggest(name, names)} In this machine: {', '.join(local_names())}."
-        )
-    return known
+    except UnknownDevice as error:
+        for device in measured:
+            if name in (device.key, device.name) or device.key == _slug(name):
+                return device
+        raise UnknownDevice(_unknown(name, error, measured)) from None
+    return next((device for device in measured if device.key == known.key), known)
+
+
+def _unknown(name: str, error: UnknownDevice, measured: Sequence[Device]) -> str:
+    """What could have been meant: several known devices at once, or something that is spelled alike."""
+    from kernel_selector.kernels.devices import known_devices
+
+    here = f"In this machine: {', '.join(local_names())}."
+    if isinstance(error, AmbiguousDevice):
+        return f"{error} {here}"
+    keys = {*known_devices(), *(device.key for device in measured)}
+    # people leave out the first words: "rtx4090" is nearer to "rtx-4090" than to "nvidia-geforce-rtx-4090"
+    ends = {"-".join(key.split("-")[first:]): key for key in keys for first in range(key.count("-") + 1)}
+    close = get_close_matches(name.lower(), ends, n=1)
+    hint = f"Did you mean {ends[close[0]]!r}? " if close else ""
+    return f"Unknown device {shorten(name)}. {hint}Known: {', '.join(sorted(keys))}. {here}"
 
 
 def _slug(name: str) -> str:

@@ -16,6 +16,7 @@ from kernel_selector.kernels.contract import SelectorError
 
 from .answer import DEFAULT_OPERATOR, answer, parse
 from .choice import Choice
+from .database_argument import require_database
 from .knowledge import Changed, Knowledge, Pair, state_of
 
 if TYPE_CHECKING:
@@ -38,10 +39,11 @@ class Selector:
     what was loaded goes on answering, each choice has a caveat that says so, and the database is looked
     for until it is back. Only what was never loaded, another device for example, raises its error then.
     Safe to share among threads. Raises DatabaseMissing for a database that was named and is not there,
-    and the other errors of opening one.
+    InvalidRequest for what cannot be one, and the other errors of opening one.
     """
 
     def __init__(self, database: str | Path | Database | None = None, frozen: bool = False) -> None:
+        require_database(database)
         self.frozen = frozen
         self._source = database
         self._lock = RLock()

@@ -17,5 +17,17 @@ class NoMeasurements(SelectorError):
     """There is nothing, or too little, to learn from or to judge by."""
 
 
+class TooFewProblems(NoMeasurements):
+    """There are measurements, but of too few problems. Arguments: what was found, and the way out."""
+
+    def __str__(self) -> str:
+        return ". ".join(map(str, self.args))
+
+    @property
+    def found(self) -> str:
+        """How many problems there are, and what was left out."""
+        return str(self.args[0])
+
+
 class ModelVersionMismatch(SelectorError):
     """A stored cost model that this version cannot use, or that was changed after it was stored."""

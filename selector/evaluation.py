@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
@@ -16,6 +17,7 @@ from .neighbours import Neighbours
 from .policy import LEAST_MARGIN
 from .training import Errors, HeldOut, errors, time_model
 
+WIDTH = 80
 Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]
 Chooser = Callable[[list[int]], int]  # rows of one contest to the row that is chosen
@@ -51,6 +53,7 @@ class Evaluation:
     records: int
     problems: int
     devices: tuple[str, ...]
+    left_out: Mapping[str, int]  # good records that were of no use, by reason
     time_error: float  # median relative error of the time of unseen problems
     memory_error: float
     comparisons: tuple[Comparison, ...]
@@ -64,10 +67,13 @@ class Evaluation:
 
     def table(self) -> str:
         """Plain text: one block for each way of holding out."""
-        lines = [
+        facts = [
             f"{self.operator}: {self.problems} problems, {self.records} records, {', '.join(self.devices)}.",
+            *(f"Left out: {count} records {reason}." for reason, count in self.left_out.items()),
             f"Median error on unseen problems: time {self.time_error:.1%}, memory {self.memory_error:.1%}.",
+            "Slowdown against the best implementation, 1.000 at best, on what was held out from learning:",
         ]
+        lines = [line for fact in facts for line in textwrap.wrap(fact, WIDTH, break_on_hyphens=False)]
         for comparison in self.comparisons:
             lines += ["", *_block(comparison)]
         return "\n".join(lines)
@@ -76,11 +82,11 @@ class Evaluation:
 def _block(comparison: Comparison) -> list[str]:
     count = max(quality.problems for quality in comparison.selectors.values())
     lines = [
-        f"Held out: {comparison.held_out} ({count} problems). Slowdown against the best implementation:",
-        f"  {'':24}{'gmean':>9}{'p90':>9}{'p99':>9}{'worst':>9}{'within 5%':>11}{'best hit':>10}",
+        f"Held out: {comparison.held_out} ({count} problems)",
+        f"  {'':24}{'gmean':>8}{'p90':>8}{'p99':>8}{'worst':>8}{'within 5%':>11}{'best hit':>10}",
     ]
     return lines + [
-        f"  {name:24}{item.gmean:9.3f}{item.p90:9.3f}{item.p99:9.3f}{item.worst:9.3f}"
+        f"  {name:24}{item.gmean:8.3f}{item.p90:8.3f}{item.p99:8.3f}{item.worst:8.3f}"
         f"{item.within_5_percent:11.1%}{item.top_1:10.1%}"
         for name, item in comparison.selectors.items()
     ]

@@ -16,6 +16,7 @@ from datetime import datetime
 from kernel_selector.kernels.contract import Device, Environment, Problem, Record, Status
 
 from .neighbours import MAX_DISTANCE, Neighbours, distance, structure, work_ratio
+from .possible import Possible
 
 WORDS = {
     Status.INCORRECT: "gave wrong results",
@@ -115,12 +116,14 @@ class Measured:
 
 
 Group = dict[str, Measured]  # by implementation
+Failure = tuple[Problem, Setting, str, Measured]
 
 
 class Evidence:
     """The records of one operator on one kind of device (all hosts that have it).
 
     `versions` are the current versions of the operator's implementations, by name.
+    `left_out` counts records of impossible problems.
     """
 
     def __init__(self, records: Iterable[Record], versions: Mapping[str, str]) -> None:
@@ -128,10 +131,12 @@ class Evidence:
         self.settings: dict[tuple[str, str, str], Setting] = {}
         self.problems: dict[str, Problem] = {}
         self._groups: dict[str, dict[tuple[str, str, str], Group]] = defaultdict(dict)
-        self._failed: dict[tuple[object, ...], list[tuple[Problem, Setting, str, Measured]]]
-        self._failed = defaultdict(list)
-        for record in records:
+        self._failed: dict[tuple[object, ...], list[Failure]] = defaultdict(list)
+        possible = Possible(records)
+        for record in possible:
             self._add(record)
+        self.left_out = possible.left_out
+        self._note_failures()
         self._neighbours = Neighbours(self.problems.values())
 
     def _add(self, record: Record) -> None:
@@ -142,8 +147,14 @@ class Evidence:
         measured, before = Measured.of(record), group.get(record.implementation)
         if before is None or before.measured_at <= measured.measured_at:
             group[record.implementation] = measured
-        if measured.status in FAILURES and measured.version == self.versions.get(record.implementation):
-            self._failed[structure(problem)].append((problem, setting, record.implementation, measured))
+
+    def _note_failures(self) -> None:
+        """Of the newest records alone: what was measured again and worked has not failed."""
+        for problem in self.problems.values():
+            for key, group in self._groups[problem.key].items():
+                for name, measured in group.items():
+                    if measured.status in FAILURES and measured.version == self.versions.get(name):
+                        self._failed[structure(problem)].append((problem, self.settings[key], name, measured))
 
     def tiers(self, problem: Problem, here: Device, software: Environment | None) -> Iterator[Tier]:
         """The tiers that measurements give, best first."""
@@ -154,10 +165,8 @@ class Evidence:
 
     def _measured(self, problem: Problem, here: Device, software: Environment | None) -> Iterator[Tier]:
         groups = self._groups.get(problem.key, {})
-        tiers = [
-            (self._rank(self.settings[key], group, here, software), key, group)
-            for key, group in groups.items()
-        ]
+        rank, settings = self._rank, self.settings
+        tiers = [(rank(settings[key], group, here, software), key, group) for key, group in groups.items()]
         tiers.sort(key=lambda item: item[:2], reverse=True)
         for current in (True, False):
             for _, key, group in tiers:
@@ -191,10 +200,8 @@ class Evidence:
 
     def _near(self, problem: Problem, here: Device, software: Environment | None) -> Tier | None:
         neighbour = self._neighbours.nearest(problem)
-        if neighbour is None:
-            return None
-        tier = next(self._measured(neighbour, here, software), None)
-        if tier is None:
+        tier = next(self._measured(neighbour, here, software), None) if neighbour else None
+        if neighbour is None or tier is None:
             return None
         apart = distance(problem, neighbour)
         estimates = {

@@ -10,8 +10,10 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from kernel_selector.kernels.contract import SelectorError
+from kernel_selector.kernels import registry
+from kernel_selector.kernels.contract import SelectorError, UnknownOperator
 
+from .errors import ModelVersionMismatch
 from .profiling import opened
 
 OLDEST_PYTHON = (3, 11)
@@ -96,12 +98,19 @@ def _database(database: str | Path | None) -> Iterator[Finding]:
 
 
 def _contents(store: Any) -> Iterator[Finding]:
-    from kernel_selector.db import models, records
+    from kernel_selector.db import records
+
+    from .stored_models import model_listing
 
     with store.read() as connection:
         total = records.total(connection)
-        listing = models.listing(connection)
     yield Finding(name="database", status="ok", detail=f"{store.location}, {total} records")
+    try:
+        with store.read() as connection:
+            listing = model_listing(connection)
+    except ModelVersionMismatch as error:
+        yield Finding(name="model", status="broken", detail=str(error))
+        return
     if not listing:
         yield Finding(
             name="model", status="note", detail="none is trained yet", advice="Run: selector quickstart"
@@ -109,7 +118,25 @@ def _contents(store: Any) -> Iterator[Finding]:
     latest = {model["operator"]: model for model in sorted(listing, key=lambda model: model["created_at"])}
     for operator, model in latest.items():
         when = f"{model['created_at']:%Y-%m-%d %H:%M} UTC"
-        yield Finding(name="model", status="ok", detail=f"{operator} {model['version']}, trained {when}")
+        detail = f"{operator} {model['version']}, trained {when}"
+        yield _usable(store, operator) or Finding(name="model", status="ok", detail=detail)
+
+
+def _usable(store: Any, operator: str) -> Finding | None:
+    """What is wrong with the latest model, loaded as `choose` loads it; None when nothing is."""
+    from .predictor import Predictor
+    from .stored_models import latest_model
+
+    try:
+        with store.read() as connection:
+            stored = latest_model(connection, operator)
+        if stored is not None:
+            Predictor(stored, registry.operator(operator))
+    except ModelVersionMismatch as error:
+        return Finding(name="model", status="broken", detail=str(error))
+    except UnknownOperator as error:
+        return Finding(name="model", status="note", detail=str(error))
+    return None
 
 
 def _packages() -> Iterator[Finding]:

@@ -30,14 +30,16 @@ def local_devices() -> list[dict[str, Any]]:
 
 def database_status(database: Database | str | Path | None = None) -> dict[str, Any]:
     """Where the database is and what it holds. Raises DatabaseError, for example when it is missing."""
-    from kernel_selector.db import models, records, snapshot
+    from kernel_selector.db import records, snapshot
+
+    from .stored_models import model_listing
 
     with opened(database) as store, store.read() as connection:
         return {
             "location": store.location,
             "records": records.total(connection),
             "counts": [_plain(row) for row in records.counts(connection)],
-            "models": [_plain(row) for row in models.listing(connection)],
+            "models": [_plain(row) for row in model_listing(connection)],
             "snapshot": snapshot(connection),
         }
 

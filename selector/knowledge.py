@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any
 from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import Device
 
+from .errors import ModelVersionMismatch
 from .evidence import Evidence
+from .stored_models import latest_model, model_listing
 
 if TYPE_CHECKING:
     from kernel_selector.db import Database, StoredModel
@@ -49,7 +51,7 @@ class Knowledge:
         self._database = database
         self._lock = RLock()
         self._evidence: dict[Pair, Evidence] = {}
-        self._models: dict[str, StoredModel | None] = {}
+        self._models: dict[str, StoredModel | ModelVersionMismatch | None] = {}
         self._predictors: dict[str, Predictor] = {}
         self.state: State = NOTHING, []
         self.records = 0
@@ -112,6 +114,8 @@ class Knowledge:
             stored = self._models.get(operator)
             if stored is None:
                 return None
+            if isinstance(stored, ModelVersionMismatch):
+                raise stored
             if operator not in self._predictors:
                 from .predictor import Predictor
 
@@ -122,7 +126,10 @@ class Knowledge:
         from kernel_selector import db
 
         if operator not in self._models:
-            self._models[operator] = db.models.latest(connection, operator=operator)
+            try:
+                self._models[operator] = latest_model(connection, operator)
+            except ModelVersionMismatch as error:  # raised when the model is needed, which it may not be
+                self._models[operator] = error
         versions = {name: item.version for name, item in registry.implementations(operator).items()}
         found = db.records.find(connection, operator=operator, device_key=device_key)
         self._evidence[operator, device_key] = Evidence(found, versions)
@@ -132,4 +139,4 @@ def state_of(connection: Any) -> State:
     """What tells two contents of a database apart: the snapshot of the measurements, and the models."""
     from kernel_selector import db
 
-    return db.snapshot(connection), db.models.listing(connection)
+    return db.snapshot(connection), model_listing(connection)

@@ -10,7 +10,6 @@ import numpy as np
 
 from kernel_selector import db
 from kernel_selector.kernels import registry
-from kernel_selector.kernels.contract import Status
 
 from .dataset import Dataset, build_dataset
 from .evaluation import (
@@ -82,7 +81,7 @@ def evaluate(operator: str, database: db.Database) -> Evaluation:
 
 def _load(operator: str, database: db.Database) -> tuple[Dataset, str]:
     with database.read() as connection:
-        records = db.records.find(connection, operator=operator, statuses=[Status.OK])
+        records = db.records.find(connection, operator=operator)
         devices = db.records.devices(connection)
         return build_dataset(registry.operator(operator), records, devices), db.snapshot(connection)
 
@@ -101,6 +100,7 @@ def _evaluation(dataset: Dataset, held_out: HeldOut, snapshot: str, *, thorough:
         records=len(dataset.records),
         problems=len(set(dataset.problem.tolist())),
         devices=tuple(sorted(set(dataset.device.tolist()))),
+        left_out=dataset.left_out,
         time_error=float(np.median(np.abs(held_out.time_ms / dataset.time_ms - 1))),
         memory_error=float(np.median(np.abs(held_out.memory_bytes / dataset.memory_bytes - 1))),
         comparisons=tuple(item for item in comparisons if item is not None and item.selectors),

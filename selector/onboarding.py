@@ -14,7 +14,7 @@ from kernel_selector.kernels.contract import Device, Problem
 
 from . import profiling
 from .blind_check import Checked, CheckStarted, check, geometric_mean
-from .errors import NoMeasurements
+from .errors import TooFewProblems
 from .problem_sets import random_problems
 
 if TYPE_CHECKING:
@@ -95,8 +95,9 @@ def quickstart(
     budget_s: float = 240.0,
     problems: int = PROBLEMS,
     checks: int = CHECKS,
+    again: bool = False,
 ) -> Iterator[Event]:
-    """Do it all within about `budget_s` seconds; what is done already is not done again.
+    """Do it all within about `budget_s` seconds; what is done already is not done again, unless `again`.
 
     device: a torch device, None for this machine's default. database: as for `profile`. problems,
     checks: how many problems to profile, and how many choices to check.
@@ -111,11 +112,16 @@ def quickstart(
             database=store.location, device=measuring.device, budget_s=budget_s, load=machine_load()
         )
         yield from profiling.profile_with(
-            OPERATOR, profiled, store=store, measuring=measuring, budget_s=PROFILE_SHARE * budget_s
+            OPERATOR,
+            profiled,
+            store=store,
+            measuring=measuring,
+            budget_s=PROFILE_SHARE * budget_s,
+            again=again,
         )
         yield from _learn(store, profiled)
         rows: list[Checked] = []
-        for event in check(store, measuring, blind, deadline=started + budget_s):
+        for event in check(store, measuring, blind, deadline=started + budget_s, again=again):
             rows += [event] if isinstance(event, Checked) else []
             yield event
         yield QuickstartFinished(
@@ -140,15 +146,14 @@ def _learn(store: Database, profiled: Sequence[Problem]) -> Iterator[Learning | 
     """Train when there is no model, or one that is older than the newest record of a profiled problem."""
     from kernel_selector.db import models, records
 
-    from .predictor import SCHEMA
+    from .stored_models import usable_model
 
     keys = {problem.key for problem in profiled}
     with store.read() as connection:
-        model = models.latest(connection, operator=OPERATOR)
+        model = usable_model(connection, OPERATOR)
         found = records.find(connection, operator=OPERATOR)
         newest = max((one.measured_at for one in found if one.problem.key in keys), default=None)
-    current = model is not None and model.schema == SCHEMA
-    if model is not None and current and (newest is None or newest <= model.created_at):
+    if model is not None and (newest is None or newest <= model.created_at):
         yield Learned(fresh=False, seconds=0.0, evaluation=model.evaluation)
         return
     started = time.monotonic()
@@ -157,8 +162,9 @@ def _learn(store: Database, profiled: Sequence[Problem]) -> Iterator[Learning | 
 
     try:
         train(OPERATOR, store)
-    except NoMeasurements as error:
-        yield Learned(fresh=False, seconds=time.monotonic() - started, evaluation=None, reason=str(error))
+    except TooFewProblems as error:
+        reason = f"{error.found}. Give a larger --budget or more --problems."
+        yield Learned(fresh=False, seconds=time.monotonic() - started, evaluation=None, reason=reason)
         return
     with store.read() as connection:
         model = models.latest(connection, operator=OPERATOR)

@@ -28,7 +28,9 @@ def terms_seconds(work: Work, problem: Problem, device: Device) -> tuple[float, 
     """
     problem_with = missing_rates(device)
     if problem_with:
-        raise NoMeasurements(f"{problem_with}: measure on the device first (`selector profile`).")
+        raise NoMeasurements(
+            f"{problem_with}: measure on the device first (`selector profile lstm --count 60`)."
+        )
     assert device.copy_bytes_per_s is not None
     assert device.launch_us is not None
     return (

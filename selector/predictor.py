@@ -8,6 +8,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+from zipfile import BadZipFile
 
 import numpy as np
 from numpy.typing import NDArray
@@ -61,19 +62,30 @@ class Predictor:
     """
 
     def __init__(self, stored: StoredModel, operator: Operator) -> None:
-        manifest = stored.manifest
         self.version = stored.version
-        self._manifest = manifest
+        try:
+            self._load(stored, operator)
+        except (
+            ArithmeticError,
+            AttributeError,
+            LookupError,
+            TypeError,
+            ValueError,
+            OSError,
+            BadZipFile,
+        ) as error:
+            raise _mismatch(stored, f"cannot be read ({type(error).__name__}: {error})") from error
+
+    def _load(self, stored: StoredModel, operator: Operator) -> None:
+        self._manifest = manifest = stored.manifest
         self._spec = FeatureSpec(operator, tuple(manifest.get("implementations", ())))
         _check(stored, self._spec)
+        self._errors = {name: _error(manifest["errors"][name]) for name in manifest["implementations"]}
         self._domain = Domain(manifest["devices"])
         self._environments = [Environment.from_dict(data) for data in manifest["environments"]]
         with np.load(io.BytesIO(stored.arrays), allow_pickle=False) as arrays:
-            try:
-                self.time_ms = Regression.from_arrays(arrays, "time")
-                self.memory_bytes = Regression.from_arrays(arrays, "memory")
-            except KeyError as error:
-                raise _mismatch(stored, f"lacks the array {error}") from error
+            self.time_ms = Regression.from_arrays(arrays, "time")
+            self.memory_bytes = Regression.from_arrays(arrays, "memory")
 
     def abstains(self, problem: Problem, device: Device) -> str | None:
         """Why there is no prediction for a problem on a device, or None when there is one."""
@@ -111,10 +123,9 @@ class Predictor:
         works = {name: item.work(problem) for name, item in known.items()}
         rows = self._spec.matrix(problem, device, works)
         times, sizes = self.time_ms.predict(rows).tolist(), self.memory_bytes.predict(rows).tolist()
-        errors = self._manifest["errors"]
         result = {}
         for name, time, size in zip(known, times, sizes, strict=True):
-            error = errors[name]
+            error = self._errors[name]
             result[name] = Estimate(
                 time_ms=time,
                 low_ms=time * error["time"][0],
@@ -138,6 +149,12 @@ class Predictor:
             words = ", ".join(software.differences(learned_with[-1]))
             caveats.append(f"The cost model learned from measurements with {words}.")
         return caveats
+
+
+def _error(found: Mapping[str, Any]) -> dict[str, Any]:
+    """The errors of one implementation; fails when something is missing or no number."""
+    factors = {name: [float(found[name][0]), float(found[name][1])] for name in ("time", "memory")}
+    return {**factors, **{name: float(found[name]) for name in ("time_noise", "memory_noise")}}
 
 
 def _check(stored: StoredModel, spec: FeatureSpec) -> None:

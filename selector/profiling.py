@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import Device, Problem, Record
 
+from .database_argument import require_database
 from .devices import default_torch_device
 
 if TYPE_CHECKING:
@@ -91,16 +92,20 @@ def profile(
     database: Database | str | Path | None = None,
     policy: str | Policy = "quick",
     budget_s: float | None = None,
+    again: bool = False,
 ) -> Iterator[Event]:
     """Measure every implementation of `operator` for each problem that has no finished records yet.
 
     device: a torch device ("cpu", "cuda:0"), None for this machine's default. database: an open
     Database, a URL or a path; made when missing. budget_s: no problem is started that is not expected
-    to end within so many seconds. Raises UnknownOperator, DatabaseError or MeasurementFailed.
+    to end within so many seconds. again: also measure what has finished records; the newer ones then
+    count, and the older ones stay. Raises UnknownOperator, DatabaseError or MeasurementFailed.
     """
     registry.operator(operator)
     with opened(database, create=True) as store, session(device, policy) as measuring:
-        yield from profile_with(operator, problems, store=store, measuring=measuring, budget_s=budget_s)
+        yield from profile_with(
+            operator, problems, store=store, measuring=measuring, budget_s=budget_s, again=again
+        )
 
 
 def profile_with(
@@ -110,9 +115,10 @@ def profile_with(
     store: Database,
     measuring: Session,
     budget_s: float | None = None,
+    again: bool = False,
 ) -> Iterator[Event]:
     """As `profile`, with a database and a session that are open already."""
-    return _Run(operator, store, measuring, budget_s).events(problems)
+    return _Run(operator, store, measuring, budget_s, again).events(problems)
 
 
 @contextmanager
@@ -124,6 +130,7 @@ def opened(database: Database | str | Path | None, *, create: bool = False) -> I
     """
     from kernel_selector.db import Database
 
+    require_database(database)
     store = database if isinstance(database, Database) else Database.open(database, create=create)
     try:
         if create:
@@ -150,10 +157,17 @@ def device_kind(device: str | None) -> str:
     return (device or default_torch_device()).partition(":")[0]
 
 
-def missing(store: Database, measuring: Session, problems: Sequence[Problem]) -> dict[Problem, list[str]]:
-    """The implementations that each problem has no finished record of; problems without any are left out."""
+def missing(
+    store: Database, measuring: Session, problems: Sequence[Problem], *, again: bool = False
+) -> dict[Problem, list[str]]:
+    """The implementations that each problem has no finished record of; problems without any are left out.
+
+    again: all implementations of all problems.
+    """
     from kernel_selector.db import records
 
+    if again:
+        return {problem: list(registry.implementations(problem.operator)) for problem in problems}
     found: dict[Problem, list[str]] = {}
     for operator in {problem.operator for problem in problems}:
         versions = {name: one.version for name, one in registry.implementations(operator).items()}
@@ -199,12 +213,13 @@ class _Run:
     store: Database
     measuring: Session
     budget_s: float | None
+    again: bool = False
     started: float = field(default_factory=lambda: time.monotonic())
     spent: list[float] = field(default_factory=list)
     statuses: Counter[str] = field(default_factory=Counter)
 
     def events(self, problems: Sequence[Problem]) -> Iterator[Event]:
-        todo = missing(self.store, self.measuring, problems)
+        todo = missing(self.store, self.measuring, problems, again=self.again)
         skipped = len(problems) - len(todo)
         yield ProfilingStarted(
             operator=self.operator,
@@ -214,14 +229,20 @@ class _Run:
             skipped=skipped,
             budget_s=self.budget_s,
         )
-        for index, (problem, names) in enumerate(todo.items(), start=1):
+        elsewhere = 0
+        for index, problem in enumerate(todo, start=1):
             if self._spent():
                 break
-            yield from self._one(index, len(todo), problem, names)
+            # another process may have measured it since
+            names = missing(self.store, self.measuring, [problem], again=self.again).get(problem)
+            if names:
+                yield from self._one(index, len(todo), problem, names)
+            else:
+                elsewhere += 1
         yield ProfilingFinished(
             measured=len(self.spent),
-            skipped=skipped,
-            remaining=len(todo) - len(self.spent),
+            skipped=skipped + elsewhere,
+            remaining=len(todo) - len(self.spent) - elsewhere,
             statuses=dict(self.statuses),
             seconds=self._elapsed(),
         )

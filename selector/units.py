@@ -5,6 +5,8 @@ from __future__ import annotations
 import operator
 import re
 
+from kernel_selector.kernels.contract.errors import shorten
+
 from .errors import InvalidRequest
 
 UNITS = {
@@ -20,13 +22,15 @@ UNITS = {
     "GiB": 2**30,
     "TiB": 2**40,
 }
+LARGEST = 2**63 - 1  # bytes; what databases and other languages can count
 _TEXT = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", re.ASCII)
 
 
 def parse_bytes(value: str | int) -> int:
     """A number of bytes, at least 1, from an int or from text such as "512MB", "1.5 GiB" or "4096".
 
-    Raises InvalidRequest for anything else: zero, negative numbers, floats, bool, unknown units.
+    More than LARGEST, which no memory has, counts as LARGEST. Raises InvalidRequest for anything else:
+    zero, negative numbers, floats, bool, unknown units.
     """
     if isinstance(value, str):
         number = _from_text(value)
@@ -37,7 +41,7 @@ def parse_bytes(value: str | int) -> int:
             raise _refuse(value) from None
     if number < 1 or isinstance(value, bool):
         raise _refuse(value)
-    return number
+    return min(number, LARGEST)
 
 
 def _from_text(text: str) -> int:
@@ -45,14 +49,15 @@ def _from_text(text: str) -> int:
     units = {name.lower(): size for name, size in UNITS.items()}
     if not match or match[2].lower() not in units:
         raise _refuse(text)
-    return int(float(match[1]) * units[match[2].lower()])
+    amount = float(match[1]) * units[match[2].lower()]
+    return LARGEST if amount > LARGEST else int(amount)  # it may be infinite
 
 
 def _refuse(value: object) -> InvalidRequest:
     known = ", ".join(name for name in UNITS if name)
     return InvalidRequest(
-        f"memory={value!r}: expected a positive number of bytes, as an int or as text with one of the "
-        f'units {known}, for example "1GiB" or "512MB".'
+        f"memory={shorten(value)}: expected a positive number of bytes, as an int or as text with one "
+        f'of the units {known}, for example "1GiB" or "512MB".'
     )
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable
+
 import typer
 
 from . import ask, database, doctor, learn, measure, overview, quickstart, serve
@@ -23,14 +26,26 @@ app = typer.Typer(
 
 START, CHOOSE, MEASURE, INSPECT = "Start here", "Choose", "Measure and learn", "Look around"
 
-app.command(rich_help_panel=START)(quickstart.quickstart)
-app.command(rich_help_panel=START)(doctor.doctor)
-app.command(rich_help_panel=CHOOSE)(ask.choose)
-app.command(rich_help_panel=CHOOSE)(ask.explain)
-app.command(rich_help_panel=CHOOSE)(serve.serve)
-app.command(rich_help_panel=MEASURE)(measure.profile)
-app.command(rich_help_panel=MEASURE)(learn.train)
-app.command(rich_help_panel=MEASURE)(learn.evaluate)
-app.command(rich_help_panel=INSPECT)(overview.operators)
-app.command(rich_help_panel=INSPECT)(overview.devices)
+
+def register(panel: str, command: Callable[..., None]) -> None:
+    """Add a command; the paragraphs of its docstring become its help, wrapped to the terminal."""
+    app.command(rich_help_panel=panel, help=flowing(command.__doc__ or ""))(command)
+
+
+def flowing(text: str) -> str:
+    """The text without line breaks inside paragraphs, except in those that begin with a backspace."""
+    paragraphs = inspect.cleandoc(text).split("\n\n")
+    return "\n\n".join(one if one.startswith("\b") else one.replace("\n", " ") for one in paragraphs)
+
+
+register(START, quickstart.quickstart)
+register(START, doctor.doctor)
+register(CHOOSE, ask.choose)
+register(CHOOSE, ask.explain)
+register(CHOOSE, serve.serve)
+register(MEASURE, measure.profile)
+register(MEASURE, learn.train)
+register(MEASURE, learn.evaluate)
+register(INSPECT, overview.operators)
+register(INSPECT, overview.devices)
 app.add_typer(database.app, rich_help_panel=INSPECT)

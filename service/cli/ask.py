@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.markup import escape
+from rich.table import Table
 
 from . import output, words
 from .options import DatabaseOption, DeviceOption, JsonOption, Words
@@ -90,9 +91,13 @@ def _print(choice: Choice) -> None:
 
     console = output.out()
     assumed = " (assumed: you named no operator)" if choice.operator_assumed else ""
-    console.print(f"[dim]problem[/]  {choice.problem.key}{assumed}", soft_wrap=True)
-    console.print(f"[dim]device[/]   {choice.device.name}")
-    console.print(f"[dim]choice[/]   [bold green]{choice.implementation}[/]  [dim]source: {choice.source}[/]")
+    facts = Table.grid(padding=(0, 2))
+    facts.add_row("[dim]problem[/]", f"{choice.problem.key}{assumed}")
+    facts.add_row("[dim]device[/]", escape(choice.device.name))
+    facts.add_row(
+        "[dim]choice[/]", f"[bold green]{choice.implementation}[/]  [dim]source: {choice.source}[/]"
+    )
+    console.print(facts)
     table = output.table("implementation", "time", "memory", "source", "remark", numbers=("time", "memory"))
     for candidate in choice.candidates:
         chosen = candidate.name == choice.implementation

@@ -45,13 +45,11 @@ def print_result(console: Console, finished: QuickstartFinished, database: str |
 
 def _honesty(finished: QuickstartFinished) -> str:
     count, stored = len(finished.checks), sum(row.stored for row in finished.checks)
-    problems = f"{count} problems that were not profiled"
+    problems = f"{output.number_of(count, 'problem')}, not profiled before"
     if not stored:
         return f"{problems}: chosen first, then every candidate was measured."
-    which = "they were" if stored == count else f"{stored} of them were"
-    return (
-        f"{problems}. Since {which} measured in an earlier run, the choices are made without those records."
-    )
+    which = "all" if stored == count else f"{stored}"
+    return f"{problems}. An earlier run measured {which} of them: the choices are made without those records."
 
 
 def _table(finished: QuickstartFinished, *, wide: bool) -> Table:
@@ -66,7 +64,10 @@ def _table(finished: QuickstartFinished, *, wide: bool) -> Table:
     ]
     if not wide:
         rows = [_stacked(row) for row in rows]
-    table = output.table(*rows[0], numbers=[name for name in rows[0] if "ed" in name or "slow" in name])
+    unbroken = (4, 5, 8) if wide else (2, 4)
+    table = output.table(*rows[0], numbers=[rows[0][column] for column in unbroken])
+    for column in table.columns[1:]:
+        column.no_wrap = True  # the first one, of free words, gives way
     for row in rows[1:]:
         table.add_row(*row)
     return table

@@ -58,7 +58,7 @@ def upgrade(database: DatabaseOption = None, as_json: JsonOption = False) -> Non
 
     \b
       selector database upgrade
-      selector database upgrade --database postgresql+psycopg://user@host/name
+      selector database upgrade --database postgresql://user@host/name
     """
     from selector.inspection import upgrade_database
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -27,9 +28,11 @@ def train(
       selector train lstm --json
     """
     import selector
+    from kernel_selector.kernels import registry
 
     from .progress import ProgressView
 
+    registry.operator(operator)  # an unknown one is refused before anything is said
     with ProgressView() as view:
         view.busy(f"Training the cost model of {operator}")
         report = selector.train(operator, database=database)
@@ -55,9 +58,11 @@ def evaluate(
       selector evaluate lstm --json
     """
     import selector
+    from kernel_selector.kernels import registry
 
     from .progress import ProgressView
 
+    registry.operator(operator)  # an unknown one is refused before anything is said
     with ProgressView() as view:
         view.busy(f"Evaluating the choices for {operator}")
         evaluation = selector.evaluate(operator, database=database)
@@ -70,9 +75,8 @@ def evaluate(
 
 def _trained(report: TrainingReport) -> str:
     """What was learned from, and how good the result is."""
-    lines = [
+    words = (
         f"Trained {report.operator} {report.version} on {report.records} records of {report.problems} "
         f"problems in {report.seconds:.1f} s, for {', '.join(report.implementations)}."
-    ]
-    lines += [f"Left out: {count} records, {reason}." for reason, count in report.left_out.items()]
-    return "\n".join([*lines, "", report.evaluation.table()])
+    )
+    return "\n".join([textwrap.fill(words, 80, break_on_hyphens=False), "", report.evaluation.table()])

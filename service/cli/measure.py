@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from . import output, words
-from .options import DatabaseOption, JsonOption, TorchDeviceOption
+from .options import AgainOption, DatabaseOption, JsonOption, TorchDeviceOption
 
 
 def profile(
@@ -22,13 +22,18 @@ def profile(
     ],
     count: Annotated[
         int | None,
-        typer.Option(min=1, max=100_000, help="Draw so many random problems; the given values stay fixed."),
+        typer.Option(
+            metavar="N", min=1, max=100_000, help="Draw so many random problems; the given values stay fixed."
+        ),
     ] = None,
-    seed: Annotated[int, typer.Option(help="Of the random problems.")] = 0,
-    policy: Annotated[str, typer.Option(help="How carefully to measure: quick or thorough.")] = "quick",
+    seed: Annotated[int, typer.Option(metavar="N", help="Of the random problems.")] = 0,
+    policy: Annotated[
+        str, typer.Option(metavar="NAME", help="How carefully to measure: quick or thorough.")
+    ] = "quick",
     budget: Annotated[
         str | None, typer.Option(metavar="TIME", help="Stop after so long: 90s, 10m, 2h. Default: no limit.")
     ] = None,
+    again: AgainOption = False,
     device: TorchDeviceOption = None,
     database: DatabaseOption = None,
     as_json: JsonOption = False,
@@ -36,6 +41,7 @@ def profile(
     """Measure every implementation for given or random problems, into the database.
 
     What has been measured before is skipped, so a run may be interrupted and repeated at any time.
+    With --again all of it is measured once more, for example because the machine was busy before.
 
     Examples:
 
@@ -59,7 +65,15 @@ def profile(
         else random_problems(operator, device_kind(device), count=count, seed=seed, fixed=given)
     )
     finished: ProfilingFinished | None = None
-    events = run(operator, problems, device=device, database=database, policy=policy, budget_s=budget_s)
+    events = run(
+        operator,
+        problems,
+        device=device,
+        database=database,
+        policy=policy,
+        budget_s=budget_s,
+        again=again,
+    )
     with ProgressView() as view:
         try:
             for event in events:

@@ -13,13 +13,17 @@ DatabaseOption = Annotated[
     str | None,
     typer.Option(
         metavar="URL|PATH",
-        help="A SQLite file, or a URL such as postgresql+psycopg://user@host/name. "
+        help="A SQLite file, or a URL such as postgresql://user@host/name. "
         "Default: $SELECTOR_DATABASE_URL, else a file in your user data directory.",
     ),
 ]
 TorchDeviceOption = Annotated[
     str | None,
     typer.Option(metavar="cpu|cuda:0", help="Where to measure. Default: the GPU if there is one, else cpu."),
+]
+AgainOption = Annotated[
+    bool,
+    typer.Option("--again", help="Measure also what is measured already; the newer times then count."),
 ]
 DeviceOption = Annotated[
     str | None,

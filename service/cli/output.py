@@ -51,6 +51,11 @@ def table(*columns: str, numbers: Sequence[str] = (), title: str | None = None) 
     return made
 
 
+def number_of(count: int, noun: str) -> str:
+    """`1 problem`, `2 problems`."""
+    return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
 def counted(statuses: Mapping[str, int]) -> str:
     """`200 ok, 3 timeout` with colours; empty when nothing was counted."""
     pairs = sorted(statuses.items(), key=lambda pair: -pair[1])

@@ -96,7 +96,7 @@ class ProgressView:
             self.say(_started(event))
         elif isinstance(event, ProblemStarted):
             detail = output.problem_text(event.problem.as_dict)
-            candidates = f"{detail}: {len(event.implementations)} candidates"
+            candidates = f"{detail}: {output.number_of(len(event.implementations), 'candidate')}"
             self.step("Measuring", event.index, event.count, detail=candidates, left_s=event.left_s)
         elif isinstance(event, Measured):
             self.counts[event.record.status.value] += 1
@@ -129,11 +129,11 @@ class _Bar(Progress):
 
 def _started(event: ProfilingStarted) -> str:
     todo = event.problems - event.skipped
-    known = f", {event.skipped} are measured already" if event.skipped else ""
+    known = f", {event.skipped} measured already" if event.skipped else ""
     budget = f", at most {output.span(event.budget_s)}" if event.budget_s and todo else ""
     return (
         f"[bold]Profiling[/] {event.operator} on {event.device.name}: "
-        f"{event.problems} problems{known}{budget}"
+        f"{output.number_of(event.problems, 'problem')}{known}{budget}"
     )
 
 
@@ -142,4 +142,5 @@ def _finished(event: ProfilingFinished) -> str:
         return "  nothing left to measure"
     counted = output.counted(event.statuses)
     left = f"; [yellow]{event.remaining} left out: the budget is spent[/]" if event.remaining else ""
-    return f"  {event.measured} problems measured in {output.span(event.seconds)}: {counted}{left}"
+    measured = output.number_of(event.measured, "problem")
+    return f"  {measured} measured in {output.span(event.seconds)}: {counted}{left}"

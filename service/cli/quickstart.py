@@ -9,7 +9,7 @@ from rich.markup import escape
 
 from . import output, words
 from .check_table import print_result
-from .options import DatabaseOption, JsonOption, TorchDeviceOption
+from .options import AgainOption, DatabaseOption, JsonOption, TorchDeviceOption
 
 if TYPE_CHECKING:
     from selector.onboarding import Event, Learned, QuickstartFinished
@@ -22,8 +22,13 @@ BUSY = 0.7  # load per core above which times are not to be trusted
 
 def quickstart(
     budget: Annotated[str, typer.Option(metavar="TIME", help="About how long: 90s, 4m, 1h.")] = "4m",
-    problems: Annotated[int, typer.Option(min=1, help="How many problems to profile.")] = PROBLEMS,
-    checks: Annotated[int, typer.Option(min=1, help="How many choices to check by measuring.")] = CHECKS,
+    problems: Annotated[
+        int, typer.Option(metavar="N", min=1, help="How many problems to profile.")
+    ] = PROBLEMS,
+    checks: Annotated[
+        int, typer.Option(metavar="N", min=1, help="How many choices to check by measuring.")
+    ] = CHECKS,
+    again: AgainOption = False,
     device: TorchDeviceOption = None,
     database: DatabaseOption = None,
     as_json: JsonOption = False,
@@ -50,7 +55,12 @@ def quickstart(
     with ProgressView() as view:
         try:
             for event in run(
-                device=device, database=database, budget_s=budget_s, problems=problems, checks=checks
+                device=device,
+                database=database,
+                budget_s=budget_s,
+                problems=problems,
+                checks=checks,
+                again=again,
             ):
                 _show(view, event)
                 if isinstance(event, QuickstartFinished):
@@ -75,7 +85,8 @@ def _show(view: ProgressView, event: Event) -> None:
         if event.load > BUSY:
             view.say(
                 f"[yellow]This machine is busy[/] ({event.load:.1f} processes per core): measured "
-                "times will be noisy, and choices no better than they are."
+                "times will be noisy, and choices no better than they are. When it is quiet, "
+                "`selector quickstart --again` measures all of it once more."
             )
     elif isinstance(event, Learning):
         view.busy("Training the cost model")

@@ -14,8 +14,10 @@ from .options import DatabaseOption, JsonOption
 
 
 def serve(
-    host: Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0 for all.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=1, max=65535)] = 8000,
+    host: Annotated[
+        str, typer.Option(metavar="ADDRESS", help="Address to listen on; 0.0.0.0 for all.")
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option(metavar="N", min=1, max=65535, help="Port to listen on.")] = 8000,
     database: DatabaseOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -26,8 +28,8 @@ def serve(
     \b
       selector serve
       selector serve --host 0.0.0.0 --port 8080
-      curl -s localhost:8000/v1/choose -H 'content-type: application/json'
-      -d '{"hyperparameters": {"hidden": 256, "batch": 32}}'
+      curl -s localhost:8000/v1/choose -H 'content-type: application/json' \\
+        -d '{"hyperparameters": {"hidden": 256, "batch": 32}}'
     """
     import uvicorn
 

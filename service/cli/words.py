@@ -7,6 +7,8 @@ from collections.abc import Sequence
 
 import typer
 
+from kernel_selector.kernels.contract.errors import shorten
+
 SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600}
 
 
@@ -18,15 +20,16 @@ def split(words: Sequence[str]) -> tuple[str | None, dict[str, str]]:
         name, equals, value = word.partition("=")
         if not equals and operator is not None:
             raise typer.BadParameter(
-                f"{word!r} after the operator {operator!r}: expected hyperparameters as name=value, "
-                "such as hidden=256."
+                f"{shorten(word)} after the operator {shorten(operator)}: expected hyperparameters "
+                "as name=value, such as hidden=256."
             )
         if not equals:
             operator = word
         elif not name or not value:
-            raise typer.BadParameter(f"{word!r}: expected name=value, such as hidden=256.")
+            raise typer.BadParameter(f"{shorten(word)}: expected name=value, such as hidden=256.")
         elif name in given and given[name] != value:
-            raise typer.BadParameter(f"{name} is given twice, as {given[name]} and as {value}.")
+            values = f"as {shorten(given[name])} and as {shorten(value)}"
+            raise typer.BadParameter(f"{name} is given twice, {values}.")
         else:
             given[name] = value
     return operator, given
@@ -36,5 +39,5 @@ def seconds(text: str) -> float:
     """A time span: `90`, `90s`, `4m`, `1.5h`."""
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([smh]?)\s*", text.lower())
     if match is None or float(match[1]) == 0:
-        raise typer.BadParameter(f"{text!r}: expected a time above zero such as 90s, 4m or 1h.")
+        raise typer.BadParameter(f"{shorten(text)}: expected a time above zero such as 90s, 4m or 1h.")
     return float(match[1]) * SECONDS[match[2]]

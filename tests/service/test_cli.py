@@ -179,7 +179,7 @@ def test_results_go_to_stdout_and_progress_to_stderr(
     assert main(["profile", *arguments, "--database", str(tmp_path / "new.sqlite")]) == 0
     captured = capsys.readouterr()
     json.loads(captured.out)
-    assert "1 problems" in captured.err
+    assert "1 problem measured" in captured.err
 
 
 def test_a_reader_that_leaves_early_is_no_error() -> None:
