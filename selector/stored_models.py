@@ -34,8 +34,8 @@ def model_listing(connection: Any) -> list[dict[str, Any]]:
         return models.listing(connection)
     except (ValueError, TypeError) as error:
         raise ModelVersionMismatch(
-            f"The evaluation of a cost model in the database cannot be read ({error}). Delete that row of the "
-            "table `model`, or restore the database from a copy; measurements are not affected."
+            f"The evaluation of a cost model in the database cannot be read ({error}). Delete that row of "
+            "the table `model`, or restore the database from a copy; measurements are not affected."
         ) from error
 
 

@@ -15,6 +15,7 @@ from kernel_selector.kernels.contract import (
     UnknownOperator,
 )
 from selector import InvalidRequest, NoMeasurements, Selector, choose, evaluate, parse_bytes, train
+from tests.selector import replay
 
 BAD_HYPERPARAMETERS = [
     ({"hidden": 0}, InvalidHyperparameter, "hidden=0"),
@@ -76,6 +77,55 @@ def test_objective(selector_of):
 def test_override(selector_of):
     with pytest.raises(UnknownImplementation, match="torch_lstm"):
         selector_of().choose(hidden=64, batch=8, override="torch_lstn")
+
+
+def type_name(value: object) -> str:
+    return type(value).__name__
+
+
+@pytest.mark.parametrize("memory", [10**5000, "9" * 400, "9" * 5000 + "GiB", 2**63], ids=type_name)
+def test_a_limit_beyond_all_memory_limits_nothing(selector_of, memory):
+    assert selector_of().choose(hidden=64, batch=8, memory=memory).memory_limit_bytes == 2**63 - 1
+
+
+@pytest.mark.parametrize("name", ["memory", "objective", "override", "device"])
+def test_long_values_are_shortened_in_messages(selector_of, name):
+    for value in ("x" * 5000, 10**5000 if name != "memory" else -(10**5000)):
+        with pytest.raises(SelectorError) as caught:
+            selector_of().choose(hidden=64, batch=8, **{name: value})
+        assert "0000" * 20 not in str(caught.value)
+        assert "x" * 80 not in str(caught.value)
+
+
+@pytest.mark.parametrize("use", [lambda it: choose(hidden=64, batch=8, database=it), Selector, parse_bytes])
+@pytest.mark.parametrize("value", ["", [1], b"x", {"a": 1}])
+def test_what_cannot_be_one_is_refused(use, value):
+    with pytest.raises(InvalidRequest, match="expected"):
+        use(value)
+
+
+@pytest.mark.parametrize("learn", [train, evaluate])
+@pytest.mark.parametrize("database", [5, "", "x" * 5000])
+def test_what_cannot_be_a_database(learn, database):
+    with pytest.raises(InvalidRequest, match="database="):
+        learn(database=database)
+
+
+@pytest.mark.usefixtures("here")
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("H100", "nvidia-h100-pcie"),
+        ("A100", "nvidia-a100-80gb-pcie"),
+        ("h20", "Did you mean 'nvidia-h200'"),
+        ("rtx409", "Did you mean 'nvidia-geforce-rtx-4090'"),
+        ("replay-cpu-9", "Did you mean 'replay-cpu-8'"),
+    ],
+)
+def test_devices_that_could_be_meant(selector_of, name, words):
+    selector = selector_of(replay.sweep(list(replay.problems())[:1]))
+    with pytest.raises(UnknownDevice, match=words):
+        selector.choose(hidden=64, batch=8, device=name)
 
 
 @pytest.mark.usefixtures("here")
