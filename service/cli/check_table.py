@@ -64,10 +64,11 @@ def _table(finished: QuickstartFinished, *, wide: bool) -> Table:
     ]
     if not wide:
         rows = [_stacked(row) for row in rows]
+        rows[0][0] = "hidden x batch\nx seq, [dim]mode[/]"  # no wider than what stands below it
     unbroken = (4, 5, 8) if wide else (2, 4)
     table = output.table(*rows[0], numbers=[rows[0][column] for column in unbroken])
-    for column in table.columns[1:]:
-        column.no_wrap = True  # the first one, of free words, gives way
+    for index, column in enumerate(table.columns):
+        column.no_wrap = index != wide  # the column of free words gives way
     for row in rows[1:]:
         table.add_row(*row)
     return table
