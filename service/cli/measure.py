@@ -65,15 +65,8 @@ def profile(
         else random_problems(operator, device_kind(device), count=count, seed=seed, fixed=given)
     )
     finished: ProfilingFinished | None = None
-    events = run(
-        operator,
-        problems,
-        device=device,
-        database=database,
-        policy=policy,
-        budget_s=budget_s,
-        again=again,
-    )
+    where = {"device": device, "database": database}
+    events = run(operator, problems, policy=policy, budget_s=budget_s, again=again, **where)
     with ProgressView() as view:
         try:
             for event in events:
@@ -89,5 +82,5 @@ def profile(
     if as_json:
         output.print_json(finished.to_dict())
     elif finished.measured:
-        where = f" --database {shlex.quote(database)}" if database else ""
-        output.out().print(f"Next: selector train {operator}{where}", soft_wrap=True)
+        same = f" --database {shlex.quote(database)}" if database else ""
+        output.out().print(f"Next: selector train {operator}{same}", soft_wrap=True)
