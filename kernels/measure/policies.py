@@ -21,7 +21,7 @@ class Policy:
     `relative_spread` of the median. Of runs that take longer than `long_run_ms`, two samples are enough.
     Samples are taken in bursts of about `burst_ms`, one burst of each candidate a round, after runs of
     about `warmup_ms`. `timeout_s` is the limit of each stage of a candidate (build, gate, memory, each
-    burst). On CPUs torch's threads wait for each other without spinning. Times that were taken under
+    burst). On CPUs torch's threads spin only briefly while they wait. Times that were taken under
     policies of different names are not compared.
     """
 
