@@ -87,7 +87,6 @@ def main() -> None:
             measured += 1
         payload = {
             "torch_device": device,
-            "driver": session.environment.driver,
             "policy": chosen.name,
             "seed": options.seed,
             "problems": measured,

@@ -59,9 +59,15 @@ def find(
 
 
 def finished(
-    connection: Connection, *, operator: str, device: Device, environment: Environment, policy: str
+    connection: Connection,
+    *,
+    operator: str,
+    device: Device,
+    environment: Environment,
+    policy: str,
+    problem_key: str | None = None,
 ) -> set[tuple[str, str, str]]:
-    """(problem key, implementation, version) of all that is measured, however it ended.
+    """(problem key, implementation, version) of all that is measured, or of one problem, however it ended.
 
     The device is matched with its host, whatever rates were measured; the environment exactly.
     """
@@ -78,6 +84,8 @@ def finished(
         .where(tables.Measurement.policy == policy)
         .distinct()
     )
+    if problem_key is not None:
+        query = query.where(tables.Problem.key == problem_key)
     return {(key, name, version) for key, name, version in connection.execute(query)}
 
 

@@ -108,7 +108,7 @@ def _check_override(request: Request, refused: Mapping[str, str]) -> None:
 def _tiers(knowledge: Knowledge, request: Request, usable: Mapping[str, Implementation]) -> Iterator[Tier]:
     """The evidence, best first; nothing is computed that is not asked for."""
     device = request.where.device
-    software = current_environment() if request.where.torch_device else None
+    software = current_environment(request.where.torch_device) if request.where.torch_device else None
     evidence = knowledge.evidence(request.problem.operator, device.key)
     yield from evidence.tiers(request.problem, device, software)
     predictor = knowledge.predictor(request.problem.operator)
@@ -117,11 +117,11 @@ def _tiers(knowledge: Knowledge, request: Request, usable: Mapping[str, Implemen
 
 
 @cache
-def current_environment() -> Environment:
-    """The software of this process, looked up once."""
+def current_environment(torch_device: str) -> Environment:
+    """The software of this process as a device of it sees it, looked up once."""
     from kernel_selector.kernels import measure
 
-    return measure.current_environment()
+    return measure.current_environment(torch_device)
 
 
 def _circumstances(knowledge: Knowledge, request: Request) -> Iterator[str]:

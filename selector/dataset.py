@@ -115,17 +115,9 @@ def _newest(records: Iterable[Record]) -> Iterator[Record]:
     """The newest record of each candidate under each set of circumstances, whatever its status."""
     newest: dict[tuple[str, ...], Record] = {}
     for record in records:
-        key = (
-            record.problem.key,
-            record.implementation,
-            record.implementation_version,
-            record.device.fingerprint,
-            record.environment.fingerprint,
-            record.policy,
-        )
-        before = newest.get(key)
+        before = newest.get(record.identity)
         if before is None or before.measured_at <= record.measured_at:
-            newest[key] = record
+            newest[record.identity] = record
     yield from newest.values()
 
 

@@ -178,6 +178,8 @@ def missing(
                 device=measuring.device,
                 environment=measuring.environment,
                 policy=measuring.policy.name,
+                # asked before each problem of a sweep: then the rest of the database is not read
+                problem_key=problems[0].key if len(problems) == 1 else None,
             )
         for problem in problems:
             names = [

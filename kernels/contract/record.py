@@ -164,6 +164,18 @@ class Record:
         """The time that a choice is judged by: forward and backward in training, else forward."""
         return self.forward_backward if self.problem["mode"] == "training" else self.forward
 
+    @property
+    def identity(self) -> tuple[str, ...]:
+        """What was measured under which circumstances: of records with equal ones the newest counts."""
+        return (
+            self.problem.key,
+            self.implementation,
+            self.implementation_version,
+            self.device.fingerprint,
+            self.environment.fingerprint,
+            self.policy,
+        )
+
     def to_json(self) -> str:
         """One JSON line, complete; `from_json` reads it back."""
         data = asdict(self)

@@ -101,7 +101,7 @@ class Finished:
         keys = set()
         for number, line in enumerate(complete.decode(errors="replace").splitlines(), start=1):
             try:
-                keys.add(_key(Record.from_json(line)))
+                keys.add(Record.from_json(line).identity)
             except CorruptRecord as error:
                 raise CorruptRecord(
                     f"{file}, line {number}: {error} Move the file away to start anew."
@@ -120,14 +120,3 @@ class Finished:
             for name, version in versions.items()
             if (problem.key, name, version, device, environment, policy) not in self.keys
         ]
-
-
-def _key(record: Record) -> tuple[str, ...]:
-    return (
-        record.problem.key,
-        record.implementation,
-        record.implementation_version,
-        record.device.fingerprint,
-        record.environment.fingerprint,
-        record.policy,
-    )

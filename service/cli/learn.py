@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import textwrap
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
@@ -13,6 +14,7 @@ from .options import DatabaseOption, JsonOption
 if TYPE_CHECKING:
     from selector.learning import TrainingReport
 
+Result = TypeVar("Result")
 OperatorArgument = Annotated[str, typer.Argument(metavar="[OPERATOR]", help="Whose cost model.")]
 
 
@@ -28,15 +30,10 @@ def train(
       selector train lstm --json
     """
     import selector
-    from kernel_selector.kernels import registry
 
-    from .progress import ProgressView
-
-    registry.operator(operator)  # an unknown one is refused before anything is said
-    with ProgressView() as view:
-        view.busy(f"Training the cost model of {operator}")
-        report = selector.train(operator, database=database)
-        view.finish()
+    report = _while_saying(
+        "Training the cost model of", operator, lambda: selector.train(operator, database=database)
+    )
     if as_json:
         output.print_json(report.to_dict())
     else:
@@ -58,19 +55,27 @@ def evaluate(
       selector evaluate lstm --json
     """
     import selector
+
+    evaluation = _while_saying(
+        "Evaluating the choices for", operator, lambda: selector.evaluate(operator, database=database)
+    )
+    if as_json:
+        output.print_json(evaluation.to_dict())
+    else:
+        output.out().print(evaluation.table(), markup=False, soft_wrap=True)
+
+
+def _while_saying(words: str, operator: str, work: Callable[[], Result]) -> Result:
     from kernel_selector.kernels import registry
 
     from .progress import ProgressView
 
     registry.operator(operator)  # an unknown one is refused before anything is said
     with ProgressView() as view:
-        view.busy(f"Evaluating the choices for {operator}")
-        evaluation = selector.evaluate(operator, database=database)
+        view.busy(f"{words} {operator}")
+        result = work()
         view.finish()
-    if as_json:
-        output.print_json(evaluation.to_dict())
-    else:
-        output.out().print(evaluation.table(), markup=False, soft_wrap=True)
+    return result
 
 
 def _trained(report: TrainingReport) -> str:

@@ -210,7 +210,13 @@ def test_finished_is_of_this_device_environment_and_policy(database, make_record
         assert records.finished(connection, **asked) == {
             (item.problem.key, item.implementation, item.implementation_version) for item in (record, crashed)
         }
+        assert records.finished(connection, **asked, problem_key=record.problem.key) == {
+            (item.problem.key, item.implementation, item.implementation_version)
+            for item in (record, crashed)
+            if item.problem == record.problem
+        }
         for other in (
+            {"problem_key": "lstm of another size"},
             {"operator": "gru"},
             {"device": replace(record.device, host="another")},
             {"environment": replace(record.environment, torch="3.0")},

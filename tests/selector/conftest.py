@@ -23,7 +23,7 @@ def here(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(devices, "_identified", lambda _: replay.HERE)
     monkeypatch.setattr(devices, "default_torch_device", lambda: "cpu")
     monkeypatch.setattr(devices, "local_names", lambda: ("cpu",))
-    monkeypatch.setattr(answer, "current_environment", lambda: replay.SOFTWARE)
+    monkeypatch.setattr(answer, "current_environment", lambda _torch_device: replay.SOFTWARE)
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import torch
 from kernel_selector.db import Database, records
 from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import Status
-from selector import NothingFits, Selector, choose
+from selector import NothingFits, Selector, answer, choose, devices
 from tests.selector import replay
 
 LSTM = registry.operator("lstm")
@@ -269,6 +269,14 @@ def test_explain_fits_a_terminal(selector_of):
     text = selector_of(found).choose(hidden=64, batch=8, mode="training", bidirectional=False).explain()
     assert [line for line in text.splitlines() if len(line) > 80] == []
     assert reason.strip() in " ".join(text.split())
+
+
+def test_evidence_is_compared_with_the_software_of_the_device_asked_about(selector_of, monkeypatch):
+    asked = []
+    monkeypatch.setattr(answer, "current_environment", lambda name: asked.append(name) or replay.SOFTWARE)
+    monkeypatch.setattr(devices, "default_torch_device", lambda: "cuda:0")  # a GPU does not matter to a CPU
+    selector_of(measured({LSTM.default: 2.0})).choose(hidden=64, batch=8, device="cpu")
+    assert asked == ["cpu"]
 
 
 def test_status_operators_and_devices(selector_of):
