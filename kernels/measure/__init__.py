@@ -11,11 +11,13 @@ warnings.filterwarnings("ignore", message="Failed to initialize NumPy", category
 
 from .environment import current_environment, default_torch_device
 from .identity import identify
-from .policies import QUICK, THOROUGH, Policy, UnknownPolicy, policy
+from .policies import COMPARE, ONCE, QUICK, THOROUGH, Policy, UnknownPolicy, policy
 from .probe import probe
 from .session import Session
 
 __all__ = [
+    "COMPARE",
+    "ONCE",
     "QUICK",
     "THOROUGH",
     "Policy",

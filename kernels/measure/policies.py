@@ -19,6 +19,7 @@ class Policy:
     A candidate is done after `max_samples`, once `candidate_budget_ms` are spent on it and it has
     `min_samples`, or once it has four times as many and the standard error of its median is at most
     `relative_spread` of the median. Of runs that take longer than `long_run_ms`, two samples are enough.
+    A problem of more time steps than `gate_seq` is judged at `gate_seq` of them, and its gate says so.
     Samples are taken in bursts of about `burst_ms`, one burst of each candidate a round, after runs of
     about `warmup_ms`. `timeout_s` is the limit of each stage of a candidate (build, gate, memory, each
     burst). On CPUs torch's threads spin only briefly while they wait. Times that were taken under
@@ -35,6 +36,8 @@ class Policy:
     burst_ms: float
     timeout_s: float
     graphs: bool = True  # also capture and time CUDA graphs, where the device has them
+    graph_forward: bool = True  # in training too, the forward pass alone
+    gate_seq: int | None = None
 
 
 QUICK = Policy(
@@ -61,7 +64,38 @@ THOROUGH = Policy(
     timeout_s=180,
 )
 
-POLICIES = {policy.name: policy for policy in (QUICK, THOROUGH)}
+# many problems, each with many candidates, within minutes: for comparisons whose figure is a mean over
+# problems, and whose candidates differ by more than a few per cent
+COMPARE = Policy(
+    name="compare",
+    min_samples=5,
+    max_samples=30,
+    candidate_budget_ms=20,
+    relative_spread=0.01,
+    long_run_ms=60,
+    warmup_ms=2,
+    burst_ms=8,
+    timeout_s=60,
+    graph_forward=False,
+    gate_seq=1024,
+)
+
+# the gate and one sample: finds out what works, and leaves compiled kernels in their caches
+ONCE = Policy(
+    name="once",
+    min_samples=1,
+    max_samples=1,
+    candidate_budget_ms=1,
+    relative_spread=1,
+    long_run_ms=1,
+    warmup_ms=0,
+    burst_ms=1,
+    timeout_s=90,
+    graphs=False,
+    gate_seq=50,
+)
+
+POLICIES = {policy.name: policy for policy in (QUICK, THOROUGH, COMPARE, ONCE)}
 
 
 def policy(name: str) -> Policy:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Protocol
 
 import torch
 from torch import nn
 
 from .. import registry
-from ..contract import GateResult, Memory, Problem, Status, UnsupportedProblem
+from ..contract import GateResult, Inputs, Memory, Problem, Status, UnsupportedProblem
 from ..gate import Gate
 from .clock import Clock
 from .graphs import capture
@@ -81,16 +81,17 @@ class ProblemRun:
         """Raises ChildMustEnd when a new process has to go on with the rest."""
         self._report.stage(None, REFERENCE)
         try:
-            gate = Gate(self._problem, self._torch_device, self._seed)
-            workload = Workload(self._problem, gate.inputs, cache_bytes=cache_bytes)
+            gate, note = self._gate()
+            inputs = self._inputs() if note else gate.inputs
+            workload = Workload(self._problem, inputs, cache_bytes=cache_bytes)
         except BaseException as error:
             for name in names:
                 self._report.outcome(name, failure(error, REFERENCE))
             self._go_on_after(error)
             return
-        prepared = [self._prepare(name, gate, workload) for name in names]
+        prepared = [self._prepare(name, gate, workload, note) for name in names]
         candidates = [candidate for candidate in prepared if candidate is not None]
-        del gate  # the float64 results make room
+        del gate, inputs  # the float64 results make room
         with workload.grad_mode():
             candidates = self._time(candidates, workload)
             if self._torch_device != "cpu" and self._policy.graphs:
@@ -98,7 +99,20 @@ class ProblemRun:
         for candidate in candidates:
             self._succeed(candidate)
 
-    def _prepare(self, name: str, gate: Gate, workload: Workload) -> _Candidate | None:
+    def _gate(self) -> tuple[Gate, str]:
+        """The gate, and what its results have to say where it judges fewer time steps than are timed."""
+        seq = self._policy.gate_seq
+        whole: Any = self._problem.as_dict.get("seq", 0)
+        if seq is None or whole <= seq:
+            return Gate(self._problem, self._torch_device, self._seed), ""
+        shorter = registry.operator(self._problem.operator).problem({**self._problem.as_dict, "seq": seq})
+        return Gate(shorter, self._torch_device, self._seed), f"; judged at seq={seq}"
+
+    def _inputs(self) -> Inputs:
+        operator = registry.operator(self._problem.operator)
+        return operator.make_inputs(self._problem, self._torch_device, self._seed)
+
+    def _prepare(self, name: str, gate: Gate, workload: Workload, note: str) -> _Candidate | None:
         """Build, judge and weigh one candidate; None when that is the end of it."""
         stage, result = "building", None
         try:
@@ -107,6 +121,7 @@ class ProblemRun:
             stage = "the correctness gate"
             self._report.stage(name, stage)
             result = gate.check(module)
+            result = replace(result, detail=result.detail + note)
             self._synchronize()
             if not result.passed:
                 self._report.outcome(name, _outcome(Status.INCORRECT, result.detail, result))
@@ -147,7 +162,9 @@ class ProblemRun:
         for candidate in candidates:
             self._succeed(candidate, final=False)
         for candidate in candidates:
-            runs = {"graph_forward": workload.forward(candidate.module)}
+            runs = {}
+            if self._policy.graph_forward or not workload.training:
+                runs["graph_forward"] = workload.forward(candidate.module)
             if workload.training:
                 runs["graph_forward_backward"] = workload.whole(candidate.module)
             for kind, run in runs.items():

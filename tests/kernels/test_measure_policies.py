@@ -1,0 +1,44 @@
+"""Policies that judge long sequences at fewer steps, or leave out what is not asked."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from kernel_selector.kernels import registry
+from kernel_selector.kernels.contract import Status
+from kernel_selector.kernels.measure import COMPARE, ONCE, Session
+
+PROBLEM = registry.operator("lstm").problem(hidden=4, batch=2, seq=5)
+
+
+@pytest.mark.parametrize(("gate_seq", "note"), [(2, "; judged at seq=2"), (5, ""), (None, "")])
+def test_a_longer_sequence_is_judged_at_fewer_steps_and_timed_whole(gate_seq: int | None, note: str) -> None:
+    with Session("cpu", policy=replace(ONCE, gate_seq=gate_seq)) as session:
+        (record,) = session.measure(PROBLEM, ["hoisted"])
+    assert record.status is Status.OK
+    assert record.gate.detail.endswith(note)
+    assert ("judged" in record.gate.detail) == bool(note)
+    assert record.problem == PROBLEM
+    assert record.memory is not None
+    kept = 6 * 5 * 2 * 4 * 4  # of all five steps: four gates, c and h, in float32
+    assert record.memory.held_bytes >= kept
+
+
+def test_once_takes_one_sample() -> None:
+    with Session("cpu", policy=ONCE) as session:
+        (record,) = session.measure(PROBLEM, ["torch_lstm"])
+    assert record.total is not None
+    assert record.total.samples == 1
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")
+@pytest.mark.parametrize("graph_forward", [True, False])
+def test_the_forward_pass_alone_is_captured_only_when_asked(graph_forward: bool) -> None:
+    with Session("cuda:0", policy=replace(COMPARE, graph_forward=graph_forward)) as session:
+        (record,) = session.measure(PROBLEM, ["torch_lstm"])
+    assert record.graph_forward_backward is not None
+    assert (record.graph_forward is not None) == graph_forward
