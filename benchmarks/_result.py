@@ -24,13 +24,14 @@ def write_result(
     torch_device: str | None = None,
     commit: str | None = None,
     lines: Sequence[str] = (),
+    folder: Path = RESULTS,
 ) -> Path:
-    """Write `results/<name>.json`: the payload, the environment, the commit and the time. Returns it.
+    """Write `<folder>/<name>.json`: the payload, the environment, the commit and the time. Returns it.
 
     `torch_device` is what was measured on, by default this machine's default one; its rates are not
     taken: a benchmark that needs them measures them itself. `commit` is for a copy of the checkout
     without its repository. `lines` are JSON, and become the list `records`. `load_1min` tells how busy
-    the machine was.
+    the machine was. The file is replaced as a whole: a reader, or a kill, never meets half of it.
     """
     torch_device = torch_device or measure.default_torch_device()
     result = {
@@ -43,14 +44,15 @@ def write_result(
         "environment": asdict(measure.current_environment(torch_device)),
         **payload,
     }
-    RESULTS.mkdir(exist_ok=True)
-    path = RESULTS / f"{name}.json"
+    folder.mkdir(exist_ok=True)
+    path = folder / f"{name}.json"
     text = json.dumps(result, indent=2, allow_nan=False)
     if lines:
         # one line a record: indented they would be most of the repository
         text = text.removesuffix("\n}") + ',\n  "records": [\n' + ",\n".join(lines) + "\n  ]\n}"
-    path.write_text(text + "\n")
-    return path
+    unfinished = path.with_suffix(".unfinished")
+    unfinished.write_text(text + "\n")
+    return unfinished.replace(path)
 
 
 def current_commit() -> str:

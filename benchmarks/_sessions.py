@@ -1,0 +1,50 @@
+"""Several measuring processes at once on one device: for what takes long without being timed."""
+
+from __future__ import annotations
+
+import queue
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+
+from kernel_selector.kernels.contract import Problem, Record
+from kernel_selector.kernels.measure import Policy, Session
+
+Job = tuple[Problem, Sequence[str]]  # with the implementations to run
+Done = tuple[Problem, list[Record]]
+
+
+def measure_all(
+    jobs: Sequence[Job], torch_device: str, *, policy: Policy, processes: int, deadline: float, seed: int = 0
+) -> Iterator[Done]:
+    """Each job's records as they come, not in order; no job starts after `deadline` (time.monotonic).
+
+    Each process takes one job after the other, and is replaced when one of them kills it. Their times
+    are worth nothing: the processes share the device.
+    """
+    waiting: queue.SimpleQueue[Job] = queue.SimpleQueue()
+    done: queue.SimpleQueue[Done | None] = queue.SimpleQueue()
+    for job in jobs:
+        waiting.put(job)
+
+    def work(session: Session) -> None:
+        try:
+            while time.monotonic() < deadline:
+                problem, names = waiting.get_nowait()
+                done.put((problem, list(session.measure(problem, names))))
+        except queue.Empty:
+            return
+        finally:
+            done.put(None)
+
+    with ExitStack() as stack:
+        threads = stack.enter_context(ThreadPoolExecutor(processes))
+        sessions = [
+            stack.enter_context(Session(torch_device, policy=policy, seed=seed)) for _ in range(processes)
+        ]
+        working = [threads.submit(work, session) for session in sessions]
+        for _ in working:
+            yield from iter(done.get, None)
+        for worker in working:
+            worker.result()
