@@ -1,11 +1,14 @@
 """From stored times to figures: of one cell, and of a row of cells.
 
-Figures of a cell (None where a side has no time): `eager` and `graph` are how many times as fast the best
-of ours is as torch's module, both launched by the host or both replayed; `best` is that of the best of
-what users have over the best of ours, each in its faster form; `us` and `forward_us` are microseconds per
-time step of the best of ours. `unfused` is against the loop of one product a gate. `held` is how many
-times as much cuDNN holds for backward as an implementation that recomputes, and `held_time` that one's
-time over the best of all.
+Figures of a cell (none where a side has no time):
+
+- `eager`, `graph`: how many times as fast the best of ours is as torch's module, both launched by the
+  host, or both replayed; `unfused`: as the loop of one product a gate.
+- `best`: the best of what users have over the best of ours, each in its faster form; `users_us`, `us`:
+  their microseconds a time step; `forward_us`: those of our forward pass alone.
+- `held`: how many times as many bytes torch's module holds for backward as the fastest implementation
+  that recomputes; `held_time`: that one's time over the best of all.
+- `over_limit`: `us` over the estimate of what the hardware allows.
 """
 
 from __future__ import annotations
@@ -39,6 +42,7 @@ def figures(cell: Cell) -> dict[str, Any]:
         "graph": _ratio(_best(cell, kinds[1:], torch), graph),
         "best": _ratio(users, best),
         "us": best and _round(1e3 * best[0] / seq),
+        "users_us": users and _round(1e3 * users[0] / seq),
         "forward_us": forward and _round(1e3 * forward[0] / seq),
         "unfused": _ratio(_best(cell, kinds[:1], _only("unfused")), eager),
         "held": light and _held(cell, light[1]),

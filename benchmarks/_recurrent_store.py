@@ -12,7 +12,7 @@ from typing import Any
 
 from benchmarks._recurrent_figures import figures, summary
 from benchmarks._recurrent_limit import limit
-from benchmarks._recurrent_rows import ROWS, Cell, Row
+from benchmarks._recurrent_rows import ROWS, Cell, Row, problems
 from benchmarks._result import write_result
 from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import Problem, Record
@@ -100,6 +100,14 @@ class Store:
         self.write()
         return cell
 
+    def lines(self) -> list[str]:
+        """Each cell as JSON, with the names of the rows that it is in."""
+        rows: dict[str, list[str]] = {key: [] for key in self.cells}
+        for row in self._rows:
+            for problem in problems(row):
+                rows.get(problem.key, []).append(row.name)
+        return [json.dumps({**cell, "rows": rows[key]}, allow_nan=False) for key, cell in self.cells.items()]
+
     def summaries(self) -> list[dict[str, Any]]:
         """One line a row of which anything is measured."""
         lines = (summary(row, self.cells) for row in self._rows)
@@ -118,7 +126,7 @@ class Store:
                 "runs": self.runs,
             },
             commit=run["commit"],
-            lines=[json.dumps(cell, allow_nan=False) for cell in self.cells.values()],
+            lines=self.lines(),
             folder=self.folder,
         )
 

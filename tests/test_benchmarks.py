@@ -1,58 +1,28 @@
-"""The recurrent comparison: its rows, its arithmetic, its file, and a run of it on tiny problems."""
+"""The recurrent comparison: its rows, its file, its tables, and a run of it on tiny problems."""
 
 from __future__ import annotations
 
+import importlib.util
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from benchmarks import _recurrent_figures, recurrent, recurrent_gate
-from benchmarks._recurrent_limit import limit
-from benchmarks._recurrent_rows import ROWS, Goal, Row, cells, of_users, problems, small
+from benchmarks import recurrent, recurrent_gate
+from benchmarks._recurrent_rows import ROWS, Row, cells, problems, small
 from benchmarks._recurrent_store import Store
 from benchmarks._sessions import measure_all
 from kernel_selector.kernels import registry
-from kernel_selector.kernels.contract import Device, Status
+from kernel_selector.kernels.contract import Status
 from kernel_selector.kernels.measure import ONCE
 
+ROOT = Path(__file__).parents[1]
 LSTM = registry.operator("lstm")
-H200 = Device(
-    name="NVIDIA H200",
-    kind="cuda",
-    multiprocessors=132,
-    copy_bytes_per_s=4.3e12,
-    matmul_flops_per_s={"bfloat16": 7e14, "float16": 7e14},
-)
 
 
 def row(name: str) -> Row:
     return next(one for one in ROWS if one.name == name)
-
-
-def cell(**times: dict[str, float]) -> dict[str, Any]:
-    """A stored cell of 50 steps: medians in milliseconds by implementation and kind of run."""
-    problem = LSTM.problem(hidden=256, batch=4, dtype="bfloat16")
-    return {
-        "key": problem.key,
-        "problem": {"operator": "lstm", **problem.as_dict},
-        "default": "torch_lstm",
-        "limit_us": {"barrier": 1.0, "exchange": 2.0, "product": 0.5, "outside": 0.5, "total": 4.0},
-        "candidates": {
-            name: {
-                "status": "ok",
-                "held_bytes": int(kinds.pop("held", 0)),
-                "times": {kind: {"p50_ms": value} for kind, value in kinds.items()},
-            }
-            for name, kinds in times.items()
-        },
-    }
-
-
-def total(eager: float, graph: float | None = None, **more: float) -> dict[str, float]:
-    return {"forward_backward": eager} | ({"graph_forward_backward": graph} if graph else {}) | more
 
 
 def test_rows_are_what_was_asked() -> None:
@@ -92,94 +62,6 @@ def test_loops_are_left_out_of_long_sequences() -> None:
     assert long.careful
 
 
-def test_like_is_compared_with_like_and_the_best_with_the_best() -> None:
-    found = _recurrent_figures.figures(
-        cell(
-            torch_lstm=total(6.0, 2.0), fused=total(3.0, 1.0), persistent=total(1.5, 1.25), unfused=total(9.0)
-        )
-    )
-    assert found["eager"] == 4  # nn.LSTM 6 over persistent 1.5
-    assert found["graph"] == 2  # its replay 2 over that of fused 1
-    assert found["best"] == 2
-    assert (found["winner"], found["peer"]) == ("fused", "torch_lstm")
-    assert found["us"] == 20  # 1 ms for 50 steps
-    assert found["over_limit"] == 5
-    assert found["unfused"] == 6
-
-
-def test_what_was_not_timed_has_no_figure() -> None:
-    refused = cell(torch_lstm=total(6.0), fused={})
-    assert _recurrent_figures.figures(refused) == {"peer": "torch_lstm"}
-    without_torch = _recurrent_figures.figures(cell(fused=total(3.0)))
-    assert not {"eager", "graph", "best"} & without_torch.keys()
-
-
-def test_recomputing_is_judged_by_bytes_and_time() -> None:
-    found = _recurrent_figures.figures(
-        cell(
-            torch_lstm=total(6.0, held=4000),
-            fused=total(2.0, held=3000),
-            recompute=total(3.0, held=1000),
-            persistent_recompute=total(2.2, held=1250),
-        )
-    )
-    assert found["held"] == 3.2
-    assert found["held_time"] == 1.1
-
-
-def test_a_row_has_geometric_means_its_worst_cell_and_verdicts() -> None:
-    one = Row(
-        name="two",
-        title="two",
-        cases=(("lstm", {"hidden": 1, "batch": 1}), ("lstm", {"hidden": 2, "batch": 1})),
-        goals=(Goal("eager", 3, 6), Goal("worst", 1, 1.5), Goal("us", 60, 30), Goal("graph", 1, 2)),
-    )
-    keys = [problem.key for problem in problems(one)]
-    stored = {
-        key: {**cell(torch_lstm=total(4.0), fused=total(4.0 / ratio)), "key": key}
-        for key, ratio in zip(keys, (2, 8), strict=True)
-    }
-    for each in stored.values():
-        each["figures"] = _recurrent_figures.figures(each)
-    line = _recurrent_figures.summary(one, stored)
-    assert (line["cells"], line["measured"]) == (2, 2)
-    assert line["figures"]["eager"] == 4
-    assert line["figures"]["worst"] == 2
-    assert line["worst_cell"]["key"] == keys[0]
-    assert line["worst_cell"]["binds"] == "exchange"
-    assert [goal["verdict"] for goal in line["goals"]] == ["least", "aim", "aim", "not measured"]
-    assert _recurrent_figures.summary(one, {})["figures"] == {}
-
-
-@pytest.mark.parametrize(
-    ("goal", "value", "verdict"),
-    [
-        (Goal("eager", 3, 6), 6.0, "aim"),
-        (Goal("eager", 3, 6), 2.99, "missed"),
-        (Goal("us", 2.2, 1.5), 1.5, "aim"),
-        (Goal("us", 2.2, 1.5), 2.2, "least"),
-        (Goal("us", 2.2, 1.5), 2.3, "missed"),
-    ],
-)
-def test_goals_rise_or_fall(goal: Goal, value: float, verdict: str) -> None:
-    assert goal.verdict(value) == verdict
-
-
-def test_the_limit_is_near_what_was_computed_by_hand() -> None:
-    problem = LSTM.problem(hidden=768, batch=16, seq=1024, dtype="bfloat16", mode="inference")
-    found = limit(problem, H200)
-    assert found is not None
-    # a barrier and an exchange of the state within a cluster, or between more blocks: 0.2 to 1.4 us
-    assert 0.2 <= found.barrier + found.exchange + found.product <= 1.4
-    training = limit(LSTM.problem({**problem.as_dict, "mode": "training"}), H200)
-    assert training is not None
-    assert training.total > 2 * found.total
-    wide = limit(LSTM.problem(hidden=4096, batch=16, dtype="bfloat16"), H200)
-    assert wide is not None
-    assert wide.product > 10  # weights that do not fit on the chip are read again in each step
-    assert limit(problem, replace(H200, matmul_flops_per_s={})) is None
-
-
 def test_jobs_are_shared_by_processes_and_none_is_lost() -> None:
     jobs = [(LSTM.problem(hidden=size, batch=1, seq=2), ("torch_lstm",)) for size in (1, 2, 3)]
     never = float("inf")
@@ -217,6 +99,41 @@ def test_a_smoke_run_measures_stores_resumes_and_joins(
     assert not part.exists()
     assert [record["key"] for record in json.loads(whole.read_text())["records"]] == keys
     assert "worst" in capsys.readouterr().out
+
+
+def tables() -> Any:
+    """scripts/recurrent_tables.py."""
+    spec = importlib.util.spec_from_file_location("recurrent_tables", ROOT / "scripts/recurrent_tables.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_tables_show_what_the_file_holds_and_nothing_else(tmp_path: Path) -> None:
+    assert tables().overview(tmp_path) == tables().problems(tmp_path) == tables().gate(tmp_path) == ""
+    arguments = ["--smoke", "--results", str(tmp_path), "--rows", "step", "--commit", "abc123"]
+    assert recurrent.main([*arguments, "--shard", "1/1"]) == 0
+    assert tables().overview(tmp_path) == ""  # a shard is no result yet
+    assert recurrent.main(arguments) == 0
+    overview = tables().overview(tmp_path)
+    assert "commit `abc123`" in overview
+    lines = [line for line in overview.splitlines() if line.startswith("| inference, batch 1, one step")]
+    assert len(lines) == 1
+    assert "asked 3, aim 6" in lines[0]
+    assert "hidden | batch" not in overview  # nothing of the training grid was measured
+    listed = tables().problems(tmp_path)
+    assert "lstm hidden=8 batch=1 seq=1 bfloat16 inference" in listed
+    assert "`torch_lstm`" in listed
+
+
+def test_a_grid_names_the_winner_of_each_cell(tmp_path: Path) -> None:
+    recurrent.main(["--smoke", "--results", str(tmp_path), "--rows", "lstm"])
+    grid = tables().overview(tmp_path).split("LSTM, bf16, T=50, training")[1]
+    (line,) = (one for one in grid.splitlines() if one.startswith("| 8 |"))
+    assert line.count("`") == 4  # two batches, each with a name
+    assert " / - " in line  # no CUDA graphs on a CPU
 
 
 def test_a_spent_budget_leaves_cells_for_the_next_run(tmp_path: Path) -> None:
@@ -260,9 +177,3 @@ def test_a_smoke_run_of_the_gate_names_each_implementation(
     for record in result["records"]:
         for outcome in record["results"].values():
             assert (outcome <= 1) if isinstance(outcome, float) else outcome["reason"]
-
-
-def test_users_have_what_torch_has() -> None:
-    assert of_users("torch_gru")
-    assert of_users("torch_lstm_graph")
-    assert not of_users("persistent")
