@@ -137,14 +137,14 @@ def test_it_is_chosen_where_it_is_the_fastest(followed: tuple[Checkout, list[str
     printed = followed[0].run(
         '.venv/bin/python -c "$1" "$2"', FASTER, str(followed[0].root / "faster.sqlite")
     )
-    assert printed.split() == ["joined", "exact", "Layered"]
+    assert printed.split() == ["joined", "exact", "LayeredLSTM"]
 
 
 def test_a_wrong_file_fails_the_gate_and_is_never_chosen(followed: tuple[Checkout, list[str]]) -> None:
     checkout, _ = followed
     source = (checkout.root / "kernels/lstm/joined.py").read_text()
     wrong = checkout.root / "kernels/lstm/wrong.py"
-    wrong.write_text(source.replace("o.sigmoid() * c.tanh()", "1.01 * o.sigmoid() * c.tanh()"))
+    wrong.write_text(source.replace("return o.sigmoid() * c.tanh()", "return 1.01 * o.sigmoid() * c.tanh()"))
     checkout.run(".venv/bin/selector profile lstm hidden=16 batch=2 seq=5 mode=inference --device cpu")
     question = "lstm hidden=16 batch=2 seq=5 mode=inference --device cpu --json"
     choice = json.loads(checkout.run(f".venv/bin/selector choose {question}"))

@@ -16,7 +16,7 @@ from .errors import (
     UnknownOperator,
     UnsupportedProblem,
 )
-from .hyperparameter import Boolean, Hyperparameter, Integer, OneOf
+from .hyperparameter import Boolean, Hyperparameter, Integer, Number, OneOf
 from .implementation import Implementation, Work
 from .operator import Inputs, Operator
 from .problem import Problem
@@ -38,6 +38,7 @@ __all__ = [
     "InvalidHyperparameter",
     "MeasurementFailed",
     "Memory",
+    "Number",
     "OneOf",
     "Operator",
     "Problem",

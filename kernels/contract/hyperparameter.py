@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -9,7 +10,7 @@ from typing import Any
 
 from .errors import InvalidHyperparameter, shorten, suggest
 
-Value = int | bool | str
+Value = int | bool | float | str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -17,13 +18,16 @@ class Hyperparameter:
     """One hyperparameter of an operator.
 
     `default` is a value, the name of an earlier hyperparameter as `"=hidden"`, or None when the user
-    must give it. `aliases` are the long names of torch, accepted in place of `name`.
+    must give it. `aliases` are the long names of torch, accepted in place of `name`. One that is
+    `implied` is left out of a problem's values where it has its default: problems from before it was
+    declared keep their keys, and equal problems have equal ones.
     """
 
     name: str
     help: str
     default: Value | None = None
     aliases: tuple[str, ...] = ()
+    implied: bool = False
 
     @property
     def expected(self) -> str:
@@ -78,6 +82,31 @@ class Integer(Hyperparameter):
     def parse_text(self, text: str) -> int:
         try:
             return self.parse(int(text))
+        except ValueError:
+            raise self.refuse(text) from None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Number(Hyperparameter):
+    """A number within [minimum, maximum], kept as a float. bool and text are refused."""
+
+    minimum: float = 0.0
+    maximum: float = 1.0
+
+    @property
+    def expected(self) -> str:
+        return f"a number from {self.minimum:g} to {self.maximum:g}"
+
+    def parse(self, value: object) -> float:
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise self.refuse(value)
+        if not self.minimum <= value <= self.maximum or math.isnan(value):
+            raise self.refuse(value)
+        return float(value)
+
+    def parse_text(self, text: str) -> float:
+        try:
+            return self.parse(float(text))
         except ValueError:
             raise self.refuse(text) from None
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from .errors import AmbiguousHyperparameter, InvalidHyperparameter, UnknownHyperparameter, shorten, suggest
 from .hyperparameter import Hyperparameter, Value
 from .implementation import Work
-from .problem import Problem
+from .problem import Problem, declare_implied
 
 if TYPE_CHECKING:
     import torch
@@ -34,7 +34,7 @@ class Operator:
 
     `default` names the implementation that users have without us. `make_inputs(problem, device, seed)`
     draws random inputs on a torch device; `work(problem)` counts operations and bytes. The equations
-    are in the folder's `reference.py`.
+    are in the folder's `reference.py`. `conflict(values)` says which values do not fit together, or None.
     """
 
     name: str
@@ -43,6 +43,18 @@ class Operator:
     default: str
     make_inputs: Callable[[Problem, str, int], Inputs]
     work: Callable[[Problem], Work]
+    conflict: Callable[[Mapping[str, Any]], str | None] = lambda _: None
+
+    def __post_init__(self) -> None:
+        declare_implied(self.name, self._implied)
+
+    @cached_property
+    def _implied(self) -> dict[str, Value]:
+        return {
+            spec.name: spec.default
+            for spec in self.hyperparameters
+            if spec.implied and spec.default is not None
+        }
 
     @cached_property
     def _names(self) -> dict[str, Hyperparameter]:
@@ -66,14 +78,19 @@ class Operator:
 
         False for what an older version, or another program, stored. Some microseconds.
         """
-        if problem.operator != self.name or len(problem.values) != len(self.hyperparameters):
+        named = problem.as_dict
+        specs = [spec for spec in self.hyperparameters if spec.name in named or not spec.implied]
+        if problem.operator != self.name or len(problem.values) != len(specs):
             return False
         try:
             return all(
                 # 1 == True, so the type counts as well
-                name == spec.name and type(value) is type(parsed := spec.parse(value)) and value == parsed
-                for spec, (name, value) in zip(self.hyperparameters, problem.values, strict=True)
-            )
+                name == spec.name
+                and type(value) is type(parsed := spec.parse(value))
+                and value == parsed
+                and not (spec.implied and value == spec.default)
+                for spec, (name, value) in zip(specs, problem.values, strict=True)
+            ) and not self.conflict({**self._implied, **named})
         except InvalidHyperparameter:
             return False
 
@@ -119,5 +136,8 @@ class Operator:
             if isinstance(value, str) and value.startswith("="):
                 value = complete[value[1:]]
             complete[spec.name] = value
-        assumed = tuple(name for name in complete if name not in values)
-        return Problem(self.name, tuple(complete.items()), assumed)
+        if conflict := self.conflict(complete):
+            raise InvalidHyperparameter(conflict)
+        said = {name: value for name, value in complete.items() if self._implied.get(name) != value}
+        assumed = tuple(name for name in said if name not in values)
+        return Problem(self.name, tuple(said.items()), assumed)

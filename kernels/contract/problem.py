@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -10,14 +11,23 @@ from typing import Any
 from .errors import CorruptRecord, shorten
 from .hyperparameter import Value
 
+# operator -> its implied hyperparameters with their defaults: what a problem says by not naming them
+_IMPLIED: dict[str, Mapping[str, Value]] = {}
+
+
+def declare_implied(operator: str, defaults: Mapping[str, Value]) -> None:
+    """Let every problem of an operator, stored ones included, answer for what it leaves out."""
+    _IMPLIED[operator] = defaults
+
 
 @dataclass(frozen=True)
 class Problem:
     """An operator and its hyperparameters, validated, complete and in canonical order.
 
     Made by `Operator.problem(...)`, never by hand: equal problems then have equal `key`s.
-    `problem["hidden"]` and `problem.hidden` both give a value. `assumed` names the hyperparameters
-    that the user left to their defaults; it is not part of a problem's identity.
+    `problem["hidden"]` and `problem.hidden` both give a value, also of implied hyperparameters, which
+    `values` holds only where they differ from their defaults. `assumed` names the hyperparameters that
+    the user left to their defaults; it is not part of a problem's identity.
     """
 
     operator: str
@@ -49,16 +59,19 @@ class Problem:
             if not _is_sane(value):
                 raise CorruptRecord(
                     f"{self.operator} {shorten(name)}={shorten(value)}: "
-                    "expected a whole number from 0, true or false, or a word that is neither."
+                    "expected a number from 0, true or false, or a word that is neither."
                 )
 
     def __getitem__(self, name: str) -> Any:
-        return self.as_dict[name]
+        try:
+            return self.as_dict[name]
+        except KeyError:
+            return _IMPLIED.get(self.operator, {})[name]
 
     def __getattr__(self, name: str) -> Any:
         # only reached for names that are no field; dunder look-ups (copy, pickle) must not recurse
         if not name.startswith("_"):
-            for known, value in self.values:
+            for known, value in (*self.values, *_IMPLIED.get(self.operator, {}).items()):
                 if known == name:
                     return value
         raise AttributeError(f"{type(self).__name__} {self.operator!r} has no hyperparameter {name!r}")
@@ -70,5 +83,13 @@ class Problem:
 def _is_sane(value: object) -> bool:
     if isinstance(value, str):
         # as text "512" and 512 have one key, and so would be one problem to a database
-        return value not in ("", "true", "false") and not value.lstrip("-").isdigit()
-    return isinstance(value, int) and value >= 0
+        return value not in ("", "true", "false") and not _is_number(value)
+    return isinstance(value, int | float) and 0 <= value < math.inf
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True

@@ -10,9 +10,9 @@ from __future__ import annotations
 from torch import nn
 
 from ..contract import Device, Problem
-from ._hoisted import hoisted_layer
-from ._module import Layered
-from ._work import Loop
+from ..recurrent.hoisted import hoisted_layer
+from ..recurrent.module import recurrent_module
+from ..recurrent.work import Loop
 
 work = Loop(launches=(8, 5), chain=(6, 3), once=(7, 30), states=(28, 63), held=6).work
 
@@ -24,4 +24,4 @@ def unsupported(_problem: Problem, _device: Device) -> str | None:
 
 def build(problem: Problem) -> nn.Module:
     """The layer for a problem."""
-    return Layered(problem, hoisted_layer())
+    return recurrent_module(problem, hoisted_layer())

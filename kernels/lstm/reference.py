@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from ..contract import Problem
-from . import directions, parameter_shapes
+from ..recurrent.operator import directions, parameter_shapes
 
 
 class Reference(nn.Module):

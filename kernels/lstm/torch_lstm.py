@@ -6,10 +6,10 @@ a narrow box (float16, hidden a multiple of 128 and at most 1024, and more), els
 
 from __future__ import annotations
 
-import torch
 from torch import nn
 
 from ..contract import Device, Problem
+from ..recurrent.torch_module import torch_module
 
 
 def unsupported(problem: Problem, device: Device) -> str | None:
@@ -37,11 +37,4 @@ def unsupported(problem: Problem, device: Device) -> str | None:
 
 def build(problem: Problem) -> nn.Module:
     """nn.LSTM in the problem's dtype."""
-    return nn.LSTM(
-        problem["input"],
-        problem["hidden"],
-        problem["layers"],
-        bias=problem["bias"],
-        bidirectional=problem["bidirectional"],
-        dtype=getattr(torch, problem["dtype"]),
-    ).train(problem["mode"] == "training")
+    return torch_module(problem)

@@ -28,10 +28,13 @@ values = st.fixed_dictionaries(
     {"hidden": st.integers(1, 65536), "batch": st.integers(1, 2**20)},
     optional={
         "input": st.integers(1, 65536),
-        "seq": st.integers(1, 65535),
+        "seq": st.integers(1, 2**24),
         "layers": st.integers(1, 64),
         "bidirectional": st.booleans(),
         "bias": st.booleans(),
+        "dropout": st.floats(0, 1),
+        "packed": st.booleans(),
+        "peepholes": st.booleans(),
         "dtype": st.sampled_from(["float64", "float32", "float16", "bfloat16"]),
         "mode": st.sampled_from(["training", "inference"]),
     },
@@ -60,7 +63,10 @@ def test_text_and_explicit_defaults_give_the_same_problem(chosen):
     assert again == problem == LSTM.problem(problem.as_dict)
     assert again.assumed == ()
     assert set(problem.assumed) == set(problem.as_dict) - set(chosen)
-    assert list(problem.as_dict) == [spec.name for spec in LSTM.hyperparameters]
+    assert list(problem.as_dict) == [
+        spec.name for spec in LSTM.hyperparameters if not spec.implied or problem[spec.name] != spec.default
+    ]
+    assert LSTM.makes(problem)
     assert str(problem) == problem.key
 
 
@@ -115,6 +121,49 @@ def test_other_spellings_of_a_dtype(value, expected):
 def test_an_unknown_hyperparameter_is_never_ignored():
     with pytest.raises(UnknownHyperparameter, match=r"no hyperparameter 'hiden'.*Did you mean 'hidden'"):
         LSTM.problem(hiden=3, batch=1)
+
+
+def test_an_implied_hyperparameter_is_said_where_it_differs_from_its_default():
+    plain = LSTM.problem(hidden=3, batch=1)
+    said = LSTM.problem(hidden=3, batch=1, dropout=0, packed=False, proj_size=0)
+    assert said == plain
+    assert said.key == plain.key
+    assert "dropout" not in plain.as_dict
+    assert (plain["dropout"], plain.packed, plain["projection"]) == (0.0, False, 0)
+    other = LSTM.problem(hidden=3, batch=1, dropout=1, packed=True)
+    assert "dropout=1.0 packed=true dtype" in other.key
+    assert LSTM.makes(plain)
+    assert not LSTM.makes(Problem("lstm", (*plain.values[:-2], ("dropout", 0.0), *plain.values[-2:])))
+    with pytest.raises(KeyError):
+        plain["nothing"]
+
+
+def test_a_stored_problem_from_before_a_hyperparameter_answers_for_it():
+    stored = Problem("lstm", tuple(LSTM.problem(hidden=3, batch=1).values))
+    assert stored["peepholes"] is False
+    assert stored == LSTM.problem(hidden=3, batch=1, peepholes=False)
+
+
+@pytest.mark.parametrize("value", [-0.1, 1.1, "0.5", True, None, math.nan, math.inf, [0.5]])
+def test_a_wrong_number_is_refused(value):
+    with pytest.raises(InvalidHyperparameter, match=r"dropout=.*expected a number from 0 to 1"):
+        LSTM.problem(hidden=1, batch=1, dropout=value)
+
+
+@pytest.mark.parametrize(("text", "value"), [("0.25", 0.25), ("1", 1.0), ("1e-1", 0.1)])
+def test_a_number_as_text(text, value):
+    assert LSTM.problem_from_text({"hidden": "1", "batch": "1", "dropout": text})["dropout"] == value
+    with pytest.raises(InvalidHyperparameter, match="dropout='much'"):
+        LSTM.problem_from_text({"hidden": "1", "batch": "1", "dropout": "much"})
+
+
+def test_values_that_do_not_fit_together_are_refused():
+    with pytest.raises(InvalidHyperparameter, match="projection=3: expected fewer features than hidden=3"):
+        LSTM.problem(hidden=3, batch=1, projection=3)
+    stored = LSTM.problem(hidden=4, batch=1, projection=3)
+    assert LSTM.makes(stored)
+    values = tuple((name, 2 if name == "hidden" else value) for name, value in stored.values)
+    assert not LSTM.makes(Problem("lstm", values))
 
 
 def test_a_missing_hyperparameter_is_named():

@@ -214,7 +214,7 @@ def _changed(path, value):
         (("problem", "hidden"), "512", "hidden"),
         (("problem", "hidden"), "-512", "hidden"),
         (("problem", "hidden"), -5, "hidden"),
-        (("problem", "hidden"), 1.5, "hidden"),
+        (("problem", "hidden"), [1.5], "hidden"),
         (("problem", "hidden"), None, "hidden"),
         (("problem", "hidden"), [8], "hidden"),
         (("problem", "bias"), "true", "bias"),

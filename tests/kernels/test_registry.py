@@ -88,9 +88,9 @@ def test_a_version_follows_the_file_and_what_it_imports(checkout, monkeypatch):
         after = versions()
         return {stem for stem in before if before[stem] != after[stem]}
 
-    assert changed_by("lstm/_scan.py") == {"hoisted", "recompute"}
+    assert changed_by("recurrent/scan.py") == {"hoisted", "recompute"}
     assert changed_by("lstm/unfused.py") == {"unfused"}
-    assert changed_by("lstm/_module.py") == {"hoisted", "recompute", "unfused"}
+    assert changed_by("recurrent/module.py") == {"hoisted", "recompute", "unfused"}
     assert changed_by("lstm/reference.py") == changed_by("gate/gate.py") == set()
 
 
@@ -111,7 +111,7 @@ def test_an_unknown_operator_lists_the_known(name):
         registry.operator(name)
 
 
-@pytest.mark.parametrize("name", ["hoistd", "reference", "_scan", None, ["hoisted"]])
+@pytest.mark.parametrize("name", ["hoistd", "reference", "_shared", None, ["hoisted"]])
 def test_an_unknown_implementation_lists_the_known(name):
     with pytest.raises(UnknownImplementation, match="torch_lstm"):
         registry.implementation("lstm", name)
@@ -197,12 +197,12 @@ def test_a_broken_file_is_named_with_its_cause_and_what_it_must_define(checkout,
 
 
 def test_a_broken_operator_is_named(checkout):
-    folder = checkout / "kernels" / "gru"
+    folder = checkout / "kernels" / "planted"
     folder.mkdir()
     (folder / "reference.py").touch()
-    (folder / "__init__.py").write_text("OPERATOR = 'gru'\n")
+    (folder / "__init__.py").write_text("OPERATOR = 'planted'\n")
     message, _ = ask(checkout, ASK_BROKEN)
-    assert "gru/__init__.py cannot be used: its OPERATOR is 'gru'" in message
+    assert "planted/__init__.py cannot be used: its OPERATOR is 'planted'" in message
 
 
 def test_importing_the_registry_imports_neither_torch_nor_anything_heavy():

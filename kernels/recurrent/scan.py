@@ -11,7 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ._module import step_order
+from .loops import step_order
 
 
 class Scan(NamedTuple):

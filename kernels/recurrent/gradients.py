@@ -15,8 +15,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ._module import step_order
-from ._scan import gate_slices, wide_dtype
+from .loops import step_order
+from .scan import gate_slices, wide_dtype
 
 # gate elements whose factors are worked out at once: on a CPU they should stay in a core's cache until
 # the loop uses them; on a GPU few large launches matter more
@@ -42,7 +42,7 @@ class LoopGradients(NamedTuple):
 def backward_scan(
     gates: Tensor, c_all: Tensor, w_hh: Tensor, upstream: Upstream, *, reverse: bool, minor: bool
 ) -> LoopGradients:
-    """Run all time steps backwards. `gates` are activated; `c_all` is that of `_scan.Scan`."""
+    """Run all time steps backwards. `gates` are activated; `c_all` is that of `scan.Scan`."""
     seq, dtype = gates.size(0), gates.dtype
     wide = wide_dtype(dtype)
     state, device = c_all.shape[1:], gates.device

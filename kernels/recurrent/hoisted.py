@@ -9,42 +9,45 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from ._gradients import Upstream, backward_scan, parameter_gradients
-from ._module import LayerFunction, Weights
-from ._scan import Scan, gate_slices, project, scan
+from .gradients import Upstream, backward_scan, parameter_gradients
+from .layer import LayerFunction, States, Weights
+from .loops import each_direction
+from .scan import Scan, gate_slices, project, scan
 
 
 class Options(NamedTuple):
     """How a layer is run."""
 
     reverse: bool  # from the last time step to the first
-    minor: bool  # batch-minor layout, see `_scan`
+    minor: bool  # batch-minor layout, see `scan`
     recompute: bool  # rebuild the gates in backward instead of keeping them
 
 
 def hoisted_layer(*, minor: bool = False, recompute: bool = False) -> LayerFunction:
     """The layer function with these options."""
-    return partial(_layer, minor=minor, recompute=recompute)
+    return each_direction(partial(_layer, minor=minor, recompute=recompute))
 
 
 def _layer(
     x: Tensor,
-    h_0: Tensor,
-    c_0: Tensor,
+    states: States,
     weights: Weights,
     reverse: bool,
+    lengths: Tensor | None,
     *,
     minor: bool,
     recompute: bool,
-) -> tuple[Tensor, Tensor, Tensor]:
+) -> tuple[Tensor, States]:
+    if lengths is not None or weights.w_hr is not None or weights.w_peephole is not None:
+        raise TypeError("hoisted: lengths, projections and peepholes are not supported")
+    h_0, c_0 = states
     options = Options(reverse, minor, recompute)
-    given = (x, h_0, c_0, *weights)
+    given = (x, h_0, c_0, *weights[:4])
     if torch.is_grad_enabled() and any(tensor is not None and tensor.requires_grad for tensor in given):
-        outputs: tuple[Tensor, Tensor, Tensor] = _Hoisted.apply(  # type: ignore[no-untyped-call]
-            *given, options
-        )
-        return outputs
-    return _results(_forward(x, h_0, c_0, weights, options, keep=False)[1], options)
+        y, *last = _Hoisted.apply(*given, options)  # type: ignore[no-untyped-call]
+    else:
+        y, *last = _results(_forward(x, h_0, c_0, weights, options, keep=False)[1], options)
+    return y, tuple(last)
 
 
 def _bias(weights: Weights) -> Tensor | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from ..contract import Problem, Work
-from . import ELEMENT_BYTES, OPERATOR, directions
+from . import operator
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,10 +28,10 @@ class Loop:
 
     def work(self, problem: Problem) -> Work:
         """The counts of a problem. The step's weights are read again at each step."""
-        least = OPERATOR.work(problem)
+        least = operator.work(problem)
         training = problem["mode"] == "training"
-        cells = problem["layers"] * directions(problem)
-        element = ELEMENT_BYTES[problem["dtype"]]
+        cells = problem["layers"] * operator.directions(problem)
+        element = operator.ELEMENT_BYTES[problem["dtype"]]
         states = problem["seq"] * cells * problem["batch"] * problem["hidden"]
         weight_bytes = problem["seq"] * cells * 4 * problem["hidden"] ** 2 * element
 

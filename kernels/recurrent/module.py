@@ -1,0 +1,220 @@
+"""torch's recurrent modules with their layers computed by a function of ours.
+
+They inherit parameters, initialisation, state dict and checks. What a call is refused for is worded by
+torch: it gets every call that does not fit, and raises.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+from torch._compile import _disable_dynamo
+from torch.nn.functional import dropout
+from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
+
+from ..contract import Problem
+from .layer import GRU, LSTM, RNN_RELU, RNN_TANH, Cell, LayerFunction, States, Weights
+from .torch_module import arguments
+
+# a parameter's name without `_l{layer}` and `_reverse`, by its field of `Weights`
+PREFIXES = {
+    "w_ih": "weight_ih",
+    "w_hh": "weight_hh",
+    "b_ih": "bias_ih",
+    "b_hh": "bias_hh",
+    "w_hr": "weight_hr",
+    "w_peephole": "weight_peephole",
+}
+RNN_CELLS = {"tanh": RNN_TANH, "relu": RNN_RELU}
+
+
+def cell_of(problem: Problem) -> Cell:
+    """What the layers of a problem of `lstm`, `gru` or `rnn` compute at each step."""
+    if problem.operator == "rnn":
+        return RNN_CELLS[problem["nonlinearity"]]
+    return {"lstm": LSTM, "gru": GRU}[problem.operator]
+
+
+def recurrent_module(problem: Problem, layer: LayerFunction, *, transformable: bool = False) -> nn.RNNBase:
+    """torch's module for a problem, in its dtype and mode, with its layers computed by `layer`.
+
+    `layer` is kept by name in copies of the module, and so must be a function of a file, or a partial
+    of one. `transformable` says that torch.func may differentiate it and map over it: that it consists
+    of torch's own operations, none of which writes into another's result.
+    """
+    kind = {"lstm": LayeredLSTM, "gru": LayeredGRU, "rnn": LayeredRNN}[problem.operator]
+    peepholes = problem.operator == "lstm" and problem["peepholes"]
+    module = kind(layer, transformable, peepholes, **arguments(problem))
+    return module.train(problem["mode"] == "training")
+
+
+class Layered(nn.RNNBase):
+    """What the three modules share. They take other batch sizes and sequence lengths than the problem's."""
+
+    def __init__(self, layer: LayerFunction, transformable: bool, peepholes: bool, **arguments: Any) -> None:
+        super().__init__(**arguments)
+        self._layer = layer
+        self._transformable = transformable
+        self._cells = 2 if self.bidirectional else 1
+        suffixes = [
+            [f"_l{row}{suffix}" for suffix in ("", "_reverse")[: self._cells]]
+            for row in range(self.num_layers)
+        ]
+        if peepholes:
+            for suffix in (suffix for row in suffixes for suffix in row):
+                weight = nn.Parameter(torch.empty(3, self.hidden_size, dtype=arguments["dtype"]))
+                self.register_parameter(f"weight_peephole{suffix}", weight)
+            self.reset_parameters()
+        self._names = [
+            [
+                {field: name + suffix for field, name in PREFIXES.items() if hasattr(self, name + suffix)}
+                for suffix in row
+            ]
+            for row in suffixes
+        ]
+
+    def flatten_parameters(self) -> None:
+        """Nothing: only cuDNN wants all parameters in one piece of memory."""
+
+    def forward(self, input: Any, hx: Any = None) -> tuple[Any, Any]:
+        """x [T, B, I] and optionally the initial states, as in torch: batch first, unbatched or packed."""
+        if "torch._dynamo" in sys.modules:  # else nothing is compiled
+            outputs: tuple[Any, Any] = _outside_of_graphs(self, input, hx)
+            return outputs
+        return self._forward(input, hx)
+
+    def _forward(self, given: Any, hx: Any) -> tuple[Any, Any]:
+        if torch._C._are_functorch_transforms_active() and not self._transformable:
+            raise RuntimeError(
+                f"{type(self).__name__}: torch.func cannot transform this implementation, whose backward "
+                "pass is written by hand: build `unfused` or torch's own instead."
+            )
+        packed = given if isinstance(given, PackedSequence) else None
+        x = given if packed is None else packed.data
+        states = hx if hx is None or isinstance(hx, (tuple, list)) else (hx,)
+        if not self._fits(x, states, packed):
+            super().forward(given, hx)
+            raise RuntimeError(f"{type(self).__name__}: torch takes such inputs or states, this does not.")
+        if states is not None and _autocast_dtype(x) is None and any(s.dtype != x.dtype for s in states):
+            dtypes = " and ".join(str(state.dtype) for state in states)
+            raise ValueError(f"{type(self).__name__}: states of {dtypes} with an input of {x.dtype}")
+        if x.numel() == 0:
+            empty: tuple[Any, Any] = super().forward(given, hx)  # no sequence; no step is an error
+            return empty
+        own = None if states is None else tuple(states)
+        y, last = self._padded(x, own) if packed is None else self._packed(packed, own)
+        return y, last if self.mode == "LSTM" else last[0]
+
+    def _fits(self, x: Any, states: Any, packed: PackedSequence | None) -> bool:
+        """Whether torch takes this call, in which case we do."""
+        if not isinstance(x, Tensor) or x.dim() not in ((2, 3) if packed is None else (2,)):
+            return False
+        weight = cast(Tensor, self.weight_ih_l0)
+        if x.size(-1) != self.input_size or x.device != weight.device:
+            return False
+        if x.dtype != weight.dtype and _autocast_dtype(x) is None:
+            return False
+        if states is None:
+            return True
+        rows: tuple[int, ...] = (self.num_layers * self._cells,)
+        if packed is not None:
+            rows += (int(packed.batch_sizes[0]),)
+        elif x.dim() == 3:
+            rows += (x.size(0 if self.batch_first else 1),)
+        sizes = [self.proj_size or self.hidden_size, self.hidden_size][: 2 if self.mode == "LSTM" else 1]
+        return len(states) == len(sizes) and all(
+            isinstance(state, Tensor) and state.shape == (*rows, size) and state.device == x.device
+            for state, size in zip(states, sizes, strict=True)
+        )
+
+    def _padded(self, x: Tensor, states: States | None) -> tuple[Any, States]:
+        if x.dim() == 2:
+            own = None if states is None else tuple(state.unsqueeze(1) for state in states)
+            y, last = self._run(x.unsqueeze(1), own, None)
+            return y.squeeze(1), tuple(state.squeeze(1) for state in last)
+        if self.batch_first:
+            y, last = self._run(x.transpose(0, 1), states, None)
+            return y.transpose(0, 1), last
+        return self._run(x, states, None)
+
+    def _packed(self, packed: PackedSequence, states: States | None) -> tuple[Any, States]:
+        """The longest sequence first, as the pack has them."""
+        data, sizes, order, back = packed
+        x, lengths = pad_packed_sequence(PackedSequence(data, sizes))
+        if states is not None and order is not None:
+            states = tuple(state.index_select(1, order) for state in states)
+        # a copy to a GPU, and so not for CUDA graphs, is spared where all are equally long
+        ragged = None if sizes[0] == sizes[-1] else lengths.to(x.device, torch.int32)
+        y, last = self._run(x, states, ragged)
+        if back is not None:
+            last = tuple(state.index_select(1, back) for state in last)
+        return PackedSequence(pack_padded_sequence(y, lengths).data, sizes, order, back), last
+
+    def _run(self, x: Tensor, states: States | None, lengths: Tensor | None) -> tuple[Tensor, States]:
+        if states is None:
+            rows, batch = self.num_layers * self._cells, x.size(1)
+            states = (x.new_zeros(rows, batch, self.proj_size or self.hidden_size),)
+            if self.mode == "LSTM":
+                states += (x.new_zeros(rows, batch, self.hidden_size) if self.proj_size else states[0],)
+        narrow = _autocast_dtype(x)
+        if narrow is None:
+            return self._layers(x, states, lengths, None)
+        with torch.autocast(x.device.type, enabled=False):
+            return self._layers(x.to(narrow), tuple(state.to(narrow) for state in states), lengths, narrow)
+
+    def _layers(
+        self, x: Tensor, states: States, lengths: Tensor | None, dtype: torch.dtype | None
+    ) -> tuple[Tensor, States]:
+        """All layers; x [T, B, I], states [L*D, B, ...], and the parameters in another dtype where given."""
+        if self.num_layers == 1:
+            return self._layer(x, states, self._weights(0, dtype), lengths)
+        ends = []
+        for row in range(self.num_layers):
+            if row and self.training and self.dropout:
+                x = dropout(x, self.dropout)
+            first = row * self._cells
+            own = tuple(state[first : first + self._cells] for state in states)
+            x, last = self._layer(x, own, self._weights(row, dtype), lengths)
+            ends.append(last)
+        return x, tuple(map(torch.cat, zip(*ends, strict=True)))
+
+    def _weights(self, row: int, dtype: torch.dtype | None) -> tuple[Weights, ...]:
+        # by getattr: torch.func.functional_call and parametrizations put other tensors there
+        return tuple(
+            Weights(
+                **{
+                    field: getattr(self, name) if dtype is None else getattr(self, name).to(dtype)
+                    for field, name in names.items()
+                }
+            )
+            for names in self._names[row]
+        )
+
+
+class LayeredLSTM(Layered, nn.LSTM):
+    """An nn.LSTM, with peepholes where the problem has them, whose layers a function of ours computes."""
+
+
+class LayeredGRU(Layered, nn.GRU):
+    """An nn.GRU whose layers a function of ours computes."""
+
+
+class LayeredRNN(Layered, nn.RNN):
+    """An nn.RNN whose layers a function of ours computes."""
+
+
+def _autocast_dtype(x: Tensor) -> torch.dtype | None:
+    """What autocast computes in, or None where it is off; it leaves float64 alone."""
+    if not torch._C._is_any_autocast_enabled() or x.dtype == torch.float64:
+        return None
+    device = x.device.type
+    return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
+
+
+@_disable_dynamo  # as torch.compiler.disable, but imports torch.compile at the first call, not here
+def _outside_of_graphs(module: Layered, given: Any, hx: Any) -> tuple[Any, Any]:
+    """A graph break in place of a loop unrolled."""
+    return module._forward(given, hx)

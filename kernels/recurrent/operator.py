@@ -1,0 +1,151 @@
+"""What the operators lstm, gru and rnn declare alike: hyperparameters, inputs and the least work."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+from ..contract import Boolean, Hyperparameter, Inputs, Integer, Number, Problem, Work
+from ..contract.hyperparameter import DTYPE, MODE
+
+if TYPE_CHECKING:
+    import torch
+
+GATES = {"lstm": 4, "gru": 3, "rnn": 1}
+ELEMENT_BYTES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}
+
+SIZES = (
+    Integer(name="hidden", aliases=("hidden_size",), maximum=65536, help="features of the hidden state (H)"),
+    Integer(
+        name="input",
+        aliases=("input_size",),
+        default="=hidden",
+        maximum=65536,
+        help="features of the input (I)",
+    ),
+    Integer(name="batch", aliases=("batch_size",), maximum=1048576, help="sequences at once (B)"),
+    Integer(
+        name="seq", aliases=("seq_len", "sequence_length"), default=50, maximum=2**24, help="time steps (T)"
+    ),
+    Integer(name="layers", aliases=("num_layers",), default=1, maximum=64, help="stacked layers (L)"),
+    Boolean(name="bidirectional", default=False, help="run a second direction from the end (D = 2)"),
+    Boolean(name="bias", default=True, help="with b_ih and b_hh"),
+)
+FORMS = (
+    Number(
+        name="dropout",
+        default=0.0,
+        implied=True,
+        help="share of each layer's outputs, but the last's, that training drops at random",
+    ),
+    Boolean(name="batch_first", default=False, implied=True, help="x and y are [B, T, ...]"),
+    Boolean(
+        name="packed",
+        aliases=("variable_length",),
+        default=False,
+        implied=True,
+        help="a PackedSequence: lengths drawn from 1 to seq, the longest of them seq",
+    ),
+)
+
+
+def hyperparameters(*own: Hyperparameter) -> tuple[Hyperparameter, ...]:
+    """Those of an operator in canonical order, `own` being those that the other two do not have."""
+    return (*SIZES, *FORMS, *own, DTYPE, MODE)
+
+
+def directions(problem: Problem) -> int:
+    """D: 2 when bidirectional, else 1."""
+    return 2 if problem["bidirectional"] else 1
+
+
+def outputs(problem: Problem) -> int:
+    """P: features of h, those of the projection where there is one."""
+    size: int = problem["hidden"]
+    return (problem["projection"] or size) if problem.operator == "lstm" else size
+
+
+def parameter_shapes(problem: Problem) -> dict[str, tuple[int, ...]]:
+    """Shape of every parameter, with the names and in the order of torch's module; peepholes last."""
+    hidden, size, rows = problem["hidden"], outputs(problem), GATES[problem.operator] * problem["hidden"]
+    shapes: dict[str, tuple[int, ...]] = {}
+    peepholes: dict[str, tuple[int, ...]] = {}
+    for layer in range(problem["layers"]):
+        features = problem["input"] if layer == 0 else size * directions(problem)
+        for suffix in (f"_l{layer}", f"_l{layer}_reverse")[: directions(problem)]:
+            shapes[f"weight_ih{suffix}"] = (rows, features)
+            shapes[f"weight_hh{suffix}"] = (rows, size)
+            if problem["bias"]:
+                shapes[f"bias_ih{suffix}"] = (rows,)
+                shapes[f"bias_hh{suffix}"] = (rows,)
+            if size != hidden:
+                shapes[f"weight_hr{suffix}"] = (size, hidden)
+            peepholes[f"weight_peephole{suffix}"] = (3, hidden)
+    return shapes | peepholes if problem.operator == "lstm" and problem["peepholes"] else shapes
+
+
+def make_inputs(problem: Problem, device: str, seed: int) -> Inputs:
+    """x, the initial states [L*D, B, P] and [L*D, B, H], and the parameters, uniform in +-1/sqrt(H)."""
+    import torch
+
+    dtype = getattr(torch, problem["dtype"])
+    generator = torch.Generator(device).manual_seed(seed)
+
+    def normal(*shape: int) -> torch.Tensor:
+        return torch.randn(shape, generator=generator, device=device).to(dtype)
+
+    def weight(*shape: int) -> torch.Tensor:
+        bound = problem["hidden"] ** -0.5
+        return torch.empty(shape, device=device).uniform_(-bound, bound, generator=generator).to(dtype)
+
+    batch, seq = problem["batch"], problem["seq"]
+    first = problem["batch_first"] and not problem["packed"]
+    x: Any = normal(*((batch, seq) if first else (seq, batch)), problem["input"])
+    rows = (problem["layers"] * directions(problem), batch)
+    h = normal(*rows, outputs(problem))
+    states = (h, normal(*rows, problem["hidden"])) if problem.operator == "lstm" else h
+    parameters = {name: weight(*shape) for name, shape in parameter_shapes(problem).items()}
+    if problem["packed"]:
+        x = _pack(x, torch.Generator().manual_seed(seed))
+    return Inputs((x, states), parameters)
+
+
+def _pack(x: torch.Tensor, generator: torch.Generator) -> Any:
+    """x [T, B, I] cut to lengths drawn from 1 to T, in any order, one of them T."""
+    import torch
+    from torch.nn.utils.rnn import pack_padded_sequence
+
+    seq, batch = x.shape[:2]
+    lengths = torch.randint(1, seq + 1, (batch,), generator=generator)
+    lengths[int(torch.randint(batch, (), generator=generator))] = seq
+    return pack_padded_sequence(x, lengths, enforce_sorted=False)
+
+
+def tokens(problem: Problem) -> int:
+    """Steps of all sequences; their mean over the draws of lengths where these differ."""
+    seq, batch = problem["seq"], problem["batch"]
+    return int(seq + (batch - 1) * (seq + 1) // 2 if problem["packed"] else seq * batch)
+
+
+def work(problem: Problem) -> Work:
+    """The least that any implementation does: matrix products, tensors moved once, one launch a step."""
+    hidden, size, cells = problem["hidden"], outputs(problem), problem["layers"] * directions(problem)
+    shapes = parameter_shapes(problem)
+    weights = sum(map(prod, shapes.values()))
+    matrices = sum(
+        prod(shape) for name, shape in shapes.items() if len(shape) == 2 and "peephole" not in name
+    )
+    training = problem["mode"] == "training"
+    passes = 3 if training else 1  # backward has two products for each of forward
+    element = ELEMENT_BYTES[problem["dtype"]]
+    kept = {"lstm": 5 * hidden, "gru": 4 * hidden, "rnn": 0}[problem.operator] + size  # gates, c; h
+    saved = kept * tokens(problem) * cells * element if training else 0
+    moved = element * (weights + tokens(problem) * (problem["input"] + size * cells)) * passes + 2 * saved
+    steps = problem["seq"] * problem["layers"] * (2 if training else 1)
+    return Work(
+        flops=2 * tokens(problem) * matrices * passes,
+        moved_bytes=moved,
+        saved_bytes=saved,
+        launches=steps * directions(problem),
+        steps=steps,
+    )
