@@ -182,8 +182,8 @@ def problems(row: Row) -> list[Problem]:
     return [known[operator].problem(given) for operator, given in row.cases if operator in known]
 
 
-def cells(rows: Sequence[Row]) -> list[Cell]:
-    """Every problem of the rows once, with whoever one of them wants timed."""
+def cells(rows: Sequence[Row], without: Sequence[str] = ()) -> list[Cell]:
+    """Every problem of the rows once, with whoever one of them wants timed, those in `without` aside."""
     found: dict[Problem, Cell] = {}
     for row in rows:
         for problem in problems(row):
@@ -191,7 +191,8 @@ def cells(rows: Sequence[Row]) -> list[Cell]:
             names = [
                 name
                 for name in registry.implementations(problem.operator)
-                if name in old.implementations or name in row.also or _timed(name, problem)
+                if name not in without
+                and (name in old.implementations or name in row.also or _timed(name, problem))
             ]
             found[problem] = Cell(problem, tuple(names), old.careful or row.careful)
     return list(found.values())

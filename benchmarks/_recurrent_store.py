@@ -22,6 +22,14 @@ RAW_SAMPLES = 10  # kept of each timing: percentiles are of all
 TIMES = ("forward", "forward_backward", "graph_forward", "graph_forward_backward")
 
 
+METHOD = (
+    "Every time includes the input product, which DeepBench leaves out; forward_backward gives the gradients "
+    "of inputs, states and all parameters.",
+    "Each candidate passed the gate in the process that timed it; candidates took turns, with cold caches.",
+    "graph_ times are those of replays of a captured run, of torch's modules as of ours.",
+)
+
+
 class Store:
     """Finished cells by their problem's key, and the runs that they are from.
 
@@ -122,6 +130,7 @@ class Store:
                 "measured_at": run["started_at"],
                 "device": run["device"]["name"],
                 "environment": run["environment"],
+                "method": METHOD,
                 "rows": self.summaries(),
                 "runs": self.runs,
             },

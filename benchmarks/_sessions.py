@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import queue
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -23,6 +24,7 @@ def measure_all(
     Each process takes one job after the other, and is replaced when one of them kills it. Their times
     are worth nothing: the processes share the device.
     """
+    stop = threading.Event()
     waiting: queue.SimpleQueue[Job] = queue.SimpleQueue()
     done: queue.SimpleQueue[Done | None] = queue.SimpleQueue()
     for job in jobs:
@@ -30,7 +32,7 @@ def measure_all(
 
     def work(session: Session) -> None:
         try:
-            while time.monotonic() < deadline:
+            while not stop.is_set() and time.monotonic() < deadline:
                 problem, names = waiting.get_nowait()
                 done.put((problem, list(session.measure(problem, names))))
         except queue.Empty:
@@ -39,10 +41,11 @@ def measure_all(
             done.put(None)
 
     with ExitStack() as stack:
-        threads = stack.enter_context(ThreadPoolExecutor(processes))
         sessions = [
             stack.enter_context(Session(torch_device, policy=policy, seed=seed)) for _ in range(processes)
         ]
+        threads = stack.enter_context(ThreadPoolExecutor(processes))
+        stack.callback(stop.set)  # first of all at the end: then each thread ends with its job
         working = [threads.submit(work, session) for session in sessions]
         for _ in working:
             yield from iter(done.get, None)

@@ -56,7 +56,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         key = session.device.key
         store = Store(folder, _name(key, options.shard), rows=rows)
         store.load(_files({folder} if options.smoke else {folder, RESULTS}, key))
-        wanted = cells([row for row in rows if not options.rows or row.name in options.rows])
+        chosen = [row for row in rows if not options.rows or row.name in options.rows]
+        wanted = cells(chosen, without=options.skip)
         todo = [cell for cell in _share(wanted, options.shard) if not (options.resume and store.holds(cell))]
         _say(f"{session.device.name}: {len(todo)} problems to measure, {len(store.cells)} stored")
         if todo:
@@ -80,6 +81,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--budget", default="9m", help="start no problem that would end later (default: 9m)")
     add("--commit", help="what is measured, where there is no repository to ask")
     add("--rows", nargs="+", metavar="NAME", choices=[row.name for row in ROWS], help=f"of {names}")
+    add("--skip", nargs="+", default=[], metavar="NAME", help="implementations to leave out")
     add("--shard", type=_shard, metavar="i/n", help="every n-th problem, from the i-th on")
     add("--resume", action="store_true", help="skip what the result files hold")
     add("--results", type=Path, metavar="DIR", help=f"where to store (default: {RESULTS.name}/)")

@@ -50,7 +50,7 @@ VARIANTS: tuple[Mapping[str, object], ...] = (
     {"nonlinearity": "relu"},
 )
 VARIED = ({"hidden": 33, "batch": 3, "seq": 7}, {"hidden": 192, "batch": 33, "seq": 7})
-SMOKE_HIDDEN = 16  # the largest of a smoke run
+SMOKE_HIDDEN = 33  # the largest of a smoke run
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import importlib.util
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from benchmarks import recurrent, recurrent_gate
-from benchmarks._recurrent_rows import ROWS, Row, cells, problems, small
+from benchmarks._recurrent_rows import ROWS, Cell, Row, cells, problems, small
 from benchmarks._recurrent_store import Store
 from benchmarks._sessions import measure_all
 from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import Status
-from kernel_selector.kernels.measure import ONCE
+from kernel_selector.kernels.measure import ONCE, Session
 
 ROOT = Path(__file__).parents[1]
 LSTM = registry.operator("lstm")
@@ -99,6 +100,29 @@ def test_a_smoke_run_measures_stores_resumes_and_joins(
     assert not part.exists()
     assert [record["key"] for record in json.loads(whole.read_text())["records"]] == keys
     assert "worst" in capsys.readouterr().out
+
+
+def test_who_hung_is_not_tried_again(tmp_path: Path) -> None:
+    first, second = (
+        Cell(LSTM.problem(hidden=size, batch=1, seq=2), ("hoisted", "torch_lstm"), careful=False)
+        for size in (1, 2)
+    )
+    store = Store(tmp_path, "recurrent_here", rows=())
+    with Session("cpu", policy=ONCE) as session:
+        (record,) = session.measure(first.problem, ["hoisted"])
+        hung = replace(record, status=Status.TIMEOUT, reason="no answer for 90 s")
+        store.start(session, [first, second], "abc")
+        end = float("inf")
+        once = {first.problem.key: [hung]}
+        assert recurrent._measure([first, second], session, store, hung=once, smoke=True, end=end) == []
+        candidates = {key: cell["candidates"] for key, cell in store.cells.items()}
+        assert candidates[first.problem.key]["hoisted"]["status"] == "timeout"
+        assert candidates[first.problem.key]["torch_lstm"]["status"] == "ok"
+        assert candidates[second.problem.key]["hoisted"]["status"] == "ok"
+        often = {f"problem {index}": [hung] for index in range(recurrent.MOST_HANGS)}
+        assert recurrent._measure([second], session, store, hung=often, smoke=True, end=end) == []
+    assert "hoisted" not in store.cells[second.problem.key]["candidates"]
+    assert not store.holds(second)  # a later run tries it again
 
 
 def tables() -> Any:
