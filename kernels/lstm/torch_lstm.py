@@ -9,16 +9,19 @@ from __future__ import annotations
 from torch import nn
 
 from ..contract import Device, Problem
-from ..recurrent.torch_module import torch_module
+from ..recurrent.torch_module import torch_module, unsupported_by_cudnn
 
 
 def unsupported(problem: Problem, device: Device) -> str | None:
-    """Refuses what cuDNN computes wrongly on Hopper: errors of half the outputs' size, and no warning.
+    """Refuses peepholes, too many steps, and what cuDNN computes wrongly on Hopper.
 
-    Found by `python -m benchmarks.cudnn_lstm_errors` with torch 2.11 and cuDNN 9.19: every problem of
-    this region failed the gate, in both modes and all structures, and none outside it. The refusal goes
-    when that benchmark finds nothing any more.
+    There errors are half the outputs' size, and no warning is given. Found by
+    `python -m benchmarks.cudnn_lstm_errors` with torch 2.11 and cuDNN 9.19: every problem of this region
+    failed the gate, in both modes and all structures, and none outside it. The refusal goes when that
+    benchmark finds nothing any more.
     """
+    if problem["peepholes"]:
+        return "torch's LSTM has no peepholes"
     hidden = problem["hidden"]
     if (
         device.compute_capability == (9, 0)
@@ -32,7 +35,7 @@ def unsupported(problem: Problem, device: Device) -> str | None:
             "cuDNN 9.19 gives wrong results on this GPU in float16 when hidden, between 32 and 192, is a "
             "multiple of 8 but not of 32, and batch a multiple of 8"
         )
-    return None
+    return unsupported_by_cudnn(problem, device)
 
 
 def build(problem: Problem) -> nn.Module:

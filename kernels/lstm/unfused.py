@@ -12,27 +12,18 @@ from torch.nn.functional import linear
 
 from ..contract import Device, Problem
 from ..recurrent.layer import States, Weights
-from ..recurrent.loops import Step, each_step
+from ..recurrent.loops import Step, each_step, inexact_autograd
 from ..recurrent.module import recurrent_module
 from ..recurrent.work import Loop
 
 # eight products, four additions, four activations and five operations on the states; kept are four
 # gates, tanh(c), c, and h twice, in the list and in the output
 work = Loop(launches=(21, 59), chain=(7, 12), states=(42, 105), held=2, held_wide=6).work
-# autograd adds up the weights' gradients step by step in the weights' dtype: the error grows with the
-# root of the length, and comes near the gate's bound, twice that of torch, at about these lengths
-LONGEST_TRAINING = {"bfloat16": 8, "float16": 64}
 
 
 def unsupported(problem: Problem, _device: Device) -> str | None:
     """Refuses to train over long sequences in 16 bits."""
-    longest = LONGEST_TRAINING.get(problem["dtype"])
-    if problem["mode"] == "training" and longest is not None and problem["seq"] > longest:
-        return (
-            f"autograd sums the weights' gradients over {problem['seq']} steps in {problem['dtype']}, "
-            f"too inexact beyond {longest} steps"
-        )
-    return None
+    return inexact_autograd(problem)
 
 
 def build(problem: Problem) -> nn.Module:

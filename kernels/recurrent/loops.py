@@ -8,6 +8,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from ..contract import Problem
 from .layer import LayerFunction, States, Weights
 
 # (x [T, B, I], initial states, weights, reverse, lengths) to (y [T, B, P], last states): `LayerFunction`
@@ -17,6 +18,10 @@ DirectionFunction = Callable[[Tensor, States, Weights, bool, Tensor | None], tup
 
 # (x_t [B, I], states) to the states after the step, h first
 Step = Callable[[Tensor, States], States]
+
+# autograd adds up the weights' gradients step by step in the weights' dtype: the error grows with the
+# root of the length, and comes near the gate's bound, twice that of torch, at about these lengths
+LONGEST_TRAINING = {"bfloat16": 8, "float16": 64}
 
 
 def each_direction(function: DirectionFunction) -> LayerFunction:
@@ -31,6 +36,17 @@ def each_step(prepare: Callable[[Weights], Step]) -> LayerFunction:
     of the module, and so must be a function of a file.
     """
     return each_direction(partial(_each_step, prepare))
+
+
+def inexact_autograd(problem: Problem) -> str | None:
+    """Why a loop whose backward pass autograd makes is too inexact for a problem, or None."""
+    longest = LONGEST_TRAINING.get(problem["dtype"])
+    if problem["mode"] == "training" and longest is not None and problem["seq"] > longest:
+        return (
+            f"autograd sums the weights' gradients over {problem['seq']} steps in {problem['dtype']}, "
+            f"too inexact beyond {longest} steps"
+        )
+    return None
 
 
 def step_order(seq: int, reverse: bool) -> range:

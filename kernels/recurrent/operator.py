@@ -65,6 +65,12 @@ def outputs(problem: Problem) -> int:
     return (problem["projection"] or size) if problem.operator == "lstm" else size
 
 
+def recurrent_weights(problem: Problem) -> int:
+    """Elements of the matrices of one direction that every step needs: W_hh, and W_hr with a projection."""
+    hidden, size = problem["hidden"], outputs(problem)
+    return int(size * hidden * (GATES[problem.operator] + (size != hidden)))
+
+
 def parameter_shapes(problem: Problem) -> dict[str, tuple[int, ...]]:
     """Shape of every parameter, with the names and in the order of torch's module; peepholes last."""
     hidden, size, rows = problem["hidden"], outputs(problem), GATES[problem.operator] * problem["hidden"]

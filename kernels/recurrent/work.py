@@ -33,7 +33,7 @@ class Loop:
         cells = problem["layers"] * operator.directions(problem)
         element = operator.ELEMENT_BYTES[problem["dtype"]]
         states = problem["seq"] * cells * problem["batch"] * problem["hidden"]
-        weight_bytes = problem["seq"] * cells * 4 * problem["hidden"] ** 2 * element
+        weight_bytes = problem["seq"] * cells * operator.recurrent_weights(problem) * element
 
         def total(pair: tuple[int, int]) -> int:
             return sum(pair) if training else pair[0]

@@ -150,7 +150,7 @@ def test_only_what_todays_operator_makes_is_valid():
         {"seq": "left out"},
     ):
         assert not registry.is_valid(_stored(**changes)), changes
-    assert not registry.is_valid(Problem("gru", _stored().values))
+    assert not registry.is_valid(Problem("lstmm", _stored().values))
     assert not registry.is_valid(Problem("lstm", _stored().values[::-1]))
     assert not registry.is_valid(Problem("lstm", ()))
 
