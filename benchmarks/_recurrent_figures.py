@@ -110,8 +110,10 @@ def _best(cell: Cell, kinds: Sequence[str], wanted: Callable[[str], bool]) -> Be
 
 def _held(cell: Cell, light: str) -> float | None:
     """How many times as many bytes torch's module holds between forward and backward."""
-    mine = cell["candidates"][light].get("held_bytes")
-    theirs = cell["candidates"].get(cell["default"], {}).get("held_bytes")
+    mine, theirs = (
+        cell["candidates"].get(name, {}).get("memory", {}).get("held_bytes")
+        for name in (light, cell["default"])
+    )
     return _round(theirs / mine) if mine and theirs else None
 
 

@@ -150,7 +150,7 @@ def _candidate(record: Record) -> dict[str, Any]:
         if note := record.gate.detail.partition("; ")[2]:
             found["gate"] = note
     if record.memory is not None:
-        found |= {"held_bytes": record.memory.held_bytes, "peak_bytes": record.memory.peak_bytes}
+        found["memory"] = asdict(record.memory)
     for name in TIMES:
         if (timing := getattr(record, name)) is not None:
             raw = timing.raw_ms[:: -(-len(timing.raw_ms) // RAW_SAMPLES)]

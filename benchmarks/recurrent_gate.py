@@ -112,7 +112,7 @@ def problems() -> list[Problem]:
     """Training at every shape, inference at the longer ones, and the variants; float64 in a few."""
     found = [
         operator.problem({**given, "dtype": dtype, "mode": mode})
-        for operator in (registry.operators()[name] for name in OPERATORS if name in registry.operators())
+        for operator in map(registry.operator, OPERATORS)
         for given, dtypes in _shapes(operator)
         for dtype in dtypes
         for mode in ("training", "inference")

@@ -34,7 +34,7 @@ def cell(**times: dict[str, float]) -> dict[str, Any]:
         "candidates": {
             name: {
                 "status": "ok",
-                "held_bytes": int(kinds.pop("held", 0)),
+                "memory": {"held_bytes": int(kinds.pop("held", 0))},
                 "times": {kind: {"p50_ms": value} for kind, value in kinds.items()},
             }
             for name, kinds in times.items()
