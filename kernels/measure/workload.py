@@ -74,7 +74,11 @@ class Workload:
     def _copy(self, value: Any) -> Any:
         if isinstance(value, Tensor):
             return value.detach().clone().requires_grad_(self.training and value.is_floating_point())
-        return tuple(self._copy(item) for item in value) if isinstance(value, (tuple, list)) else value
+        if not isinstance(value, (tuple, list)):
+            return value
+        items = [self._copy(item) for item in value]
+        # a named tuple, such as a PackedSequence, stays what it is
+        return type(value)(*items) if hasattr(value, "_fields") else tuple(items)
 
 
 def tensors(value: Any) -> Iterator[Tensor]:
