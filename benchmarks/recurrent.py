@@ -57,7 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         store = Store(folder, _name(key, options.shard), rows=rows)
         store.load(_files({folder} if options.smoke else {folder, RESULTS}, key))
         chosen = [row for row in rows if not options.rows or row.name in options.rows]
-        wanted = cells(chosen, without=options.skip)
+        wanted = cells(chosen, without=options.skip, loops=device == "cpu")
         todo = [cell for cell in _share(wanted, options.shard) if not (options.resume and store.holds(cell))]
         _say(f"{session.device.name}: {len(todo)} problems to measure, {len(store.cells)} stored")
         if todo:

@@ -47,21 +47,21 @@ def test_every_case_is_a_problem(one: Row) -> None:
 
 
 def test_rows_share_cells_and_slow_loops_are_timed_where_they_are_asked_for_alone() -> None:
-    found = {one.problem.key: one for one in cells([row("lstm"), row("batch-4"), row("recompute")])}
+    chosen = [row("lstm"), row("batch-4"), row("recompute")]
+    found = {one.problem.key: {*one.implementations} for one in cells(chosen)}
     assert len(found) == 36 + 1 + 2 * 3  # hidden 1152 is not in the grid, nor are gru and rnn in this list
-    at_batch = {batch: LSTM.problem(hidden=1024, batch=batch, dtype="bfloat16").key for batch in (4, 16)}
-    assert "unfused" in found[at_batch[4]].implementations
-    assert not {"unfused", "cell_loop", "torch_compile", "torch_lstm_graph"} & set(
-        found[at_batch[16]].implementations
-    )
-    assert {"torch_lstm", "hoisted"} <= set(found[at_batch[16]].implementations)
 
+    def timed(batch: int) -> set[str]:
+        return found[LSTM.problem(hidden=1024, batch=batch, dtype="bfloat16").key]
 
-def test_loops_are_left_out_of_long_sequences() -> None:
-    (long,) = cells([row("long-bf16")])
-    assert not {"hoisted", "hoisted_batch_minor", "recompute"} & set(long.implementations)
-    assert "torch_lstm" in long.implementations
-    assert long.careful
+    loops = {"hoisted", "hoisted_batch_minor", "recompute"}
+    assert timed(16) == timed(4) - {"unfused"} == timed(256) - {"recompute"}
+    assert not timed(16) & {"unfused", "cell_loop", "torch_compile", "torch_lstm_graph", *loops}
+    assert "torch_lstm" in timed(16)
+    assert all(loops <= {*one.implementations} for one in cells([row("lstm")], loops=True))
+    for one in cells(chosen, without=["torch_lstm", "unfused"], loops=True):
+        assert not {"torch_lstm", "unfused"} & {*one.implementations}
+    assert [one.careful for one in cells([row("long-bf16"), row("step")])] == [True] + 18 * [False]
 
 
 def test_jobs_are_shared_by_processes_and_none_is_lost() -> None:
@@ -195,7 +195,7 @@ def test_a_spent_budget_leaves_cells_for_the_next_run(tmp_path: Path) -> None:
 def test_a_changed_implementation_is_measured_again(tmp_path: Path) -> None:
     assert recurrent.main(["--smoke", "--results", str(tmp_path), "--rows", "step"]) == 0
     (file,) = tmp_path.glob("*.json")
-    found = cells([small(row("step"))])[:1]
+    found = cells([small(row("step"))], loops=True)[:1]
     store = Store(tmp_path, file.stem)
     store.load([file])
     assert store.holds(found[0])
