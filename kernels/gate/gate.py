@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -22,7 +23,8 @@ class Gate:
     outputs alone, under `torch.inference_mode`.
 
     Where torch's own implementation raises, or gives something of another form, the floors of the
-    tolerance table are all that is allowed, and every result's detail says so.
+    tolerance table are all that is allowed, and every result's detail says so. What drops outputs at
+    random cannot be compared: modules run with their `dropout` set to 0, and the detail says that too.
     """
 
     def __init__(self, problem: Problem, torch_device: str, seed: int = 0) -> None:
@@ -32,9 +34,11 @@ class Gate:
         self._training: bool = problem["mode"] == "training"
         self._dtype: torch.dtype = getattr(torch, problem["dtype"])
         self._seed = seed
-        self._expected = self._reference()
+        self._drops = bool(problem.as_dict.get("dropout")) and self._training
+        self._expected, self._indices = self._reference()
         self._scales = scales(self._expected)
-        torchs_own, self._note = self._errors_of_default()
+        torchs_own, note = self._errors_of_default()
+        self._note = note + ("; with dropout set to 0" if self._drops else "")
         self._allowed = {name: torchs_own[name].allowed(self._tolerance(name)) for name in self._expected}
 
     def check(self, module: nn.Module) -> GateResult:
@@ -46,25 +50,29 @@ class Gate:
         """
         self._load(module)
         arguments = self._arguments(self._dtype)
-        with poisoned_memory():
+        with poisoned_memory(), self._nothing_dropped(module):
             with self._grad_mode():
                 outputs = _flatten("output", module(*arguments))
                 again = _flatten("output", module(*_map(lambda t: t * 0.5 if _real(t) else t, arguments)))
             fault = self._form(outputs, "output") or self._form(again, "output")
             if fault:
                 return _failed(fault)
+            outputs = _only_real(outputs)
             gradients = self._gradients(module, arguments, outputs)
         fault = self._form(gradients, "gradient") or self._changed(module, arguments)
         return _failed(fault) if fault else self._judge({**outputs, **gradients})
 
-    def _reference(self) -> dict[str, Tensor]:
+    def _reference(self) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """The float64 tensors, and those that must be equal: indices of packed sequences."""
         module = registry.reference(self.problem)
         self._load(module, torch.float64)
         arguments = self._arguments(torch.float64)
         with self._grad_mode():
-            outputs = _flatten("output", module(*arguments))
+            every = _flatten("output", module(*arguments))
+        outputs = _only_real(every)
         gradients = self._gradients(module, arguments, outputs)
-        return {name: tensor.detach() for name, tensor in {**outputs, **gradients}.items()}
+        expected = {name: tensor.detach() for name, tensor in {**outputs, **gradients}.items()}
+        return expected, {name: tensor for name, tensor in every.items() if name not in outputs}
 
     def _tolerance(self, name: str) -> Tolerance:
         return TOLERANCES[self._dtype, kind(name)]
@@ -89,10 +97,11 @@ class Gate:
         """A module's errors. Raises what it raises, and ValueError for tensors of another form."""
         self._load(module)
         arguments = self._arguments(self._dtype)
-        with self._grad_mode():
-            outputs = _flatten("output", module(*arguments))
+        with self._nothing_dropped(module), self._grad_mode():
+            every = _flatten("output", module(*arguments))
+        outputs = _only_real(every)
         gradients = self._gradients(module, arguments, outputs)
-        if fault := self._form(outputs, "output") or self._form(gradients, "gradient"):
+        if fault := self._form(every, "output") or self._form(gradients, "gradient"):
             raise ValueError(fault)
         actual = {**outputs, **gradients}
         return {
@@ -104,6 +113,18 @@ class Gate:
         module.to(self.torch_device, dtype)
         module.load_state_dict(self.inputs.state_dict)
         module.train(self._training)
+
+    @contextmanager
+    def _nothing_dropped(self, module: nn.Module) -> Iterator[None]:
+        parts: list[Any] = [part for part in module.modules() if self._drops and hasattr(part, "dropout")]
+        changed = {part: part.dropout for part in parts if isinstance(part.dropout, float)}
+        try:
+            for part in changed:
+                part.dropout = 0.0
+            yield
+        finally:
+            for part, share in changed.items():
+                part.dropout = share
 
     def _grad_mode(self) -> Any:
         return torch.enable_grad() if self._training else torch.inference_mode()
@@ -147,10 +168,15 @@ class Gate:
 
     def _form(self, actual: Mapping[str, Tensor], of_kind: str) -> str:
         """What is wrong with names, shapes, dtypes or device, in words; empty when nothing is."""
-        expected = {name: tensor for name, tensor in self._expected.items() if kind(name) == of_kind}
+        both = {**self._expected, **self._indices}
+        expected = {name: tensor for name, tensor in both.items() if kind(name) == of_kind}
         for name in expected.keys() - actual.keys():
             return f"{name} is missing"
         for name, tensor in actual.items():
+            if name in self._indices:
+                if not torch.equal(tensor, expected[name]):
+                    return f"{name} differs"
+                continue
             if name not in expected:
                 return f"{name} is not expected"
             if tensor.shape != expected[name].shape:
@@ -199,12 +225,17 @@ def _real(tensor: Tensor) -> bool:
 
 
 def _map(change: Callable[[Tensor], Tensor], value: Any) -> Any:
-    """The same nesting of tuples with each tensor changed."""
+    """The same nesting of tuples with each tensor changed; a PackedSequence stays one."""
     if isinstance(value, Tensor):
         return change(value)
     if isinstance(value, (tuple, list)):
-        return tuple(_map(change, item) for item in value)
+        items = [_map(change, item) for item in value]
+        return type(value)(*items) if hasattr(value, "_fields") else tuple(items)
     return value
+
+
+def _only_real(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {name: tensor for name, tensor in tensors.items() if _real(tensor)}
 
 
 def _flatten(name: str, value: Any) -> dict[str, Tensor]:

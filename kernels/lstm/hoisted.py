@@ -11,7 +11,7 @@ from torch import nn
 
 from ..contract import Device, Problem
 from ..recurrent.hoisted import hoisted_layer
-from ..recurrent.module import recurrent_module
+from ..recurrent.module import cell_of, recurrent_module
 from ..recurrent.work import Loop
 
 work = Loop(launches=(8, 5), chain=(6, 3), once=(7, 30), states=(28, 63), held=6).work
@@ -24,4 +24,4 @@ def unsupported(_problem: Problem, _device: Device) -> str | None:
 
 def build(problem: Problem) -> nn.Module:
     """The layer for a problem."""
-    return recurrent_module(problem, hoisted_layer())
+    return recurrent_module(problem, hoisted_layer(cell_of(problem)))

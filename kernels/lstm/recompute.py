@@ -10,7 +10,7 @@ from torch import nn
 
 from ..contract import Device, Problem
 from ..recurrent.hoisted import hoisted_layer
-from ..recurrent.module import recurrent_module
+from ..recurrent.module import cell_of, recurrent_module
 from ..recurrent.work import Loop
 
 work = Loop(launches=(8, 5), chain=(6, 3), once=(7, 37), states=(28, 75), held=2, products=4 / 3).work
@@ -23,4 +23,4 @@ def unsupported(_problem: Problem, _device: Device) -> str | None:
 
 def build(problem: Problem) -> nn.Module:
     """The layer for a problem."""
-    return recurrent_module(problem, hoisted_layer(recompute=True))
+    return recurrent_module(problem, hoisted_layer(cell_of(problem), recompute=True))

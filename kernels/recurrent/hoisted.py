@@ -1,4 +1,4 @@
-"""One layer with its input projection hoisted out of the time loop, and a backward pass by hand."""
+"""Layers with the input projection hoisted out of the time loop, and a backward pass by hand."""
 
 from __future__ import annotations
 
@@ -8,83 +8,84 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
+from torch.nn.functional import linear
 
-from .gradients import Upstream, backward_scan, parameter_gradients
-from .layer import LayerFunction, States, Weights
+from . import hoisted_gru, hoisted_lstm, hoisted_lstm_back, hoisted_rnn
+from .hoisted_loops import Direction, Layout, LoopGradients, Scan, Upstream
+from .layer import Cell, LayerFunction, States, Weights
 from .loops import each_direction
-from .scan import Scan, gate_slices, project, scan
 
 
 class Options(NamedTuple):
-    """How a layer is run."""
+    """How a direction of a layer is run."""
 
-    reverse: bool  # from the last time step to the first
-    minor: bool  # batch-minor layout, see `scan`
+    cell: Cell
+    minor: bool  # batch-minor layout, see `Layout`
     recompute: bool  # rebuild the gates in backward instead of keeping them
+    reverse: bool = False  # from the last time step to the first
 
 
-def hoisted_layer(*, minor: bool = False, recompute: bool = False) -> LayerFunction:
+def hoisted_layer(cell: Cell, *, minor: bool = False, recompute: bool = False) -> LayerFunction:
     """The layer function with these options."""
-    return each_direction(partial(_layer, minor=minor, recompute=recompute))
+    return each_direction(partial(_direction, Options(cell, minor, recompute)))
 
 
-def _layer(
-    x: Tensor,
-    states: States,
-    weights: Weights,
-    reverse: bool,
-    lengths: Tensor | None,
-    *,
-    minor: bool,
-    recompute: bool,
+def _direction(
+    options: Options, x: Tensor, states: States, weights: Weights, reverse: bool, lengths: Tensor | None
 ) -> tuple[Tensor, States]:
-    if lengths is not None or weights.w_hr is not None or weights.w_peephole is not None:
-        raise TypeError("hoisted: lengths, projections and peepholes are not supported")
-    h_0, c_0 = states
-    options = Options(reverse, minor, recompute)
-    given = (x, h_0, c_0, *weights[:4])
+    options = options._replace(reverse=reverse)
+    given = (x, *weights, *states)
     if torch.is_grad_enabled() and any(tensor is not None and tensor.requires_grad for tensor in given):
-        y, *last = _Hoisted.apply(*given, options)  # type: ignore[no-untyped-call]
+        y, *last = _Hoisted.apply(options, lengths, *given)  # type: ignore[no-untyped-call]
     else:
-        y, *last = _results(_forward(x, h_0, c_0, weights, options, keep=False)[1], options)
+        done = _forward(
+            x, states, Direction(weights, Layout(options.minor), reverse, lengths), options, False
+        )
+        y, *last = _results(done, Layout(options.minor))
     return y, tuple(last)
 
 
-def _bias(weights: Weights) -> Tensor | None:
-    return None if weights.b_ih is None or weights.b_hh is None else weights.b_ih + weights.b_hh
+def _projected(x: Tensor, direction: Direction, cell: Cell) -> Tensor:
+    """The input's part of all gates in one product: [T, B, G*H], or [T, G*H, B] for batch-minor."""
+    weights = direction.weights
+    bias = weights.b_ih
+    if bias is not None and weights.b_hh is not None and cell.name != "gru":  # there r acts on b_hh as well
+        bias = bias + weights.b_hh
+    if direction.layout.minor:
+        projected = torch.matmul(weights.w_ih, x.transpose(1, 2))
+        return projected if bias is None else projected.add_(bias.unsqueeze(1))
+    return linear(x, weights.w_ih, bias)
 
 
-def _forward(
-    x: Tensor, h_0: Tensor, c_0: Tensor, weights: Weights, options: Options, keep: bool
-) -> tuple[Tensor, Scan]:
-    """The gates, activated with `keep`, and what the loop leaves."""
-    gates = project(x, weights.w_ih, _bias(weights), options.minor)
-    if options.minor:
-        h_0, c_0 = h_0.t(), c_0.t()
-    done = scan(gates, h_0, c_0, weights.w_hh, reverse=options.reverse, minor=options.minor, keep=keep)
-    return gates, done
+def _forward(x: Tensor, states: States, direction: Direction, options: Options, keep: bool) -> Scan:
+    gates = _projected(x, direction, options.cell)
+    states = tuple(direction.layout.turned(state) for state in states)
+    if options.cell.name == "lstm":
+        return hoisted_lstm.scan(gates, states, direction, keep)
+    if options.cell.name == "gru":
+        return hoisted_gru.scan(gates, states, direction, keep)
+    activate = {"rnn_tanh": Tensor.tanh_, "rnn_relu": Tensor.relu_}[options.cell.name]
+    return hoisted_rnn.scan(activate, gates, states, direction)
 
 
-def _results(done: Scan, options: Options) -> tuple[Tensor, Tensor, Tensor]:
-    """y, h_T and c_T in the layout of torch, none of them a view of another."""
-    y, c_last = done.h_all, done.c_last
-    if options.minor:
-        y, c_last = y.transpose(1, 2).contiguous(), c_last.t()
-    h_last = y[0 if options.reverse else -1].clone()
-    return y, h_last, c_last.clone(memory_format=torch.contiguous_format)
+def _results(done: Scan, layout: Layout) -> tuple[Tensor, ...]:
+    """y and the last states in the layout of torch, none of them a view of another."""
+    y = layout.turned(done.h_all).contiguous()
+    return y, *(layout.turned(state).clone(memory_format=torch.contiguous_format) for state in done.last)
 
 
 class _Hoisted(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, h_0: Tensor, c_0: Tensor, *rest: Any) -> tuple[Tensor, Tensor, Tensor]:
-        weights, options = Weights(*rest[:4]), rest[4]
-        gates, done = _forward(x, h_0, c_0, weights, options, keep=True)
-        y, h_last, c_last = _results(done, options)
+    def forward(ctx: Any, options: Options, lengths: Tensor | None, x: Tensor, *rest: Any) -> tuple[Any, ...]:
+        weights, states = Weights(*rest[:6]), rest[6:]
+        direction = Direction(weights, Layout(options.minor), options.reverse, lengths)
+        done = _forward(x, states, direction, options, True)
+        y, *last = _results(done, direction.layout)
         ctx.options = options
         ctx.set_materialize_grads(False)
-        kept = None if options.recompute else gates
-        ctx.save_for_backward(x, h_0, *weights, y, done.c_all, kept)
-        return y, h_last, c_last
+        gates = () if options.recompute else done.gates
+        ctx.save_for_backward(lengths, x, *weights, states[0], y, done.c_all, *gates)
+        return (y, *last)
 
     @staticmethod
     def backward(ctx: Any, *upstream: Tensor | None) -> tuple[Tensor | None, ...]:
@@ -95,39 +96,70 @@ class _Hoisted(torch.autograd.Function):
         return gradients
 
 
-def _backward(ctx: Any, dy: Tensor | None, dh: Tensor | None, dc: Tensor | None) -> tuple[Tensor | None, ...]:
-    x, h_0, *parameters, y, c_all, gates = ctx.saved_tensors
-    weights, options = Weights(*parameters), ctx.options
-    needs_x, _, _, *needs = ctx.needs_input_grad[:7]
-    h_before = _shifted(y, h_0, options.reverse)
-    if gates is None:
-        gates = _gates_again(x, h_before, weights)
-    upstream = Upstream(dy, dh, dc)
-    if options.minor:
-        upstream = Upstream(*(None if d is None else d.transpose(-1, -2) for d in upstream))
-    d_gates, dh_0, dc_0 = backward_scan(
-        gates, c_all, weights.w_hh, upstream, reverse=options.reverse, minor=options.minor
-    )
-    if options.minor:
-        d_gates, dh_0, dc_0 = d_gates.transpose(1, 2).contiguous(), dh_0.t(), dc_0.t()
-    dx = d_gates @ weights.w_ih if needs_x else None
-    wanted = (needs[0], needs[1], any(needs[2:]))
-    d_w_ih, d_w_hh, d_bias = parameter_gradients(d_gates, x, h_before, wanted)
-    return dx, dh_0, dc_0, d_w_ih, d_w_hh, d_bias, d_bias, None
+class _Saved(NamedTuple):
+    """What is kept between forward and backward, in torch's layout but for what the loop alone needs."""
+
+    x: Tensor  # [T, B, I]
+    h_before: Tensor  # [T, B, P], h_{t-1} of every step
+    y: Tensor  # [T, B, P]
+    c_all: Tensor | None  # [T+1, ..]
+    gates: tuple[Tensor, ...]  # empty when they are to be rebuilt
+
+
+def _backward(ctx: Any, *upstream: Tensor | None) -> tuple[Tensor | None, ...]:
+    options: Options = ctx.options
+    lengths, x, *rest = ctx.saved_tensors
+    weights, (h_0, y, c_all, *gates) = Weights(*rest[:6]), rest[6:]
+    direction = Direction(weights, Layout(options.minor), options.reverse, lengths)
+    saved = _Saved(x, _shifted(y, h_0, options.reverse), y, c_all, tuple(gates))
+    turned = direction.layout.turned
+    dy, *d_last = (None if d is None else turned(d) for d in upstream)
+    found = _loop(saved, direction, options, Upstream(dy, tuple(d_last)))
+    d_gates = turned(found.gates).contiguous()
+    d_recurrent = d_gates if found.recurrent is found.gates else turned(found.recurrent)
+    needs = ctx.needs_input_grad[2:]
+    d_x = d_gates @ weights.w_ih if needs[0] else None
+    d_weights = _parameter_gradients(d_gates, d_recurrent, saved, needs[1:5])
+    return None, None, d_x, *d_weights, *found.own, *(turned(state) for state in found.states)
+
+
+def _loop(saved: _Saved, direction: Direction, options: Options, upstream: Upstream) -> LoopGradients:
+    """The time loop backwards, in its layout."""
+    name, gates = options.cell.name, saved.gates
+    h_before = direction.layout.turned(saved.h_before)
+    if name == "lstm":
+        assert saved.c_all is not None
+        if not gates:
+            projected = _projected(saved.x, direction, options.cell)
+            gates = hoisted_lstm.again(projected, saved.h_before, saved.c_all, direction)
+        return hoisted_lstm_back.back(gates[0], saved.c_all, h_before, direction, upstream)
+    if name == "gru":
+        if not gates:
+            projected = _projected(saved.x, direction, options.cell)
+            gates = hoisted_gru.again(projected, saved.h_before, direction)
+        return hoisted_gru.back(gates, h_before, direction, upstream)
+    slope = {"rnn_tanh": hoisted_rnn.tanh_slope, "rnn_relu": hoisted_rnn.relu_slope}[name]
+    return hoisted_rnn.back(slope, direction.layout.turned(saved.y), direction, upstream)
 
 
 def _shifted(y: Tensor, h_0: Tensor, reverse: bool) -> Tensor:
-    """h_{t-1} of every step, in the order of time: [T, B, H]."""
+    """h_{t-1} of every step, in the order of time: [T, B, P]."""
     first = h_0.unsqueeze(0)
     return torch.cat((y[1:], first) if reverse else (first, y[:-1]))
 
 
-def _gates_again(x: Tensor, h_before: Tensor, weights: Weights) -> Tensor:
-    """The activated gates [T, B, 4H] from the states before each step: products over all tokens at once."""
-    gates = project(x, weights.w_ih, _bias(weights), False)
-    gates.flatten(0, 1).addmm_(h_before.flatten(0, 1), weights.w_hh.t())
-    i, f, g, o = gate_slices(gates, False)
-    for gate in (i, f, o):
-        gate.sigmoid_()
-    g.tanh_()
-    return gates
+def _parameter_gradients(
+    d_gates: Tensor, d_recurrent: Tensor, saved: _Saved, needed: tuple[bool, ...]
+) -> tuple[Tensor | None, ...]:
+    """Of W_ih, W_hh, b_ih and b_hh: one product each over all T*B tokens; `needed` says which are wanted.
+
+    d_gates and d_recurrent are [T, B, G*H].
+    """
+    same = d_recurrent is d_gates
+    tokens = d_gates.flatten(0, 1)
+    recurrent = tokens if same else d_recurrent.flatten(0, 1)
+    w_ih = tokens.t() @ saved.x.reshape(len(tokens), -1) if needed[0] else None
+    w_hh = recurrent.t() @ saved.h_before.flatten(0, 1) if needed[1] else None
+    b_ih = tokens.sum(0) if needed[2] or (needed[3] and same) else None
+    b_hh = b_ih if same else recurrent.sum(0) if needed[3] else None
+    return w_ih, w_hh, b_ih, b_hh

@@ -65,7 +65,9 @@ def test_a_planted_file_is_a_candidate_gated_and_refused_for_its_reason(checkout
     (checkout / "kernels" / "lstm" / "planted.py").write_text(PLANTED)
     answer = ask(checkout)
     assert "planted" in answer["names"]
-    assert set(answer["names"]) == {*registry.implementations("lstm"), "planted"}
+    problem = registry.operator("lstm").problem(hidden=8, batch=2, seq=3)
+    accepted, _ = registry.candidates(problem, Device(name="a processor", kind="cpu"))
+    assert set(answer["names"]) == {*(found.name for found in accepted), "planted"}
     assert answer["passed"]
     assert answer["refused"]["planted"] == "takes no batch above 100"
     # the copy's versions are ours: they hang on sources alone
@@ -88,7 +90,7 @@ def test_a_version_follows_the_file_and_what_it_imports(checkout, monkeypatch):
         after = versions()
         return {stem for stem in before if before[stem] != after[stem]}
 
-    assert changed_by("recurrent/scan.py") == {"hoisted", "recompute"}
+    assert changed_by("recurrent/hoisted_lstm.py") == {"hoisted", "recompute"}
     assert changed_by("lstm/unfused.py") == {"unfused"}
     assert changed_by("recurrent/module.py") == {"hoisted", "recompute", "unfused"}
     assert changed_by("lstm/reference.py") == changed_by("gate/gate.py") == set()
@@ -124,7 +126,7 @@ def test_candidates_are_all_implementations_less_the_refused():
     assert sorted([candidate.name for candidate in accepted] + list(refused)) == list(
         registry.implementations("lstm")
     )
-    assert set(refused) == {"cell_loop", "unfused"}
+    assert {"cell_loop", "unfused"} <= set(refused)
 
 
 def _stored(**changes):
