@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import hashlib
 import importlib
+import re
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
     from torch import nn
 
 ROOT = Path(__file__).parent
+CUDA_SUFFIXES = (".cu", ".cuh")
+INCLUDE = re.compile(r'^#include "([\w.]+)"', re.MULTILINE)
 NOT_BEHAVIOUR = {"contract", "registry"}  # what every implementation shares and none computes with
 
 
@@ -162,9 +165,14 @@ def _closure(file: Path) -> set[Path]:
 
 
 def _imported_files(path: Path) -> list[Path]:
-    """The files of ours that the relative imports of one file name."""
+    """The files of ours that one file names: by relative imports, or CUDA sources beside it."""
+    if path.suffix in CUDA_SUFFIXES:
+        return [path.with_name(name) for name in INCLUDE.findall(path.read_text())]
     found: list[Path] = []
-    for node in ast.walk(ast.parse(path.read_text())):
+    tree = ast.parse(path.read_text())
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and str(node.value).endswith(CUDA_SUFFIXES):
+            found.append(path.with_name(str(node.value)))
         if not isinstance(node, ast.ImportFrom) or node.level == 0:
             continue
         folder = path.parents[node.level - 1]

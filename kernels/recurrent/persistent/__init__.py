@@ -1,0 +1,1 @@
+"""Recurrent layers whose time loop is one CUDA kernel with the weights kept on chip."""
