@@ -23,7 +23,11 @@ COUNTS = {"layers", "heads"}  # structure, not size: neighbours agree on them
 @lru_cache(maxsize=65536)
 def structure(problem: Problem) -> tuple[object, ...]:
     """Everything that neighbours must agree on."""
-    return (problem.operator, *((name, value) for name, value in problem.values if not _is_size(name, value)))
+    return (
+        problem.operator,
+        # of sizes the names: an implied one that has its default is left out of a problem
+        *((name, None if _is_size(name, value) else value) for name, value in problem.values),
+    )
 
 
 def sizes(problem: Problem) -> list[float]:

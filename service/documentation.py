@@ -9,7 +9,7 @@ from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 
 from kernel_selector.kernels import registry
-from kernel_selector.kernels.contract import Boolean, Hyperparameter, Integer, OneOf, Operator
+from kernel_selector.kernels.contract import Boolean, Hyperparameter, Integer, Number, OneOf, Operator
 
 from .example_answer import ANSWER
 from .problems import MEDIA_TYPE
@@ -82,6 +82,8 @@ def _schema(spec: Hyperparameter) -> dict[str, Any]:
     match spec:
         case Integer():
             schema |= {"type": "integer", "minimum": spec.minimum, "maximum": spec.maximum}
+        case Number():
+            schema |= {"type": "number", "minimum": spec.minimum, "maximum": spec.maximum}
         case Boolean():
             schema |= {"type": "boolean"}
         case OneOf():

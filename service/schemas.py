@@ -124,7 +124,7 @@ class KnownDeviceDocument(DeviceDocument):
 class ChoiceDocument(_Answer):
     """The choice, the evidence for it, and every other candidate."""
 
-    problem: dict[str, int | bool | str] = Field(
+    problem: dict[str, int | float | bool | str] = Field(
         description="The operator and all hyperparameters, completed and in canonical order."
     )
     assumed: list[str] = Field(description="Hyperparameters that were left to their defaults.")
@@ -160,7 +160,7 @@ class HyperparameterDocument(_Answer):
     name: str
     help: str
     expected: str = Field(description="What a valid value looks like, in words.")
-    default: int | bool | str | None = Field(
+    default: int | float | bool | str | None = Field(
         description='Value when not given; "=hidden": that of hidden; null: it must be given.'
     )
     aliases: list[str] = Field(description="Other names of it, as torch spells them.")

@@ -88,8 +88,8 @@ def _is_sane(value: object) -> bool:
 
 
 def _is_number(text: str) -> bool:
+    """Whether a number has this text in a key."""
     try:
-        float(text)
+        return text.lstrip("-").isdigit() or text == str(float(text))
     except ValueError:
         return False
-    return True

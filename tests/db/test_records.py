@@ -268,7 +268,7 @@ def test_an_empty_database(database):
         ({"memory": Memory(peak_bytes=2**63, held_bytes=0, workspace_bytes=0)}, "peak_bytes"),
         ({"problem": Problem("lstm", (("hidden", -5), ("mode", "training")))}, "hidden'=-5"),
         ({"problem": Problem("lstm", (("hidden", "512"), ("mode", "training")))}, "hidden'='512'"),
-        ({"problem": Problem("lstm", (("hidden", 1.5), ("mode", "training")))}, "hidden'=1.5"),
+        ({"problem": Problem("lstm", (("hidden", -1.5), ("mode", "training")))}, "hidden'=-1.5"),
         ({"forward": Timing(p20_ms=1, p50_ms=1, p80_ms=1, samples=1, raw_ms=(float("nan"),))}, "nan"),
         ({"problem": Problem("ls\0tm", (("mode", "training"),))}, "NUL"),
     ],

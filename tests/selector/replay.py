@@ -28,6 +28,13 @@ from kernel_selector.kernels.contract import (
     Timing,
 )
 
+# the implementations of lstm that take plain problems on a CPU
+ON_CPU = sorted(
+    found.name
+    for found in registry.candidates(
+        registry.operator("lstm").problem(hidden=64, batch=8), Device(name="a processor", kind="cpu")
+    )[0]
+)
 ASSET = Path(__file__).parent.parent / "assets" / "records.jsonl"
 EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
 

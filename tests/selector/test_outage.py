@@ -16,7 +16,7 @@ from tests.selector import replay
 
 LSTM = registry.operator("lstm")
 PROBLEM = LSTM.problem(hidden=64, batch=8)
-OTHERS = sorted(set(registry.implementations("lstm")) - {LSTM.default})
+OTHERS = sorted(set(replay.ON_CPU) - {LSTM.default})
 pytestmark = pytest.mark.usefixtures("here")
 OUTAGE = "The database cannot be read now"
 

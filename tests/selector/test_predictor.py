@@ -30,10 +30,10 @@ def test_model_answers_what_was_not_measured(trained):
     choice = trained.choose(hidden=96, batch=24)
     assert choice.source == "model"
     assert choice.model_version
-    times = {item.name: item.time_ms for item in choice.candidates}
-    truth = {name: replay.true_time_ms(choice.problem, name) for name in times}
+    candidates = [item for item in choice.candidates if not item.excluded]
+    truth = {item.name: replay.true_time_ms(choice.problem, item.name) for item in candidates}
     assert truth[choice.implementation] <= 1.15 * min(truth.values())
-    for item in choice.candidates:
+    for item in candidates:
         assert item.time_interval_ms[0] <= item.time_ms <= item.time_interval_ms[1]
         assert item.memory_interval_bytes[0] <= item.memory_bytes <= item.memory_interval_bytes[1]
 
@@ -70,7 +70,7 @@ def test_unknown_device_abstains(trained):
 def test_changed_implementation_has_no_prediction(predictor):
     changed = {**IMPLEMENTATIONS, "hoisted": replace(IMPLEMENTATIONS["hoisted"], version="new")}
     tier = predictor.tier(LSTM.problem(hidden=96, batch=8), replay.HERE, replay.SOFTWARE, changed)
-    assert set(tier.estimates) == set(IMPLEMENTATIONS) - {"hoisted"}
+    assert set(tier.estimates) == set(replay.ON_CPU) - {"hoisted"}
     assert any("hoisted" in caveat for caveat in tier.caveats)
 
 

@@ -19,6 +19,7 @@ from selector.profiling import (
     ProfilingStarted,
     profile_with,
 )
+from tests.selector import replay
 from tests.selector.replay_session import ReplaySession
 
 PROBLEMS = grid("lstm", {"hidden": "32,64", "batch": "1,8"})
@@ -117,4 +118,5 @@ def test_measuring_for_real_on_the_cpu(tmp_path) -> None:
 
     problems = grid("lstm", {"hidden": "5", "batch": "2", "seq": "3", "mode": "inference"})
     finished = list(profile("lstm", problems, device="cpu", database=tmp_path / "new.sqlite"))[-1]
-    assert finished.statuses == {"ok": CANDIDATES}
+    accepted = len(replay.ON_CPU)
+    assert finished.statuses == {"ok": accepted, "unsupported": CANDIDATES - accepted}

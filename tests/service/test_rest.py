@@ -51,6 +51,12 @@ def test_torchs_long_names(client):
     assert long["problem"] == choose(client)["problem"]
 
 
+def test_a_share_is_a_number_and_a_default_that_came_later_is_not_said(client):
+    said = choose(client, hyperparameters={**SIZES, "dropout": 0.25, "layers": 2})
+    assert said["problem"]["dropout"] == 0.25
+    assert "dropout" not in choose(client, hyperparameters={**SIZES, "dropout": 0})["problem"]
+
+
 def test_override_and_objective(client):
     forced = choose(client, override="torch_lstm")
     assert (forced["implementation"], forced["source"]) == ("torch_lstm", "override")
