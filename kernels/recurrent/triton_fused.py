@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from .triton_layer import Tape, Upstream, slot_count
+from .triton_layer import Tape, Upstream
+from .triton_projection import slot_count
 
 BLOCK = 512  # elements of a state that a program takes: 4 a thread
 WARPS = 4
@@ -36,7 +37,9 @@ class FusedLoop(NamedTuple):
                     targets[t].addmm_(weight, states[before])
                 else:
                     targets[t].addmm_(states[before], weight.t())
-                fused_forward_kernel[walk.grid](*arguments, t, before, *walk.sizes, **walk.options)
+                fused_forward_kernel[walk.grid](
+                    *arguments, t, before, *walk.sizes, KEEP=tape.keep, **walk.options
+                )
 
     def backward(self, tape: Tape, upstream: Upstream) -> Tensor:
         """See `triton_layer.Engine`."""

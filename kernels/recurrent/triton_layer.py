@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from .layer import Cell, LayerFunction, States, Weights
+from .triton_projection import from_slots, project, slot_count, to_slots
 
 
 @dataclass(frozen=True)
@@ -66,11 +67,6 @@ class Engine(Protocol):
         ...
 
 
-def slot_count(cell: Cell) -> int:
-    """S: blocks of H columns that a step's gates take."""
-    return 1 if cell.gates == 1 else 4
-
-
 def triton_layer(engine: Engine, cell: Cell) -> LayerFunction:
     """The layer function of an engine."""
     return partial(_layer, engine, cell)
@@ -109,7 +105,7 @@ def _forward(
     size, directions = states[0].size(-1), len(weights)
     slots = x.new_empty(_shape(engine, directions, seq, batch, slot_count(cell) * size))
     for own, out in zip(weights, slots, strict=True):
-        _project(engine, cell, x, own, out)
+        project(cell, x, own, out, minor=engine.minor)
     hidden = _rows_for(engine, seq, states[0])
     with_cells = cell.states == 2
     tape = Tape(
@@ -122,7 +118,8 @@ def _forward(
         lengths,
         keep,
     )
-    engine.forward(tape)
+    with torch.cuda.device_of(x):  # type: ignore[no-untyped-call]  # where Triton launches
+        engine.forward(tape)
     return tape
 
 
@@ -153,63 +150,9 @@ def _rows_for(engine: Engine, seq: int, first: Tensor) -> Tensor:
     """Memory for the states of all steps, with the initial ones [D, B, H] in the first and last row."""
     initial = _beside(engine, first)
     rows = first.new_empty((seq + 2, *initial.shape))
-    rows[0].copy_(initial)
-    rows[seq + 1].copy_(initial)
+    for end in (0, seq + 1)[: len(first)]:
+        rows[end].copy_(initial)
     return rows
-
-
-def to_slots(cell: Cell, parameter: Tensor) -> Tensor:
-    """W_ih or a bias in the order of the slots that inputs go to: gru's n first."""
-    if cell.gates != 3:
-        return parameter
-    size = parameter.size(0) // 3
-    return torch.cat((parameter[2 * size :], parameter[: 2 * size]))
-
-
-def from_slots(cell: Cell, gradient: Tensor) -> Tensor:
-    """The inverse of `to_slots`."""
-    if cell.gates != 3:
-        return gradient
-    size = gradient.size(0) // 3
-    return torch.cat((gradient[size:], gradient[:size]))
-
-
-def _biases(cell: Cell, weights: Weights) -> tuple[Tensor | None, Tensor | None]:
-    """What is added to the inputs' slots, and to the last slot where a state alone goes to that."""
-    if weights.b_ih is None or weights.b_hh is None:
-        return None, None
-    if cell.gates != 3:
-        return weights.b_ih + weights.b_hh, None
-    size = weights.b_hh.size(0) // 3
-    bias = to_slots(cell, weights.b_ih)
-    bias[size:] += weights.b_hh[: 2 * size]
-    return bias, weights.b_hh[2 * size :]
-
-
-def _project(engine: Engine, cell: Cell, x: Tensor, weights: Weights, out: Tensor) -> None:
-    """Write x W_ih^T and the biases to the slots [T, B, S*H] of one direction."""
-    width = weights.w_ih.size(0)
-    matrix = to_slots(cell, weights.w_ih)
-    bias, last = _biases(cell, weights)
-    seq = x.size(0)
-    if engine.minor:
-        target, x_t, matrices = out[:, :width], x.transpose(1, 2), matrix.expand(seq, *matrix.shape)
-        if bias is None:
-            torch.bmm(matrices, x_t, out=target)
-        else:
-            torch.baddbmm(bias.unsqueeze(1).expand_as(target), matrices, x_t, out=target)
-    else:
-        tokens, target = x.reshape(-1, x.size(-1)), out.flatten(0, 1)[:, :width]
-        if bias is None:
-            torch.mm(tokens, matrix.t(), out=target)
-        else:
-            torch.addmm(bias, tokens, matrix.t(), out=target)
-    if cell.gates == 3:
-        rest = out[:, width:] if engine.minor else out[..., width:]
-        if last is None:
-            rest.zero_()
-        else:
-            rest.copy_(last.unsqueeze(1) if engine.minor else last)
 
 
 def _results(engine: Engine, tape: Tape) -> tuple[Tensor, ...]:
@@ -251,14 +194,16 @@ def _backward(ctx: Any, dy: Tensor | None, *d_last: Tensor | None) -> tuple[Any,
     if slots is None:
         slots = x.new_empty(_shape(engine, len(weights), *x.shape[:2], states[0].size(-1)))
     tape = Tape(cell, tuple(own.w_hh.contiguous() for own in weights), slots, hidden, cells, None, lengths)
+    shape = hidden.shape[1:]
     wide = [
-        _wide_copy(_beside(engine, torch.zeros_like(state) if d is None else d))
-        for d, state in zip(d_last, states, strict=True)
+        hidden.new_zeros(shape, dtype=torch.float32) if d is None else _wide_copy(_beside(engine, d))
+        for d in d_last
     ]
     if dy is not None:
         dy = (dy.transpose(1, 2) if engine.minor else dy).contiguous()
     upstream = Upstream(dy, wide[0], wide[1] if cell.states == 2 else None)
-    d_slots = engine.backward(tape, upstream)
+    with torch.cuda.device_of(x):  # type: ignore[no-untyped-call]
+        d_slots = engine.backward(tape, upstream)
     d_states = tuple(_apart(engine, one, len(weights)).to(x.dtype) for one in wide)
     if engine.minor:
         d_slots, hidden = d_slots.transpose(2, 3).contiguous(), hidden.transpose(1, 2).contiguous()

@@ -25,9 +25,9 @@ def _store(pointer, offset, ok, value):
 
 @triton.jit(do_not_specialize=["t", "before"])
 def fused_forward_kernel(
-    slots_ptr,  # [T, rows, S*H] of this direction: projections and products, which become activated gates
+    slots_ptr,  # [T, rows, S*H] of this direction: projections and products; with KEEP then gates
     hidden_ptr,  # [T + 2, rows, ...]
-    cells_ptr,  # as hidden, or None
+    cells_ptr,  # as hidden; lstm, with KEEP
     c_ptr,  # as a row of hidden, float32; lstm
     length_ptr,  # [B] or None
     t,
@@ -41,6 +41,7 @@ def fused_forward_kernel(
     slot_step,  # between time steps of slots, and of hidden
     hidden_step,
     CELL: tl.constexpr,
+    KEEP: tl.constexpr,
     MINOR: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
@@ -63,7 +64,7 @@ def fused_forward_kernel(
         if length_ptr is not None:
             c = tl.where(valid, c, c_before)
         _store(c_ptr, place, ok, c)
-        if cells_ptr is not None:
+        if KEEP:
             _store(cells_ptr, here, ok, c)
             _store(slots_ptr, slot, ok, i)
             _store(slots_ptr, slot + gate_stride, ok, f)
@@ -73,9 +74,10 @@ def fused_forward_kernel(
         r, z = _load(slots_ptr, slot + gate_stride, ok), _load(slots_ptr, slot + 2 * gate_stride, ok)
         h_before = _load(hidden_ptr, before.to(tl.int64) * hidden_step + place, ok)
         n, r, z, h = gru_forward(s_0, r, z, _load(slots_ptr, slot + 3 * gate_stride, ok), h_before)
-        _store(slots_ptr, slot, ok, n)
-        _store(slots_ptr, slot + gate_stride, ok, r)
-        _store(slots_ptr, slot + 2 * gate_stride, ok, z)
+        if KEEP:
+            _store(slots_ptr, slot, ok, n)
+            _store(slots_ptr, slot + gate_stride, ok, r)
+            _store(slots_ptr, slot + 2 * gate_stride, ok, z)
     else:
         h = rnn_forward(s_0, CELL)
     if length_ptr is not None:
@@ -88,7 +90,7 @@ def fused_backward_kernel(
     slots_ptr,  # [T, rows, S*H] of this direction: activated gates
     d_slots_ptr,  # as slots: their gradients before activation
     hidden_ptr,  # [T + 2, rows, ...]
-    cells_ptr,  # as hidden, or None
+    cells_ptr,  # as hidden; lstm
     dy_ptr,  # [T, rows, ...] or None
     product_ptr,  # [rows, length]: the part of dh that came through W_hh
     dh_ptr,  # as a row of hidden, float32: the part that did not; None where there is none

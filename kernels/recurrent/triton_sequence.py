@@ -12,7 +12,8 @@ from torch import Tensor
 
 from ..contract import Device, Problem
 from .layer import Cell
-from .triton_layer import Tape, Upstream, slot_count
+from .triton_layer import Tape, Upstream
+from .triton_projection import slot_count
 from .triton_tiles import STAGES, WARPS, Limits, Size, Tile, best_tile
 
 PATIENCE = 2**22  # polls, some seconds: after them a program gives NaN instead of hanging the GPU
@@ -30,7 +31,7 @@ class SequenceLoop(NamedTuple):
         from .triton_persistent import persistent_forward_kernel
 
         tile = _tile(tape, backward=False)
-        weights = torch.stack(tape.weights)
+        weights = tape.weights[0] if len(tape.weights) == 1 else torch.stack(tape.weights)
         persistent_forward_kernel[_grid(tape, tile)](
             tape.slots, tape.hidden, tape.cells, tape.c, weights, _counters(tape, tile), tape.lengths,
             tape.slots.size(1), tape.hidden.size(1), PATIENCE,

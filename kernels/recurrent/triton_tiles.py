@@ -23,7 +23,7 @@ LATENCY = 0.7  # of a first read from L2
 L2_BYTES, L2_BYTES_OF_ALL = 60e3, 7e6
 SHARED_BYTES = 200e3
 PRODUCT_FLOPS = 4e6
-REDUCTION, POINTWISE = 0.15, 0.35
+REDUCTION, POINTWISE = 0.1, 0.25
 
 
 class Limits(NamedTuple):

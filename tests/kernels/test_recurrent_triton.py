@@ -58,13 +58,12 @@ def run(program, *arguments, given, **more):
 def problems(operator):
     cases = [
         {"operator": operator, **shape, "dtype": dtype}
-        for shape in SHAPES
-        for dtype in ("float32", "float16", "bfloat16")
+        for row, shape in enumerate(SHAPES)
+        for dtype in ("float32", "bfloat16", "float16")[: 3 if row in (1, 4) else 2]
     ]
-    cases += [{**cases[row], "mode": "inference"} for row in (3, 8, 13)]
+    cases += [{**SHAPES[row], "operator": operator, "mode": "inference"} for row in (2, 4)]
     if operator == "rnn":
-        cases.append({**cases[3], "nonlinearity": "relu"})
-        cases.append({**cases[12], "nonlinearity": "relu"})
+        cases += [{**case, "nonlinearity": "relu"} for case in cases if case["hidden"] == 12]
     return cases
 
 
@@ -78,7 +77,8 @@ def test_kernels_pass_the_gate_in_the_interpreter(operator):
 
 @pytest.mark.parametrize("operator", OPERATORS)
 def test_programs_that_wait_in_vain_give_nan_and_end(operator):
-    given = [{"operator": operator, "hidden": 300, "batch": 2, "seq": seq} for seq in (1, 2)]
+    hidden = 300 if operator == "rnn" else 140  # more than one program takes
+    given = [{"operator": operator, "hidden": hidden, "batch": 2, "seq": seq} for seq in (1, 2)]
     one_step, two_steps = run("interpreted.py", "--together", "persistent_l2", given=given)
     assert one_step[2], one_step[3]
     assert not two_steps[2]
@@ -114,6 +114,7 @@ def test_kernels_compile_for_gpus_that_are_not_here(tmp_path):
         )
     ]
     cases.append({**cases[0], "hidden": 33, "batch": 5, "lengths": True})
+    cases.append({**cases[0], "hidden": 128, "batch": 1, "ones": ["seq", "batch"]})
     results = run("compiled.py", given=cases, TRITON_CACHE_DIR=str(tmp_path))
     assert len(results) == 2 * len(cases)
     for case, taken, allowed in results:
