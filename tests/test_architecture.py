@@ -35,6 +35,7 @@ PLANTED = [
     ("bare_names", "tests/test_x.py", "from db import records\n"),
     ("operators_apart", "kernels/gru/x.py", "from ..lstm import work\n"),
     ("operators_apart", "kernels/gru/x.py", "from .. import lstm\n"),
+    ("operators_apart", "kernels/shared.py", "def late():\n    from .lstm import work\n"),
     ("cycles", "kernels/one.py", "from . import two\n"),
     ("shadowing", "alembic/__init__.py", ""),
     ("shadowing", "tests/kernels/__init__.py", ""),

@@ -12,6 +12,8 @@ from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import Device, Work
 from kernel_selector.kernels.gate import Gate
 
+# torch says once that oneDNN has no projections
+pytestmark = pytest.mark.filterwarnings("ignore:LSTM with projections")
 CPU = Device(name="a processor", kind="cpu", multiprocessors=2, memory_bytes=8 * 2**30)
 H200 = Device(
     name="NVIDIA H200",

@@ -1,8 +1,6 @@
 """Questions with good arguments: what is chosen, on what evidence, and what the answer says."""
 
 import json
-import subprocess
-import sys
 from dataclasses import replace
 
 import pytest
@@ -98,19 +96,14 @@ def test_near_neighbour_is_scaled_by_the_work(selector_of):
     assert any("batch=8 instead of 9" in caveat for caveat in choice.caveats)
 
 
-@pytest.mark.parametrize(
-    "other",
-    [
-        {"batch": 16},
-        {"batch": 8, "layers": 2},
-        {"batch": 8, "mode": "inference"},
-        {"batch": 8, "projection": 32},
-        {"batch": 8, "packed": True},
-        {"batch": 8, "dropout": 0.5, "layers": 1},
-    ],
-)
+FAR = [{"batch": 16}, {"layers": 2}, {"mode": "inference"}, {"projection": 32}, {"packed": True}]
+
+
+@pytest.mark.parametrize("other", FAR)
 def test_far_and_different_problems_are_no_neighbours(selector_of, other):
-    choice = selector_of(measured({LSTM.default: 2.0, OTHERS[0]: 1.0})).choose(hidden=64, **other)
+    choice = selector_of(measured({LSTM.default: 2.0, OTHERS[0]: 1.0})).choose(
+        **{"hidden": 64, "batch": 8, **other}
+    )
     assert (choice.implementation, choice.source) == (LSTM.default, "default")
     assert choice.caveats
 
@@ -302,9 +295,3 @@ def test_frozen_selectors_rest_on_one_snapshot(selector_of, sqlite_database):
         records.add(connection, records=measured({LSTM.default: 2.0, OTHERS[0]: 1.0}))
     # asked about for the first time only now, after the database has changed
     assert frozen.choose(hidden=64, batch=8).source == "default"
-
-
-def test_importing_is_light():
-    script = "import sys, selector; print(sorted({'torch', 'sklearn', 'sqlalchemy'} & set(sys.modules)))"
-    found = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    assert found.stdout.strip() == "[]"
