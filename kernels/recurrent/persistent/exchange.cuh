@@ -13,13 +13,9 @@
 constexpr u32 EMPTY = 0xffffffff;
 constexpr u32 SLOTS = POLLED ? 5 : 2;
 
-DEVICE u16* version_of(const Parameters& p, const Place& at, u32 version, u32 tile) {
-  const u32 chunks = at.chunks_gate * (BACKWARD ? GATES : 1);
-  return p.exchange + (((u64)(version % SLOTS) * p.groups + at.group) * p.tiles + tile) * chunks * (COLUMNS * 64);
-}
-
-DEVICE void store_exchange(u16* tile, u32 chunk, u32 column, u32 unit, u32 pair) {
-  store_through((u8*)tile + (chunk + unit / 64) * TILE_BYTES + swizzled(column, unit % 64), pair);
+DEVICE u8* version_of(const Parameters& p, const Place& at, u32 version, u32 tile) {
+  const u32 place = (version % SLOTS * p.groups + at.group) * p.tiles + tile;
+  return (u8*)p.exchange + (u64)place * ((BACKWARD ? GATES : 1) * at.gate_bytes);
 }
 
 // The part of the product's inner size, in chunks, that this CTA sums, and the first of this warpgroup's.
@@ -36,34 +32,37 @@ DEVICE Range range_of(const Place& at) {
 DEVICE void collect(const Parameters& p, const Place& at, u32 version, u32 tile, u32 chunks) {
   constexpr u32 LOADS = (CHUNKS_GROUP * COLUMNS + 15) / 16, BATCH = LOADS < 6 ? LOADS : COLUMNS < 32 ? 6 : 4;
   const u32 warpgroup = threadIdx.x / 128, skipped = warpgroup * CHUNKS_GROUP, begin = range_of(at).begin + skipped;
-  const u8* from = (const u8*)version_of(p, at, version, tile) + begin * TILE_BYTES;
+  const u8* from = version_of(p, at, version, tile) + begin * TILE_BYTES;
   const u32 to = shared_address(shared) + skipped * TILE_BYTES;
   const u32 rows = min(p.batch - min((at.part * p.tiles + tile) * COLUMNS, p.batch), COLUMNS);
+  const bool ragged = p.hidden % 64 || rows < COLUMNS;  // words that nobody writes are not waited for
   for (u32 first = threadIdx.x % 128; first < chunks * COLUMNS * 8; first += BATCH * 128) {
     uint4 v[BATCH];
-    u32 valid[BATCH];  // words of a piece that somebody writes; the rest is outside the batch or hidden
+    u32 valid[BATCH];  // words of a piece that somebody writes
 #pragma unroll
     for (u32 b = 0; b < BATCH; b++) {
       const u32 piece = first + b * 128, chunk = piece / (COLUMNS * 8), row = piece / 8 % COLUMNS;
-      const u32 unit = (begin + chunk) % at.chunks_gate * 64 + ((piece ^ row) & 7) * 8;
-      const bool wanted = chunk < chunks && row < rows && unit < p.hidden;
-      valid[b] = wanted ? min((p.hidden - unit) / 2, 4u) : 0;
-      v[b] = make_uint4(wanted ? EMPTY : 0, 0, 0, 0);
+      valid[b] = chunk < chunks ? 4 : 0;
+      if (ragged && valid[b]) {
+        const u32 unit = (begin + chunk) % at.chunks_gate * 64 + ((piece ^ row) & 7) * 8;
+        valid[b] = row < rows && unit < p.hidden ? min((p.hidden - unit) / 2, 4u) : 0;
+      }
+      if (valid[b]) v[b] = load_fresh(from + (first + b * 128) * 16);
     }
     bool waiting = true;
     while (waiting) {
       waiting = false;
 #pragma unroll
-      for (u32 b = 0; b < BATCH; b++)
-        if (valid[b] && any_empty(v[b], valid[b])) v[b] = load_fresh(from + (first + b * 128) * 16);
-#pragma unroll
       for (u32 b = 0; b < BATCH; b++) waiting |= any_empty(v[b], valid[b]);
+#pragma unroll
+      for (u32 b = 0; b < BATCH; b++)
+        if (waiting && any_empty(v[b], valid[b])) v[b] = load_fresh(from + (first + b * 128) * 16);
     }
 #pragma unroll
     for (u32 b = 0; b < BATCH; b++) {
-      if (valid[b] < 4) {
+      if (ragged) {
         v[b].x = valid[b] > 0 ? v[b].x : 0, v[b].y = valid[b] > 1 ? v[b].y : 0;
-        v[b].z = valid[b] > 2 ? v[b].z : 0, v[b].w = 0;
+        v[b].z = valid[b] > 2 ? v[b].z : 0, v[b].w = valid[b] > 3 ? v[b].w : 0;
       }
       if ((first + b * 128) / (COLUMNS * 8) < chunks) store_shared(to + (first + b * 128) * 16, v[b]);
     }
@@ -98,7 +97,7 @@ DEVICE void fetch(const Parameters& p, const Place& at) {
                  (arrivals + COUNTERS - 1 - lane) / COUNTERS * (i + !BACKWARD));
       __syncwarp();
       fence_copies();
-      const u8* from = (const u8*)version_of(p, at, i, tile) + range.begin * TILE_BYTES;
+      const u8* from = version_of(p, at, i, tile) + range.begin * TILE_BYTES;
       if (lane < WARPGROUPS * PIECES && begin < end) {  // a copy takes 70 cycles to issue: few and large ones
         barrier_wait(base + empty_barrier(stage, warpgroup), parity ^ 1);
         const u32 full = base + full_barrier(stage, warpgroup, lane / WARPGROUPS), bytes = (end - begin) * TILE_BYTES;

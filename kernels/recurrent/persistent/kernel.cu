@@ -69,7 +69,8 @@ struct Place {  // of this CTA
   u32 part;                             // of the batch
   u32 unit0;                            // first of the units whose cells it computes
   u32 clusters;                         // of a group
-  u32 chunks_gate;                      // 64-wide chunks of one gate
+  u32 chunks_gate, gate_bytes;          // of one gate in a version of the state; chunks are 64 wide
+  u16 *gates, *extra, *d_gates;         // of its direction
 };
 
 // what the host reckons with
@@ -88,7 +89,9 @@ DEVICE u32 length_of(const Parameters& p, u32 b) { return p.lengths ? p.lengths[
 DEVICE Place place(const Parameters& p) {
   const u32 clusters = (p.hidden + UNITS * RANKS - 1) / (UNITS * RANKS), block = blockIdx.x / RANKS;
   const u32 rank = blockIdx.x % RANKS, group = block / clusters, cluster = block % clusters, parts = p.groups / p.directions;
-  return {group, group / parts, rank, cluster, group % parts, (cluster * RANKS + rank) * UNITS, clusters, (p.hidden + 63) / 64};
+  const u32 direction = group / parts, chunks = (p.hidden + 63) / 64;
+  return {group, direction, rank, cluster, group % parts, (cluster * RANKS + rank) * UNITS, clusters, chunks, chunks * TILE_BYTES,
+          p.gates[direction], p.extra[direction], p.d_gates[direction]};
 }
 
 DEVICE void make_barriers() {
@@ -107,20 +110,24 @@ DEVICE void make_barriers() {
 DEVICE void work(const Parameters& p, const Place& at) {
   const u32 base = shared_address(shared), lane = threadIdx.x % 32;
   Weights w;
-  Cells cells;
-  for (u32 tile = 0; tile < p.tiles; tile++) {
-    begin_tile(p, at, tile, (float2*)(shared + AT_CARRY) + tile * PAIRS);
-    __syncwarp();
+  Cells cells{p, at};
+  for (u32 tile = 0; tile < p.tiles; tile++) cells.begin(p, at, tile, (float2*)(shared + AT_CARRY) + tile * PAIRS);
+  named_sync(1, WORKERS);  // warps count together in STORED: none may be a turn ahead of another
+  for (u32 tile = 0; tile < p.tiles; tile++)
     if (!BACKWARD && !POLLED && lane == 0) release_add_shared(base + STORED);
-  }
   load_weights(p, at, w);
   named_sync(1, WORKERS);
   cells.load(p, at, 0, 0);
   u32 turn = 0, items = 0;
   for (u32 i = 0; i < p.seq; i++) {
-    for (u32 tile = 0; tile < p.tiles; tile++) {
+    for (u32 tile = 0; tile < p.tiles; tile++, items++) {
       const bool sums = !BACKWARD || i > 0;  // the last step's dh has no part from a later one
       const u32 buffer = turn % 2;  // a worker may be in its next product while others are in their cells
+      // while the others' results are on their way
+      if (items) cells.store(p, at, tile ? i : i - 1, tile ? tile - 1 : p.tiles - 1);
+      cells.advance();
+      const u32 next = tile + 1 == p.tiles ? 0 : tile + 1, step = next ? i : i + 1;
+      if (step < p.seq) cells.load(p, at, step, next);
       if (sums) {
         multiply(p, at, w, i, tile, turn);
         named_sync(1, WORKERS);
@@ -129,19 +136,19 @@ DEVICE void work(const Parameters& p, const Place& at) {
         if (RANKS > 1) scatter(p, at, i, tile, buffer);
         if (IN_CLUSTER) barrier_wait(base + RECEIVE_BARRIER, turn & 1);
         turn++;
+      } else {
+        named_sync(1, WORKERS);
       }
       if (POLLED && items >= p.tiles) wait_for_shared(base + FENCED, items - p.tiles + 1);
-      items++;
       cells.compute(p, at, i, tile, buffer, sums);
       __syncwarp();
       if (lane == 0) release_add_shared(base + STORED);
       if (IN_CLUSTER && sums && lane < RANKS) remote_arrive(in_cta(base + CLEAR_BARRIER, lane));
-      cells.store(p, at, i, tile);
-      const u32 next = tile + 1 == p.tiles ? 0 : tile + 1, step = next ? i : i + 1;
-      if (step < p.seq) cells.load(p, at, step, next);
     }
   }
-  end_tiles(p, at, (const float2*)(shared + AT_CARRY));
+  cells.store(p, at, p.seq - 1, p.tiles - 1);
+  if (BACKWARD && !RNN)
+    for (u32 tile = 0; tile < p.tiles; tile++) cells.end(p, at, tile, (const float2*)(shared + AT_CARRY) + tile * PAIRS);
 }
 
 extern "C" __global__ void __launch_bounds__(WORKERS + 128, 1) recurrent(const __grid_constant__ Parameters p) {
