@@ -3,7 +3,8 @@
 Run as a program, because the interpreter is chosen when kernels are imported: arguments are
 implementations; standard input is a JSON list of problems, each with its `operator`; standard output a
 line of JSON for each of them and implementation. With `--together` persistent kernels are cut as for a
-GPU, into programs that wait for each other: here they run one after another, and wait in vain.
+GPU, into programs that wait for each other: here they run one after another, and wait in vain. With
+`--calls` other calls than the gate's are compared with those of torch's module.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import importlib
 import json
 import os
 import sys
+from functools import partial
 
 os.environ["TRITON_INTERPRET"] = "1"
 os.environ["TRITON_DEFAULT_FP_FUSION"] = "1"  # without it triton 3.9 warns about its next default
@@ -47,12 +49,41 @@ def round_to_nearest() -> None:
     builder.cast_impl, builder.create_dot = cast_impl, create_dot
 
 
+def calls(operator, problem, build) -> None:
+    """Two backward passes, one used output, frozen parameters, kept inputs, NaN, and other sizes."""
+    module, plain = build(), registry.implementation(operator, f"torch_{operator}").build(problem)
+    module.load_state_dict(plain.state_dict())
+    x = torch.randn(problem["seq"], problem["batch"], problem["input"], requires_grad=True)
+    loss = module(x)[0].square().sum()
+    first = torch.autograd.grad(loss, list(module.parameters()), retain_graph=True)
+    second = torch.autograd.grad(loss, list(module.parameters()))
+    assert all(map(torch.equal, first, second))
+    results = []
+    for candidate in (module, plain):
+        candidate.requires_grad_(False)
+        candidate.weight_hh_l0.requires_grad_(True)
+        last = candidate(x)[1]
+        loss = (last if isinstance(last, torch.Tensor) else last[0]).square().sum()
+        results.append(torch.autograd.grad(loss, [candidate.weight_hh_l0, x]))
+    torch.testing.assert_close(*results, rtol=1e-4, atol=1e-5)
+    with torch.no_grad():
+        states = [torch.randn_like(one) for one in (last if isinstance(last, tuple) else (last,))]
+        copies = [one.clone() for one in states]
+        module(x, tuple(states) if isinstance(last, tuple) else states[0])[0].mul_(2)
+        assert all(map(torch.equal, states, copies))
+        longer = torch.randn(problem["seq"] + 3, problem["batch"] + 16, problem["input"])
+        torch.testing.assert_close(module(longer)[0], plain(longer)[0], rtol=1e-4, atol=1e-5)
+        longer[1, 2] = float("nan")
+        assert module(longer)[0][:, 2].isnan().any()
+        assert not module(longer)[0][:, 3].isnan().any()
+
+
 def main() -> None:
     round_to_nearest()
     torch.set_num_threads(1)
-    names = sys.argv[1:]
-    if "--together" in names:
-        names.remove("--together")
+    names = [argument for argument in sys.argv[1:] if not argument.startswith("--")]
+    further = "--calls" in sys.argv
+    if "--together" in sys.argv:
         triton_sequence.PATIENCE = 5
         triton_sequence._limits = lambda _device: Limits(programs=132, shared_bytes=2**17)
     for given in json.load(sys.stdin):
@@ -61,6 +92,8 @@ def main() -> None:
         gate = Gate(problem, "cpu")
         for name in names:
             file = importlib.import_module(f"kernel_selector.kernels.{operator}.{name}")
+            if further:
+                calls(operator, problem, partial(file.build, problem))
             result = gate.check(file.build(problem))
             print(json.dumps([problem.key, name, result.passed, result.detail]), flush=True)
 

@@ -76,6 +76,12 @@ def test_kernels_pass_the_gate_in_the_interpreter(operator):
 
 
 @pytest.mark.parametrize("operator", OPERATORS)
+def test_other_calls_than_the_gates_are_as_torchs(operator):
+    given = [{"operator": operator, "hidden": 9, "input": 5, "batch": 3, "seq": 4, "bidirectional": True}]
+    assert all(passed for _, _, passed, _ in run("interpreted.py", "--calls", *NAMES, given=given))
+
+
+@pytest.mark.parametrize("operator", OPERATORS)
 def test_programs_that_wait_in_vain_give_nan_and_end(operator):
     hidden = 300 if operator == "rnn" else 140  # more than one program takes
     given = [{"operator": operator, "hidden": hidden, "batch": 2, "seq": seq} for seq in (1, 2)]
