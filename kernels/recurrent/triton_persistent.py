@@ -25,8 +25,10 @@ from .triton_products import (
     wait,
 )
 
+NUMBERS = ["seq", "batch", "patience"]  # no value of them is worth a compilation of its own
 
-@triton.jit
+
+@triton.jit(do_not_specialize=NUMBERS)
 def persistent_forward_kernel(
     slots_ptr,  # [D, T, B, S*H]: projections; with KEEP they become activated gates
     hidden_ptr,  # [T + 2, B, D*H]: initial states in the first or last row, h_t in row t + 1
@@ -116,7 +118,7 @@ def persistent_forward_kernel(
         store_tile(c_ptr, place, ok, c)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=NUMBERS)
 def persistent_backward_kernel(
     slots_ptr,  # [D, T, B, S*H]: activated gates
     d_slots_ptr,  # as slots: their gradients before activation

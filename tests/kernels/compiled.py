@@ -59,8 +59,6 @@ def source(case, backward):
         name = parameter.name
         if name in known or name in absent:
             types[name], values[place,] = "constexpr", known.get(name)
-        elif name in case.get("ones", ()):  # Triton makes a kernel of its own for arguments that are 1
-            types[name], values[place,] = "constexpr", 1
         elif name.endswith("_ptr"):
             types[name] = "*" + ("fp32" if name in WIDE else "i32" if name in WHOLE else case["dtype"])
             hints[place,] = [["tt.divisibility", 16]]
