@@ -33,11 +33,11 @@ def scan(gates: Tensor, states: States, direction: Direction, keep: bool) -> Sca
     rows, steps = h_all.unbind(0), gates.unbind(0)
     missing = direction.missing(seq)
     lacks = None if missing is None else missing.unbind(0)
-    matrix, h = weights.w_hh.t(), states[0]
+    factor, h = layout.factor(weights.w_hh.t()), states[0]
     buffer = torch.empty(gates.shape[1:], dtype=wide, device=gates.device) if wide != gates.dtype else None
     carried = torch.empty(shape, dtype=wide, device=gates.device).copy_(h)
     for t in direction.order(seq):
-        torch.addmm(bias, *layout.operands(h, matrix), out=u)
+        torch.addmm(bias, *layout.operands(h, factor), out=u)
         step = steps[t] if buffer is None else buffer.copy_(steps[t])
         rz, (r, z, n) = step.narrow(layout.axis, 0, 2 * shape[layout.axis]), layout.blocks(step, 3)
         rz.add_(u_rz).sigmoid_()

@@ -46,9 +46,13 @@ class Layout(NamedTuple):
         """From torch's layout to this one, or back: a view."""
         return tensor.transpose(-1, -2) if self.minor else tensor
 
-    def operands(self, rows: Tensor, matrix: Tensor) -> tuple[Tensor, Tensor]:
+    def factor(self, matrix: Tensor) -> Tensor:
+        """A matrix [K, N] as `operands` takes it: a view."""
+        return matrix.t() if self.minor else matrix
+
+    def operands(self, rows: Tensor, factor: Tensor) -> tuple[Tensor, Tensor]:
         """The two sides of the product of a step's rows [..] of K features with a matrix [K, N]."""
-        return (matrix.t(), rows) if self.minor else (rows, matrix)
+        return (factor, rows) if self.minor else (rows, factor)
 
 
 class Direction(NamedTuple):
@@ -112,8 +116,8 @@ class Flow:
 
     def __init__(self, upstream: Upstream, shape: tuple[int, ...], direction: Direction) -> None:
         """shape: [T, ..] of all h."""
-        self._matrix, self._layout = direction.weights.w_hh, direction.layout
-        like = self._matrix
+        like, self._layout = direction.weights.w_hh, direction.layout
+        self._factor = self._layout.factor(like)
         self._none = like.new_zeros(()).expand(shape[1:])
         self._rows = [self._none] * shape[0] if upstream.y is None else upstream.y.unbind(0)
         self.total = start(upstream.last[0], shape[1:], like)
@@ -124,7 +128,7 @@ class Flow:
     def back(self, t: int | None, recurrent: Tensor, carry: Tensor | None = None) -> None:
         """To step t, or to the initial state: through the product, and `carry` of it past the product."""
         row = self._none if t is None else self._rows[t]
-        operands = self._layout.operands(recurrent, self._matrix)
+        operands = self._layout.operands(recurrent, self._factor)
         if carry is None:
             torch.addmm(row, *operands, out=self._narrow if self._wide else self.total)
             if self._wide:

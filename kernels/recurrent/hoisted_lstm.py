@@ -36,7 +36,7 @@ class _Steps:
     def __init__(self, gates: Tensor, h_all: Tensor, c_0: Tensor, direction: Direction, keep: bool) -> None:
         seq, dtype, (weights, layout, *_) = len(gates), gates.dtype, direction
         wide = wide_dtype(dtype)
-        self._layout, self._matrix = layout, weights.w_hh.t()
+        self._layout, self._factor = layout, layout.factor(weights.w_hh.t())
         self._steps, self._h = gates.unbind(0), h_all.unbind(0)
         self.squashed = torch.empty(c_0.shape, dtype=wide, device=gates.device)
         self._wide = torch.empty(gates.shape[1:], dtype=wide, device=gates.device) if wide != dtype else None
@@ -44,7 +44,7 @@ class _Steps:
             self._parts = list(zip(*(part.unbind(0) for part in _parts(gates, layout)), strict=True))
         else:
             self._parts = [_parts(self._wide, layout)] * seq
-        self._projection = None if weights.w_hr is None else weights.w_hr.t()
+        self._projection = None if weights.w_hr is None else layout.factor(weights.w_hr.t())
         self._m = None if weights.w_hr is None else torch.empty(c_0.shape, dtype=dtype, device=gates.device)
         self._p_if, self._p_o = peepholes(weights, layout, wide)
         self.c_all: Tensor | None = None
@@ -55,7 +55,7 @@ class _Steps:
 
     def cell(self, t: int, h: Tensor, c: Tensor, lacks: Tensor | None) -> Tensor:
         """c after step t; where a sequence lacks the step, its gates leave c as it was."""
-        step = self._steps[t].addmm_(*self._layout.operands(h, self._matrix))
+        step = self._steps[t].addmm_(*self._layout.operands(h, self._factor))
         if self._wide is not None:
             self._wide.copy_(step)
         i_f, i, f, g, o = self._parts[t]

@@ -55,9 +55,10 @@ class _Loop:
         lacks = None if missing is None else missing.to(self._dc.dtype)
         self._carry = None if lacks is None else lacks.unbind(0)
         self._there = None if lacks is None else (1 - lacks).unbind(0)
-        self._w_hr = direction.weights.w_hr
+        w_hr = direction.weights.w_hr
+        self._projection = None if w_hr is None else self._layout.factor(w_hr)
         # with a projection the gradient of h is kept, for that of the projection
-        self.d_h = None if self._w_hr is None else torch.empty_like(h_before)
+        self.d_h = None if w_hr is None else torch.empty_like(h_before)
         self._dm = torch.empty_like(self._dc)
         self._narrow = torch.empty(self._dc.shape, dtype=d_gates.dtype, device=d_gates.device)
         self._before: int | None = None
@@ -102,9 +103,9 @@ class _Loop:
     def _unprojected(self, t: int) -> Tensor:
         """The gradient of m, zero where a sequence lacks the step."""
         dh = self._flow.total if self._there is None else self._flow.total * self._there[t]
-        if self._w_hr is None or self.d_h is None:
+        if self._projection is None or self.d_h is None:
             return dh
-        operands = self._layout.operands(self.d_h[t].copy_(dh), self._w_hr)
+        operands = self._layout.operands(self.d_h[t].copy_(dh), self._projection)
         return self._dm.copy_(torch.mm(*operands, out=self._narrow))
 
 

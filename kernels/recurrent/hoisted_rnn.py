@@ -15,10 +15,10 @@ def scan(activate: Callable[[Tensor], Tensor], gates: Tensor, states: States, di
     """Run all time steps. `gates` holds the projections, and becomes h."""
     missing = direction.missing(len(gates))
     lacks = None if missing is None else missing.unbind(0)
-    matrix, rows, h = direction.weights.w_hh.t(), gates.unbind(0), states[0]
+    factor, rows, h = direction.layout.factor(direction.weights.w_hh.t()), gates.unbind(0), states[0]
     for t in direction.order(len(rows)):
         row = rows[t]
-        activate(row.addmm_(*direction.layout.operands(h, matrix)))
+        activate(row.addmm_(*direction.layout.operands(h, factor)))
         if lacks is not None:
             torch.where(lacks[t], h, row, out=row)
         h = row

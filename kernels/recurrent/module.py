@@ -19,15 +19,8 @@ from ..contract import Problem
 from .layer import GRU, LSTM, RNN_RELU, RNN_TANH, Cell, LayerFunction, States, Weights
 from .torch_module import arguments
 
-# a parameter's name without `_l{layer}` and `_reverse`, by its field of `Weights`
-PREFIXES = {
-    "w_ih": "weight_ih",
-    "w_hh": "weight_hh",
-    "b_ih": "bias_ih",
-    "b_hh": "bias_hh",
-    "w_hr": "weight_hr",
-    "w_peephole": "weight_peephole",
-}
+# a parameter's name without `_l{layer}` and `_reverse`, for each field of `Weights`
+PREFIXES = ("weight_ih", "weight_hh", "bias_ih", "bias_hh", "weight_hr", "weight_peephole")
 RNN_CELLS = {"tanh": RNN_TANH, "relu": RNN_RELU}
 
 
@@ -69,10 +62,7 @@ class Layered(nn.RNNBase):
                 self.register_parameter(f"weight_peephole{suffix}", weight)
             self.reset_parameters()
         self._names = [
-            [
-                {field: name + suffix for field, name in PREFIXES.items() if hasattr(self, name + suffix)}
-                for suffix in row
-            ]
+            [[name + suffix if hasattr(self, name + suffix) else None for name in PREFIXES] for suffix in row]
             for row in suffixes
         ]
 
@@ -112,7 +102,7 @@ class Layered(nn.RNNBase):
         """Whether torch takes this call, in which case we do."""
         if not isinstance(x, Tensor) or x.dim() not in ((2, 3) if packed is None else (2,)):
             return False
-        weight = cast(Tensor, self.weight_ih_l0)
+        weight = cast(Tensor, self._tensor("weight_ih_l0"))
         if x.size(-1) != self.input_size or x.device != weight.device:
             return False
         if x.dtype != weight.dtype and _autocast_dtype(x) is None:
@@ -182,16 +172,17 @@ class Layered(nn.RNNBase):
         return x, tuple(map(torch.cat, zip(*ends, strict=True)))
 
     def _weights(self, row: int, dtype: torch.dtype | None) -> tuple[Weights, ...]:
-        # by getattr: torch.func.functional_call and parametrizations put other tensors there
-        return tuple(
-            Weights(
-                **{
-                    field: getattr(self, name) if dtype is None else getattr(self, name).to(dtype)
-                    for field, name in names.items()
-                }
-            )
-            for names in self._names[row]
-        )
+        found = tuple(Weights._make([self._tensor(name) for name in names]) for names in self._names[row])
+        if dtype is None:
+            return found
+        return tuple(Weights._make([None if one is None else one.to(dtype) for one in own]) for own in found)
+
+    def _tensor(self, name: str | None) -> Tensor | None:
+        if name is None:
+            return None
+        # a parametrization puts a tensor elsewhere, where getattr finds it; the dict is the shorter way
+        found: Tensor | None = self._parameters.get(name)
+        return getattr(self, name) if found is None else found
 
 
 class LayeredLSTM(Layered, nn.LSTM):
