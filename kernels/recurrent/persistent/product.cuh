@@ -7,21 +7,22 @@ DEVICE u32 sum_index(u32 block, u32 j, u32 column) {  // in pairs
   return (block * 8 + j) * COLUMNS + (column ^ (j >> 1) << 1 ^ (COLUMNS == 8 ? 0 : (j & 1) << 3));
 }
 
-// Neighbours of W_hh for two rows (units `unit` and the next) or two places of the sum; 0 outside the matrix.
+// Two neighbours in a row of W_hh; 0 outside the matrix.
 DEVICE u32 weight_words(const Parameters& p, const Place& at, u32 row, u32 column) {
   return row < GATES * p.hidden && column < p.hidden ? __ldg((const u32*)(p.w[at.direction] + (u64)row * p.hidden + column)) : 0;
 }
-// Two rows (of a pair of units) by two places (k and the next) of this cluster's tile, as two words of one row each.
+// Of this cluster's tile, two rows (a pair of units) by two places of the sum (k and the next): a word a row.
 DEVICE uint2 weights_of(const Parameters& p, const Place& at, u32 block, u32 j, u32 chunk, u32 k) {
-  if (BACKWARD) {
-    const u32 gate = chunk / at.chunks_gate, place = chunk % at.chunks_gate * 64 + k, unit = at.cluster * 64 + block * 16 + j * 2;
-    if (place >= p.hidden) return make_uint2(0, 0);  // hidden is even
-    const u32 a = weight_words(p, at, gate * p.hidden + place, unit), b = weight_words(p, at, gate * p.hidden + place + 1, unit);
-    return make_uint2(__byte_perm(a, b, 0x5410), __byte_perm(a, b, 0x7632));
+  const u32 unit = at.cluster * (RNN || BACKWARD ? 64 : 16) + (RNN || BACKWARD ? block * 16 : 0) + j * 2;
+  const u32 place = chunk % at.chunks_gate * 64 + k;  // of a sum over a gate's hidden, which is even
+  if (unit >= p.hidden || place >= p.hidden) return make_uint2(0, 0);
+  if (!BACKWARD) {
+    const u32 row = (RNN ? 0 : block) * p.hidden + unit;
+    return make_uint2(weight_words(p, at, row, place), weight_words(p, at, row + 1, place));
   }
-  const u32 gate = RNN ? 0 : block, unit = RNN ? at.cluster * 64 + block * 16 + j * 2 : at.cluster * 16 + j * 2;
-  if (unit >= p.hidden) return make_uint2(0, 0);
-  return make_uint2(weight_words(p, at, gate * p.hidden + unit, chunk * 64 + k), weight_words(p, at, gate * p.hidden + unit + 1, chunk * 64 + k));
+  const u32 row = chunk / at.chunks_gate * p.hidden + place;  // places are rows of the matrix
+  const u32 a = weight_words(p, at, row, unit), b = weight_words(p, at, row + 1, unit);
+  return make_uint2(__byte_perm(a, b, 0x5410), __byte_perm(a, b, 0x7632));
 }
 
 struct Weights {  // of one warpgroup
@@ -34,16 +35,28 @@ DEVICE void load_weights(const Parameters& p, const Place& at, Weights& w) {
   const Range range = range_of(at);
   const u32 skipped = warpgroup * CHUNKS_GROUP;
   w.chunks = range.chunks > skipped ? min(range.chunks - skipped, CHUNKS_GROUP) : 0;
+  const bool whole = p.hidden % 64 == 0, empty = !RNN && !BACKWARD && warp >= GATES;  // gru has rows to spare
+  const u32 first = (range.begin + skipped) * 64 + lane % 4 * 2, hidden = p.hidden;
+  const u32 unit = at.cluster * (RNN || BACKWARD ? 64 : 16) + lane / 4 * 2 + (RNN || BACKWARD ? warp * 16 : 0);
+  const u32 row = (RNN || BACKWARD ? 0 : warp * hidden) + unit;
+  const u16* from = p.w[at.direction] + (BACKWARD ? (u64)first * hidden + unit : (u64)row * hidden + first);
 #pragma unroll
   for (u32 c = 0; c < CHUNKS_REGISTER; c++)
 #pragma unroll
     for (u32 j = 0; j < 8; j++) {  // a fragment has rows and columns 8 apart
       uint2 pair = make_uint2(0, 0);
-      if (c < w.chunks) pair = weights_of(p, at, warp, lane / 4, range.begin + skipped + c, j * 8 + lane % 4 * 2);
+      if (c < w.chunks && whole && !empty) {  // no check between the loads, so that a chunk's are on their way together
+        const u16* at_place = from + (c * 64 + j * 8) * (BACKWARD ? hidden : 1);
+        const u32 a = __ldg((const u32*)at_place), b = __ldg((const u32*)(at_place + hidden));
+        pair = BACKWARD ? make_uint2(__byte_perm(a, b, 0x5410), __byte_perm(a, b, 0x7632)) : make_uint2(a, b);
+      } else if (c < w.chunks && !empty) {
+        pair = weights_of(p, at, warp, lane / 4, range.begin + skipped + c, j * 8 + lane % 4 * 2);
+      }
       w.fragments[c][j / 2][j % 2 * 2] = pair.x, w.fragments[c][j / 2][j % 2 * 2 + 1] = pair.y;
     }
   for (u32 c = CHUNKS_REGISTER; c < w.chunks; c++) {
     u8* to = shared + AT_WEIGHTS + (warpgroup * CHUNKS_SHARED + c - CHUNKS_REGISTER) * 8192;
+#pragma unroll 4
     for (u32 i = threadIdx.x % 128; i < 32 * 32; i += 128) {
       const u32 j = BACKWARD ? i % 32 : i / 32, k = (BACKWARD ? i / 32 : i % 32) * 2;
       const uint2 pair = weights_of(p, at, j / 8, j % 8, range.begin + skipped + c, k);
