@@ -130,7 +130,9 @@ def plans(shape: Shape, multiprocessors: int) -> Iterator[Plan]:
         register_chunks = min(each, REGISTER_CHUNKS)
         places = cluster_places(multiprocessors, ranks) if clustered else multiprocessors // ranks
         room = places // clusters // shape.directions  # groups of a direction
-        for columns in (8, 16, 32, 64) if room else ():
+        # beside 96 registers of weights, 32 of sums leave too few
+        widths = (8, 16, 32, 64) if register_chunks <= 4 else (8, 16, 32)
+        for columns in widths if room else ():
             rows = ceil(shape.batch / columns)
             tiles = ceil(rows / room)
             for stages, polled in _protocols(tiles):
