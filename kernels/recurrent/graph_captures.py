@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -10,20 +9,21 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-WARM_UP_RUNS = 3  # on the capturing stream, as torch asks for: libraries choose and allocate in these
+from .graph_copies import Inbox, Outbox, Results, packed
 
-Results = tuple[Tensor | None, ...]
+WARM_UP_RUNS = 3  # on the capturing stream, as torch asks for: libraries choose and allocate in these
 
 
 class Recording(NamedTuple):
     """What a captured run leaves, in memory of its graph."""
 
     results: Results
+    packs: tuple[Tensor, ...]  # the small results once more, side by side
     graph: Any  # with replay() and pool()
 
 
 def warm_up(run: Callable[[], object]) -> Any:
-    """Run on a stream of its own, which is returned to capture on."""
+    """Run on a stream of its own, which is returned to capture on; kernels are compiled and loaded here."""
     stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
@@ -38,7 +38,8 @@ def record(run: Callable[[], Results], stream: Any, pool: Any = None) -> Recordi
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph, pool=pool, stream=stream, capture_error_mode="thread_local"):
         results = run()
-    return Recording(results, graph)
+        packs = packed(results)
+    return Recording(results, packs, graph)
 
 
 class Capture:
@@ -48,54 +49,54 @@ class Capture:
         self,
         run: Callable[..., tuple[Tensor, ...]],
         inputs: tuple[Tensor, ...],
-        parameters: tuple[Tensor, ...] | None,
+        needs: Sequence[bool],
+        parameters: tuple[Tensor, ...],
     ) -> None:
-        training = parameters is not None
-        self._inputs = [_copy(one).requires_grad_(training and one.requires_grad) for one in inputs]
-        leaves = [*self._inputs, *(parameters or ())]
-        self._wanted = [training and leaf.requires_grad for leaf in leaves]
-        wanted = [leaf for leaf, needed in zip(leaves, self._wanted, strict=True) if needed]
+        """Of `inputs` a call gives as many as there are `needs`: whether each needs a gradient.
+
+        The others stay as they are. All `parameters` need gradients, and others that `run` reads do not.
+        """
+        self._own = [_copy(one) for one in inputs]  # read by the graphs, also those that calls do not give
+        for one, needed in zip(self._own, needs, strict=False):
+            one.requires_grad_(needed)
+        leaves = [*(one for one in self._own if one.requires_grad), *parameters]
 
         def forward() -> tuple[Tensor, ...]:
-            with torch.set_grad_enabled(training):
-                return run(*self._inputs)
+            with torch.set_grad_enabled(bool(leaves)):
+                return run(*self._own)
 
-        def backward(outputs: Sequence[Tensor], gradients: list[Tensor]) -> Results:
-            return torch.autograd.grad(outputs, wanted, gradients, allow_unused=True)
+        def backward(outputs: tuple[Tensor, ...], gradients: Sequence[Tensor]) -> Results:
+            return torch.autograd.grad(outputs, leaves, gradients, allow_unused=True)
 
         def both() -> None:
             outputs = forward()
-            if training:
-                backward(outputs, [torch.zeros_like(one) for one in outputs])
+            packed(outputs)
+            if leaves:
+                packed(backward(outputs, [torch.zeros_like(one) for one in outputs]))
 
         stream = warm_up(both)
-        self._forward = record(forward, stream)
-        outputs = [one for one in self._forward.results if one is not None]
-        if training:
-            self._d_outputs = [torch.zeros_like(one) for one in outputs]
-            pool = self._forward.graph.pool()
-            self._backward = record(lambda: backward(outputs, self._d_outputs), stream, pool)
-        self._outputs = [one.detach() for one in outputs]
+        self._inbox = Inbox(self._own[: len(needs)])
+        forwards = record(forward, stream)
+        self._forward, self._outputs = forwards.graph, Outbox(forwards.results, forwards.packs)
+        if leaves:
+            outputs: Any = forwards.results
+            self._upstream = Inbox([torch.zeros_like(one) for one in outputs])
+            backwards = record(
+                lambda: backward(outputs, self._upstream.tensors), stream, self._forward.pool()
+            )
+            self._backward, self._gradients = backwards.graph, Outbox(backwards.results, backwards.packs)
 
-    def forward(self, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        """The outputs, in memory of their own."""
-        with torch.no_grad():
-            for mine, given in zip(self._inputs, inputs, strict=True):
-                mine.copy_(given)
-            self._forward.graph.replay()
-            return tuple(one.clone() for one in self._outputs)
+    def forward(self, inputs: tuple[Tensor, ...]) -> Results:
+        """The outputs, in memory of their own. Called without gradients."""
+        self._inbox.fill(inputs)
+        self._forward.replay()
+        return self._outputs.copies()
 
     def backward(self, upstream: Results) -> Results:
-        """The gradients of inputs and parameters, in memory of their own; None where none is needed."""
-        for mine, given in zip(self._d_outputs, upstream, strict=True):
-            if given is None:
-                mine.zero_()
-            else:
-                mine.copy_(given)
-        self._backward.graph.replay()
-        found = iter(self._backward.results)
-        gradients = [next(found) if needed else None for needed in self._wanted]
-        return tuple(None if one is None else one.clone() for one in gradients)
+        """The gradients of what needs them, inputs first, in memory of their own."""
+        self._upstream.fill_or_zero(upstream)
+        self._backward.replay()
+        return self._gradients.copies()
 
 
 class Lease:
@@ -103,18 +104,22 @@ class Lease:
 
     def __init__(self, capture: Capture, free: list[Capture], parameters: tuple[Tensor, ...]) -> None:
         self.capture = capture
+        self._free: list[Capture] | None = free
         self._parameters = parameters
         self._versions = [one._version for one in parameters]
-        self._end = weakref.finalize(self, free.append, capture)
-        self._end.atexit = False
+
+    def __del__(self) -> None:
+        self.give_back()
 
     def give_back(self) -> None:
         """The capture is free for another call."""
-        self._end()
+        if self._free is not None:
+            self._free.append(self.capture)
+            self._free = None
 
     def check(self) -> None:
         """Raise RuntimeError where a replay of the backward pass would be wrong."""
-        if not self._end.alive:
+        if self._free is None:
             raise RuntimeError(
                 "the backward pass of a layer under a CUDA graph runs once: its memory is for other calls now"
             )
@@ -126,17 +131,17 @@ class Lease:
 
 
 class Replay(torch.autograd.Function):
-    """(lease, number of inputs, inputs, parameters) to the outputs of a capture's graphs."""
+    """(lease, inputs, what needs gradients) to the outputs of a capture's graphs."""
 
     @staticmethod
-    def forward(ctx: Any, lease: Lease, count: int, *leaves: Tensor) -> tuple[Tensor, ...]:
+    def forward(ctx: Any, lease: Lease, inputs: tuple[Tensor, ...], *_leaves: Tensor) -> Results:
         ctx.lease = lease
         ctx.set_materialize_grads(False)
-        return lease.capture.forward(leaves[:count])
+        return lease.capture.forward(inputs)
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, *upstream: Tensor | None) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, *upstream: Tensor | None) -> Results:
         ctx.lease.check()
         gradients = ctx.lease.capture.backward(upstream)
         ctx.lease.give_back()

@@ -12,7 +12,9 @@ import torch
 from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import Device
 from kernel_selector.kernels.gate import Gate
-from kernel_selector.kernels.recurrent import graph_captures, graphs
+from kernel_selector.kernels.recurrent import graph_captures, graph_copies, graphs
+from kernel_selector.kernels.recurrent.hoisted import hoisted_layer
+from kernel_selector.kernels.recurrent.module import cell_of
 
 NAMES = {"lstm": "torch_lstm_graph", "gru": "torch_gru_graph", "rnn": "torch_rnn_graph"}
 H200 = Device(name="NVIDIA H200", kind="cuda", compute_capability=(9, 0), multiprocessors=132)
@@ -28,7 +30,7 @@ class Graph:
         self.run, self.forward = run, forward
         Graph.count += 1
         self.latest = run()
-        self.results = self.latest
+        self.results, self.packs = self.latest, graph_copies.packed(self.latest)
 
     def pool(self):
         return self  # a backward graph finds the forward one by its pool
@@ -43,14 +45,15 @@ class Graph:
         finally:
             torch.autograd.grad = real
         with torch.no_grad():
-            for mine, again in zip(self.results, self.latest, strict=True):
+            again = (*self.latest, *graph_copies.packed(self.latest))
+            for mine, new in zip((*self.results, *self.packs), again, strict=True):
                 if mine is not None:
-                    mine.detach().copy_(again.detach())
+                    mine.detach().copy_(new.detach())
 
 
 def record(run, _stream, pool=None):
     graph = Graph(run, pool)
-    return graph_captures.Recording(graph.results, graph)
+    return graph_captures.Recording(graph.results, graph.packs, graph)
 
 
 @pytest.fixture(autouse=True)
@@ -62,11 +65,17 @@ def stand_in(monkeypatch):
     Graph.count = Graph.replays = 0
 
 
-def twins(operator="lstm", **hyperparameters):
-    """A module under graphs and torch's own, with the same parameters."""
+def twins(operator="lstm", *, ours=False, **hyperparameters):
+    """A module under graphs and torch's own, with the same parameters.
+
+    With `ours` the graphs hold layers of ours, in place of kernels those that torch's operations make up.
+    """
     given = {"hidden": 6, "input": 4, "batch": 3, "seq": 5, **hyperparameters}
     problem = registry.operator(operator).problem(given)
-    module = registry.implementation(operator, NAMES[operator]).build(problem)
+    if ours:
+        module = graphs.graphed_layers(problem, hoisted_layer(cell_of(problem)))
+    else:
+        module = registry.implementation(operator, NAMES[operator]).build(problem)
     plain = registry.implementation(operator, f"torch_{operator}").build(problem)
     module.load_state_dict(plain.state_dict())
     return module, plain
@@ -86,10 +95,11 @@ def gradients(module, x, outputs, *, used=slice(None)):
     return torch.autograd.grad(loss, [x, *module.parameters()])
 
 
+@pytest.mark.parametrize("ours", [False, True])
 @pytest.mark.parametrize("states", [False, True])
 @pytest.mark.parametrize("operator", NAMES)
-def test_results_and_gradients_are_torchs_at_every_replay(operator, states):
-    module, plain = twins(operator, layers=2, bidirectional=True)
+def test_results_and_gradients_are_torchs_at_every_replay(operator, states, ours):
+    module, plain = twins(operator, layers=2, bidirectional=True, ours=ours)
     for _ in range(3):
         x = torch.randn(5, 3, 4, requires_grad=True)
         hx = None
@@ -102,16 +112,18 @@ def test_results_and_gradients_are_torchs_at_every_replay(operator, states):
     assert Graph.count == 2
 
 
-def test_an_unused_output_has_no_gradient():
-    module, plain = twins()
+@pytest.mark.parametrize("ours", [False, True])
+def test_an_unused_output_has_no_gradient(ours):
+    module, plain = twins(ours=ours)
     x = torch.randn(5, 3, 4, requires_grad=True)
     ours, torchs = module(x), plain(x)
     used = slice(1, 2)
     assert_same(gradients(module, x, ours, used=used), gradients(plain, x, torchs, used=used))
 
 
-def test_several_calls_before_a_backward_pass():
-    module, plain = twins()
+@pytest.mark.parametrize("ours", [False, True])
+def test_several_calls_before_a_backward_pass(ours):
+    module, plain = twins(ours=ours)
     xs = [torch.randn(5, 3, 4, requires_grad=True) for _ in range(3)]
     ours, torchs = [module(x) for x in xs], [plain(x) for x in xs]
     assert_same(ours, torchs)  # also those of earlier calls
@@ -135,8 +147,9 @@ def test_a_forgotten_call_gives_its_memory_back():
     del kept
 
 
-def test_parameters_are_read_at_each_replay():
-    module, plain = twins()
+@pytest.mark.parametrize("ours", [False, True])
+def test_parameters_are_read_at_each_replay(ours):
+    module, plain = twins(ours=ours)
     x = torch.randn(5, 3, 4)
     module(x)
     with torch.no_grad():
@@ -147,8 +160,9 @@ def test_parameters_are_read_at_each_replay():
         assert_same(module(x), plain(x))
 
 
-def test_what_a_replay_would_get_wrong_raises():
-    module, _ = twins()
+@pytest.mark.parametrize("ours", [False, True])
+def test_what_a_replay_would_get_wrong_raises(ours):
+    module, _ = twins(ours=ours)
     y, _ = module(torch.randn(5, 3, 4))
     with torch.no_grad():
         module.weight_ih_l0.mul_(2)
@@ -164,8 +178,9 @@ def test_what_a_replay_would_get_wrong_raises():
         gradient.sum().backward()
 
 
-def test_without_gradients_one_graph_serves_all_calls():
-    module, plain = twins()
+@pytest.mark.parametrize("ours", [False, True])
+def test_without_gradients_one_graph_serves_all_calls(ours):
+    module, plain = twins(ours=ours)
     plain.eval(), module.eval()
     for mode in (torch.no_grad, torch.inference_mode):
         with mode():
@@ -175,8 +190,9 @@ def test_without_gradients_one_graph_serves_all_calls():
     assert Graph.count == 1
 
 
-def test_each_shape_has_its_own_and_the_oldest_go():
-    module, plain = twins()
+@pytest.mark.parametrize("ours", [False, True])
+def test_each_shape_has_its_own_and_the_oldest_go(ours):
+    module, plain = twins(ours=ours)
     with torch.no_grad():
         for seq in range(1, graphs.MOST_SHAPES + 3):
             x = torch.randn(seq, 2, 4)
@@ -186,11 +202,12 @@ def test_each_shape_has_its_own_and_the_oldest_go():
         assert_same(module(unbatched), plain(unbatched))
 
 
-def test_what_graphs_cannot_hold_takes_torchs_module():
-    module, plain = twins()
+@pytest.mark.parametrize("ours", [False, True])
+def test_what_graphs_cannot_hold_takes_torchs_module(ours):
+    module, plain = twins(ours=ours)
     x = torch.randn(5, 3, 4)
     packed = torch.nn.utils.rnn.pack_padded_sequence(x, torch.tensor([5, 4, 2]))
-    assert torch.equal(module(packed)[0].data, plain(packed)[0].data)
+    assert_same(module(packed)[0].data, plain(packed)[0].data)
     assert Graph.count == 0
     with pytest.raises(RuntimeError) as expected:
         plain(torch.randn(5, 3, 7))
@@ -213,8 +230,9 @@ def test_on_a_cpu_it_says_that_it_needs_a_gpu(monkeypatch):
         twins()[0](torch.randn(5, 3, 4))
 
 
-def test_copies_and_pickles_have_no_graphs():
-    module, plain = twins()
+@pytest.mark.parametrize("ours", [False, True])
+def test_copies_and_pickles_have_no_graphs(ours):
+    module, plain = twins(ours=ours)
     x = torch.randn(5, 3, 4)
     module(x)
     for twin in (copy.deepcopy(module), pickle.loads(pickle.dumps(module))):
