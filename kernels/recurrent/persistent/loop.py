@@ -10,6 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from ...contract import UnsupportedProblem
 from ..layer import GRU, LSTM, RNN_RELU, RNN_TANH
 from .nvrtc import Kernel, Launch
 from .plan import COUNTERS, WARPGROUPS, Plan, Shape, plan
@@ -54,6 +55,11 @@ class Loop:
     PARAMETERS = struct.Struct("26Q7I4x")
 
     def __init__(self, shape: Shape, dtype: torch.dtype, device: torch.device) -> None:
+        if dtype not in (torch.float16, torch.bfloat16):
+            raise UnsupportedProblem(
+                f"persistent {shape.cell.name}: computes in float16 and bfloat16, not in {dtype}: convert "
+                "module and inputs, call it under torch.autocast, or build another implementation."
+            )
         count = torch.cuda.get_device_properties(device).multi_processor_count
         layout = plan(shape, count)
         if isinstance(layout, str):
@@ -99,7 +105,10 @@ class Loop:
 
 @lru_cache(maxsize=256)
 def loop(shape: Shape, dtype: torch.dtype, device: torch.device) -> Loop:
-    """The loop of a shape, compiled at its first use. Raises RuntimeError where it does not fit."""
+    """The loop of a shape, compiled at its first use.
+
+    Raises RuntimeError where it does not fit, and UnsupportedProblem for other than 16-bit dtypes.
+    """
     return Loop(shape, dtype, device)
 
 
