@@ -5,6 +5,7 @@ Products over all time steps (inputs to gates, gradients of weights and inputs) 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -27,17 +28,29 @@ class Kept(NamedTuple):
     y: Tensor  # [T+D, B, D*H]: h, with h_0 where the first step's h_{t-1} is looked for
 
 
-def persistent_layer(cell: Cell) -> LayerFunction:
-    """The layer function for a cell: 16-bit dtypes and even hidden sizes, on compute capability 9.0."""
-    return partial(_layer, cell)
+Given = tuple[States, tuple[Weights, ...], Tensor | None]  # initial states, each direction's weights, lengths
+Rebuild = Callable[[Cell, Tensor, Given, Tensor], Kept]  # from the layer's arguments and Kept.y
+
+
+def persistent_layer(cell: Cell, rebuild: Rebuild | None = None) -> LayerFunction:
+    """The layer function for a cell: 16-bit dtypes and even hidden sizes, on compute capability 9.0.
+
+    With `rebuild`, only `Kept.y` is kept for backward, which calls it for the rest.
+    """
+    return partial(_layer, cell, rebuild)
 
 
 def _layer(
-    cell: Cell, x: Tensor, states: States, weights: tuple[Weights, ...], lengths: Tensor | None
+    cell: Cell,
+    rebuild: Rebuild | None,
+    x: Tensor,
+    states: States,
+    weights: tuple[Weights, ...],
+    lengths: Tensor | None,
 ) -> tuple[Tensor, States]:
     given = (x, *states, *(tensor for one in weights for tensor in one[:OWN]))
     if torch.is_grad_enabled() and any(tensor is not None and tensor.requires_grad for tensor in given):
-        outputs = _Persistent.apply(cell, lengths, *given)  # type: ignore[no-untyped-call]
+        outputs = _Persistent.apply(cell, rebuild, lengths, *given)  # type: ignore[no-untyped-call]
     else:
         outputs = forward(cell, x, states, weights, lengths, save=False)[1]
     return outputs[0], tuple(outputs[1:])
@@ -45,10 +58,12 @@ def _layer(
 
 class _Persistent(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, cell: Cell, lengths: Tensor | None, x: Tensor, *rest: Any) -> tuple[Tensor, ...]:
+    def forward(
+        ctx: Any, cell: Cell, rebuild: Rebuild | None, lengths: Tensor | None, x: Tensor, *rest: Any
+    ) -> tuple[Tensor, ...]:
         states, flat = rest[: cell.states], rest[cell.states :]
-        kept, outputs = forward(cell, x, states, _weights(flat), lengths, save=True)
-        ctx.cell, ctx.directions = cell, len(flat) // OWN
+        kept, outputs = forward(cell, x, states, _weights(flat), lengths, save=rebuild is None)
+        ctx.cell, ctx.rebuild, ctx.directions = cell, rebuild, len(flat) // OWN
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(lengths, x, *rest, *kept.gates, *kept.extra, kept.y)
         return outputs
@@ -80,7 +95,7 @@ def forward(
     hidden, directions = weights[0].w_hh.size(1), len(weights)
     keep = save and cell.gates > 1
     kept = Kept(
-        gates=tuple(_projected(cell, x, one) for one in weights),
+        gates=tuple(projected(cell, x, one) for one in weights),
         extra=tuple(x.new_empty(seq, batch, hidden) for _ in weights if keep),
         y=x.new_empty(seq + directions, batch, directions * hidden),
     )
@@ -88,7 +103,7 @@ def forward(
     arguments = Arguments(
         w=tuple(one.w_hh.contiguous() for one in weights),
         gates=kept.gates,
-        bias=tuple(_recurrent_bias(cell, one) for one in weights),
+        bias=tuple(recurrent_bias(cell, one) for one in weights),
         extra=kept.extra,
         y=kept.y,
         first=tuple(state.contiguous() for state in states),
@@ -99,7 +114,7 @@ def forward(
     return kept if keep else kept._replace(gates=()), (kept.y[1 : seq + 1], *last)
 
 
-def _projected(cell: Cell, x: Tensor, weights: Weights) -> Tensor:
+def projected(cell: Cell, x: Tensor, weights: Weights) -> Tensor:
     """The inputs' part of all gates with every bias that is added to it: [T, B, G*H]."""
     out = x.new_empty(*x.shape[:2], weights.w_ih.size(0))
     flat, flat_out, w_t = x.flatten(0, 1), out.flatten(0, 1), weights.w_ih.t()
@@ -114,7 +129,8 @@ def _projected(cell: Cell, x: Tensor, weights: Weights) -> Tensor:
     return out
 
 
-def _recurrent_bias(cell: Cell, weights: Weights) -> Tensor | None:
+def recurrent_bias(cell: Cell, weights: Weights) -> Tensor | None:
+    """What is added to gru's product for the last gate [H], which r multiplies; None without it."""
     return weights.b_hh[2 * weights.w_hh.size(1) :] if cell is GRU and weights.b_hh is not None else None
 
 
@@ -123,33 +139,46 @@ def _backward(ctx: Any, *upstream: Tensor | None) -> tuple[Tensor | None, ...]:
     lengths, x, *rest = ctx.saved_tensors
     states, rest = tuple(rest[: cell.states]), rest[cell.states :]
     weights, rest = _weights(tuple(rest[: OWN * directions])), rest[OWN * directions :]
-    kept = Kept(tuple(rest[:directions][: len(rest) - 1]), tuple(rest[directions:-1]), rest[-1])
-    d_gates, d_extra, d_first = backward_loop(cell, (states, weights, lengths), kept, upstream)
+    if ctx.rebuild is None:
+        kept = Kept(tuple(rest[:directions][: len(rest) - 1]), tuple(rest[directions:-1]), rest[-1])
+    else:
+        kept = ctx.rebuild(cell, x, (states, weights, lengths), rest[-1])
+    d_gates, d_extra, d_first = backward_loop(
+        cell, (states, weights, lengths), kept, upstream, in_place=ctx.rebuild is not None
+    )
     recurrent = tuple(map(_recurrent_gradient, d_gates, d_extra or (None,) * directions))
-    needs = ctx.needs_input_grad[2:]
+    needs = ctx.needs_input_grad[3:]
     dx = _dx(d_gates, weights, x) if needs[0] else None
     if needs[1]:
         _add_products(cell, d_first[0], recurrent, weights, lengths)
     d_weights: list[Tensor | None] = []
     for direction in range(directions):
         wanted = needs[1 + cell.states + OWN * direction :][:OWN]
-        before = _before(kept.y, direction, x.size(0), directions)
-        d_weights += _d_weights(d_gates[direction], recurrent[direction], x, before, wanted)
-    return (None, None, dx, *d_first, *d_weights)
+        h_before = before(kept.y, direction, x.size(0), directions)
+        d_weights += _d_weights(d_gates[direction], recurrent[direction], x, h_before, wanted)
+    return (None, None, None, dx, *d_first, *d_weights)
 
 
 def backward_loop(
     cell: Cell,
-    given: tuple[States, tuple[Weights, ...], Tensor | None],
+    given: Given,
     kept: Kept,
     upstream: tuple[Tensor | None, ...],
+    *,
+    in_place: bool = False,
 ) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...], tuple[Tensor, ...]]:
-    """Gradients of gates [T, B, G*H], of gru's W_hn h [T, B, H], and of the states but for W's part."""
+    """Gradients of gates [T, B, G*H], of gru's W_hn h [T, B, H], and of the states but for W's part.
+
+    `in_place` writes the first two over what `kept` has of the gates and, for gru, beside them: each step
+    reads there only what it overwrites itself.
+    """
     states, weights, lengths = given
     directions = len(weights)
     hidden, batch, seq = weights[0].w_hh.size(1), states[0].size(1), kept.y.size(0) - directions
-    d_gates = tuple(kept.y.new_empty(seq, batch, cell.gates * hidden) for _ in weights)
-    d_extra = tuple(kept.y.new_empty(seq, batch, hidden) for _ in weights if cell is GRU)
+    d_gates, d_extra = kept.gates, kept.extra if cell is GRU else ()
+    if not in_place:
+        d_gates = tuple(kept.y.new_empty(seq, batch, cell.gates * hidden) for _ in weights)
+        d_extra = tuple(map(torch.empty_like, d_extra))
     d_first = tuple(kept.y.new_empty(directions, batch, hidden) for _ in states)
     arguments = Arguments(
         w=tuple(one.w_hh.contiguous() for one in weights),
@@ -215,19 +244,19 @@ def _add_products(
             torch.mm(first, one.w_hh, out=dh_0[direction])
 
 
-def _before(y: Tensor, direction: int, seq: int, directions: int) -> Tensor:
+def before(y: Tensor, direction: int, seq: int, directions: int) -> Tensor:
     """h_{t-1} of every step in the order of time, [T, B, H]: a view of Kept.y."""
     hidden = y.size(-1) // directions
     return y[2 * direction : 2 * direction + seq, :, direction * hidden : (direction + 1) * hidden]
 
 
 def _d_weights(
-    d_gates: Tensor, recurrent: Tensor, x: Tensor, before: Tensor, wanted: tuple[bool, ...]
+    d_gates: Tensor, recurrent: Tensor, x: Tensor, h_before: Tensor, wanted: tuple[bool, ...]
 ) -> tuple[Tensor | None, ...]:
     """Gradients of W_ih, W_hh, b_ih, b_hh: one product each over all T*B tokens."""
     d_input, d_state = d_gates.flatten(0, 1), recurrent.flatten(0, 1)
     w_ih = d_input.t() @ x.flatten(0, 1) if wanted[0] else None
-    w_hh = d_state.t() @ before.flatten(0, 1) if wanted[1] else None
+    w_hh = d_state.t() @ h_before.flatten(0, 1) if wanted[1] else None
     b_ih = d_input.sum(0) if wanted[2] or wanted[3] else None
     b_hh = b_ih if recurrent is d_gates or b_ih is None else d_state.sum(0)
     return w_ih, w_hh, b_ih, b_hh

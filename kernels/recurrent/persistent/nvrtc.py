@@ -22,11 +22,11 @@ INCLUDE = re.compile(r'^#include "([\w.]+)"$', re.MULTILINE)
 
 
 class Launch(NamedTuple):
-    """How a kernel is launched; all its CTAs must be resident at once, else the launch is refused."""
+    """How a kernel is launched. With clusters, all CTAs must be resident at once, else it is refused."""
 
     blocks: int
     threads: int
-    cluster: int  # CTAs of a cluster
+    cluster: int  # CTAs of a cluster; 0: CTAs that do not wait for each other, any number of them
     shared_bytes: int
 
 
@@ -44,7 +44,7 @@ class Kernel:
     def __call__(self, launch: Launch, parameters: bytes, device: torch.device) -> None:
         """Launch on the device's current stream; `parameters` is the kernel's only argument, as bytes.
 
-        Raises RuntimeError where not all CTAs fit at once: they wait for each other, and would hang.
+        Raises RuntimeError where CTAs that wait for each other do not all fit at once, and would hang.
         """
         from cuda.bindings import driver
 
@@ -72,12 +72,13 @@ class Kernel:
             _checked(driver.cuFuncSetAttribute(function, attribute, limit))
             self._functions[index] = function
         configuration = _configuration(launch)
-        clusters = _checked(driver.cuOccupancyMaxActiveClusters(self._functions[index], configuration))
-        if clusters * launch.cluster < launch.blocks:
-            raise RuntimeError(
-                f"{self._name}: {launch.blocks} CTAs in clusters of {launch.cluster} must be resident at "
-                f"once, this device has room for {clusters * launch.cluster}: use another implementation"
-            )
+        if launch.cluster:
+            clusters = _checked(driver.cuOccupancyMaxActiveClusters(self._functions[index], configuration))
+            if clusters * launch.cluster < launch.blocks:
+                raise RuntimeError(
+                    f"{self._name}: {launch.blocks} CTAs in clusters of {launch.cluster} must be resident at "
+                    f"once, this device has room for {clusters * launch.cluster}: use another implementation"
+                )
         self._configurations[index, launch] = configuration
         return configuration
 
@@ -85,6 +86,12 @@ class Kernel:
 def _configuration(launch: Launch) -> Any:
     from cuda.bindings import driver
 
+    configuration = driver.CUlaunchConfig()
+    configuration.gridDimX, configuration.gridDimY, configuration.gridDimZ = launch.blocks, 1, 1
+    configuration.blockDimX, configuration.blockDimY, configuration.blockDimZ = launch.threads, 1, 1
+    configuration.sharedMemBytes = launch.shared_bytes
+    if not launch.cluster:
+        return configuration
     cluster = driver.CUlaunchAttribute()
     cluster.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
     cluster.value.clusterDim.x, cluster.value.clusterDim.y, cluster.value.clusterDim.z = launch.cluster, 1, 1
@@ -92,10 +99,6 @@ def _configuration(launch: Launch) -> Any:
     cooperative = driver.CUlaunchAttribute()
     cooperative.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_COOPERATIVE
     cooperative.value.cooperative = 1
-    configuration = driver.CUlaunchConfig()
-    configuration.gridDimX, configuration.gridDimY, configuration.gridDimZ = launch.blocks, 1, 1
-    configuration.blockDimX, configuration.blockDimY, configuration.blockDimZ = launch.threads, 1, 1
-    configuration.sharedMemBytes = launch.shared_bytes
     configuration.attrs = [cluster, cooperative]
     configuration.numAttrs = 2
     return configuration
