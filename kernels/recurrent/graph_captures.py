@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import gc
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import torch
@@ -36,10 +38,25 @@ def warm_up(run: Callable[[], object]) -> Any:
 def record(run: Callable[[], Results], stream: Any, pool: Any = None) -> Recording:
     """Capture a run."""
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, pool=pool, stream=stream, capture_error_mode="thread_local"):
+    with (
+        _no_garbage_collected(),
+        torch.cuda.graph(graph, pool=pool, stream=stream, capture_error_mode="thread_local"),
+    ):
         results = run()
         packs = packed(results)
     return Recording(results, packs, graph)
+
+
+@contextmanager
+def _no_garbage_collected() -> Iterator[None]:
+    """Graphs of earlier captures that die meanwhile would free memory, which spoils the one in progress."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 class Capture:
