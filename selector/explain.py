@@ -93,10 +93,10 @@ def _table(choice: Choice) -> list[str]:
     rows = [("  implementation", "time", "memory", "from", "remark")]
     rows += [_row(choice, candidate) for candidate in choice.candidates]
     widths = [max(len(row[column]) for row in rows) for column in range(4)]
-    return [
-        "  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[4]]).rstrip()
-        for row in rows
-    ]
+    cells = [[*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[4]] for row in rows]
+    lines = ["  ".join(row).rstrip() for row in cells]
+    # the longest names and remarks leave room for one blank alone
+    return lines if max(map(len, lines)) <= WIDTH else [" ".join(row).rstrip() for row in cells]
 
 
 def _row(choice: Choice, candidate: Candidate) -> tuple[str, str, str, str, str]:
