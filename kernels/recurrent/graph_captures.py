@@ -109,42 +109,57 @@ class Capture:
         self._forward.replay()
         return self._outputs.copies()
 
-    def backward(self, upstream: Results) -> Results:
-        """The gradients of what needs them, inputs first, in memory of their own."""
+    def backward(self, upstream: Results, *, again: bool) -> Results:
+        """The gradients of what needs them, inputs first, in memory of their own.
+
+        `again` says that it ran before for the same call, and used up what forward had left.
+        """
+        if again:
+            self._forward.replay()
         self._upstream.fill_or_zero(upstream)
         self._backward.replay()
         return self._gradients.copies()
 
 
 class Lease:
-    """A call's hold on a capture; ends with its backward pass, or with the last that remembers the call."""
+    """A call's hold on a capture, until its last backward pass or until nothing remembers the call."""
 
     def __init__(self, capture: Capture, free: list[Capture], parameters: tuple[Tensor, ...]) -> None:
-        self.capture = capture
+        self._capture = capture
         self._free: list[Capture] | None = free
         self._parameters = parameters
         self._versions = [one._version for one in parameters]
+        self._again = False
 
     def __del__(self) -> None:
-        self.give_back()
+        self._give_back()
 
-    def give_back(self) -> None:
-        """The capture is free for another call."""
+    def _give_back(self) -> None:
         if self._free is not None:
-            self._free.append(self.capture)
+            self._free.append(self._capture)
             self._free = None
 
-    def check(self) -> None:
-        """Raise RuntimeError where a replay of the backward pass would be wrong."""
+    def forward(self, inputs: tuple[Tensor, ...]) -> Results:
+        """The outputs of the call."""
+        return self._capture.forward(inputs)
+
+    def backward(self, upstream: Results) -> Results:
+        """The gradients. Raises RuntimeError where a replay would be wrong."""
         if self._free is None:
             raise RuntimeError(
-                "the backward pass of a layer under a CUDA graph runs once: its memory is for other calls now"
+                "Trying to backward a second time through a layer under a CUDA graph, whose memory is for "
+                "other calls now: specify retain_graph=True the first time."
             )
         if [one._version for one in self._parameters] != self._versions:
             raise RuntimeError(
                 "a parameter needed for the backward pass of a layer under a CUDA graph was modified by an "
                 "inplace operation after the forward pass"
             )
+        gradients = self._capture.backward(upstream, again=self._again)
+        self._again = True
+        if not torch._C._autograd._get_current_graph_task_keep_graph():
+            self._give_back()
+        return gradients
 
 
 class Replay(torch.autograd.Function):
@@ -154,15 +169,12 @@ class Replay(torch.autograd.Function):
     def forward(ctx: Any, lease: Lease, inputs: tuple[Tensor, ...], *_leaves: Tensor) -> Results:
         ctx.lease = lease
         ctx.set_materialize_grads(False)
-        return lease.capture.forward(inputs)
+        return lease.forward(inputs)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *upstream: Tensor | None) -> Results:
-        ctx.lease.check()
-        gradients = ctx.lease.capture.backward(upstream)
-        ctx.lease.give_back()
-        return None, None, *gradients
+        return None, None, *ctx.lease.backward(upstream)
 
 
 def _copy(given: Tensor) -> Tensor:

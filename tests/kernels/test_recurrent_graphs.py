@@ -169,13 +169,30 @@ def test_what_a_replay_would_get_wrong_raises(ours):
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         y.sum().backward()
     y, _ = module(torch.randn(5, 3, 4))
-    y.sum().backward(retain_graph=True)
-    with pytest.raises(RuntimeError, match="runs once"):
+    y.sum().backward()
+    with pytest.raises(RuntimeError, match="retain_graph=True"):
         y.sum().backward()
     x = torch.randn(5, 3, 4, requires_grad=True)
     (gradient,) = torch.autograd.grad(module(x)[0].square().sum(), x, create_graph=True)
     with pytest.raises(RuntimeError, match="once_differentiable"):
         gradient.sum().backward()
+
+
+@pytest.mark.parametrize("ours", [False, True])
+def test_a_graph_that_autograd_retains_runs_backwards_again(ours):
+    module, plain = twins(ours=ours)
+    x = torch.randn(5, 3, 4, requires_grad=True)
+    y, expected = module(x)[0].square().sum(), plain(x)[0].square().sum()
+    parameters, torchs = [x, *module.parameters()], [x, *plain.parameters()]
+    first = torch.autograd.grad(y, parameters, retain_graph=True)
+    other = module(x * 2)[0]
+    second = torch.autograd.grad(y, parameters)
+    assert all(torch.equal(one, two) for one, two in zip(first, second, strict=True))
+    assert_same(second, torch.autograd.grad(expected, torchs))
+    del other
+    count = Graph.count
+    module(x)
+    assert Graph.count == count == 4
 
 
 @pytest.mark.parametrize("ours", [False, True])
