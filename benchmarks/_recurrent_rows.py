@@ -125,8 +125,8 @@ ROWS = (
     ),
     Row(
         name="batch-4",
-        title="batch 4 against the unfused loop, bf16, hidden 512 to 1152, T=50",
-        cases=_with(_grid(OPERATORS, hidden=(512, 1024, 1152), batch=(4,)), **BF16),
+        title="batch 4 against the unfused loop, fp16, hidden 512 to 1152, T=50",
+        cases=_with(_grid(OPERATORS, hidden=(512, 1024, 1152), batch=(4,)), **FP16),
         goals=(Goal("unfused", 30, 60),),
         also=("unfused",),
     ),
