@@ -23,7 +23,7 @@ from ..contract import Device, Problem, Work
 from . import operator
 from .graph_captures import Capture, Lease, Replay
 from .layer import LayerFunction
-from .module import LayeredGRU, LayeredLSTM, LayeredRNN
+from .module import Layered, LayeredGRU, LayeredLSTM, LayeredRNN
 from .torch_module import arguments
 
 MOST_SHAPES = 16  # captures of the shapes used longest ago make room
@@ -78,7 +78,7 @@ class Graphed(nn.RNNBase):
     def __init__(self, *given: Any, **named: Any) -> None:
         super().__init__(*given, **named)
         self._captures: OrderedDict[Any, list[Capture]] = OrderedDict()  # the free ones of each shape
-        self._by_cudnn = isinstance(self, (GraphedLSTM, GraphedGRU, GraphedRNN))
+        self._by_cudnn = not isinstance(self, Layered)
 
     def __getstate__(self) -> dict[str, Any]:
         state: dict[str, Any] = super().__getstate__()  # type: ignore[no-untyped-call]
