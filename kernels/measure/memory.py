@@ -4,12 +4,15 @@ Counted are the allocations that go through torch's allocators: outputs, what au
 of arguments and parameters, temporaries. On a GPU sizes are as the caching allocator rounds them, and
 libraries that take workspace from it (cuDNN, cuBLAS after its first call) are included. Not counted is
 memory that a library takes from the system by itself (on CPUs oneDNN's scratch buffers), and what was
-allocated before the run: parameters, inputs, the gradients that flow back from the outputs.
+allocated before the run: parameters, inputs, the gradients that flow back from the outputs. What a module
+keeps for itself between calls, such as the memory of its CUDA graphs, it gives as `static_bytes`, and it
+counts at all times.
 """
 
 from __future__ import annotations
 
 import gc
+from dataclasses import replace
 from itertools import accumulate
 from typing import Any
 
@@ -22,10 +25,15 @@ from .workload import Run
 MARK = "kernel_selector: between forward and backward"
 
 
-def measure_memory(run: Run, torch_device: str) -> Memory:
+def measure_memory(run: Run, torch_device: str, static_bytes: int = 0) -> Memory:
     """Run once and count. `held_bytes` is taken after forward; in inference mode that is the outputs."""
     gc.collect()
-    return _cpu(run) if torch_device == "cpu" else _cuda(run)
+    counted = _cpu(run) if torch_device == "cpu" else _cuda(run)
+    return replace(
+        counted,
+        peak_bytes=counted.peak_bytes + static_bytes,
+        held_bytes=counted.held_bytes + static_bytes,
+    )
 
 
 def _cpu(run: Run) -> Memory:

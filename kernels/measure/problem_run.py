@@ -129,7 +129,8 @@ class ProblemRun:
             stage = "measuring memory"
             self._report.stage(name, stage)
             with workload.grad_mode():
-                memory = measure_memory(workload.whole(module), self._torch_device)
+                static_bytes = getattr(module, "static_bytes", 0)
+                memory = measure_memory(workload.whole(module), self._torch_device, static_bytes)
             return _Candidate(name, module, result, memory)
         except BaseException as error:
             self._report.outcome(name, failure(error, stage, result))

@@ -22,6 +22,7 @@ class Recording(NamedTuple):
     results: Results
     packs: tuple[Tensor, ...]  # the small results once more, side by side
     graph: Any  # with replay() and pool()
+    pool_bytes: int = 0  # of GPU memory that the graph's pool has by now
 
 
 def warm_up(run: Callable[[], object]) -> Any:
@@ -44,7 +45,8 @@ def record(run: Callable[[], Results], stream: Any, pool: Any = None) -> Recordi
     ):
         results = run()
         packs = packed(results)
-    return Recording(results, packs, graph)
+    segments: Any = torch.cuda.memory_snapshot(graph.pool())  # type: ignore[no-untyped-call]
+    return Recording(results, packs, graph, sum(segment["total_size"] for segment in segments))
 
 
 @contextmanager
@@ -95,6 +97,7 @@ class Capture:
         self._inbox = Inbox(self._own[: len(needs)])
         forwards = record(forward, stream)
         self._forward, self._outputs = forwards.graph, Outbox(forwards.results, forwards.packs)
+        self.static_bytes = forwards.pool_bytes + sum(one.nbytes for one in self._own)
         if leaves:
             outputs: Any = forwards.results
             self._upstream = Inbox([torch.zeros_like(one) for one in outputs])
@@ -102,6 +105,8 @@ class Capture:
                 lambda: backward(outputs, self._upstream.tensors), stream, self._forward.pool()
             )
             self._backward, self._gradients = backwards.graph, Outbox(backwards.results, backwards.packs)
+            self.static_bytes += backwards.pool_bytes - forwards.pool_bytes  # one pool
+            self.static_bytes += sum(one.nbytes for one in self._upstream.tensors)
 
     def forward(self, inputs: tuple[Tensor, ...]) -> Results:
         """The outputs, in memory of their own. Called without gradients."""

@@ -80,6 +80,12 @@ class Graphed(nn.RNNBase):
         self._captures: OrderedDict[Any, list[Capture]] = OrderedDict()  # the free ones of each shape
         self._by_cudnn = not isinstance(self, Layered)
 
+    @property
+    def static_bytes(self) -> int:
+        """GPU memory that a call's graphs keep for themselves; the most of those that are not in flight."""
+        kept = (capture.static_bytes for free in self._captures.values() for capture in free)
+        return max(kept, default=0)
+
     def __getstate__(self) -> dict[str, Any]:
         state: dict[str, Any] = super().__getstate__()  # type: ignore[no-untyped-call]
         return {**state, "_captures": OrderedDict()}
