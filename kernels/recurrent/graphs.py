@@ -21,7 +21,7 @@ from torch._compile import _disable_dynamo
 
 from ..contract import Device, Problem, Work
 from . import operator
-from .graph_captures import Capture, Lease, Replay
+from .graph_captures import Capture, Lease, Replay, captured
 from .layer import LayerFunction
 from .module import Layered, LayeredGRU, LayeredLSTM, LayeredRNN
 from .torch_module import arguments
@@ -166,7 +166,7 @@ class Graphed(nn.RNNBase):
         wanted = zip(parameters, needs[len(inputs) :], strict=False)
         with torch.inference_mode(False), torch.cuda.device_of(inputs[0]), _without_cache(inputs[0]):  # type: ignore[no-untyped-call]
             own = inputs if len(inputs) > 1 else (inputs[0], *self._no_states(inputs[0]))
-            return Capture(
+            return captured(
                 run,
                 own,
                 needs[: len(inputs)] or (False,) * len(inputs),

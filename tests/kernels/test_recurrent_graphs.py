@@ -292,3 +292,22 @@ def test_a_compiled_step_is_one_graph_for_all_steps(operator, monkeypatch):
     assert len(seen) == 1
     assert "C++ compiler" in registry.implementation(operator, "torch_compile").unsupported(problem, CPU)
     assert registry.implementation(operator, "torch_compile").unsupported(problem, H200) is None
+
+
+@pytest.mark.parametrize("failures", [1, 2])
+def test_a_capture_that_is_invalidated_is_tried_once_more(monkeypatch, failures):
+    module, plain = twins()
+    x = torch.randn(5, 3, 4)
+    left = [torch.AcceleratorError("operation failed due to a previous error during capture")] * failures
+
+    def invalidated(*given, **more):
+        if left:
+            raise left.pop()
+        return record(*given, **more)
+
+    monkeypatch.setattr(graph_captures, "record", invalidated)
+    if failures > 1:
+        with pytest.raises(torch.AcceleratorError, match="during capture"):
+            module(x)
+    else:
+        assert_same(module(x), plain(x))
