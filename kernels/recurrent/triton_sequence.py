@@ -85,7 +85,11 @@ def _does_not_fit(shape: tuple[int, int, int], limits: Limits) -> str:
 def _size(cell: Cell, shape: tuple[int, int, int], element_bytes: int, backward: bool) -> Size:
     hidden, batch, directions = shape
     gates = (1, 1) if backward else (slot_count(cell), cell.gates)
-    return Size(hidden, batch, directions, hidden * (cell.gates if backward else 1), *gates, element_bytes)
+    # float32 weights are split for TF32: the compiler moves that out of forward's loop, whose product is
+    # in no branch, and then both parts stay
+    copies = 2 if element_bytes == 4 and not backward else 1
+    depth = hidden * (cell.gates if backward else 1)
+    return Size(hidden, batch, directions, depth, *gates, element_bytes, copies)
 
 
 def _tile(tape: Tape, *, backward: bool) -> Tile:

@@ -44,6 +44,7 @@ class Size(NamedTuple):
     gates: int  # columns of a hidden unit: 1, or 4 of which `used` are not padding
     used: int
     element_bytes: int
+    copies: int  # of the weights that stay on chip: 2 where their parts for TF32 are held apart
 
 
 class Tile(NamedTuple):
@@ -87,7 +88,7 @@ def _depths(size: Size, limits: Limits, block: tuple[int, int], counts: tuple[in
             continue
         states = block_b * block_k * size.element_bytes
         weights = ceil(size.depth / block_k) * block_k * columns * size.element_bytes
-        held = weights + max(states, reduction)
+        held = size.copies * weights + max(states, reduction)
         if split > 1 and states <= 2 * STATES_AT_ONCE and held <= limits.shared_bytes:
             yield _tile(size, block, block_k, split, True, counts)
         stage = states + block_k * columns * size.element_bytes

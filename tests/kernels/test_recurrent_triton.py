@@ -91,6 +91,35 @@ def test_programs_that_wait_in_vain_give_nan_and_end(operator):
     assert "not finite" in two_steps[3]
 
 
+def test_float32_tiles_fit_into_shared_memory(tmp_path):
+    cases = [
+        {
+            "kernel": "persistent",
+            "target": target,
+            "cell": cell,
+            "dtype": "fp32",
+            "hidden": hidden,
+            "batch": batch,
+        }
+        for target, cell, hidden, batch in (
+            (90, "lstm", 650, 1),
+            (90, "lstm", 650, 3),
+            (90, "lstm", 650, 33),
+            (90, "lstm", 1024, 1),
+            (90, "lstm", 1024, 3),
+            (90, "gru", 1024, 3),
+            (90, "gru", 2048, 128),
+            (90, "rnn_tanh", 1024, 33),
+            (80, "lstm", 512, 1),
+            (86, "rnn_tanh", 650, 3),
+        )
+    ]
+    results = run("compiled.py", given=cases, TRITON_CACHE_DIR=str(tmp_path))
+    assert len(results) == 2 * len(cases)
+    for case, taken, allowed in results:
+        assert taken <= allowed, case
+
+
 def test_kernels_compile_for_gpus_that_are_not_here(tmp_path):
     cases = [
         {
