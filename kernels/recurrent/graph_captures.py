@@ -126,26 +126,6 @@ class Capture:
         return self._gradients.copies()
 
 
-def captured(
-    run: Callable[..., tuple[Tensor, ...]],
-    inputs: tuple[Tensor, ...],
-    needs: Sequence[bool],
-    parameters: tuple[Tensor, ...],
-) -> Capture:
-    """A capture; the arguments are those of `Capture`.
-
-    With torch 2.11 on an H200 the first capture of a process that autograd's own thread takes part in was
-    always invalidated, whatever it held, and none after it: a capture that fails is tried once more.
-    """
-    stream = torch.cuda.current_stream() if inputs[0].is_cuda else None
-    try:
-        return Capture(run, inputs, needs, parameters)
-    except torch.AcceleratorError:
-        if stream is not None:
-            torch.cuda.set_stream(stream)  # which a capture that fails does not restore
-        return Capture(run, inputs, needs, parameters)
-
-
 class Lease:
     """A call's hold on a capture, until its last backward pass or until nothing remembers the call."""
 

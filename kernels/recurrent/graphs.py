@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import sys
 from collections import OrderedDict
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -21,7 +21,7 @@ from torch._compile import _disable_dynamo
 
 from ..contract import Device, Problem, Work
 from . import operator
-from .graph_captures import Capture, Lease, Replay, captured
+from .graph_captures import Capture, Lease, Replay
 from .layer import LayerFunction
 from .module import Layered, LayeredGRU, LayeredLSTM, LayeredRNN
 from .torch_module import arguments
@@ -158,20 +158,39 @@ class Graphed(nn.RNNBase):
     def _capture(
         self, inputs: tuple[Tensor, ...], parameters: tuple[Tensor, ...], needs: tuple[bool, ...]
     ) -> Capture:
+        wanted = [one for one, needed in zip(parameters, needs[len(inputs) :], strict=False) if needed]
+        # a graph of autograd that is alive may have put the parameters' own leaves on another stream, for
+        # which a backward pass would wait: that spoils a capture
+        leaves = {id(one): one.detach().requires_grad_() for one in wanted}
+
         def run(x: Tensor, *states: Tensor) -> tuple[Tensor, ...]:
             hx = states if self.mode == "LSTM" else states[0]
-            y, last = super(Graphed, self).forward(x, hx)
+            with self._stood_in_for(leaves):
+                y, last = super(Graphed, self).forward(x, hx)
             return (y, *last) if self.mode == "LSTM" else (y, last)
 
-        wanted = zip(parameters, needs[len(inputs) :], strict=False)
         with torch.inference_mode(False), torch.cuda.device_of(inputs[0]), _without_cache(inputs[0]):  # type: ignore[no-untyped-call]
             own = inputs if len(inputs) > 1 else (inputs[0], *self._no_states(inputs[0]))
-            return captured(
-                run,
-                own,
-                needs[: len(inputs)] or (False,) * len(inputs),
-                tuple(one for one, needed in wanted if needed),
-            )
+            return Capture(run, own, needs[: len(inputs)] or (False,) * len(inputs), tuple(leaves.values()))
+
+    @contextmanager
+    def _stood_in_for(self, others: dict[int, Tensor]) -> Iterator[None]:
+        """With other tensors in the place of parameters, by their identity."""
+        if self._by_cudnn:  # torch's modules keep a list, and would flatten other parameters
+            kept: Any = self._flat_weights
+            self._flat_weights = [others.get(id(one), one) for one in kept]
+            try:
+                yield
+            finally:
+                self._flat_weights = kept
+        else:
+            parameters: Any = self._parameters
+            before = dict(parameters)
+            parameters.update({name: others.get(id(one), one) for name, one in before.items()})
+            try:
+                yield
+            finally:
+                parameters.update(before)
 
     def _no_states(self, x: Tensor) -> tuple[Tensor, ...]:
         """The initial states that a call without any has."""
