@@ -11,7 +11,6 @@ import torch
 
 from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import Device
-from kernel_selector.kernels.gate import Gate
 from kernel_selector.kernels.recurrent import graph_captures, graph_copies, graphs
 from kernel_selector.kernels.recurrent.hoisted import hoisted_layer
 from kernel_selector.kernels.recurrent.module import cell_of
@@ -62,6 +61,7 @@ def stand_in(monkeypatch):
     monkeypatch.setattr(graph_captures, "record", record)
     monkeypatch.setattr(graphs, "_has_graphs", lambda _x: True)
     monkeypatch.setattr(graphs, "_is_capturing", lambda: False)
+    torch.manual_seed(0)
     Graph.count = Graph.replays = 0
 
 
@@ -272,26 +272,6 @@ def test_refusals_say_why(operator, hyperparameters, device, reason):
     given = {"hidden": 6, "batch": 3, **hyperparameters}
     problem = registry.operator(operator).problem(given)
     assert reason in registry.implementation(operator, NAMES[operator]).unsupported(problem, device)
-
-
-@pytest.mark.parametrize("operator", NAMES)
-def test_a_compiled_step_is_one_graph_for_all_steps(operator, monkeypatch):
-    seen = []
-
-    def compile_eagerly(function, **_options):
-        seen.append(function)
-        return function
-
-    monkeypatch.setattr(torch, "compile", compile_eagerly)
-    problem = registry.operator(operator).problem(
-        hidden=7, input=4, batch=3, seq=5, bidirectional=True, dtype="bfloat16"
-    )
-    module = registry.implementation(operator, "torch_compile").build(problem)
-    result = Gate(problem, "cpu").check(module)
-    assert result.passed, result.detail
-    assert len(seen) == 1
-    assert "C++ compiler" in registry.implementation(operator, "torch_compile").unsupported(problem, CPU)
-    assert registry.implementation(operator, "torch_compile").unsupported(problem, H200) is None
 
 
 @pytest.mark.parametrize("ours", [False, True])
