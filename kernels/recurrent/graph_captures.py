@@ -22,7 +22,7 @@ class Recording(NamedTuple):
     results: Results
     packs: tuple[Tensor, ...]  # the small results once more, side by side
     graph: Any  # with replay() and pool()
-    pool_bytes: int = 0  # of GPU memory that the graph's pool has by now
+    pool_bytes: int = 0  # of GPU memory that the capture took
 
 
 def warm_up(run: Callable[[], object]) -> Any:
@@ -39,14 +39,15 @@ def warm_up(run: Callable[[], object]) -> Any:
 def record(run: Callable[[], Results], stream: Any, pool: Any = None) -> Recording:
     """Capture a run."""
     graph = torch.cuda.CUDAGraph()
+    torch.cuda.empty_cache()  # as entering a capture does: what is reserved more afterwards is the pool's
+    before = torch.cuda.memory_reserved()
     with (
         _no_garbage_collected(),
         torch.cuda.graph(graph, pool=pool, stream=stream, capture_error_mode="thread_local"),
     ):
         results = run()
         packs = packed(results)
-    segments: Any = torch.cuda.memory_snapshot(graph.pool())  # type: ignore[no-untyped-call]
-    return Recording(results, packs, graph, sum(segment["total_size"] for segment in segments))
+    return Recording(results, packs, graph, max(torch.cuda.memory_reserved() - before, 0))
 
 
 @contextmanager
@@ -105,8 +106,7 @@ class Capture:
                 lambda: backward(outputs, self._upstream.tensors), stream, self._forward.pool()
             )
             self._backward, self._gradients = backwards.graph, Outbox(backwards.results, backwards.packs)
-            self.static_bytes += backwards.pool_bytes - forwards.pool_bytes  # one pool
-            self.static_bytes += sum(one.nbytes for one in self._upstream.tensors)
+            self.static_bytes += backwards.pool_bytes + sum(one.nbytes for one in self._upstream.tensors)
 
     def forward(self, inputs: tuple[Tensor, ...]) -> Results:
         """The outputs, in memory of their own. Called without gradients."""
