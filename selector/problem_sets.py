@@ -8,51 +8,15 @@ Draws are independent, so that every prefix of a set covers the ranges too, howe
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 from itertools import product
 from math import exp, log, log2
 
 from kernel_selector.kernels import registry
-from kernel_selector.kernels.contract import InvalidHyperparameter, Operator, Problem
+from kernel_selector.kernels.contract import InvalidHyperparameter, Operator, Problem, Space
 from kernel_selector.kernels.contract.hyperparameter import Value
 
 ATTEMPTS = 100  # draws for each problem wanted, before the space counts as exhausted
-
-
-@dataclass(frozen=True, kw_only=True)
-class Space:
-    """Where random problems are drawn from: sizes from low to high, values with equal chances.
-
-    `sometimes` are sizes that are drawn for every fourth problem and keep their default otherwise.
-    `max_flops` caps the operations of one pass in the problem's mode, so that all candidates of one
-    problem, gate included, are measured within a few seconds.
-    """
-
-    sizes: Mapping[str, tuple[int, int]]
-    sometimes: Mapping[str, tuple[int, int]]
-    values: Mapping[str, Sequence[str]]
-    max_flops: float
-
-
-SPACES = {
-    "cpu": Space(
-        sizes={"hidden": (8, 512), "batch": (1, 64), "seq": (1, 64)},
-        sometimes={"input": (8, 512)},
-        values={"layers": ("1", "1", "2"), "mode": ("training", "inference")},
-        max_flops=3e9,
-    ),
-    "cuda": Space(
-        sizes={"hidden": (32, 2048), "batch": (1, 256), "seq": (1, 128)},
-        sometimes={"input": (32, 2048)},
-        values={
-            "layers": ("1", "1", "2"),
-            "dtype": ("float32", "float16", "bfloat16"),
-            "mode": ("training", "inference"),
-        },
-        max_flops=2e11,
-    ),
-}
 
 
 def random_problems(
@@ -70,7 +34,8 @@ def random_problems(
     with commas between alternatives. exclude: keys of problems that must not be drawn. Raises
     InvalidHyperparameter when nothing can be drawn.
     """
-    known, space = registry.operator(operator), SPACES[kind]
+    known = registry.operator(operator)
+    space = known.spaces[kind]
     draw = random.Random(f"{operator} {kind} {seed}")
     alternatives = {name: text.split(",") for name, text in (fixed or {}).items()}
     found: dict[str, Problem] = {}
@@ -117,7 +82,8 @@ def _draw(known: Operator, space: Space, draw: random.Random, chosen: Mapping[st
             sizes |= extra
         texts = {name: str(size) for name, size in sizes.items()}
         problem = known.problem_from_text({**chosen, **values, **texts})
-        if known.work(problem).flops <= space.max_flops:
+        work = known.work(problem)
+        if work.flops <= space.max_flops and work.moved_bytes <= space.max_bytes:
             return problem
     return None
 

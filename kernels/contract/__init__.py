@@ -21,6 +21,7 @@ from .implementation import Implementation, Work
 from .operator import Inputs, Operator
 from .problem import Problem
 from .record import GateResult, Memory, Record, Status, Timing
+from .space import Space
 
 __all__ = [
     "AmbiguousDevice",
@@ -44,6 +45,7 @@ __all__ = [
     "Problem",
     "Record",
     "SelectorError",
+    "Space",
     "Status",
     "Timing",
     "UnknownDevice",

@@ -11,6 +11,7 @@ from .errors import AmbiguousHyperparameter, InvalidHyperparameter, UnknownHyper
 from .hyperparameter import Hyperparameter, Value
 from .implementation import Work
 from .problem import Problem, declare_implied
+from .space import Space
 
 if TYPE_CHECKING:
     import torch
@@ -43,6 +44,8 @@ class Operator:
     default: str
     make_inputs: Callable[[Problem, str, int], Inputs]
     work: Callable[[Problem], Work]
+    examples: tuple[Mapping[str, Value], ...]
+    spaces: Mapping[str, Space]
     conflict: Callable[[Mapping[str, Any]], str | None] = lambda _: None
 
     def __post_init__(self) -> None:

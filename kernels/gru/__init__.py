@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from ..contract import Operator
 from ..recurrent.operator import hyperparameters, make_inputs, work
+from ..recurrent.samples import EXAMPLES, SPACES
 
 OPERATOR = Operator(
     name="gru",
@@ -24,4 +25,6 @@ OPERATOR = Operator(
     default="torch_gru",
     make_inputs=make_inputs,
     work=work,
+    examples=EXAMPLES,
+    spaces=SPACES,
 )

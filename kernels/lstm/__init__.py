@@ -24,6 +24,7 @@ from typing import Any
 
 from ..contract import Boolean, Integer, Operator
 from ..recurrent.operator import hyperparameters, make_inputs, work
+from ..recurrent.samples import LAST, LAYERS, SPACES
 
 
 def conflict(values: Mapping[str, Any]) -> str | None:
@@ -52,5 +53,13 @@ OPERATOR = Operator(
     default="torch_lstm",
     make_inputs=make_inputs,
     work=work,
+    examples=(
+        *LAYERS,
+        {"hidden": 12, "input": 9, "batch": 3, "seq": 5, "projection": 4, "layers": 2, "bidirectional": True},
+        {"hidden": 17, "batch": 6, "seq": 7, "peepholes": True, "layers": 2},
+        {"hidden": 13, "batch": 4, "seq": 6, "peepholes": True, "projection": 5, "packed": True},
+        LAST,
+    ),
+    spaces=SPACES,
     conflict=conflict,
 )

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from ..contract import OneOf, Operator
 from ..recurrent.operator import hyperparameters, make_inputs, work
+from ..recurrent.samples import LAST, LAYERS, SPACES
 
 OPERATOR = Operator(
     name="rnn",
@@ -22,4 +23,10 @@ OPERATOR = Operator(
     default="torch_rnn",
     make_inputs=make_inputs,
     work=work,
+    examples=(
+        *LAYERS,
+        {"hidden": 40, "batch": 6, "seq": 7, "nonlinearity": "relu", "bidirectional": True},
+        LAST,
+    ),
+    spaces=SPACES,
 )

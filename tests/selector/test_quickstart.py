@@ -8,14 +8,17 @@ from dataclasses import replace
 import pytest
 
 from kernel_selector.db import Database, models, records
-from selector import blind_check, onboarding, problem_sets, profiling, quickstart
+from kernel_selector.kernels import registry
+from kernel_selector.kernels.contract import Space
+from selector import blind_check, onboarding, profiling, quickstart
 from selector.blind_check import Checked, CheckStarted, geometric_mean
 from selector.onboarding import Learned, Learning, QuickstartFinished
+from selector.problem_sets import grid, random_problems
 from selector.profiling import ProfilingFinished
 from tests.selector import replay
 from tests.selector.replay_session import ReplaySession
 
-TINY = problem_sets.Space(
+TINY = Space(
     sizes={"hidden": (4, 24), "batch": (1, 4), "seq": (2, 4)},
     sometimes={},
     values={"mode": ("inference", "inference", "training")},
@@ -125,17 +128,15 @@ def test_without_time_for_the_check_it_says_what_is_left_out(sqlite_database: Da
 
 
 def test_profiled_and_checked_problems_are_apart() -> None:
-    profiled = problem_sets.random_problems(
-        "lstm", "cpu", count=onboarding.PROBLEMS, seed=onboarding.PROFILE_SEED
-    )
+    profiled = random_problems("lstm", "cpu", count=onboarding.PROBLEMS, seed=onboarding.PROFILE_SEED)
     keys = frozenset(problem.key for problem in profiled)
-    checked = problem_sets.random_problems("lstm", "cpu", count=12, seed=onboarding.CHECK_SEED, exclude=keys)
+    checked = random_problems("lstm", "cpu", count=12, seed=onboarding.CHECK_SEED, exclude=keys)
     assert len(checked) == 12
     assert not keys & {problem.key for problem in checked}
 
 
 def test_a_failed_choice_counts_as_failed() -> None:
-    problem = problem_sets.grid("lstm", {"hidden": "8", "batch": "1"})[0]
+    problem = grid("lstm", {"hidden": "8", "batch": "1"})[0]
     row = Checked(
         problem=problem,
         choice="hoisted",
@@ -153,7 +154,7 @@ def test_a_failed_choice_counts_as_failed() -> None:
 
 
 def test_for_real_on_the_cpu(sqlite_database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(problem_sets.SPACES, "cpu", TINY)
+    monkeypatch.setitem(registry.operator("lstm").spaces, "cpu", TINY)
     finished, events = run(sqlite_database, device="cpu", problems=11, checks=2, budget_s=120)
     assert of(events, ProfilingFinished)[0].statuses["ok"] > 0
     assert len(finished.checks) == 2
