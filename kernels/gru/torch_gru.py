@@ -13,7 +13,7 @@ from ..recurrent.torch_module import torch_module, unsupported_by_cudnn
 
 
 def unsupported(problem: Problem, device: Device) -> str | None:
-    """Refuses more steps than cuDNN takes."""
+    """Refuses more steps than cuDNN takes, and what it computes wrongly."""
     return unsupported_by_cudnn(problem, device)
 
 

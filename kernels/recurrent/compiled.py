@@ -43,17 +43,20 @@ def refused_by_compiler(problem: Problem, device: Device) -> str | None:
 
 def _prepare(function: PlainStep, weights: Weights) -> Step:
     parameters = weights[:4]
+    fixed = tuple(None if one is None else (one.shape, one.requires_grad) for one in parameters)
 
     def step(x: Tensor, states: States) -> States:
         wide = torch.promote_types(x.dtype, torch.float32)
-        compiled = _compiled(function, x.shape, x.dtype, x.device, torch.is_grad_enabled())
-        after: States = compiled(x, states[0], *(state.to(wide) for state in states[1:]), *parameters)
+        h = states[0]
+        given = (x.shape, x.dtype, x.device, x.requires_grad, h.requires_grad, torch.is_grad_enabled())
+        compiled = _compiled(function, *given, *fixed)
+        after: States = compiled(x, h, *(state.to(wide) for state in states[1:]), *parameters)
         return after
 
     return step
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=1024)
 def _compiled(function: FunctionType, *_circumstances: Any) -> Callable[..., States]:
     """A compiled copy for each circumstance: of one code object few variants are compiled, then none."""
     code = function.__code__.replace()

@@ -88,7 +88,12 @@ def hanging(tmp_path):
     output = tmp_path / "records.jsonl"
     words = planted.command(*SMALL, "--implementations", "wrong,hang", "--output", str(output))
     with subprocess.Popen(
-        words, cwd=folder, stderr=subprocess.PIPE, text=True, start_new_session=True
+        words,
+        cwd=folder,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),  # a shell's & ignores it
     ) as run:
         wait_for(lambda: output.exists() and output.read_text().endswith("\n"))
         yield run, output

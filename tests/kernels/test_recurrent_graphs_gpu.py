@@ -50,7 +50,8 @@ def trained(module, x, first):
     args = [leaf.detach().requires_grad_() for leaf in leaves((x, first))]
     outputs = leaves(module(args[0], tuple(args[1:]) if isinstance(first, tuple) else args[1]))
     wanted = [*args, *module.parameters()]
-    return [*outputs, *torch.autograd.grad(loss_of(outputs), wanted)]
+    found = torch.autograd.grad(loss_of(outputs), wanted)
+    return [*(one.detach() for one in outputs), *found]
 
 
 def assert_equal(actual, expected):

@@ -92,7 +92,9 @@ def trained(module, x, first):
     """All outputs and gradients of one step, of x first."""
     args = [leaf.detach().requires_grad_() for leaf in leaves((x, first))]
     outputs = leaves(module(args[0], tuple(args[1:]) if isinstance(first, tuple) else args[1]))
-    return [*outputs, *torch.autograd.grad(loss_of(outputs), [*args, *module.parameters()])]
+    found = torch.autograd.grad(loss_of(outputs), [*args, *module.parameters()])
+    # an autograd graph that lives on ties the parameters to this stream, which no capture may wait for
+    return [*(one.detach() for one in outputs), *found]
 
 
 @pytest.mark.usefixtures("on_gpu")

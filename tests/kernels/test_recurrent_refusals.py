@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
 from twins import CPU
 
+from benchmarks import cudnn_errors
 from kernel_selector.kernels import registry
 from kernel_selector.kernels.devices import known_device
 
-OPERATOR = registry.operator("lstm")
+ROOT = Path(__file__).parents[2]
 GATED = ("lstm", "gru", "rnn")
 
 
@@ -40,22 +44,19 @@ def test_refusals_say_why(operator, name, hyperparameters, reason):
     assert reason in registry.implementation(operator, name).unsupported(problem, CPU)
 
 
-@pytest.mark.parametrize(
-    ("hidden", "batch", "dtype", "refused"),
-    [
-        (136, 16, "float16", True),
-        (40, 8, "float16", True),
-        (184, 256, "float16", True),
-        (128, 16, "float16", False),
-        (136, 12, "float16", False),
-        (132, 16, "float16", False),
-        (200, 16, "float16", False),
-        (24, 16, "float16", False),
-        (136, 16, "bfloat16", False),
-    ],
-)
-def test_torch_is_refused_where_cudnn_is_wrong(hidden, batch, dtype, refused):
-    problem = OPERATOR.problem(hidden=hidden, batch=batch, dtype=dtype)
-    unsupported = registry.implementation("lstm", "torch_lstm").unsupported
-    assert (unsupported(problem, known_device("h200")) is not None) is refused
-    assert unsupported(problem, CPU) is None
+@pytest.mark.parametrize("operator", ["lstm", "gru", "rnn"])
+def test_torch_is_refused_where_cudnn_is_wrong_and_nowhere_else(operator):
+    default = registry.implementation(operator, registry.operator(operator).default)
+    file = ROOT / f"benchmarks/results/cudnn_{operator}_errors.json"
+    records = json.loads(file.read_text())["records"]
+    wrong = {registry.operator(operator).problem(_without(record, "detail")) for record in records}
+    scanned = set(cudnn_errors.problems(operator))
+    assert wrong < scanned
+    for problem in scanned:
+        reason = default.unsupported(problem, known_device("h200"))
+        assert (reason is not None) is (problem in wrong), problem
+        assert default.unsupported(problem, CPU) is None
+
+
+def _without(record, name):
+    return {key: value for key, value in record.items() if key != name}

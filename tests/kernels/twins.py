@@ -78,7 +78,10 @@ def leaves(value):
 
 def loss_of(outputs):
     """A number that hangs on every element of the outputs, each in its own way."""
-    return sum((one * torch.linspace(-1, 1, one.numel()).view_as(one)).sum() for one in leaves(outputs))
+    return sum(
+        (one * torch.linspace(-1, 1, one.numel(), device=one.device).view_as(one)).sum()
+        for one in leaves(outputs)
+    )
 
 
 def assert_same(actual, expected):

@@ -12,6 +12,7 @@ import hashlib
 import os
 import re
 import tempfile
+import threading
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -40,6 +41,7 @@ class Kernel:
         self._name = function
         self._functions: dict[int, Any] = {}  # by device: code belongs to a context
         self._configurations: dict[tuple[int, Launch], Any] = {}
+        self._lock = threading.Lock()  # a configuration holds the stream of the launch under way
 
     def __call__(self, launch: Launch, parameters: bytes, device: torch.device) -> None:
         """Launch on the device's current stream; `parameters` is the kernel's only argument, as bytes.
@@ -53,11 +55,12 @@ class Kernel:
             with torch.cuda.device(index):
                 self(launch, parameters, device)
             return
-        configuration = self._configurations.get((index, launch)) or self._prepare(index, launch)
-        configuration.hStream = torch.cuda.current_stream(index).cuda_stream
         pointers = (ctypes.c_char_p * 1)(parameters)
         address = ctypes.addressof(pointers)
-        _checked(driver.cuLaunchKernelEx(configuration, self._functions[index], address, 0))
+        with self._lock:
+            configuration = self._configurations.get((index, launch)) or self._prepare(index, launch)
+            configuration.hStream = torch.cuda.current_stream(index).cuda_stream
+            _checked(driver.cuLaunchKernelEx(configuration, self._functions[index], address, 0))
 
     def _prepare(self, index: int, launch: Launch) -> Any:
         from cuda.bindings import driver
