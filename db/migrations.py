@@ -17,7 +17,7 @@ from .location import Location
 if TYPE_CHECKING:
     from alembic.config import Config
 
-HEAD = "0001"  # of the migrations; here as well so that opening a database need not import Alembic
+HEAD = "0002"  # of the migrations; here as well so that opening a database need not import Alembic
 VERSION_TABLE = "alembic_version"
 SHOWN_TABLES = 8
 FOLDER = Path(kernel_selector.__file__).parent / "migrations"
@@ -46,7 +46,8 @@ def revision(connection: Connection, location: Location) -> str | None:
     if len(found) > 1:
         raise DatabaseRevision(f"The database {location.text} is of several revisions: {', '.join(found)}.")
     others = sorted(tables - {VERSION_TABLE})
-    if found and (sqlite.OUR_TABLE in tables or found[0] != HEAD):
+    ours = found and (found[0] == HEAD or is_older(found[0]))
+    if found and (sqlite.OUR_TABLE in tables or not ours):
         return found[0]
     if found or others:
         shown = ", ".join(others[:SHOWN_TABLES]) + (", ..." if len(others) > SHOWN_TABLES else "")

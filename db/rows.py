@@ -25,7 +25,7 @@ from kernel_selector.kernels.contract import (
 )
 from kernel_selector.kernels.contract.errors import shorten
 
-from .tables import MEMORY, TIMINGS
+from .tables import MEMORY, OPTIONAL_MEMORY, TIMINGS
 
 PERCENTILES = ("p20_ms", "p50_ms", "p80_ms")
 DEVICE_FLOATS = ("copy_bytes_per_s", "launch_us", "barrier_us")
@@ -110,10 +110,9 @@ def measurement_row(record: Record) -> dict[str, Any]:
         row[f"{name}_samples"] = None if timing is None else _integer("samples", timing.samples)
         raw_ms = timing.raw_ms if timing is not None else ()
         row[f"{name}_raw_ms"] = [float(time_ms) for time_ms in raw_ms] or None
-    for part in MEMORY:
-        row[f"memory_{part}"] = (
-            None if record.memory is None else _integer(part, getattr(record.memory, part))
-        )
+    for part in (*MEMORY, *OPTIONAL_MEMORY):
+        counted = getattr(record.memory, part, None)
+        row[f"memory_{part}"] = None if counted is None else _integer(part, counted)
     return row
 
 
@@ -152,7 +151,7 @@ def record_of(row: RowMapping, **shared: Any) -> Record:
     timings: dict[str, Any] = {name: _timing_of(row, name) for name in TIMINGS}
     memory = None
     if row["memory_peak_bytes"] is not None:
-        memory = Memory(**{part: row[f"memory_{part}"] for part in MEMORY})
+        memory = Memory(**{part: row[f"memory_{part}"] for part in (*MEMORY, *OPTIONAL_MEMORY)})
     return Record(
         policy=row["policy"],
         status=Status(row["status"]),

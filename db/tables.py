@@ -29,6 +29,7 @@ from kernel_selector.kernels.contract import Status
 
 TIMINGS = ("forward", "forward_backward", "graph_forward", "graph_forward_backward")
 MEMORY = ("peak_bytes", "held_bytes", "workspace_bytes")
+OPTIONAL_MEMORY = ("kept_argument_bytes",)  # not in what was measured before it was counted
 APPEND_ONLY = ("environment", "device", "problem", "implementation", "measurement")
 
 
@@ -184,6 +185,7 @@ class Measurement(Base):
     memory_peak_bytes: Mapped[int | None]
     memory_held_bytes: Mapped[int | None]
     memory_workspace_bytes: Mapped[int | None]
+    memory_kept_argument_bytes: Mapped[int | None]
 
     __table_args__ = (
         Index(None, "device_id", "implementation_id"),
@@ -197,7 +199,10 @@ class Measurement(Base):
         ),
         CheckConstraint("gate_worst_error_ratio >= 0", name="gate_worst_error_ratio"),
         *(check for name in TIMINGS for check in _timing_checks(name)),
-        *(CheckConstraint(f"memory_{part} >= 0", name=f"memory_{part}") for part in MEMORY),
+        *(
+            CheckConstraint(f"memory_{part} >= 0", name=f"memory_{part}")
+            for part in (*MEMORY, *OPTIONAL_MEMORY)
+        ),
         CheckConstraint(
             " AND ".join(f"(memory_{part} IS NULL) = (memory_peak_bytes IS NULL)" for part in MEMORY[1:]),
             name="memory_complete",

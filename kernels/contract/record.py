@@ -88,14 +88,22 @@ class Timing:
 
 @dataclass(frozen=True, kw_only=True)
 class Memory:
-    """Bytes beyond parameters and inputs: at the peak, and held between forward and backward."""
+    """Bytes beyond parameters and inputs: at the peak, and held between forward and backward.
+
+    `kept_argument_bytes` is what of the arguments has to stay for backward besides, where nobody else keeps
+    them: 0 of a layer that needs its output alone. None where it was not counted.
+    """
 
     peak_bytes: int
     held_bytes: int
     workspace_bytes: int  # peak of the forward pass beyond what is held after it
+    kept_argument_bytes: int | None = None
 
     def __post_init__(self) -> None:
-        parts = {name: getattr(self, name) for name in ("peak_bytes", "held_bytes", "workspace_bytes")}
+        optional = {"kept_argument_bytes"}
+        parts = {
+            name: value for name, value in vars(self).items() if value is not None or name not in optional
+        }
         check_type("Memory", int, **parts)
         check_whole("Memory", **parts)
 

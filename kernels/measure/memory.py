@@ -25,14 +25,23 @@ from .workload import Run
 MARK = "kernel_selector: between forward and backward"
 
 
-def measure_memory(run: Run, torch_device: str, static_bytes: int = 0) -> Memory:
-    """Run once and count. `held_bytes` is taken after forward; in inference mode that is the outputs."""
+def measure_memory(
+    run: Run, torch_device: str, static_bytes: int = 0, *, forgotten: Run | None = None
+) -> Memory:
+    """Run once and count. `held_bytes` is taken after forward; in inference mode that is the outputs.
+
+    `forgotten` is a forward pass whose caller gives its arguments up: what it holds beyond `run` is the
+    arguments that backward needs.
+    """
     gc.collect()
-    counted = _cpu(run) if torch_device == "cpu" else _cuda(run)
+    count = _cpu if torch_device == "cpu" else _cuda
+    counted = count(run)
+    kept = None if forgotten is None else max(count(forgotten).held_bytes - counted.held_bytes, 0)
     return replace(
         counted,
         peak_bytes=counted.peak_bytes + static_bytes,
         held_bytes=counted.held_bytes + static_bytes,
+        kept_argument_bytes=kept,
     )
 
 

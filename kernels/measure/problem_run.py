@@ -130,7 +130,10 @@ class ProblemRun:
             self._report.stage(name, stage)
             with workload.grad_mode():
                 static_bytes = getattr(module, "static_bytes", 0)
-                memory = measure_memory(workload.whole(module), self._torch_device, static_bytes)
+                forgotten = workload.forgotten(module) if workload.training else None
+                memory = measure_memory(
+                    workload.whole(module), self._torch_device, static_bytes, forgotten=forgotten
+                )
             return _Candidate(name, module, result, memory)
         except BaseException as error:
             self._report.outcome(name, failure(error, stage, result))

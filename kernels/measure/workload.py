@@ -64,6 +64,18 @@ class Workload:
 
         return run
 
+    def forgotten(self, module: nn.Module) -> Run:
+        """A forward pass on copies of the arguments, of which mark finds what the module keeps alone."""
+
+        def run(index: int, mark: Mark) -> None:
+            args = _map(Tensor.clone, self.sets[index % len(self.sets)])
+            outputs = module(*args)
+            del args
+            mark()
+            del outputs
+
+        return run
+
     def _gradients(self, module: nn.Module) -> list[Tensor]:
         """Random, drawn once: the gate has made sure that all candidates' outputs have the same shapes."""
         if not self._output_gradients:
@@ -72,13 +84,10 @@ class Workload:
         return self._output_gradients
 
     def _copy(self, value: Any) -> Any:
-        if isinstance(value, Tensor):
-            return value.detach().clone().requires_grad_(self.training and value.is_floating_point())
-        if not isinstance(value, (tuple, list)):
-            return value
-        items = [self._copy(item) for item in value]
-        # a named tuple, such as a PackedSequence, stays what it is
-        return type(value)(*items) if hasattr(value, "_fields") else tuple(items)
+        return _map(self._leaf, value)
+
+    def _leaf(self, tensor: Tensor) -> Tensor:
+        return tensor.detach().clone().requires_grad_(self.training and tensor.is_floating_point())
 
 
 def tensors(value: Any) -> Iterator[Tensor]:
@@ -88,6 +97,16 @@ def tensors(value: Any) -> Iterator[Tensor]:
     elif isinstance(value, (tuple, list)):
         for item in value:
             yield from tensors(item)
+
+
+def _map(change: Callable[[Tensor], Tensor], value: Any) -> Any:
+    """The same nesting with each tensor changed; a named tuple, such as a PackedSequence, stays one."""
+    if isinstance(value, Tensor):
+        return change(value)
+    if not isinstance(value, (tuple, list)):
+        return value
+    items = [_map(change, item) for item in value]
+    return type(value)(*items) if hasattr(value, "_fields") else tuple(items)
 
 
 def _needs_gradient(tensor: Tensor) -> bool:

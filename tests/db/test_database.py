@@ -131,12 +131,12 @@ def test_a_database_of_something_else(path, refusal):
         ["CREATE TABLE alembic_version (version_num TEXT)", "CREATE TABLE customers (name TEXT)"],
         [
             "CREATE TABLE alembic_version (version_num TEXT)",
-            "INSERT INTO alembic_version VALUES ('0001')",
+            "INSERT INTO alembic_version VALUES ('0002')",
             "CREATE TABLE customers (name TEXT)",
         ],
         [
             "CREATE TABLE alembic_version (version_num TEXT)",
-            "INSERT INTO alembic_version VALUES ('0001')",
+            "INSERT INTO alembic_version VALUES ('0002')",
         ],
     ],
     ids=["no revision", "an empty revision", "a revision named as ours", "only a revision named as ours"],
@@ -188,7 +188,7 @@ def test_a_newer_or_unknown_revision(database_url, create, refusal):
 
 def test_an_older_revision_is_upgraded_on_demand(filled, monkeypatch, refusal):
     older = migrations.HEAD
-    monkeypatch.setattr(migrations, "HEAD", "0002")
+    monkeypatch.setattr(migrations, "HEAD", "9998")
     refusal(DatabaseRevision, filled, str(filled), f"older revision {older}", "selector database upgrade")
 
 

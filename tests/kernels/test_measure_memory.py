@@ -33,7 +33,7 @@ def workload(mode: str) -> Workload:
 def memory(module: nn.Module, mode: str):
     load = workload(mode)
     with load.grad_mode():
-        return measure_memory(load.whole(module), "cpu")
+        return measure_memory(load.whole(module), "cpu", forgotten=load.forgotten(module))
 
 
 @pytest.mark.parametrize("kept", [1, 2, 5])
@@ -41,6 +41,20 @@ def test_what_backward_needs_is_held(kept):
     # exp keeps its result: the last one is the output, which is held as well
     measured = memory(Saving(kept), "training")
     assert measured.held_bytes == kept * BYTES
+
+
+@pytest.mark.parametrize(
+    ("module", "kept"),
+    [
+        (nn.Tanh(), 0),  # keeps its output
+        (nn.GELU(), BYTES),
+        (nn.Linear(FEATURES, 1), BYTES),
+        (nn.Identity(), BYTES),  # the output is the argument
+        (Saving(2), 0),
+    ],
+)
+def test_arguments_that_backward_needs_are_told_apart(module, kept):
+    assert memory(module, "training").kept_argument_bytes == kept
 
 
 def test_a_temporary_is_workspace_and_makes_the_peak():

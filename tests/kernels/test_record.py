@@ -224,6 +224,7 @@ def _changed(path, value):
         (("memory", "peak_bytes"), 1.5, "peak_bytes"),
         (("memory", "held_bytes"), "3", "held_bytes"),
         (("memory", "held_bytes"), None, "held_bytes"),
+        (("memory", "kept_argument_bytes"), -1, "kept_argument_bytes"),
         (("memory",), {}, "memory record|missing"),
         (("forward",), {}, "missing"),
         (("forward",), 3, "not a measurement record"),
