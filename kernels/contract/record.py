@@ -100,10 +100,9 @@ class Memory:
     kept_argument_bytes: int | None = None
 
     def __post_init__(self) -> None:
-        optional = {"kept_argument_bytes"}
-        parts = {
-            name: value for name, value in vars(self).items() if value is not None or name not in optional
-        }
+        parts = dict(vars(self))
+        if self.kept_argument_bytes is None:
+            del parts["kept_argument_bytes"]
         check_type("Memory", int, **parts)
         check_whole("Memory", **parts)
 
