@@ -7,18 +7,16 @@ seconds for fifty steps. One step is compiled in seconds, once a shape, whatever
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import lru_cache, partial
-from types import FunctionType
-from typing import Any
+from functools import partial
 
 import torch
 from torch import Tensor
 
+from .. import compiling
+from ..compiling import compiled
 from ..contract import Device, Problem
 from .layer import LayerFunction, States, Weights
 from .loops import Step, each_step, inexact_autograd
-
-LEAST_CAPABILITY = (7, 0)  # of the compiler's own GPU kernels
 
 # (x_t [B, I], h [B, H], the cell state [B, H] in float32 at least where the cell has one, W_ih, W_hh, b_ih,
 # b_hh) to the states after the step
@@ -32,10 +30,8 @@ def compiled_layer(step: PlainStep) -> LayerFunction:
 
 def refused_by_compiler(problem: Problem, device: Device) -> str | None:
     """Why a problem is not compiled on a device, or None."""
-    if device.kind != "cuda":
-        return "torch.compile needs a C++ compiler for processors, which is not taken for granted"
-    if device.compute_capability is not None and device.compute_capability < LEAST_CAPABILITY:
-        return "torch.compile makes kernels for GPUs of compute capability 7.0 or later"
+    if refused := compiling.refused_by_compiler(device):
+        return refused
     if problem.operator == "lstm" and (problem["projection"] or problem["peepholes"]):
         return "has a step with neither projections nor peepholes"
     return inexact_autograd(problem)
@@ -49,17 +45,8 @@ def _prepare(function: PlainStep, weights: Weights) -> Step:
         wide = torch.promote_types(x.dtype, torch.float32)
         h = states[0]
         given = (x.shape, x.dtype, x.device, x.requires_grad, h.requires_grad, torch.is_grad_enabled())
-        compiled = _compiled(function, *given, *fixed)
-        after: States = compiled(x, h, *(state.to(wide) for state in states[1:]), *parameters)
+        call = compiled(function, *given, *fixed)
+        after: States = call(x, h, *(state.to(wide) for state in states[1:]), *parameters)
         return after
 
     return step
-
-
-@lru_cache(maxsize=1024)
-def _compiled(function: FunctionType, *_circumstances: Any) -> Callable[..., States]:
-    """A compiled copy for each circumstance: of one code object few variants are compiled, then none."""
-    code = function.__code__.replace()
-    own = FunctionType(code, function.__globals__, function.__name__)
-    compiled: Callable[..., States] = torch.compile(own, dynamic=False, fullgraph=True)
-    return compiled

@@ -85,13 +85,8 @@ def made_records(draw: st.DrawFn) -> Record:
     ok = status is Status.OK
     ratio = draw(st.floats(0, 1)) if ok else draw(st.none() | NUMBER)
     optional = timings() if ok else st.none() | timings()
-    memory = st.builds(
-        Memory,
-        peak_bytes=SIZE,
-        held_bytes=SIZE,
-        workspace_bytes=SIZE,
-        kept_argument_bytes=st.none() | SIZE,
-    )
+    counts = dict.fromkeys(("peak_bytes", "held_bytes", "workspace_bytes"), SIZE)
+    memory = st.builds(Memory, **counts, kept_argument_bytes=st.none() | SIZE)
     return Record(
         problem=Problem(draw(WORD), tuple(hyperparameters.items())),
         implementation=draw(WORD),
