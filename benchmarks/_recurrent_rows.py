@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import product
 
-from kernel_selector.kernels import registry
-from kernel_selector.kernels.contract import Problem
+from benchmarks import _rows
+from benchmarks._rows import Case, Cell, Goal, Row, grid, problems, with_values
 
-Case = tuple[str, Mapping[str, object]]  # an operator and what differs from its defaults
+__all__ = ["ROWS", "Case", "Cell", "Goal", "Row", "cells", "of_users", "problems", "small"]
 
 OPERATORS = ("lstm", "gru", "rnn")
 HIDDENS = (128, 256, 512, 1024, 1536, 2048)
@@ -19,53 +19,6 @@ BATCHES = (1, 4, 16, 64, 128, 256)
 USERS = ("cell_loop", "unfused", "torch_compile")
 # a dozen launches a step, where the fused loop has two: on a GPU a third of all the time to be last
 LOOPS = ("hoisted", "hoisted_batch_minor", "recompute")
-
-
-@dataclass(frozen=True)
-class Goal:
-    """A figure of a row with the least that is asked and the aim; falling figures have the smaller aim."""
-
-    figure: str
-    least: float
-    aim: float
-
-    def verdict(self, value: float | None) -> str:
-        """`aim`, `least` or `missed`; `not measured` without a value."""
-        if value is None:
-            return "not measured"
-        sign = 1 if self.aim > self.least else -1
-        reached = [name for name in ("aim", "least") if sign * value >= sign * getattr(self, name)]
-        return reached[0] if reached else "missed"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Row:
-    """Problems that are summed up in one line.
-
-    `also` are candidates that are timed in this row alone; a `careful` row has few problems, takes more
-    samples, and times the forward pass as a CUDA graph of its own.
-    """
-
-    name: str
-    title: str
-    cases: tuple[Case, ...]
-    goals: tuple[Goal, ...]
-    also: tuple[str, ...] = ()
-    careful: bool = False
-
-
-@dataclass(frozen=True)
-class Cell:
-    """A problem with the implementations to time for it; rows share cells."""
-
-    problem: Problem
-    implementations: tuple[str, ...]
-    careful: bool
-
-
-def _grid(operators: Sequence[str], **axes: Sequence[object]) -> tuple[Case, ...]:
-    combinations = product(operators, *axes.values())
-    return tuple((operator, dict(zip(axes, values, strict=True))) for operator, *values in combinations)
 
 
 def _deepbench() -> Iterator[Case]:
@@ -87,10 +40,6 @@ def _deepbench() -> Iterator[Case]:
             yield operator, {"hidden": hidden, "batch": batch, "seq": seq}
 
 
-def _with(cases: Sequence[Case] | Iterator[Case], **more: object) -> tuple[Case, ...]:
-    return tuple((operator, {**given, **more}) for operator, given in cases)
-
-
 BF16, FP16 = {"dtype": "bfloat16"}, {"dtype": "float16"}
 ANY_CELL = Goal("worst", 1.0, 1.5)
 ROWS = (
@@ -98,7 +47,7 @@ ROWS = (
         Row(
             name=name,
             title=f"{title} training step, 16-bit (bf16), hidden 128 to 2048, batch 1 to 256, T=50",
-            cases=_with(_grid((name,), hidden=HIDDENS, batch=BATCHES), **BF16),
+            cases=with_values(grid((name,), hidden=HIDDENS, batch=BATCHES), **BF16),
             goals=(Goal("eager", 3, 6), *extra, ANY_CELL),
         )
         for name, title, extra in (
@@ -110,14 +59,14 @@ ROWS = (
     Row(
         name="persistent",
         title="LSTM where cuDNN has a persistent kernel: fp16, hidden 128 to 1024, batch 16 to 128, T=50",
-        cases=_with(_grid(("lstm",), hidden=range(128, 1025, 128), batch=(16, 32, 64, 128)), **FP16),
+        cases=with_values(grid(("lstm",), hidden=range(128, 1025, 128), batch=(16, 32, 64, 128)), **FP16),
         goals=(Goal("eager", 1.2, 2), Goal("graph", 1.2, 2)),
     ),
     *(
         Row(
             name=f"long-{short}",
             title=f"LSTM, hidden 768, batch 16, T=1024, {short}",
-            cases=_with(_grid(("lstm",), hidden=(768,), batch=(16,), seq=(1024,)), **dtype),
+            cases=with_values(grid(("lstm",), hidden=(768,), batch=(16,), seq=(1024,)), **dtype),
             goals=(Goal("forward_us", 2.2, 1.5), Goal("us", 6.0, 4.0)),
             careful=True,
         )
@@ -126,14 +75,14 @@ ROWS = (
     Row(
         name="batch-4",
         title="batch 4 against the unfused loop, fp16, hidden 512 to 1152, T=50",
-        cases=_with(_grid(OPERATORS, hidden=(512, 1024, 1152), batch=(4,)), **FP16),
+        cases=with_values(grid(OPERATORS, hidden=(512, 1024, 1152), batch=(4,)), **FP16),
         goals=(Goal("unfused", 30, 60),),
         also=("unfused",),
     ),
     Row(
         name="recompute",
         title="LSTM that recomputes: hidden 1024, batch 256, T=50, bf16",
-        cases=_with(_grid(("lstm",), hidden=(1024,), batch=(256,)), **BF16),
+        cases=with_values(grid(("lstm",), hidden=(1024,), batch=(256,)), **BF16),
         goals=(Goal("held", 3, 5), Goal("held_time", 1.15, 1.0)),
         also=("recompute",),
     ),
@@ -141,8 +90,8 @@ ROWS = (
         name="layers",
         title="4 layers, and bidirectional: hidden 512, batch 64, T=50, bf16",
         cases=(
-            *_with(_grid(OPERATORS, hidden=(512,), batch=(64,), layers=(4,)), **BF16),
-            *_with(_grid(OPERATORS, hidden=(512,), batch=(64,), bidirectional=(True,)), **BF16),
+            *with_values(grid(OPERATORS, hidden=(512,), batch=(64,), layers=(4,)), **BF16),
+            *with_values(grid(OPERATORS, hidden=(512,), batch=(64,), bidirectional=(True,)), **BF16),
         ),
         goals=(Goal("eager", 3, 5),),
     ),
@@ -150,7 +99,9 @@ ROWS = (
         Row(
             name=name,
             title=f"inference, batch 1, {title}, hidden 128 to 2048, bf16",
-            cases=_with(_grid(OPERATORS, hidden=HIDDENS, batch=(1,), seq=(seq,)), mode="inference", **BF16),
+            cases=with_values(
+                grid(OPERATORS, hidden=HIDDENS, batch=(1,), seq=(seq,)), mode="inference", **BF16
+            ),
             goals=(Goal("eager", 3, 6),),
         )
         for name, title, seq in (("sequence", "T=50", 50), ("step", "one step", 1))
@@ -158,7 +109,7 @@ ROWS = (
     Row(
         name="deepbench",
         title="DeepBench's 53 training shapes (LSTM, GRU, vanilla with ReLU), fp16",
-        cases=_with(_deepbench(), **FP16),
+        cases=with_values(_deepbench(), **FP16),
         goals=(ANY_CELL,),
     ),
 )
@@ -176,29 +127,13 @@ def small(row: Row) -> Row:
     return replace(row, cases=tuple((operator, shrunk(given)) for operator, given in ends))
 
 
-def problems(row: Row) -> list[Problem]:
-    """The row's problems."""
-    return [registry.operator(operator).problem(given) for operator, given in row.cases]
-
-
 def cells(rows: Sequence[Row], *, without: Sequence[str] = (), loops: bool = False) -> list[Cell]:
     """Every problem of the rows once, with whoever one of them wants timed.
 
     `without` are implementations to leave out; `loops` takes those in that are of many launches.
     """
-    untimed = {*USERS, *without, *(() if loops else LOOPS)}
-    found: dict[Problem, Cell] = {}
-    for row in rows:
-        also = {*row.also}.difference(without)
-        for problem in problems(row):
-            old = found.get(problem, Cell(problem, (), False))
-            names = [
-                name
-                for name in registry.implementations(problem.operator)
-                if name in old.implementations or name in also or not (name in untimed or _is_graph(name))
-            ]
-            found[problem] = Cell(problem, tuple(names), old.careful or row.careful)
-    return list(found.values())
+    untimed = {*USERS, *(() if loops else LOOPS)}
+    return _rows.cells(rows, without=without, timed=lambda name: not (name in untimed or _is_graph(name)))
 
 
 def of_users(name: str) -> bool:

@@ -10,25 +10,14 @@ kills or hangs is replaced. Needs torch and the standard library alone.
 
 from __future__ import annotations
 
-import argparse
-import json
-import os
-import random
 import sys
-import tempfile
-import time
-from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
-from pathlib import Path
-from typing import Any
 
-from benchmarks._result import RESULTS, write_result
-from benchmarks._sessions import measure_all
+from benchmarks._gate_run import GateRun, execute, parser
 from kernel_selector.kernels import registry
-from kernel_selector.kernels.contract import Operator, Problem, Record, Status
-from kernel_selector.kernels.measure import ONCE, default_torch_device, identify
-from kernel_selector.kernels.measure.sweeps import parse_seconds
+from kernel_selector.kernels.contract import Operator, Problem
+from kernel_selector.kernels.measure import ONCE
 
 OPERATORS = ("lstm", "gru", "rnn")
 DTYPES = ("float32", "float16", "bfloat16")
@@ -55,57 +44,10 @@ SMOKE_HIDDEN = 33  # the largest of a smoke run
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Gate all, print and write. The exit code: 0, 1 after a failure, 3 where the budget left some out."""
-    options = _parser().parse_args(arguments)
-    folder = options.results or (Path(tempfile.mkdtemp(prefix="recurrent-")) if options.smoke else RESULTS)
-    device = "cpu" if options.smoke else options.device or default_torch_device()
+    options = parser(__doc__).parse_args(arguments)
     wanted = [one for one in problems() if not options.smoke or one["hidden"] <= SMOKE_HIDDEN]
-    start = time.monotonic()
-    results: dict[Problem, list[Record]] = {}
-    # neighbours need the same kernels compiled: in another order no two processes compile them at once
-    mixed = random.Random(0).sample(wanted, len(wanted))
-    for problem, records in measure_all(
-        [(problem, tuple(registry.implementations(problem.operator))) for problem in mixed],
-        device,
-        policy=ONCE,
-        processes=options.processes,
-        deadline=start + parse_seconds(options.budget),
-    ):
-        results[problem] = records
-        for record in records:
-            if record.status not in (Status.OK, Status.UNSUPPORTED):
-                print(problem.key, record.implementation, record.status.value, record.reason, flush=True)
-    totals = _totals(results)
-    payload = {
-        "torch_device": device,
-        "seconds": round(time.monotonic() - start, 1),
-        "problems": len(results),
-        "problems_left_out": len(wanted) - len(results),
-        "implementations": totals,
-    }
-    path = write_result(
-        f"recurrent_gate_{identify(device).key}",
-        payload,
-        torch_device=device,
-        commit=options.commit,
-        lines=[_line(problem, results[problem]) for problem in wanted if problem in results],
-        folder=folder,
-    )
-    print(*(f"{name}: {_words(total)}" for name, total in totals.items()), path, sep="\n")
-    failed = any(total["failed"] for total in totals.values())
-    return 1 if failed else 3 if payload["problems_left_out"] else 0
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    processes = max(1, min(12, len(os.sched_getaffinity(0)) - 2))
-    add = parser.add_argument
-    add("--device", help="cpu or cuda:0 (default: the GPU if there is one)")
-    add("--budget", default="5m", help="start no problem after this time (default: 5m)")
-    add("--processes", type=int, default=processes, help=f"at once (default: {processes})")
-    add("--commit", help="what is judged, where there is no repository to ask")
-    add("--results", type=Path, metavar="DIR", help=f"where to write (default: {RESULTS.name}/)")
-    add("--smoke", action="store_true", help="the smallest problems on the CPU, into a temporary folder")
-    return parser
+    jobs = [(problem, tuple(registry.implementations(problem.operator))) for problem in wanted]
+    return execute(GateRun(name="recurrent_gate", jobs=jobs, policy=ONCE), options)
 
 
 def problems() -> list[Problem]:
@@ -130,51 +72,6 @@ def _shapes(operator: Operator) -> Iterator[tuple[dict[str, object], tuple[str, 
     for shape, variant in product(VARIED, VARIANTS):
         if variant.keys() <= known:
             yield {**shape, **variant}, DTYPES
-
-
-def _totals(results: Mapping[Problem, Sequence[Record]]) -> dict[str, dict[str, Any]]:
-    """Per implementation: how many problems passed, were refused and failed; the worst error and where."""
-    counts: dict[str, Counter[str]] = defaultdict(Counter)
-    worst: dict[str, tuple[float, str]] = {}
-    for problem, records in results.items():
-        for record in records:
-            name = f"{problem.operator}.{record.implementation}"
-            counts[name][_verdict(record)] += 1
-            if record.gate.passed and record.gate.worst_error_ratio is not None:
-                ratio = round(record.gate.worst_error_ratio, 3)
-                worst[name] = max(worst.get(name, (-1.0, "")), (ratio, problem.key))
-    return {
-        name: {
-            **{verdict: count[verdict] for verdict in ("passed", "refused", "failed")},
-            "worst_error_ratio": worst.get(name, (None, ""))[0],
-            "worst_problem": worst.get(name, (None, ""))[1],
-        }
-        for name, count in sorted(counts.items())
-    }
-
-
-def _verdict(record: Record) -> str:
-    if record.status is Status.UNSUPPORTED:
-        return "refused"
-    return "passed" if record.status is Status.OK else "failed"
-
-
-def _line(problem: Problem, records: Sequence[Record]) -> str:
-    """A problem with each implementation's error ratio, or status and reason."""
-    results = {
-        record.implementation: round(record.gate.worst_error_ratio or 0.0, 3)
-        if record.status is Status.OK
-        else {"status": record.status.value, "reason": record.reason}
-        for record in sorted(records, key=lambda one: one.implementation)
-    }
-    return json.dumps({"problem": {"operator": problem.operator, **problem.as_dict}, "results": results})
-
-
-def _words(total: Mapping[str, Any]) -> str:
-    text = f"{total['passed']} passed, {total['refused']} refused, {total['failed']} failed"
-    if total["worst_error_ratio"] is None:
-        return text
-    return f"{text}, worst error {total['worst_error_ratio']} of the allowed one"
 
 
 if __name__ == "__main__":

@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 
 import selector
-from benchmarks import recurrent, recurrent_gate, recurrent_records
+from benchmarks import _comparison, recurrent, recurrent_gate, recurrent_records
 from benchmarks._recurrent_rows import ROWS, Cell, Row, cells, problems, small
-from benchmarks._recurrent_store import Store
 from benchmarks._sessions import measure_all
+from benchmarks._store import Store
 from kernel_selector.db import Database, records
 from kernel_selector.kernels import registry
-from kernel_selector.kernels.contract import Status
+from kernel_selector.kernels.contract import Record, Status
 from kernel_selector.kernels.measure import ONCE, Session
 
 ROOT = Path(__file__).parents[1]
@@ -108,20 +108,24 @@ def test_who_hung_is_not_tried_again(tmp_path: Path) -> None:
         Cell(LSTM.problem(hidden=size, batch=1, seq=2), ("hoisted", "torch_lstm"), careful=False)
         for size in (1, 2)
     )
-    store = Store(tmp_path, "recurrent_here", rows=())
+    store = Store(tmp_path, "recurrent_here", recurrent.COMPARISON.kind, rows=())
     with Session("cpu", policy=ONCE) as session:
         (record,) = session.measure(first.problem, ["hoisted"])
         hung = replace(record, status=Status.TIMEOUT, reason="no answer for 90 s")
         store.start(session, [first, second], "abc")
-        end = float("inf")
+
+        def measure(todo: list[Cell], hung: dict[str, list[Record]]) -> list[Cell]:
+            schedule = _comparison.Schedule(hung, smoke=True, end=float("inf"))
+            return _comparison.measure(recurrent.COMPARISON, todo, session, store, schedule)
+
         once = {first.problem.key: [hung]}
-        assert recurrent._measure([first, second], session, store, hung=once, smoke=True, end=end) == []
+        assert measure([first, second], once) == []
         candidates = {key: cell["candidates"] for key, cell in store.cells.items()}
         assert candidates[first.problem.key]["hoisted"]["status"] == "timeout"
         assert candidates[first.problem.key]["torch_lstm"]["status"] == "ok"
         assert candidates[second.problem.key]["hoisted"]["status"] == "ok"
-        often = {f"problem {index}": [hung] for index in range(recurrent.MOST_HANGS)}
-        assert recurrent._measure([second], session, store, hung=often, smoke=True, end=end) == []
+        often = {f"problem {index}": [hung] for index in range(_comparison.MOST_HANGS)}
+        assert measure([second], often) == []
     assert "hoisted" not in store.cells[second.problem.key]["candidates"]
     assert not store.holds(second)  # a later run tries it again
 
@@ -196,7 +200,7 @@ def test_a_changed_implementation_is_measured_again(tmp_path: Path) -> None:
     assert recurrent.main(["--smoke", "--results", str(tmp_path), "--rows", "step"]) == 0
     (file,) = tmp_path.glob("*.json")
     found = cells([small(row("step"))], loops=True)[:1]
-    store = Store(tmp_path, file.stem)
+    store = Store(tmp_path, file.stem, recurrent.COMPARISON.kind)
     store.load([file])
     assert store.holds(found[0])
     store.runs[0]["versions"]["lstm.hoisted"] = "another"

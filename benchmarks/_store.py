@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from benchmarks._recurrent_figures import figures, summary
-from benchmarks._recurrent_limit import limit
-from benchmarks._recurrent_rows import ROWS, Cell, Row, problems
+from benchmarks._figures import StoredCell
 from benchmarks._result import write_result
+from benchmarks._rows import Cell, Row, problems
 from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import Problem, Record
 from kernel_selector.kernels.measure import Session
@@ -22,12 +21,19 @@ RAW_SAMPLES = 10  # kept of each timing: percentiles are of all
 TIMES = ("forward", "forward_backward", "graph_forward", "graph_forward_backward")
 
 
-METHOD = (
-    "Every time includes the input product, which DeepBench leaves out; forward_backward gives the gradients "
-    "of inputs, states and all parameters.",
-    "Each candidate passed the gate in the process that timed it; candidates took turns, with cold caches.",
-    "graph_ times are those of replays of a captured run, of torch's modules as of ours.",
-)
+@dataclass(frozen=True, kw_only=True)
+class Kind:
+    """What a comparison's file says of its cells and rows.
+
+    `method` says in words how times were taken; `more(problem, session)` is what a cell holds beside its
+    candidates; `figures` are taken of a cell, `summary` of a row and the cells by key.
+    """
+
+    method: tuple[str, ...]
+    rows: tuple[Row, ...]
+    more: Callable[[Problem, Session], dict[str, Any]]
+    figures: Callable[[StoredCell], dict[str, Any]]
+    summary: Callable[[Row, Mapping[str, StoredCell]], dict[str, Any]]
 
 
 class Store:
@@ -37,11 +43,12 @@ class Store:
     implementation, so that a file may hold cells of several runs.
     """
 
-    def __init__(self, folder: Path, name: str, *, rows: Sequence[Row] = ROWS) -> None:
+    def __init__(self, folder: Path, name: str, kind: Kind, *, rows: Sequence[Row] | None = None) -> None:
         self.folder, self.name = folder, name
+        self._kind = kind
         self.runs: list[dict[str, Any]] = []
         self.cells: dict[str, dict[str, Any]] = {}
-        self._rows = rows
+        self._rows = kind.rows if rows is None else rows
 
     def load(self, files: Iterable[Path]) -> None:
         """Take over the cells of other files; of two of one problem the newer."""
@@ -90,8 +97,6 @@ class Store:
 
     def add(self, problem: Problem, records: Sequence[Record], session: Session) -> dict[str, Any]:
         """Store a cell that was measured just now, and write the file."""
-        bound = limit(problem, session.device)
-        parts = {name: round(value, 3) for name, value in (bound._asdict() if bound else {}).items()}
         cell: dict[str, Any] = {
             "key": problem.key,
             "problem": {"operator": problem.operator, **problem.as_dict},
@@ -99,10 +104,10 @@ class Store:
             "measured_at": datetime.now(UTC).isoformat(timespec="seconds"),
             "policy": session.policy.name,
             "default": registry.operator(problem.operator).default,
-            "limit_us": {**parts, "total": round(bound.total, 3)} if bound else None,
+            **self._kind.more(problem, session),
             "candidates": {record.implementation: _candidate(record) for record in records},
         }
-        cell["figures"] = figures(cell)
+        cell["figures"] = self._kind.figures(cell)
         self.cells[problem.key] = cell
         self.runs[-1]["seconds"] = round(time.monotonic() - self._began, 1)
         self.write()
@@ -118,7 +123,7 @@ class Store:
 
     def summaries(self) -> list[dict[str, Any]]:
         """One line a row of which anything is measured."""
-        lines = (summary(row, self.cells) for row in self._rows)
+        lines = (self._kind.summary(row, self.cells) for row in self._rows)
         return [line for line in lines if line["measured"]]
 
     def write(self) -> Path:
@@ -130,7 +135,7 @@ class Store:
                 "measured_at": run["started_at"],
                 "device": run["device"]["name"],
                 "environment": run["environment"],
-                "method": METHOD,
+                "method": self._kind.method,
                 "rows": self.summaries(),
                 "runs": self.runs,
             },

@@ -1,0 +1,97 @@
+"""What a comparison is made of: rows of problems with the figures that are asked of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+
+from kernel_selector.kernels import registry
+from kernel_selector.kernels.contract import Problem
+
+Case = tuple[str, Mapping[str, object]]  # an operator and what differs from its defaults
+
+
+@dataclass(frozen=True)
+class Goal:
+    """A figure of a row with the least that is asked and the aim; falling figures have the smaller aim."""
+
+    figure: str
+    least: float
+    aim: float
+
+    def verdict(self, value: float | None) -> str:
+        """`aim`, `least` or `missed`; `not measured` without a value."""
+        if value is None:
+            return "not measured"
+        sign = 1 if self.aim > self.least else -1
+        reached = [name for name in ("aim", "least") if sign * value >= sign * getattr(self, name)]
+        return reached[0] if reached else "missed"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """Problems that are summed up in one line.
+
+    `also` are candidates that are timed in this row alone; a `careful` row has few problems, takes more
+    samples, and times the forward pass as a CUDA graph of its own.
+    """
+
+    name: str
+    title: str
+    cases: tuple[Case, ...]
+    goals: tuple[Goal, ...]
+    also: tuple[str, ...] = ()
+    careful: bool = False
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A problem with the implementations to time for it; rows share cells."""
+
+    problem: Problem
+    implementations: tuple[str, ...]
+    careful: bool
+
+
+def grid(operators: Sequence[str], **axes: Sequence[object]) -> tuple[Case, ...]:
+    """Every combination of the axes' values, for each operator."""
+    combinations = product(operators, *axes.values())
+    return tuple((operator, dict(zip(axes, values, strict=True))) for operator, *values in combinations)
+
+
+def with_values(cases: Sequence[Case] | Iterator[Case], **more: object) -> tuple[Case, ...]:
+    """The cases with more hyperparameters set."""
+    return tuple((operator, {**given, **more}) for operator, given in cases)
+
+
+def problems(row: Row) -> list[Problem]:
+    """The row's problems, of the operators that there are."""
+    known = registry.operators()
+    return [registry.operator(name).problem(given) for name, given in row.cases if name in known]
+
+
+def missing(rows: Iterable[Row]) -> list[str]:
+    """The operators that rows name and no folder has."""
+    return sorted({name for row in rows for name, _ in row.cases} - registry.operators().keys())
+
+
+def cells(
+    rows: Sequence[Row], *, without: Sequence[str] = (), timed: Callable[[str], bool] = lambda _: True
+) -> list[Cell]:
+    """Every problem of the rows once, with whoever is `timed`, or one of its rows wants timed also.
+
+    `without` are implementations to leave out of everything.
+    """
+    found: dict[Problem, Cell] = {}
+    for row in rows:
+        also = {*row.also}.difference(without)
+        for problem in problems(row):
+            old = found.get(problem, Cell(problem, (), False))
+            names = [
+                name
+                for name in registry.implementations(problem.operator)
+                if name in old.implementations or name in also or (timed(name) and name not in without)
+            ]
+            found[problem] = Cell(problem, tuple(names), old.careful or row.careful)
+    return list(found.values())

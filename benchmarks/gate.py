@@ -1,0 +1,97 @@
+"""The correctness gate over every implementation of operators, in all dtypes, trained and not.
+
+    python -m benchmarks.gate --device cuda:0 --processes 14 --budget 3m --commit HASH
+    python -m benchmarks.gate attention layer_norm --device cuda:0
+    python -m benchmarks.gate --smoke
+
+Without names: all operators but the recurrent ones, which `benchmarks.recurrent_gate` judges. Each is
+judged at its examples, in float64 too, and at larger problems for a GPU. What a compiler makes anew for
+each shape, in seconds, is judged at the examples alone, in bfloat16. Writes each result to
+`gate_sublayers_<device>.json`: the worst error as a multiple of the allowed one, or why the implementation
+refuses or failed. Several processes share the problems; one that a candidate kills or hangs is replaced.
+The exit code counts failures of ours alone: those of torch are results. Needs torch and the standard
+library alone.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from benchmarks._gate_problems import LARGER, UNSAFE, Problems
+from benchmarks._gate_run import GateRun, Results, execute, outcome, parser
+from benchmarks._sessions import Job
+from benchmarks._sublayer_rows import COMPILED, large, of_users
+from kernel_selector.kernels import registry
+from kernel_selector.kernels.contract import Problem
+from kernel_selector.kernels.measure import ONCE
+
+RECURRENT = ("lstm", "gru", "rnn")
+SMOKE_PROBLEMS = 4  # of an operator, in a smoke run
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Gate all, print and write. The exit code: 0, 1 after a failure of ours, 3 where problems are left."""
+    options = _parser().parse_args(arguments)
+    known = registry.operators()
+    names = options.operators or [
+        name for name in {**dict.fromkeys(LARGER), **known} if name not in RECURRENT
+    ]
+    jobs: list[Job] = []
+    impossible: list[str] = []
+    for name in names:
+        if name not in known:
+            impossible.append(f"{name}: there is no such operator")
+            continue
+        found = Problems(name, larger=not options.smoke)
+        impossible += found.impossible
+        jobs += _jobs(name, found)[: SMOKE_PROBLEMS if options.smoke else None]
+    print(*impossible, sep="\n", file=sys.stderr)
+    run = GateRun(
+        name="gate_sublayers",
+        jobs=jobs,
+        policy=replace(ONCE, gate_seq=None),  # every sequence is judged whole
+        large=large,
+        judged=lambda name: not of_users(name),
+        more=lambda results: {"impossible": impossible, "unsafe": _unsafe(results)},
+    )
+    return execute(run, options)
+
+
+def _parser() -> Any:
+    found = parser(__doc__)
+    found.add_argument("operators", nargs="*", metavar="OPERATOR", help="default: all but the recurrent ones")
+    return found
+
+
+def _jobs(operator: str, found: Problems) -> list[Job]:
+    """Each problem with who is judged on it."""
+    everyone = tuple(registry.implementations(operator))
+    uncompiled = tuple(name for name in everyone if name not in COMPILED)
+    examples = [
+        (problem, everyone if problem["dtype"] == "bfloat16" else uncompiled) for problem in found.examples
+    ]
+    return [*examples, *((problem, uncompiled) for problem in found.larger)]
+
+
+def _unsafe(results: Results) -> dict[str, Any] | None:
+    """What became of the problem on which torch's own choice is wrong on some GPUs; printed last."""
+    problem = _unsafe_problem()
+    if problem is None or problem not in results:
+        return None
+    outcomes = {record.implementation: outcome(record) for record in results[problem]}
+    default = registry.operator(problem.operator).default
+    print(f"{problem.key}: {default} -> {outcomes.get(default, 'not judged')}")
+    return {"problem": problem.key, "default": default, "results": outcomes}
+
+
+def _unsafe_problem() -> Problem | None:
+    if "attention" not in registry.operators():
+        return None
+    return registry.operator("attention").problem(UNSAFE)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

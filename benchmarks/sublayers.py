@@ -1,0 +1,73 @@
+"""Norms, activations, attention, feed-forward blocks and the loss: what users have against the best of ours.
+
+    python -m benchmarks.sublayers --device cuda:0 --budget 9m --commit HASH
+    python -m benchmarks.sublayers --device cuda:0 --budget 9m --commit HASH --resume
+    python -m benchmarks.sublayers --smoke
+
+Every candidate of a problem passes the gate in float64 first and is then timed in turns with the others,
+launched by the host and as a CUDA graph, with cold caches. Each finished problem is stored at once in
+`sublayers_<device>.json`, beside those of earlier runs; with --resume, what is there of the same
+implementations is not measured again. --shard 1/4 takes every fourth problem, into a file of its own;
+--join puts such files together. Needs torch and the standard library alone.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from benchmarks import _comparison
+from benchmarks._store import Kind
+from benchmarks._sublayer_figures import figures, summary
+from benchmarks._sublayer_rows import ROWS, cells, large, small
+from kernel_selector.kernels import registry
+from kernel_selector.kernels.contract import Problem
+from kernel_selector.kernels.measure import COMPARE, ONCE, Session
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure what is missing, print and store it. The exit code: 0, or 3 where the budget left some out."""
+    return _comparison.main(COMPARISON, __doc__, arguments)
+
+
+def _least_work(problem: Problem, session: Session) -> dict[str, Any]:
+    """The bytes that any implementation moves, and the rate of a copy of a GiB on the device, in this run."""
+    return {
+        "moved_bytes": registry.operator(problem.operator).work(problem).moved_bytes,
+        "copy_bytes_per_s": session.device.copy_bytes_per_s,
+    }
+
+
+COMPARISON = _comparison.Comparison(
+    name="sublayers",
+    kind=Kind(
+        method=(
+            "forward_backward gives the gradients of all arguments and parameters that have one; dropout is "
+            "on where the problem has it.",
+            "Each candidate passed the gate in the process that timed it; candidates took turns, with cold "
+            "caches.",
+            "graph_ times are those of replays of a captured run.",
+            "copy_bytes_per_s is of a copy of a GiB on the device, bytes read and written, in the same run.",
+        ),
+        rows=ROWS,
+        more=_least_work,
+        figures=figures,
+        summary=summary,
+    ),
+    small=small,
+    cells=cells,
+    # every sequence is judged whole: cut to fewer queries, attention would be another problem
+    policy=replace(COMPARE, name="compare sublayers", max_samples=60, candidate_budget_ms=40, gate_seq=None),
+    careful=replace(
+        COMPARE, name="compare sublayers carefully", max_samples=100, candidate_budget_ms=150, gate_seq=None
+    ),
+    preparing=replace(ONCE, gate_seq=None),
+    shown=("best", "registered", "copy_share", "held", "peak", "ms", "winner", "peer"),
+    large=large,
+)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
