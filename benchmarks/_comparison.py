@@ -36,7 +36,7 @@ class Comparison:
 
     `name` is that of its files; `small` gives a row tiny problems; `cells(rows, without, smoke)` says who
     is timed on which problem; `preparing` is the policy of the processes that only fill caches, of which
-    a problem that is `large` is left to one; `shown` are the figures in the line that each cell prints.
+    few take problems that are `large`; `shown` are the figures in the line that each cell prints.
     """
 
     name: str

@@ -12,16 +12,9 @@ Given = Mapping[str, object]  # what differs from an operator's defaults
 
 DTYPES = ("float32", "float16", "bfloat16")
 MODES = ("training", "inference")
-# where cuDNN's backward gives NaN, and torch takes cuDNN by itself
-UNSAFE: Given = {
-    "batch": 2,
-    "heads": 4,
-    "seq": 704,
-    "head_dim": 64,
-    "mask": "boolean",
-    "dtype": "bfloat16",
-    "mode": "training",
-}
+# where cuDNN's backward gives NaN, and torch takes cuDNN by itself: in bfloat16, trained
+UNSAFE: Given = {"batch": 2, "heads": 4, "seq": 704, "head_dim": 64, "mask": "boolean"}
+MASKS = ("none", "boolean", "padding")
 
 
 def _norms() -> Iterator[Given]:
@@ -35,7 +28,8 @@ def _norms() -> Iterator[Given]:
 
 def _dropout_add_norm() -> Iterator[Given]:
     for rows, hidden in ((3, 1), (3, 33), (257, 768), (257, 1000), (8192, 1024), (33, 8192), (65537, 64)):
-        for norm, prenorm, dropout in product(("layer", "rms"), (False, True), (0.0, 0.1)):
+        for norm, prenorm in product(("layer", "rms"), (False, True)):
+            dropout = 0.1 if prenorm == (norm == "rms") else 0.0
             yield {"rows": rows, "hidden": hidden, "norm": norm, "prenorm": prenorm, "dropout": dropout}
 
 
@@ -52,22 +46,19 @@ def _gelu() -> Iterator[Given]:
 def _feed_forward() -> Iterator[Given]:
     shapes = ((1, 1, 1), (3, 33, 65), (257, 768, 3072), (100, 1000, 1003), (2048, 1024, 4096))
     activations = ("gelu", "gelu_tanh", "relu", "silu")
-    for (rows, hidden, inner), activation, dropout in product(shapes, activations, (0.0, 0.1)):
-        yield {
-            "rows": rows,
-            "hidden": hidden,
-            "inner": inner,
-            "activation": activation,
-            "dropout": dropout,
-            "bias": not (rows == 3 and dropout),
-        }
+    for index, ((rows, hidden, inner), activation) in enumerate(product(shapes, activations)):
+        dropout = 0.1 if index % 2 else 0.0
+        yield {"rows": rows, "hidden": hidden, "inner": inner, "activation": activation, "dropout": dropout}
+    yield {"rows": 257, "hidden": 64, "inner": 128, "bias": False}
 
 
 def _attention() -> Iterator[Given]:
-    for seq, head_dim in product((1, 63, 128, 577, 704, 1024), (40, 64, 80, 128)):
-        base = {"batch": 2, "heads": 4, "seq": seq, "head_dim": head_dim}
-        for mask, causal in product(("none", "boolean", "padding"), (False, True)):
-            yield {**base, "mask": mask, "causal": causal}
+    yield UNSAFE
+    shapes = product((1, 63, 128, 577, 704, 1024), (40, 64, 80, 128), MASKS)
+    for index, (seq, head_dim, mask) in enumerate(shapes):
+        causal = (index + index // 12) % 2 == 1  # with each mask at every other head dimension, and sequence
+        shape = {"batch": 2, "heads": 4, "seq": seq, "head_dim": head_dim}
+        yield {**shape, "mask": mask, "causal": causal}
     base = {"batch": 2, "heads": 4, "seq": 577, "head_dim": 64}
     for more in (
         {"head_dim": 256},
@@ -91,9 +82,6 @@ def _attention() -> Iterator[Given]:
         {"dropout": 0.1, "return_weights": True},
     ):
         yield {**base, **more}
-
-
-MASKS = ("none", "boolean", "padding")
 
 
 def _additive_attention() -> Iterator[Given]:
@@ -139,6 +127,8 @@ class Problems:
             self.examples[operator.problem({**example, "dtype": dtype, "mode": mode})] = None
         given = LARGER[name]() if larger and name in LARGER else iter(())
         for values, dtype, mode in product(given, DTYPES, MODES):
+            if (dtype, mode) == ("float16", "inference"):
+                continue  # its forward pass is judged in training, and its way is bfloat16's
             try:
                 problem = operator.problem({**values, "dtype": dtype, "mode": mode})
             except (InvalidHyperparameter, UnknownHyperparameter) as error:

@@ -9,7 +9,7 @@ import random
 import tempfile
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,13 +27,15 @@ Results = Mapping[Problem, Sequence[Record]]
 class GateRun:
     """Problems with who is judged on them, and the file that says how it went.
 
-    Problems that are `large` are left to one process. A failure of an implementation that is not
-    `judged` by the exit code is written like any other. `more(results)` is added to the file.
+    Those in `first` come first, and those that are `large` are left to few processes. A failure of an
+    implementation that is not `judged` by the exit code is written like any other. `more(results)` is
+    added to the file.
     """
 
     name: str
     jobs: Sequence[Job]
     policy: Policy
+    first: Container[Problem] = ()
     large: Callable[[Problem], bool] = lambda _: False
     judged: Callable[[str], bool] = lambda _: True
     more: Callable[[Results], dict[str, Any]] = lambda _: {}
@@ -61,6 +63,7 @@ def execute(gate: GateRun, options: argparse.Namespace) -> int:
     results: dict[Problem, list[Record]] = {}
     # neighbours need the same kernels compiled: in another order no two processes compile them at once
     mixed = random.Random(0).sample(gate.jobs, len(gate.jobs))
+    mixed.sort(key=lambda job: job[0] not in gate.first)
     for problem, records in measure_all(
         mixed,
         device,

@@ -13,6 +13,7 @@ from kernel_selector.kernels.contract import Problem, Record
 from kernel_selector.kernels.measure import Policy, Session
 
 Job = tuple[Problem, Sequence[str]]  # with the implementations to run
+LARGE_SHARE = 0.25  # of the processes
 Done = tuple[Problem, list[Record]]
 
 
@@ -29,15 +30,16 @@ def measure_all(
     """Each job's records as they come, not in order; no job starts after `deadline` (time.monotonic).
 
     Each process takes one job after the other, and is replaced when one of them kills it. Their times
-    are worth nothing: the processes share the device. Problems that are `large` wait for one process,
-    since two of them might not fit into the device's memory, of which a process gives nothing back.
+    are worth nothing: the processes share the device. Problems that are `large` wait for a few of
+    the processes: more of them at once might not fit into the device's memory, of which a process gives
+    nothing back.
     """
     stop = threading.Event()
     waiting: queue.SimpleQueue[Job] = queue.SimpleQueue()
-    by_first: queue.SimpleQueue[Job] = queue.SimpleQueue()
+    large_ones: queue.SimpleQueue[Job] = queue.SimpleQueue()
     done: queue.SimpleQueue[Done | None] = queue.SimpleQueue()
     for job in jobs:
-        (by_first if large(job[0]) else waiting).put(job)
+        (large_ones if large(job[0]) else waiting).put(job)
 
     def work(session: Session, queues: Sequence[queue.SimpleQueue[Job]]) -> None:
         try:
@@ -55,8 +57,11 @@ def measure_all(
         ]
         threads = stack.enter_context(ThreadPoolExecutor(processes))
         stack.callback(stop.set)  # first of all at the end: then each thread ends with its job
-        others = [threads.submit(work, session, [waiting]) for session in sessions[1:]]
-        working = [threads.submit(work, sessions[0], [by_first, waiting]), *others]
+        first = max(1, round(LARGE_SHARE * processes))
+        working = [
+            threads.submit(work, session, [large_ones, waiting] if index < first else [waiting])
+            for index, session in enumerate(sessions)
+        ]
         for _ in working:
             yield from iter(done.get, None)
         for worker in working:

@@ -48,14 +48,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         found = Problems(name, larger=not options.smoke)
         impossible += found.impossible
         jobs += _jobs(name, found)[: SMOKE_PROBLEMS if options.smoke else None]
+    unsafe = [] if options.smoke else _unsafe(names)
     print(*impossible, sep="\n", file=sys.stderr)
     run = GateRun(
         name="gate_sublayers",
         jobs=jobs,
         policy=replace(ONCE, gate_seq=None),  # every sequence is judged whole
+        first=unsafe,
         large=large,
         judged=lambda name: not of_users(name),
-        more=lambda results: {"impossible": impossible, "unsafe": _unsafe(results)},
+        more=lambda results: {"impossible": impossible, "unsafe": _outcomes(results, unsafe)},
     )
     return execute(run, options)
 
@@ -76,21 +78,21 @@ def _jobs(operator: str, found: Problems) -> list[Job]:
     return [*examples, *((problem, uncompiled) for problem in found.larger)]
 
 
-def _unsafe(results: Results) -> dict[str, Any] | None:
-    """What became of the problem on which torch's own choice is wrong on some GPUs; printed last."""
-    problem = _unsafe_problem()
-    if problem is None or problem not in results:
-        return None
-    outcomes = {record.implementation: outcome(record) for record in results[problem]}
-    default = registry.operator(problem.operator).default
-    print(f"{problem.key}: {default} -> {outcomes.get(default, 'not judged')}")
-    return {"problem": problem.key, "default": default, "results": outcomes}
+def _outcomes(results: Results, problems: Sequence[Problem]) -> list[dict[str, Any]]:
+    """What became of the problems on which torch's own choice is wrong on some GPUs; printed last."""
+    found = []
+    for problem in problems:
+        outcomes = {one.implementation: outcome(one) for one in results.get(problem, ())}
+        default = registry.operator(problem.operator).default
+        print(f"{problem.key}: {default} -> {outcomes.get(default, 'not judged')}")
+        found.append({"problem": problem.key, "default": default, "results": outcomes})
+    return found
 
 
-def _unsafe_problem() -> Problem | None:
-    if "attention" not in registry.operators():
-        return None
-    return registry.operator("attention").problem(UNSAFE)
+def _unsafe(names: Sequence[str]) -> list[Problem]:
+    if "attention" not in names or "attention" not in registry.operators():
+        return []
+    return [registry.operator("attention").problem(UNSAFE, dtype="bfloat16", mode="training")]
 
 
 if __name__ == "__main__":
