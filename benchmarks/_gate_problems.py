@@ -60,7 +60,7 @@ def _attention() -> Iterator[Given]:
         shape = {"batch": 2, "heads": 4, "seq": seq, "head_dim": head_dim}
         yield {**shape, "mask": mask, "causal": causal}
     base = {"batch": 2, "heads": 4, "seq": 577, "head_dim": 64}
-    for more in (
+    more: tuple[Given, ...] = (
         {"head_dim": 256},
         {"head_dim": 1},
         {"head_dim": 33},
@@ -80,8 +80,8 @@ def _attention() -> Iterator[Given]:
         {"dropout": 0.1, "bias": True},
         {"dropout": 0.1, "kv_heads": 2},
         {"dropout": 0.1, "return_weights": True},
-    ):
-        yield {**base, **more}
+    )
+    yield from ({**base, **given} for given in more)
 
 
 def _additive_attention() -> Iterator[Given]:

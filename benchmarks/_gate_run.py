@@ -60,22 +60,7 @@ def execute(gate: GateRun, options: argparse.Namespace) -> int:
     folder = options.results or (Path(tempfile.mkdtemp(prefix="gate-")) if options.smoke else RESULTS)
     device = "cpu" if options.smoke else options.device or default_torch_device()
     start = time.monotonic()
-    results: dict[Problem, list[Record]] = {}
-    # neighbours need the same kernels compiled: in another order no two processes compile them at once
-    mixed = random.Random(0).sample(gate.jobs, len(gate.jobs))
-    mixed.sort(key=lambda job: job[0] not in gate.first)
-    for problem, records in measure_all(
-        mixed,
-        device,
-        policy=gate.policy,
-        processes=options.processes,
-        deadline=start + parse_seconds(options.budget),
-        large=gate.large,
-    ):
-        results[problem] = records
-        for record in records:
-            if record.status not in (Status.OK, Status.UNSUPPORTED):
-                print(problem.key, record.implementation, record.status.value, record.reason, flush=True)
+    results = _judge(gate, device, options.processes, start + parse_seconds(options.budget))
     totals = _totals(results)
     payload: dict[str, Any] = {
         "torch_device": device,
@@ -97,6 +82,27 @@ def execute(gate: GateRun, options: argparse.Namespace) -> int:
     print(path)
     failed = any(total["failed"] for name, total in totals.items() if gate.judged(name.partition(".")[2]))
     return 1 if failed else 3 if payload["problems_left_out"] else 0
+
+
+def _judge(gate: GateRun, device: str, processes: int, deadline: float) -> Results:
+    """What became of the problems, of those that were reached; failures are printed as they come."""
+    results: dict[Problem, list[Record]] = {}
+    # neighbours need the same kernels compiled: in another order no two processes compile them at once
+    mixed = random.Random(0).sample(gate.jobs, len(gate.jobs))
+    mixed.sort(key=lambda job: job[0] not in gate.first)
+    for problem, records in measure_all(
+        mixed,
+        device,
+        policy=gate.policy,
+        processes=processes,
+        deadline=deadline,
+        large=gate.large,
+    ):
+        results[problem] = records
+        for record in records:
+            if record.status not in (Status.OK, Status.UNSUPPORTED):
+                print(problem.key, record.implementation, record.status.value, record.reason, flush=True)
+    return results
 
 
 def _totals(results: Results) -> dict[str, dict[str, Any]]:

@@ -13,8 +13,10 @@ from kernel_selector.kernels.contract import Problem, Record
 from kernel_selector.kernels.measure import Policy, Session
 
 Job = tuple[Problem, Sequence[str]]  # with the implementations to run
-LARGE_SHARE = 0.25  # of the processes
 Done = tuple[Problem, list[Record]]
+Waiting = queue.SimpleQueue[Job]
+
+LARGE_SHARE = 0.25  # of the processes: who takes large problems
 
 
 def measure_all(
@@ -35,19 +37,20 @@ def measure_all(
     nothing back.
     """
     stop = threading.Event()
-    waiting: queue.SimpleQueue[Job] = queue.SimpleQueue()
-    large_ones: queue.SimpleQueue[Job] = queue.SimpleQueue()
+    small_ones: Waiting = queue.SimpleQueue()
+    large_ones: Waiting = queue.SimpleQueue()
     done: queue.SimpleQueue[Done | None] = queue.SimpleQueue()
     for job in jobs:
-        (large_ones if large(job[0]) else waiting).put(job)
+        (large_ones if large(job[0]) else small_ones).put(job)
 
-    def work(session: Session, queues: Sequence[queue.SimpleQueue[Job]]) -> None:
+    def work(session: Session, index: int) -> None:
+        takes_large = index < max(1, round(LARGE_SHARE * processes))
         try:
-            for one in queues:
-                with suppress(queue.Empty):
-                    while not stop.is_set() and time.monotonic() < deadline:
-                        problem, names = one.get_nowait()
-                        done.put((problem, list(session.measure(problem, names))))
+            for waiting in (large_ones, small_ones) if takes_large else (small_ones,):
+                for problem, names in _until_empty(waiting):
+                    if stop.is_set() or time.monotonic() > deadline:
+                        return
+                    done.put((problem, list(session.measure(problem, names))))
         finally:
             done.put(None)
 
@@ -57,12 +60,14 @@ def measure_all(
         ]
         threads = stack.enter_context(ThreadPoolExecutor(processes))
         stack.callback(stop.set)  # first of all at the end: then each thread ends with its job
-        first = max(1, round(LARGE_SHARE * processes))
-        working = [
-            threads.submit(work, session, [large_ones, waiting] if index < first else [waiting])
-            for index, session in enumerate(sessions)
-        ]
+        working = [threads.submit(work, session, index) for index, session in enumerate(sessions)]
         for _ in working:
             yield from iter(done.get, None)
         for worker in working:
             worker.result()
+
+
+def _until_empty(waiting: Waiting) -> Iterator[Job]:
+    with suppress(queue.Empty):
+        while True:
+            yield waiting.get_nowait()

@@ -26,13 +26,13 @@ SIZES = ("hidden", "batch", "seq")
 
 def overview(folder: Path) -> str:
     """For each device a line a row, and the grid of LSTM layers."""
-    return "".join(_caption(result) + _rows(result) + _grid(result, "lstm") for result in _results(folder))
+    return "".join(caption(result) + _rows(result) + _grid(result, "lstm") for result in _results(folder))
 
 
 def problems(folder: Path) -> str:
     """For each device all grids, and a line a problem."""
     return "".join(
-        "".join((_caption(result), *(_grid(result, name) for name in GRIDS), _problems(result)))
+        "".join((caption(result), *(_grid(result, name) for name in GRIDS), _problems(result)))
         for result in _results(folder)
     )
 
@@ -40,7 +40,7 @@ def problems(folder: Path) -> str:
 def gate(folder: Path) -> str:
     """For each device what became of every implementation."""
     return "".join(
-        _gate(json.loads(file.read_text())) for file in sorted(folder.glob("recurrent_gate_*.json"))
+        gate_of(json.loads(file.read_text())) for file in sorted(folder.glob("recurrent_gate_*.json"))
     )
 
 
@@ -56,7 +56,9 @@ def _results(folder: Path) -> list[Result]:
     return [json.loads(file.read_text()) for file in files if not file.stem.startswith("recurrent_gate")]
 
 
-def _caption(result: Result) -> str:
+def caption(result: Result) -> str:
+    """What a comparison was measured on, of which commits and when."""
+
     def all_of(values: Iterable[str]) -> str:
         return ", ".join(dict.fromkeys(values))
 
@@ -79,11 +81,11 @@ def _row(line: Mapping[str, Any]) -> tuple[str, ...]:
     figures = line["figures"]
     missing = f" ({line['measured']} of {line['cells']} problems)" if line["measured"] < line["cells"] else ""
     asked = "; ".join(
-        f"{FIGURES[goal['figure']]} {_plain(goal['value'])}, asked {goal['least']:g}, aim {goal['aim']:g}: "
+        f"{FIGURES[goal['figure']]} {plain(goal['value'])}, asked {goal['least']:g}, aim {goal['aim']:g}: "
         f"{VERDICTS[goal['verdict']]}"
         for goal in line["goals"]
     )
-    shown = (_plain(figures.get(name)) for name in ("eager", "graph", "worst", "us"))
+    shown = (plain(figures.get(name)) for name in ("eager", "graph", "worst", "us"))
     return (line["title"] + missing, *shown, asked)
 
 
@@ -108,7 +110,7 @@ def _grid(result: Result, row: str) -> str:
 def _in_grid(figures: Mapping[str, Any]) -> str:
     if "winner" not in figures:
         return "-"
-    return f"{_plain(figures.get('eager'))} / {_plain(figures.get('graph'))} `{figures['winner']}`"
+    return f"{plain(figures.get('eager'))} / {plain(figures.get('graph'))} `{figures['winner']}`"
 
 
 def _problems(result: Result) -> str:
@@ -123,13 +125,14 @@ def _problem(record: Mapping[str, Any]) -> tuple[str, ...]:
     words += ["bidirectional"] * problem["bidirectional"]
     words += [problem["dtype"], problem["mode"]]
     times = (
-        f"`{figures[name]}` {_plain(figures[us])}" if name in figures else "-"
+        f"`{figures[name]}` {plain(figures[us])}" if name in figures else "-"
         for name, us in (("peer", "users_us"), ("winner", "us"))
     )
-    return (" ".join(words), *times, *(_plain(figures.get(name)) for name in ("best", "over_limit")))
+    return (" ".join(words), *times, *(plain(figures.get(name)) for name in ("best", "over_limit")))
 
 
-def _gate(result: Result) -> str:
+def gate_of(result: Result) -> str:
+    """What became of every implementation in a gate run's file."""
     head = ("implementation", "passed", "refused", "failed", "worst error, of the allowed one")
     shown = ("passed", "refused", "failed", "worst_error_ratio")
     rows = (
@@ -142,6 +145,6 @@ def _gate(result: Result) -> str:
     )
 
 
-def _plain(value: float | None) -> str:
+def plain(value: float | None) -> str:
     """Three significant digits, without an exponent."""
     return "-" if value is None else f"{float(f'{value:.3g}'):g}"
