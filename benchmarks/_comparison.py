@@ -35,8 +35,8 @@ class Comparison:
     """What is compared, and how carefully.
 
     `name` is that of its files; `small` gives a row tiny problems; `cells(rows, without, smoke)` says who
-    is timed on which problem; `preparing` is the policy of the processes that only fill caches, of which
-    few take problems that are `large`; `shown` are the figures in the line that each cell prints.
+    is timed on which problem; `preparing` is the policy of the processes that only fill caches, for cells
+    that are `prepared`; of these, problems of a `lane` go to one process; `shown` are the figures in the line that each cell prints.
     """
 
     name: str
@@ -47,7 +47,8 @@ class Comparison:
     careful: Policy
     preparing: Policy
     shown: tuple[str, ...]
-    large: Callable[[Problem], bool] = lambda _: False
+    prepared: Callable[[Cell], bool] = lambda _: True
+    lane: Callable[[Problem], int] = lambda _: 0
 
 
 def main(comparison: Comparison, description: str, arguments: Sequence[str] | None = None) -> int:
@@ -148,12 +149,13 @@ def _prepare(
     if session.torch_device == "cpu" or not options.prepare:
         return hung
     start, count = time.monotonic(), 0
+    jobs = [(cell.problem, cell.implementations) for cell in todo if comparison.prepared(cell)]
     for problem, records in measure_all(
-        [(cell.problem, cell.implementations) for cell in todo],
+        jobs,
         session.torch_device,
         policy=comparison.preparing,
         processes=options.prepare,
-        large=comparison.large,
+        lane=comparison.lane,
         deadline=start + PREPARING_SHARE * (end - start),
         seed=options.seed,
     ):
@@ -161,7 +163,7 @@ def _prepare(
         hung[problem.key] = [record for record in records if record.status is Status.TIMEOUT]
         for record in hung[problem.key]:
             _say(f"  {problem.key}: {record.implementation} {record.reason}")
-    _say(f"Prepared {count} of {len(todo)} problems in {time.monotonic() - start:.0f} s.")
+    _say(f"Prepared {count} of {len(jobs)} problems in {time.monotonic() - start:.0f} s.")
     return hung
 
 

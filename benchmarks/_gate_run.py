@@ -27,7 +27,7 @@ Results = Mapping[Problem, Sequence[Record]]
 class GateRun:
     """Problems with who is judged on them, and the file that says how it went.
 
-    Those in `first` come first, and those that are `large` are left to few processes. A failure of an
+    Those in `first` come first, and those of a `lane` go to one process. A failure of an
     implementation that is not `judged` by the exit code is written like any other. `more(results)` is
     added to the file.
     """
@@ -36,7 +36,7 @@ class GateRun:
     jobs: Sequence[Job]
     policy: Policy
     first: Container[Problem] = ()
-    large: Callable[[Problem], bool] = lambda _: False
+    lane: Callable[[Problem], int] = lambda _: 0
     judged: Callable[[str], bool] = lambda _: True
     more: Callable[[Results], dict[str, Any]] = lambda _: {}
 
@@ -96,7 +96,7 @@ def _judge(gate: GateRun, device: str, processes: int, deadline: float) -> Resul
         policy=gate.policy,
         processes=processes,
         deadline=deadline,
-        large=gate.large,
+        lane=gate.lane,
     ):
         results[problem] = records
         for record in records:

@@ -16,8 +16,6 @@ Job = tuple[Problem, Sequence[str]]  # with the implementations to run
 Done = tuple[Problem, list[Record]]
 Waiting = queue.SimpleQueue[Job]
 
-LARGE_SHARE = 0.25  # of the processes: who takes large problems
-
 
 def measure_all(
     jobs: Sequence[Job],
@@ -27,26 +25,25 @@ def measure_all(
     processes: int,
     deadline: float,
     seed: int = 0,
-    large: Callable[[Problem], bool] = lambda _: False,
+    lane: Callable[[Problem], int] = lambda _: 0,
 ) -> Iterator[Done]:
     """Each job's records as they come, not in order; no job starts after `deadline` (time.monotonic).
 
     Each process takes one job after the other, and is replaced when one of them kills it. Their times
-    are worth nothing: the processes share the device. Problems that are `large` wait for a few of
-    the processes: more of them at once might not fit into the device's memory, of which a process gives
-    nothing back.
+    are worth nothing: the processes share the device. A problem of `lane` 0 goes to any process, one of
+    lane n to the n-th alone: two large ones at once might not fit into the device's memory, of which a
+    process gives nothing back.
     """
     stop = threading.Event()
-    small_ones: Waiting = queue.SimpleQueue()
-    large_ones: Waiting = queue.SimpleQueue()
+    lanes: dict[int, Waiting] = {0: queue.SimpleQueue()}
     done: queue.SimpleQueue[Done | None] = queue.SimpleQueue()
     for job in jobs:
-        (large_ones if large(job[0]) else small_ones).put(job)
+        lanes.setdefault(lane(job[0]), queue.SimpleQueue()).put(job)
 
     def work(session: Session, index: int) -> None:
-        takes_large = index < max(1, round(LARGE_SHARE * processes))
+        own = [waiting for number, waiting in lanes.items() if number and (number - 1) % processes == index]
         try:
-            for waiting in (large_ones, small_ones) if takes_large else (small_ones,):
+            for waiting in (*own, lanes[0]):
                 for problem, names in _until_empty(waiting):
                     if stop.is_set() or time.monotonic() > deadline:
                         return

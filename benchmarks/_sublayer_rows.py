@@ -28,7 +28,7 @@ LARGEST: Mapping[str, tuple[str, ...]] = {
     "feed_forward": ("rows", "inner"),
     **dict.fromkeys(("gelu", "relu", "silu"), ("elements",)),
 }
-LARGE_ELEMENTS = 2**26  # more than these times 8 tensors in float64 are 4 GiB
+LARGE_ELEMENTS = (2**26, 2**28)  # of which 8 tensors in float64 are 4 GiB, and 16
 
 
 def _norms() -> Iterator[Case]:
@@ -182,7 +182,13 @@ def of_users(name: str) -> bool:
     return name.startswith(("torch_", "sdpa_")) or name in USERS
 
 
-def large(problem: Problem) -> bool:
-    """Whether the reference of a problem takes more than some GiB in float64."""
+def prepared(cell: Cell) -> bool:
+    """Whether to fill caches with a problem: not with a large one of which nothing is made for its shape."""
+    return not lane(cell.problem) or bool(set(COMPILED).intersection(cell.implementations))
+
+
+def lane(problem: Problem) -> int:
+    """0, or 1 and 2 for problems whose reference takes some GiB, and some ten GiB, in float64."""
     sizes = (problem.as_dict.get(name) for name in LARGEST.get(problem.operator, ("rows", "hidden")))
-    return prod(size for size in sizes if isinstance(size, int)) > LARGE_ELEMENTS
+    elements = prod(size for size in sizes if isinstance(size, int))
+    return sum(elements > bound for bound in LARGE_ELEMENTS)

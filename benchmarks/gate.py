@@ -23,7 +23,7 @@ from typing import Any
 from benchmarks._gate_problems import LARGER, UNSAFE, Problems
 from benchmarks._gate_run import GateRun, Results, execute, outcome, parser
 from benchmarks._sessions import Job
-from benchmarks._sublayer_rows import COMPILED, large, of_users
+from benchmarks._sublayer_rows import COMPILED, lane, of_users
 from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import Problem
 from kernel_selector.kernels.measure import ONCE
@@ -56,7 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         jobs=jobs,
         policy=replace(ONCE, gate_seq=None),  # every sequence is judged whole
         first=unsafe,
-        large=large,
+        lane=lane,
         judged=lambda name: not of_users(name),
         more=lambda results: {"impossible": impossible, "unsafe": _outcomes(results, unsafe)},
     )

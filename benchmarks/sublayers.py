@@ -21,7 +21,7 @@ from typing import Any
 from benchmarks import _comparison
 from benchmarks._store import Kind
 from benchmarks._sublayer_figures import figures, summary
-from benchmarks._sublayer_rows import ROWS, cells, large, small
+from benchmarks._sublayer_rows import ROWS, cells, lane, prepared, small
 from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import Problem
 from kernel_selector.kernels.measure import COMPARE, ONCE, Session
@@ -65,7 +65,8 @@ COMPARISON = _comparison.Comparison(
     ),
     preparing=replace(ONCE, gate_seq=None),
     shown=("best", "registered", "copy_share", "held", "peak", "ms", "winner", "peer"),
-    large=large,
+    prepared=prepared,
+    lane=lane,
 )
 
 

@@ -19,12 +19,12 @@ from benchmarks import (
     sublayers,
 )
 from benchmarks._gate_problems import LARGER, UNSAFE, Problems
-from benchmarks._rows import Goal, Row, missing, problems
+from benchmarks._rows import Cell, Goal, Row, missing, problems
 from benchmarks._sessions import measure_all
 from benchmarks._store import Store
-from benchmarks._sublayer_rows import MOST_SCORES, ROWS, large, of_users, small
+from benchmarks._sublayer_rows import MOST_SCORES, ROWS, lane, of_users, prepared, small
 from kernel_selector.kernels import registry
-from kernel_selector.kernels.contract import GateResult, Status
+from kernel_selector.kernels.contract import GateResult, Problem, Status
 from kernel_selector.kernels.measure import ONCE
 
 ROOT = Path(__file__).parents[1]
@@ -82,7 +82,7 @@ def test_every_case_of_an_operator_that_there_is_makes_a_problem(one: Row) -> No
     known = [case for case in one.cases if case[0] in registry.operators()]
     assert len(problems(one)) == len(known)
     for problem in problems(small(one)):
-        assert not large(problem)
+        assert lane(problem) == 0
 
 
 def test_an_operator_that_is_missing_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -243,17 +243,28 @@ def test_where_torch_is_wrong_is_said_last(
     assert "Right: `hoisted`" in text
 
 
-def test_large_problems_are_left_to_few_processes_and_none_is_lost() -> None:
-    jobs = [(LSTM.problem(hidden=size, batch=1, seq=2), ("torch_lstm",)) for size in (1, 2, 3)]
+def test_large_problems_go_to_one_process_each_and_none_is_lost() -> None:
+    jobs = [(LSTM.problem(hidden=size, batch=1, seq=2), ("torch_lstm",)) for size in (1, 2, 3, 4)]
     done = measure_all(
         jobs,
         "cpu",
         policy=ONCE,
         processes=2,
         deadline=float("inf"),
-        large=lambda problem: problem["hidden"] > 1,
+        lane=lambda problem: problem["hidden"] - 1,
     )
     assert {problem for problem, _ in done} == {problem for problem, _ in jobs}
+
+
+def test_what_is_large_has_a_lane() -> None:
+    rated = [
+        lane(Problem("layer_norm", (("rows", 65536), ("hidden", hidden)))) for hidden in (1024, 4096, 8192)
+    ]
+    assert rated == [0, 1, 2]
+    attention = Problem("attention", (("batch", 1), ("heads", 8), ("seq", 8192), ("kv_seq", 8192)))
+    assert lane(attention) == 2
+    assert not prepared(Cell(attention, ("torch_sdpa", "fused"), careful=False))
+    assert prepared(Cell(attention, ("torch_sdpa", "flex"), careful=False))
 
 
 def test_stored_recurrent_results_still_give_their_figures() -> None:
