@@ -172,7 +172,8 @@ def ratios(lines: Sequence[Line]) -> list[Line]:
 
 
 def _bytes(line: Line) -> float:
-    return float(line.get("allocated_per_token", line["bytes_per_token"]))
+    found: Any = line.get("allocated_per_token", line["bytes_per_token"])
+    return float(found)
 
 
 def _milliseconds(line: Line) -> float:

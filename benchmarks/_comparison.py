@@ -36,7 +36,8 @@ class Comparison:
 
     `name` is that of its files; `small` gives a row tiny problems; `cells(rows, without, smoke)` says who
     is timed on which problem; `preparing` is the policy of the processes that only fill caches, for cells
-    that are `prepared`; of these, problems of a `lane` go to one process; `shown` are the figures in the line that each cell prints.
+    that are `prepared`, problems of a `lane` in one process; `shown` are the figures in the line that
+    each cell prints.
     """
 
     name: str
