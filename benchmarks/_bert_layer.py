@@ -168,9 +168,9 @@ def torchs_own(budgets: tuple[float, ...]) -> list[Variant]:
 
 
 def of_ours(sizes: Sizes, device: Device) -> Iterator[Variant]:
-    """Every pair of our residuals and feed-forward blocks around torch's attention; then our attentions.
+    """Every pair of a residual and a feed-forward block of which one is ours, around torch's attention.
 
-    Each attention of ours gets the first pair that has nothing of torch. What refuses is given once, with
+    Then each attention of ours, in a layer that has nothing of torch's. What refuses is given once, with
     its reason; so is an operator that there is not, and then there are no pairs.
     """
     ours: dict[str, list[str]] = {}
@@ -186,13 +186,16 @@ def of_ours(sizes: Sizes, device: Device) -> Iterator[Variant]:
                 yield Variant(f"{operator}.{name}", {operator: name}, reason=reason)
     if len(ours) < len(sizes.problems()):
         return
-    default = registry.operator(FEED_FORWARD).default
-    for add_norm, feed_forward in product(ours[ADD_NORM], (default, *ours[FEED_FORWARD])):
-        yield _variant({ADD_NORM: add_norm, FEED_FORWARD: feed_forward})
-    for attention, add_norm, feed_forward in product(
-        ours[ATTENTION], ours[ADD_NORM][:1], ours[FEED_FORWARD][:1]
-    ):
-        yield _variant({ATTENTION: attention, ADD_NORM: add_norm, FEED_FORWARD: feed_forward})
+    pair = (ADD_NORM, FEED_FORWARD)
+    defaults = tuple(registry.operator(operator).default for operator in pair)
+    every = ((default, *ours[operator]) for operator, default in zip(pair, defaults, strict=True))
+    for names in product(*every):
+        if names != defaults:
+            yield _variant(dict(zip(pair, names, strict=True)))
+    # the exact block that keeps least without another matrix product, where it is there
+    blocks = sorted(ours[FEED_FORWARD], key=lambda name: name != "recompute_activation")
+    for attention, add_norm, block in product(ours[ATTENTION], ours[ADD_NORM][:1], blocks[:1]):
+        yield _variant({ATTENTION: attention, ADD_NORM: add_norm, FEED_FORWARD: block})
 
 
 def _variant(parts: Mapping[str, str]) -> Variant:

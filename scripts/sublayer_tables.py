@@ -19,6 +19,7 @@ FIGURES = {
     "graph": "as CUDA graphs",
     "held": "bytes held, torch's over ours",
     "held_users": "bytes held, users' least over ours",
+    "lightest_held": "bytes held, torch's over our lightest",
     "peak": "peak bytes, torch's over ours",
     "worst": "worst problem",
 }

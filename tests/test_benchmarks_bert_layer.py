@@ -138,3 +138,18 @@ def test_parameters_go_by_what_they_do() -> None:
     nested = nn.Sequential(nn.LayerNorm(16))  # a residual part may keep its norm in a module
     layer.first = nested
     assert dict(layer.roles())["first.weight"] is nested[0].weight
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")
+def test_on_a_gpu_the_allocator_agrees_with_the_graph() -> None:
+    sizes = Sizes(batch=2, seq=128, hidden=256, heads=4, inner=1024)
+    run = _bert_run.Run(sizes, "cuda:0", l2_bytes=2**25, seed=0)
+    torchs, less = _bert_run.ratios(
+        run.measure([Variant("torch"), Variant("compile", budget=0.999)], end=float("inf"))
+    )
+    for line in (torchs, less):
+        assert line["status"] == "ok", line
+        assert line["graph_ms"] > 0, line
+        assert line["allocated_per_token"] == pytest.approx(line["bytes_per_token"], rel=0.05)
+    assert less["bytes_per_token"] < 0.8 * torchs["bytes_per_token"]
