@@ -139,7 +139,6 @@ class Run:
                 graphs[name] = capture(run)
             except Exception as error:
                 lines[name]["graph_reason"] = _crashed(error)["reason"]
-                torch.cuda.synchronize()  # raises where this process can measure nobody any more
         return graphs
 
     def _time(self, name: str, runs: Mapping[str, Timed], lines: Mapping[str, Line]) -> None:

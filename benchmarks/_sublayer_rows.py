@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from math import prod
@@ -173,8 +174,14 @@ def small(row: Row) -> Row:
 
 
 def cells(rows: Sequence[Row], without: Sequence[str], _on_cpu: bool) -> list[Cell]:
-    """Every problem of the rows once, with whoever is timed on it."""
-    return _rows.cells(rows, without=without, timed=lambda name: name not in COMPILED)
+    """Every problem of the rows once, with whoever is timed on it; those of short rows first.
+
+    The others are mixed: what a budget leaves out is then some of each row, and problems that need the
+    same kernels compiled are not prepared by several processes at once.
+    """
+    found = _rows.cells(rows, without=without, timed=lambda name: name not in COMPILED)
+    mixed = random.Random(0).sample(found, len(found))
+    return sorted(mixed, key=lambda cell: not cell.careful)
 
 
 def of_users(name: str) -> bool:

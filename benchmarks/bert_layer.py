@@ -48,15 +48,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         lines = ratios(run.measure(variants, end=share))
         print(f"batch {one.batch}, seq {one.seq}:", *map(_line, lines), sep="\n", flush=True)
         layers.append({"sizes": asdict(one), "variants": lines})
-    payload = {
-        "torch_device": torch_device,
-        "seed": options.seed,
-        "seconds": round(time.monotonic() - start, 1),
-        "method": __doc__.split("\n\n")[2].replace("\n", " "),
-        "layers": layers,
-    }
-    name = f"bert_layer_{device.key}"
-    print(write_result(name, payload, torch_device=torch_device, commit=options.commit, folder=folder))
+        payload = {
+            "torch_device": torch_device,
+            "seed": options.seed,
+            "seconds": round(time.monotonic() - start, 1),
+            "layers": layers,
+        }
+        # after each size: whatever ends the program leaves what was measured until then
+        name = f"bert_layer_{device.key}"
+        print(write_result(name, payload, torch_device=torch_device, commit=options.commit, folder=folder))
     statuses = {line["status"] for layer in layers for line in layer["variants"]}
     return 1 if statuses & {"incorrect", "crashed"} else 3 if "not measured" in statuses else 0
 
