@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -11,7 +11,9 @@ from torch import Tensor, nn
 
 from .. import registry
 from ..contract import GateResult, Inputs, Problem
+from .dropout import SHARE, DropoutCheck
 from .poison import poisoned_memory
+from .runs import Runs, flatten, map_tensors, only_real, real
 from .tolerance import TOLERANCES, Error, Tolerance, kind, scales
 
 
@@ -24,22 +26,22 @@ class Gate:
 
     Where torch's own implementation raises, or gives something of another form, the floors of the
     tolerance table are all that is allowed, and every result's detail says so. What drops outputs at
-    random cannot be compared: modules run with their `dropout` set to 0, and the detail says that too.
+    random cannot be compared: modules run with their `dropout` set to 0, and the detail says that too. They
+    then run with it set to `dropout.SHARE`, which shows whether backward drops what forward dropped.
     """
 
     def __init__(self, problem: Problem, torch_device: str, seed: int = 0) -> None:
         self.problem = problem
         self.torch_device = torch_device
-        self.inputs: Inputs = registry.operator(problem.operator).make_inputs(problem, torch_device, seed)
-        self._training: bool = problem["mode"] == "training"
-        self._dtype: torch.dtype = getattr(torch, problem["dtype"])
-        self._seed = seed
-        self._drops = bool(problem.as_dict.get("dropout")) and self._training
+        self._runs = Runs(problem, torch_device, seed)
+        self.inputs: Inputs = self._runs.inputs
+        self._dtype = self._runs.dtype
         self._expected, self._indices = self._reference()
         self._scales = scales(self._expected)
         torchs_own, note = self._errors_of_default()
-        self._note = note + ("; with dropout set to 0" if self._drops else "")
+        self._note = note + ("; with dropout set to 0" if self._runs.drops else "")
         self._allowed = {name: torchs_own[name].allowed(self._tolerance(name)) for name in self._expected}
+        self._dropout = DropoutCheck(self._runs, self._expected, self._scales, self._allowed)
 
     def check(self, module: nn.Module) -> GateResult:
         """Load the inputs' parameters into a built module, move it to the device, run it and judge it.
@@ -48,29 +50,37 @@ class Gate:
         keeps its results in memory of its own is found out. Errors that it raises pass through. It is
         left on the device with the parameters loaded and no gradients.
         """
-        self._load(module)
-        arguments = self._arguments(self._dtype)
-        with poisoned_memory(), self._nothing_dropped(module):
-            with self._grad_mode():
-                outputs = _flatten("output", module(*arguments))
-                again = _flatten("output", module(*_map(lambda t: t * 0.5 if _real(t) else t, arguments)))
+        self._runs.load(module)
+        arguments = self._runs.arguments(self._dtype)
+        with poisoned_memory(), self._runs.dropping(module, 0.0):
+            with self._runs.grad_mode():
+                outputs = flatten("output", module(*arguments))
+                halves = map_tensors(lambda tensor: tensor * 0.5 if real(tensor) else tensor, arguments)
+                again = flatten("output", module(*halves))
             fault = self._form(outputs, "output") or self._form(again, "output")
             if fault:
                 return _failed(fault)
-            outputs = _only_real(outputs)
-            gradients = self._gradients(module, arguments, outputs)
+            outputs = only_real(outputs)
+            gradients = self._runs.gradients(module, arguments, outputs)
         fault = self._form(gradients, "gradient") or self._changed(module, arguments)
-        return _failed(fault) if fault else self._judge({**outputs, **gradients})
+        result = _failed(fault) if fault else self._judge({**outputs, **gradients})
+        if not result.passed or not self._runs.drops:
+            return result
+        del outputs, again, gradients
+        fault, note = self._dropout.check(module)
+        if fault:
+            return _failed(f"with dropout set to {SHARE}: {fault}")
+        return replace(result, detail=result.detail + note)
 
     def _reference(self) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """The float64 tensors, and those that must be equal: indices of packed sequences."""
         module = registry.reference(self.problem)
-        self._load(module, torch.float64)
-        arguments = self._arguments(torch.float64)
-        with self._grad_mode():
-            every = _flatten("output", module(*arguments))
-        outputs = _only_real(every)
-        gradients = self._gradients(module, arguments, outputs)
+        self._runs.load(module, torch.float64)
+        arguments = self._runs.arguments(torch.float64)
+        with self._runs.grad_mode():
+            every = flatten("output", module(*arguments))
+        outputs = only_real(every)
+        gradients = self._runs.gradients(module, arguments, outputs)
         expected = {name: tensor.detach() for name, tensor in {**outputs, **gradients}.items()}
         return expected, {name: tensor for name, tensor in every.items() if name not in outputs}
 
@@ -95,12 +105,12 @@ class Gate:
 
     def _errors(self, module: nn.Module) -> dict[str, Error]:
         """A module's errors. Raises what it raises, and ValueError for tensors of another form."""
-        self._load(module)
-        arguments = self._arguments(self._dtype)
-        with self._nothing_dropped(module), self._grad_mode():
-            every = _flatten("output", module(*arguments))
-        outputs = _only_real(every)
-        gradients = self._gradients(module, arguments, outputs)
+        self._runs.load(module)
+        arguments = self._runs.arguments(self._dtype)
+        with self._runs.dropping(module, 0.0), self._runs.grad_mode():
+            every = flatten("output", module(*arguments))
+        outputs = only_real(every)
+        gradients = self._runs.gradients(module, arguments, outputs)
         if fault := self._form(every, "output") or self._form(gradients, "gradient"):
             raise ValueError(fault)
         actual = {**outputs, **gradients}
@@ -108,63 +118,6 @@ class Gate:
             name: Error.of(actual[name], expected, self._scales[name])
             for name, expected in self._expected.items()
         }
-
-    def _load(self, module: nn.Module, dtype: torch.dtype | None = None) -> None:
-        module.to(self.torch_device, dtype)
-        module.load_state_dict(self.inputs.state_dict)
-        module.train(self._training)
-
-    @contextmanager
-    def _nothing_dropped(self, module: nn.Module) -> Iterator[None]:
-        parts: list[Any] = [part for part in module.modules() if self._drops and hasattr(part, "dropout")]
-        changed = {part: part.dropout for part in parts if isinstance(part.dropout, float)}
-        try:
-            for part in changed:
-                part.dropout = 0.0
-            yield
-        finally:
-            for part, share in changed.items():
-                part.dropout = share
-
-    def _grad_mode(self) -> Any:
-        return torch.enable_grad() if self._training else torch.inference_mode()
-
-    def _arguments(self, dtype: torch.dtype) -> tuple[Any, ...]:
-        """Copies of the inputs that a run may not change, as leaves of its graph."""
-
-        def fresh(tensor: Tensor) -> Tensor:
-            return (
-                tensor.to(dtype, copy=True).requires_grad_(self._training)
-                if _real(tensor)
-                else tensor.clone()
-            )
-
-        copies: tuple[Any, ...] = _map(fresh, self.inputs.args)
-        return copies
-
-    def _gradients(
-        self, module: nn.Module, arguments: tuple[Any, ...], outputs: Mapping[str, Tensor]
-    ) -> dict[str, Tensor]:
-        """The gradients of random weightings of all outputs; without those that autograd does not reach."""
-        if not self._training:
-            return {}
-        leaves = {
-            name: tensor
-            for name, tensor in _flatten("gradient of argument", arguments).items()
-            if tensor.requires_grad
-        } | {f"gradient of parameter {name}": parameter for name, parameter in module.named_parameters()}
-        generator = torch.Generator(self.torch_device).manual_seed(self._seed + 1)
-        reached, weights = [], []
-        for output in outputs.values():
-            weight = torch.randn(output.shape, generator=generator, device=self.torch_device)
-            if output.requires_grad:
-                reached.append(output)
-                # rounded to the problem's dtype first, so that the reference gets the same weights
-                weights.append(weight.to(self._dtype).to(output.dtype))
-        if not reached:
-            return {}
-        found = torch.autograd.grad(reached, list(leaves.values()), weights, allow_unused=True)
-        return {name: tensor for name, tensor in zip(leaves, found, strict=True) if tensor is not None}
 
     def _form(self, actual: Mapping[str, Tensor], of_kind: str) -> str:
         """What is wrong with names, shapes, dtypes or device, in words; empty when nothing is."""
@@ -189,8 +142,8 @@ class Gate:
 
     def _changed(self, module: nn.Module, arguments: tuple[Any, ...]) -> str:
         """Which argument or parameter the run changed, in words; empty when none."""
-        before = _flatten("argument", self.inputs.args) | dict(self.inputs.state_dict)
-        after = _flatten("argument", arguments) | dict(module.state_dict())
+        before = flatten("argument", self.inputs.args) | dict(self.inputs.state_dict)
+        after = flatten("argument", arguments) | dict(module.state_dict())
         for name, tensor in before.items():
             if not torch.equal(tensor, after[name]):
                 return f"{name} was changed in place"
@@ -218,34 +171,3 @@ class Gate:
 
 def _failed(fault: str) -> GateResult:
     return GateResult(passed=False, worst_error_ratio=None, detail=fault)
-
-
-def _real(tensor: Tensor) -> bool:
-    return tensor.is_floating_point() or tensor.is_complex()
-
-
-def _map(change: Callable[[Tensor], Tensor], value: Any) -> Any:
-    """The same nesting of tuples with each tensor changed; a PackedSequence stays one."""
-    if isinstance(value, Tensor):
-        return change(value)
-    if isinstance(value, (tuple, list)):
-        items = [_map(change, item) for item in value]
-        return type(value)(*items) if hasattr(value, "_fields") else tuple(items)
-    return value
-
-
-def _only_real(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    return {name: tensor for name, tensor in tensors.items() if _real(tensor)}
-
-
-def _flatten(name: str, value: Any) -> dict[str, Tensor]:
-    """Every tensor of nested tuples by its place: `output[1][0]`."""
-    if isinstance(value, Tensor):
-        return {name: value}
-    if isinstance(value, (tuple, list)):
-        return {
-            key: tensor
-            for index, item in enumerate(value)
-            for key, tensor in _flatten(f"{name}[{index}]", item).items()
-        }
-    return {}

@@ -47,6 +47,30 @@ TOLERANCES: Mapping[tuple[torch.dtype, str], Tolerance] = {
     (torch.bfloat16, "gradient"): Tolerance(floor=1e-2, cap=1e-1),
 }
 
+# What drops at random (see dropout.py). After a step the weighted outputs may be off what the gradients say
+# by SLOPE of the step: a mask of its own in backward is off by 1, one of two masks by 0.5, and a missing
+# 1 / (1 - p) by 0.4. Steps are tried in turn, as shares of the outputs that they change: the first so long
+# that rounding is a hundredth of the change or less, then others, for outputs with kinks and for few.
+# Only gradients count that two seeds change by CLEAR times the allowed error: rounding errors lie in that
+# direction more often than not. What allowed errors may do to a step is added to SLOPE; where it is more
+# than UNCERTAIN, as with few elements of 16 bits, the step tells nothing.
+SLOPE = 0.1
+CLEAR = 4
+UNCERTAIN = 0.4
+DIFFERENCES: Mapping[torch.dtype, tuple[float, ...]] = {
+    torch.float64: (2**-12, 2**-16, 2**-8),
+    torch.float32: (2**-8, 2**-11, 2**-5),
+    torch.float16: (2**-5, 2**-7, 2**-3),
+    torch.bfloat16: (2**-4, 2**-6, 2**-2),
+}
+# The distance of dropped outputs from undropped ones, and that of the mean of eight runs, by torch's: at a
+# share of 0.3 the second is 1.5 times torch's or more without 1 / (1 - p), and the first 1.3 times where what
+# was to be kept is dropped. Of few elements it is chance how many are dropped: for that, six standard errors
+# are added, as multiples of the spread of torch's single runs. A mean's distance spreads 1.6 times as much.
+DEVIATION = 0.04
+ONE_RUN = 6 * (1 / 8 + 1 / 16) ** 0.5
+MEAN_RUN = 6 * 1.6 * (1 + 1 / 2) ** 0.5
+
 
 @dataclass(frozen=True)
 class Error:

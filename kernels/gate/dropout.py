@@ -1,0 +1,217 @@
+"""The second check of what drops at random: which elements, from which seed, and the same ones in backward.
+
+A comparison with the equations needs nothing dropped, and so sees nothing of a module's masks. Here each
+module runs with its `dropout` set to SHARE:
+
+- Equal seeds give equal results, within the tolerance of the comparison: another mask changes them by
+  orders of magnitude more than sums that are taken in another order do.
+- Other seeds give other results, as far from the undropped ones as those of torch's own module, and so is
+  their mean over several seeds: another share dropped changes the first, a missing 1 / (1 - p) the second.
+- Backward has the mask of forward. For the weighted sum F of the outputs under one seed, the gradients say
+  how much F changes along a direction; two forward runs under that seed show how much it does. One
+  direction is where the gradients of two seeds differ: what no mask touches cancels there, and a backward
+  pass with a mask of its own predicts a change that does not come. Two are random, of arguments and of
+  parameters: in the first direction, one that drops nothing is right on average.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from functools import cached_property
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from .. import registry
+from .poison import poisoned_memory
+from .runs import Results, Runs
+from .slope import at_random, slope, uphill
+from .tolerance import CLEAR, DEVIATION, DIFFERENCES, MEAN_RUN, ONE_RUN, SLOPE, UNCERTAIN, Error
+
+# not 0.5, where keeping what is to be dropped could not be told from dropping it
+SHARE = 0.3
+SEED = 20
+# draws until two differ: an only element is dropped alike by so many seeds once in a million times
+SEEDS = 40
+# runs whose distance from the undropped outputs is taken, and their mean's; two groups of torch's own module
+GROUP = 8
+
+
+class TorchsOwn(NamedTuple):
+    """What torch's own module does with the problem."""
+
+    drops: bool
+    follows_seeds: bool
+    distance: float  # of dropped outputs from undropped ones, mean over seeds; 0 where not known
+    spread: float  # standard deviation of that over seeds, as a share of it
+    of_means: float  # distance of the mean of GROUP seeds' outputs
+
+
+class DropoutCheck:
+    """Judges modules with elements dropped. `expected` are the float64 tensors without."""
+
+    def __init__(
+        self,
+        runs: Runs,
+        expected: Mapping[str, Tensor],
+        scales: Mapping[str, float],
+        allowed: Mapping[str, Error],
+    ) -> None:
+        self._runs = runs
+        self._expected = expected
+        self._scales = scales
+        self._allowed = allowed
+
+    def check(self, module: nn.Module) -> tuple[str, str]:
+        """What is wrong, in words, or empty; and what is to be added to the detail of a result that passes.
+
+        The module is loaded; it is left so.
+        """
+        with self._runs.dropping(module, SHARE), self._own_random_state(), poisoned_memory():
+            first = self._runs.seeded(module, SEED)
+            if fault := _not_finite(first):
+                return fault, ""
+            if not self._torchs_own.drops:
+                return self._dropped_in_vain(first), "; torch drops nothing here"
+            again = self._runs.seeded(module, SEED)
+            if differing := self._differing(first, again):
+                if not self._torchs_own.follows_seeds:
+                    return "", "; masks not judged: as torch's own, they do not follow torch.manual_seed"
+                return f"{differing} is another after the same torch.manual_seed", ""
+            del again
+            other = self._other(module, first)
+            if other is None:
+                return f"outputs are the same for {SEEDS} seeds: nothing is dropped at random", ""
+            if fault := self._unlike_torch(module):
+                return fault, ""
+            return self._backward(module, first, other)
+
+    @contextmanager
+    def _own_random_state(self) -> Iterator[None]:
+        device = torch.device(self._runs.torch_device)
+        with torch.random.fork_rng([] if device.type == "cpu" else [device], device_type="cuda"):
+            yield
+
+    def _differing(self, one: Results, two: Results, times: float = 1) -> str:
+        """The first tensor that is not the same in both, within so many times what is allowed; or empty."""
+        for before, after in zip(one[1:], two[1:], strict=True):
+            for name, tensor in before.items():
+                error = Error.of(after[name], tensor.double(), self._scales[name])
+                if error.ratio(self._allowed[name]) > times:
+                    return name
+        return ""
+
+    def _other(self, module: nn.Module, first: Results) -> Results | None:
+        """Results of another seed whose outputs are not the first's."""
+        for seed in range(SEED + 1, SEED + SEEDS):
+            found = self._runs.seeded(module, seed)
+            if any(not torch.equal(tensor, found.outputs[name]) for name, tensor in first.outputs.items()):
+                return found
+        return None
+
+    def _deviation(self, outputs: Mapping[str, Tensor]) -> float:
+        """RMS distance of dropped outputs from undropped ones, over all, in units of each tensor's scale."""
+        squares = torch.stack(
+            [
+                ((tensor.double() - self._expected[name]) / self._scales[name]).square().sum()
+                for name, tensor in outputs.items()
+            ]
+        )
+        return float((squares.sum() / max(sum(tensor.numel() for tensor in outputs.values()), 1)).sqrt())
+
+    def _dropped_in_vain(self, first: Results) -> str:
+        for name, tensor in first.outputs.items():
+            if Error.of(tensor, self._expected[name], self._scales[name]).ratio(self._allowed[name]) > 1:
+                return f"{name} has elements dropped, where torch drops nothing"
+        return ""
+
+    def _unlike_torch(self, module: nn.Module) -> str:
+        """Whether outputs are farther from the undropped ones than torch's or nearer, where one can tell."""
+        torchs = self._torchs_own
+        if not torchs.distance:
+            return ""
+        distances, of_mean = self._distances(module, SEED)
+        found = sum(distances) / GROUP
+        pairs = (("", found, torchs.distance, ONE_RUN), ("on average ", of_mean, torchs.of_means, MEAN_RUN))
+        for word, ours, theirs, errors in pairs:
+            if abs(ours / theirs - 1) > DEVIATION + errors * torchs.spread:
+                return (
+                    f"outputs are {word}{ours:.2g} RMS from the undropped ones, those of torch {theirs:.2g}: "
+                    "another share is dropped, or what is kept is not scaled by 1 / (1 - p)"
+                )
+        return ""
+
+    def _distances(self, module: nn.Module, seed: int) -> tuple[list[float], float]:
+        """Of the outputs of GROUP seeds from the undropped ones, and of their mean."""
+        distances, means = [], dict[str, Tensor]()
+        for sample in self._samples(module, seed, GROUP):
+            distances.append(self._deviation(sample))
+            for name, tensor in sample.items():
+                means[name] = tensor.double() / GROUP + means.get(name, 0.0)
+        return distances, self._deviation(means)
+
+    def _samples(self, module: nn.Module, seed: int, count: int) -> Iterator[dict[str, Tensor]]:
+        """Outputs of as many seeds, one after another."""
+        for turn in range(count):
+            with torch.no_grad():
+                yield self._runs.outputs(module, self._runs.arguments(self._runs.dtype), seed + turn)
+
+    def _backward(self, module: nn.Module, first: Results, other: Results) -> tuple[str, str]:
+        """Whether the gradients of a run say how the outputs under its seed change; see `check`."""
+        errors = {name: self._allowed[name].rms * scale for name, scale in self._scales.items()}
+        leaves = self._runs.leaves(module, self._runs.arguments(self._runs.dtype))
+        if not uphill(leaves, first, other, errors).units and self._differing(first, other, 2 * CLEAR):
+            return "outputs differ for two seeds, gradients do not: backward drops nothing", ""
+        along = uphill(leaves, first, other, {name: CLEAR * error for name, error in errors.items()})
+        # it is uphill from one of the two, if not from both
+        start = max(first, other, key=lambda one: along.size(one.gradients, along.units))
+        judged = False
+        for direction in (along, *at_random(along, SEED)) if along.units else ():
+            misses = []
+            for share in DIFFERENCES[self._runs.dtype]:
+                found = slope(self._runs, module, start, direction, errors=errors, share=share)
+                if found.uncertainty <= UNCERTAIN:
+                    judged = True
+                    misses.append(max(found.miss - found.uncertainty, 0.0))
+                    if misses[-1] <= SLOPE:
+                        break
+            else:
+                if misses:
+                    return f"backward has another mask than forward: {_percent(misses)}", ""
+        if judged:
+            return "", f"; masks judged with dropout set to {SHARE}"
+        return "", "; masks not judged in backward, where they change less than rounding may"
+
+    @cached_property
+    def _torchs_own(self) -> TorchsOwn:
+        operator = registry.operator(self._runs.problem.operator)
+        try:
+            module = registry.implementation(operator.name, operator.default).build(self._runs.problem)
+            self._runs.load(module)
+            with self._runs.dropping(module, SHARE):
+                first, again = (Results(SEED, next(self._samples(module, SEED, 1)), {}) for _ in range(2))
+                pairs = [self._distances(module, seed) for seed in (SEED, SEED + GROUP)]
+        except Exception:  # the comparison has said so: see Gate
+            return TorchsOwn(True, True, 0.0, 0.0, 0.0)
+        distances = torch.tensor([one for several, _ in pairs for one in several], dtype=torch.float64)
+        return TorchsOwn(
+            drops=bool(self._dropped_in_vain(first)),  # what is kept is scaled, and so differs too
+            follows_seeds=not self._differing(first, again),
+            distance=(mean := float(distances.mean())),
+            spread=float(distances.std()) / mean if mean else 0.0,
+            of_means=sum(of_mean for _, of_mean in pairs) / 2,
+        )
+
+
+def _percent(misses: list[float]) -> str:
+    found = " and ".join(f"{miss:.0%}" for miss in misses)
+    return f"after steps in one direction, outputs are {found} of the way from where gradients say"
+
+
+def _not_finite(results: Results) -> str:
+    for name, tensor in {**results.outputs, **results.gradients}.items():
+        if not bool(tensor.isfinite().all()):
+            return f"{name} has elements that are not finite"
+    return ""
