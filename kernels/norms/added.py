@@ -1,0 +1,180 @@
+"""The module of dropout_add_norm: y = norm(residual + dropout(x)), with what computes it given."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch._compile import _disable_dynamo
+from torch.autograd.function import once_differentiable
+
+from ..contract import Problem
+from ..replay import draw_seed
+from .fused import parameter_gradients
+from .launch import KEEP_ALL, Dropout, Form, Gradients, Kept, Outputs, backward, forward
+from .module import (
+    epsilon,
+    layer_norm_arguments,
+    output_dtype,
+    rms_norm_arguments,
+    statistics_for,
+    wants_gradients,
+)
+
+
+class Call(NamedTuple):
+    """What a call of the module computes with, beside its tensors."""
+
+    form: Form
+    p: float  # 0 in eval mode
+    prenorm: bool
+
+
+# (x, residual [..., H], weight [H] or None, bias [H] or None, call) to y and z [..., H]; z may be None
+# where it is not asked for
+AddedFunction = Callable[[Tensor, Tensor, Tensor | None, Tensor | None, Call], tuple[Tensor, Tensor | None]]
+
+
+class _Added:
+    """What both norms do with x and the residual."""
+
+    dropout: float
+    prenorm: bool
+    function: AddedFunction
+
+    def _prepare(self, problem: Problem, function: AddedFunction) -> None:
+        self.dropout = problem["dropout"]
+        self.prenorm = problem["prenorm"]
+        self.function = function
+        self.train(problem["mode"] == "training")  # type: ignore[attr-defined]
+
+    def forward(self, x: Tensor, residual: Tensor) -> Any:
+        """x and residual [..., H] to y, or with `prenorm` to (y, z), both [..., H].
+
+        Raises torch's errors: ValueError for a share outside [0, 1], RuntimeError for shapes that do not fit.
+        """
+        module: Any = self
+        if not 0 <= self.dropout <= 1:
+            raise ValueError(f"dropout probability has to be between 0 and 1, but got {self.dropout}")
+        if x.shape != residual.shape or x.dtype != residual.dtype:
+            wide = torch.promote_types(x.dtype, residual.dtype)
+            x, residual = torch.broadcast_tensors(x.to(wide), residual.to(wide))
+        if x.shape[-1:] != module.normalized_shape:
+            super().forward(x)  # type: ignore[misc]  # raises torch's error
+        form = Form(isinstance(self, nn.RMSNorm), epsilon(module))
+        call = Call(form, self.dropout if module.training else 0.0, self.prenorm)
+        y, z = self.function(x, residual, module.weight, getattr(module, "bias", None), call)
+        return (y, z) if self.prenorm else y
+
+
+class DropoutAddLayerNorm(_Added, nn.LayerNorm):
+    """nn.LayerNorm of a residual and what dropout leaves of x; `dropout` is the share that it drops."""
+
+    def __init__(self, problem: Problem, function: AddedFunction) -> None:
+        nn.LayerNorm.__init__(self, **layer_norm_arguments(problem))
+        self._prepare(problem, function)
+
+
+class DropoutAddRMSNorm(_Added, nn.RMSNorm):
+    """nn.RMSNorm of a residual and what dropout leaves of x; `dropout` is the share that it drops."""
+
+    def __init__(self, problem: Problem, function: AddedFunction) -> None:
+        nn.RMSNorm.__init__(self, **rms_norm_arguments(problem))
+        self._prepare(problem, function)
+
+
+def added_module(problem: Problem, function: AddedFunction) -> nn.Module:
+    """The module of a problem of dropout_add_norm."""
+    return (DropoutAddRMSNorm if problem["norm"] == "rms" else DropoutAddLayerNorm)(problem, function)
+
+
+def plainly(
+    x: Tensor, residual: Tensor, weight: Tensor | None, bias: Tensor | None, call: Call
+) -> tuple[Tensor, Tensor]:
+    """An AddedFunction of torch's own operations."""
+    z = residual + nn.functional.dropout(x, call.p)
+    shape, eps = x.shape[-1:], call.form.eps
+    if call.form.rms:
+        return nn.functional.rms_norm(z, shape, weight, eps), z
+    return nn.functional.layer_norm(z, shape, weight, bias, eps), z
+
+
+def fused(
+    x: Tensor, residual: Tensor, weight: Tensor | None, bias: Tensor | None, call: Call
+) -> tuple[Tensor, Tensor | None]:
+    """An AddedFunction of Triton's kernels; backward replays dropout from its seed."""
+    return _outside_of_graphs(x, residual, weight, bias, call, False)
+
+
+def fused_bit_mask(
+    x: Tensor, residual: Tensor, weight: Tensor | None, bias: Tensor | None, call: Call
+) -> tuple[Tensor, Tensor | None]:
+    """As `fused`, with one bit kept for each element."""
+    return _outside_of_graphs(x, residual, weight, bias, call, True)
+
+
+def _fused(
+    x: Tensor, residual: Tensor, weight: Tensor | None, bias: Tensor | None, call: Call, bit_mask: bool
+) -> tuple[Tensor, Tensor | None]:
+    if wants_gradients(x, residual, weight, bias):
+        pair: tuple[Tensor, Tensor | None] = _DropoutAddNorm.apply(  # type: ignore[no-untyped-call]
+            x, residual, weight, bias, call, bit_mask
+        )
+        return pair
+    x, residual = x.contiguous(), residual.contiguous()
+    y = torch.empty_like(x, dtype=output_dtype(x))
+    z = torch.empty_like(x) if call.prenorm else None
+    dropout = Dropout(call.p, draw_seed(x.device)) if call.p else KEEP_ALL
+    forward(call.form, x, residual, (weight, bias), Outputs(y, z), dropout)
+    return y, z
+
+
+_apart = _disable_dynamo(_fused)
+
+
+def _outside_of_graphs(*arguments: Any) -> tuple[Tensor, Tensor | None]:
+    """A graph break under torch.compile; a plain call, without its cost, elsewhere."""
+    return _apart(*arguments) if torch.compiler.is_compiling() else _fused(*arguments)  # type: ignore
+
+
+class _DropoutAddNorm(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, residual: Tensor, weight: Tensor | None, bias: Tensor | None, call: Call,
+        bit_mask: bool,
+    ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
+        ctx.set_materialize_grads(False)
+        x, residual = x.contiguous(), residual.contiguous()
+        y, z = torch.empty_like(x, dtype=output_dtype(x)), torch.empty_like(x)
+        mean, rstd = statistics_for(x, call.form.rms)
+        seed = draw_seed(x.device) if call.p else None
+        mask = None
+        if bit_mask and call.p:
+            rows, octets = x.numel() // x.size(-1), -(-x.size(-1) // 8)
+            mask = torch.empty(rows, octets, dtype=torch.uint8, device=x.device)
+        forward(
+            call.form, x, residual, (weight, bias), Outputs(y, z, mean, rstd), Dropout(call.p, seed, mask)
+        )
+        ctx.save_for_backward(z, weight, mean, rstd, None if bit_mask else seed, mask)
+        ctx.call, ctx.bias_dtype = call, None if bias is None else bias.dtype
+        return y, z if call.prenorm else None
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, dy: Tensor | None, dz: Tensor | None) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+        z, weight, mean, rstd, seed, mask = ctx.saved_tensors
+        for_x, for_residual, for_weight, for_bias = ctx.needs_input_grad[:4]
+        dy = torch.zeros_like(z) if dy is None else dy.contiguous()
+        dz = None if dz is None else dz.contiguous()
+        drops = seed is not None or mask is not None
+        # without dropout x and the residual have one gradient, which autograd copies where it has to
+        first = torch.empty_like(z) if for_residual or (for_x and not drops) else None
+        dropped = torch.empty_like(z) if for_x and drops else None
+        d_weight, d_bias = parameter_gradients(weight, for_weight, for_bias, ctx.bias_dtype)
+        kept = Kept(z, weight, None, mean, rstd)
+        out = Gradients(first, dropped, d_weight, d_bias)
+        backward(ctx.call.form, dy, dz, kept, out, Dropout(ctx.call.p, seed, mask))
+        dx = dropped if drops else first
+        return (dx if for_x else None), (first if for_residual else None), d_weight, d_bias, None, None

@@ -1,0 +1,28 @@
+"""Functions that torch.compile has compiled, one copy for each circumstance."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache, partial
+from types import FunctionType
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+def compiled(function: FunctionType) -> Callable[..., Any]:
+    """`function` of a first tensor and more, compiled at the first call of each shape; seconds then."""
+    return partial(_call, function)
+
+
+def _call(function: FunctionType, x: Tensor, *more: Any) -> Any:
+    circumstances = (x.shape, x.dtype, x.device, torch.is_grad_enabled())
+    return _copy(function, *circumstances)(x, *more)
+
+
+@lru_cache(maxsize=256)
+def _copy(function: FunctionType, *_circumstances: Any) -> Callable[..., Any]:
+    """Its own code object: of one few variants are compiled, and then none."""
+    own = FunctionType(function.__code__.replace(), function.__globals__, function.__name__)
+    return torch.compile(own, dynamic=False, fullgraph=True)

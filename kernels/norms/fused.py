@@ -1,0 +1,107 @@
+"""Normalisation with Triton's kernels: what is kept between forward and backward is the one difference."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from .launch import Form, Gradients, Kept, Outputs, _least, backward, forward
+from .module import output_dtype, statistics_for, wants_gradients
+
+
+class FusedNorm:
+    """A NormFunction that keeps x, and with `statistics` the mean and deviation of each row."""
+
+    def __init__(self, *, rms: bool, statistics: bool = True) -> None:
+        self.rms = rms
+        self.statistics = statistics
+
+    def __call__(self, x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float) -> Tensor:
+        """x [..., H], weight and bias [H] or None, to y [..., H]."""
+        form = Form(self.rms, eps)
+        if wants_gradients(x, weight, bias):
+            y: Tensor = _Norm.apply(x, weight, bias, form, self)  # type: ignore[no-untyped-call]
+            return y
+        y = torch.empty_like(x, dtype=output_dtype(x), memory_format=torch.contiguous_format)
+        forward(form, x.contiguous(), None, (weight, bias), Outputs(y))
+        return y
+
+    def keeps_output(self, _weight: Tensor | None, _bias: Tensor | None, _dtype: torch.dtype) -> bool:
+        """Whether a call keeps y in place of x."""
+        return False
+
+
+class FromOutput(FusedNorm):
+    """A NormFunction that keeps y in place of x where y determines x; see `layer_norm.from_output`."""
+
+    def __init__(self, *, rms: bool) -> None:
+        super().__init__(rms=rms)
+        self._known: tuple[Any, bool] | None = None
+
+    def keeps_output(self, weight: Tensor | None, bias: Tensor | None, dtype: torch.dtype) -> bool:
+        """True where no weight is so small that the rounding of y would grow more than threefold.
+
+        Waits for the device once for each version of the parameters. While a CUDA graph is captured
+        nothing can be waited for, and replays may find other weights: False.
+        """
+        if weight is None:
+            return True
+        if weight.is_cuda and torch.cuda.is_current_stream_capturing():
+            return False
+        given = [one for one in (weight, bias) if one is not None]
+        if any(one.is_inference() for one in given):
+            return False  # these do not count their versions
+        circumstances = (dtype, *((one.data_ptr(), one._version) for one in given))
+        if self._known is None or self._known[0] != circumstances:
+            self._known = circumstances, _determined(weight.detach(), bias, dtype)
+        return self._known[1]
+
+
+def _determined(weight: Tensor, bias: Tensor | None, dtype: torch.dtype) -> bool:
+    """Whether x-hat = (y - bias) / weight is about as exact as y, of this dtype, in every column."""
+    size = weight.abs().float()
+    good = size >= _least(dtype)
+    if bias is not None:
+        good &= bias.detach().abs() <= 2 * size
+    return bool(good.all())
+
+
+class _Norm(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, weight: Tensor | None, bias: Tensor | None, form: Form, function: FusedNorm
+    ) -> Tensor:
+        x = x.contiguous()
+        y = torch.empty_like(x, dtype=output_dtype(x))
+        from_output = function.keeps_output(weight, bias, y.dtype)
+        mean, rstd = statistics_for(x, form.rms or from_output) if function.statistics else (None, None)
+        forward(form, x, None, (weight, bias), Outputs(y, None, mean, rstd))
+        kept_bias = bias if from_output else None
+        ctx.save_for_backward(y if from_output else x, weight, kept_bias, mean, rstd)
+        ctx.form, ctx.from_output, ctx.x_dtype = form, from_output, x.dtype
+        ctx.bias_dtype = None if bias is None else bias.dtype
+        return y
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+        kept = Kept(*ctx.saved_tensors, from_output=ctx.from_output)
+        for_x, for_weight, for_bias = ctx.needs_input_grad[:3]
+        dy = dy.contiguous()
+        dx = torch.empty_like(dy, dtype=ctx.x_dtype) if for_x else None
+        d_weight, d_bias = parameter_gradients(kept.weight, for_weight, for_bias, ctx.bias_dtype)
+        backward(ctx.form, dy, None, kept, Gradients(dx, None, d_weight, d_bias))
+        return dx, d_weight, d_bias, None, None
+
+
+def parameter_gradients(
+    weight: Tensor | None, for_weight: bool, for_bias: bool, bias_dtype: torch.dtype | None
+) -> tuple[Tensor | None, Tensor | None]:
+    """Memory for the gradients of weight and bias [H]; a bias alone is summed beside its weight."""
+    if weight is None or not (for_weight or for_bias):
+        return None, None
+    bias = torch.empty_like(weight, dtype=bias_dtype) if for_bias else None
+    return torch.empty_like(weight), bias
