@@ -37,52 +37,54 @@ class Call(NamedTuple):
 AddedFunction = Callable[[Tensor, Tensor, Tensor | None, Tensor | None, Call], tuple[Tensor, Tensor | None]]
 
 
-class _Added:
-    """What both norms do with x and the residual."""
-
-    dropout: float
-    prenorm: bool
-    function: AddedFunction
-
-    def _prepare(self, problem: Problem, function: AddedFunction) -> None:
-        self.dropout = problem["dropout"]
-        self.prenorm = problem["prenorm"]
-        self.function = function
-        self.train(problem["mode"] == "training")  # type: ignore[attr-defined]
-
-    def forward(self, x: Tensor, residual: Tensor) -> Any:
-        """x and residual [..., H] to y, or with `prenorm` to (y, z), both [..., H].
-
-        Raises torch's errors: ValueError for a share outside [0, 1], RuntimeError for shapes that do not fit.
-        """
-        module: Any = self
-        if not 0 <= self.dropout <= 1:
-            raise ValueError(f"dropout probability has to be between 0 and 1, but got {self.dropout}")
-        if x.shape != residual.shape or x.dtype != residual.dtype:
-            wide = torch.promote_types(x.dtype, residual.dtype)
-            x, residual = torch.broadcast_tensors(x.to(wide), residual.to(wide))
-        if x.shape[-1:] != module.normalized_shape:
-            super().forward(x)  # type: ignore[misc]  # raises torch's error
-        form = Form(isinstance(self, nn.RMSNorm), epsilon(module))
-        call = Call(form, self.dropout if module.training else 0.0, self.prenorm)
-        y, z = self.function(x, residual, module.weight, getattr(module, "bias", None), call)
-        return (y, z) if self.prenorm else y
-
-
-class DropoutAddLayerNorm(_Added, nn.LayerNorm):
+class DropoutAddLayerNorm(nn.LayerNorm):
     """nn.LayerNorm of a residual and what dropout leaves of x; `dropout` is the share that it drops."""
 
     def __init__(self, problem: Problem, function: AddedFunction) -> None:
-        nn.LayerNorm.__init__(self, **layer_norm_arguments(problem))
-        self._prepare(problem, function)
+        super().__init__(**layer_norm_arguments(problem))
+        _prepare(self, problem, function)
+
+    def forward(self, x: Tensor, residual: Tensor) -> Any:  # type: ignore[override]
+        """x and residual [..., H] to y, or with `prenorm` to (y, z), all [..., H].
+
+        Raises torch's errors: ValueError for a share outside [0, 1], RuntimeError for shapes that do not fit.
+        """
+        return _call(self, x, residual, super().forward)
 
 
-class DropoutAddRMSNorm(_Added, nn.RMSNorm):
+class DropoutAddRMSNorm(nn.RMSNorm):
     """nn.RMSNorm of a residual and what dropout leaves of x; `dropout` is the share that it drops."""
 
     def __init__(self, problem: Problem, function: AddedFunction) -> None:
-        nn.RMSNorm.__init__(self, **rms_norm_arguments(problem))
-        self._prepare(problem, function)
+        super().__init__(**rms_norm_arguments(problem))
+        _prepare(self, problem, function)
+
+    def forward(self, x: Tensor, residual: Tensor) -> Any:  # type: ignore[override]
+        """As DropoutAddLayerNorm.forward."""
+        return _call(self, x, residual, super().forward)
+
+
+def _prepare(module: Any, problem: Problem, function: AddedFunction) -> None:
+    """What both norms have beside torch's attributes."""
+    module.dropout = problem["dropout"]
+    module.prenorm = problem["prenorm"]
+    module.function = function
+    module.train(problem["mode"] == "training")
+
+
+def _call(module: Any, x: Tensor, residual: Tensor, torchs_own: Callable[[Tensor], Tensor]) -> Any:
+    if not 0 <= module.dropout <= 1:
+        raise ValueError(f"dropout probability has to be between 0 and 1, but got {module.dropout}")
+    if x.shape != residual.shape:
+        x, residual = torch.broadcast_tensors(x, residual)  # type: ignore[no-untyped-call]
+    if x.dtype != residual.dtype:
+        residual = residual.to(torch.promote_types(x.dtype, residual.dtype))
+    if x.shape[-1:] != module.normalized_shape:
+        torchs_own(x)  # raises its error
+    form = Form(isinstance(module, nn.RMSNorm), epsilon(module))
+    call = Call(form, module.dropout if module.training else 0.0, module.prenorm)
+    y, z = module.function(x, residual, module.weight, getattr(module, "bias", None), call)
+    return (y, z) if module.prenorm else y
 
 
 def added_module(problem: Problem, function: AddedFunction) -> nn.Module:
@@ -124,8 +126,8 @@ def _fused(
         )
         return pair
     x, residual = x.contiguous(), residual.contiguous()
-    y = torch.empty_like(x, dtype=output_dtype(x))
-    z = torch.empty_like(x) if call.prenorm else None
+    y = torch.empty_like(residual, dtype=output_dtype(residual))
+    z = torch.empty_like(residual) if call.prenorm else None
     dropout = Dropout(call.p, draw_seed(x.device)) if call.p else KEEP_ALL
     forward(call.form, x, residual, (weight, bias), Outputs(y, z), dropout)
     return y, z
@@ -136,7 +138,7 @@ _apart = _disable_dynamo(_fused)
 
 def _outside_of_graphs(*arguments: Any) -> tuple[Tensor, Tensor | None]:
     """A graph break under torch.compile; a plain call, without its cost, elsewhere."""
-    return _apart(*arguments) if torch.compiler.is_compiling() else _fused(*arguments)  # type: ignore
+    return _apart(*arguments) if torch.compiler.is_compiling() else _fused(*arguments)
 
 
 class _DropoutAddNorm(torch.autograd.Function):
@@ -147,7 +149,7 @@ class _DropoutAddNorm(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
         ctx.set_materialize_grads(False)
         x, residual = x.contiguous(), residual.contiguous()
-        y, z = torch.empty_like(x, dtype=output_dtype(x)), torch.empty_like(x)
+        y, z = torch.empty_like(residual, dtype=output_dtype(residual)), torch.empty_like(residual)
         mean, rstd = statistics_for(x, call.form.rms)
         seed = draw_seed(x.device) if call.p else None
         mask = None
@@ -158,12 +160,12 @@ class _DropoutAddNorm(torch.autograd.Function):
             call.form, x, residual, (weight, bias), Outputs(y, z, mean, rstd), Dropout(call.p, seed, mask)
         )
         ctx.save_for_backward(z, weight, mean, rstd, None if bit_mask else seed, mask)
-        ctx.call, ctx.bias_dtype = call, None if bias is None else bias.dtype
+        ctx.call, ctx.x_dtype, ctx.bias_dtype = call, x.dtype, None if bias is None else bias.dtype
         return y, z if call.prenorm else None
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, dy: Tensor | None, dz: Tensor | None) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+    def backward(ctx: Any, dy: Tensor | None, dz: Tensor | None) -> tuple[Tensor | None, ...]:
         z, weight, mean, rstd, seed, mask = ctx.saved_tensors
         for_x, for_residual, for_weight, for_bias = ctx.needs_input_grad[:4]
         dy = torch.zeros_like(z) if dy is None else dy.contiguous()
@@ -171,10 +173,10 @@ class _DropoutAddNorm(torch.autograd.Function):
         drops = seed is not None or mask is not None
         # without dropout x and the residual have one gradient, which autograd copies where it has to
         first = torch.empty_like(z) if for_residual or (for_x and not drops) else None
-        dropped = torch.empty_like(z) if for_x and drops else None
+        dropped = torch.empty_like(z, dtype=ctx.x_dtype) if for_x and drops else None
         d_weight, d_bias = parameter_gradients(weight, for_weight, for_bias, ctx.bias_dtype)
         kept = Kept(z, weight, None, mean, rstd)
         out = Gradients(first, dropped, d_weight, d_bias)
         backward(ctx.call.form, dy, dz, kept, out, Dropout(ctx.call.p, seed, mask))
-        dx = dropped if drops else first
-        return (dx if for_x else None), (first if for_residual else None), d_weight, d_bias, None, None
+        dx = first.to(ctx.x_dtype) if for_x and first is not None and not drops else dropped
+        return dx, (first if for_residual else None), d_weight, d_bias, None, None

@@ -11,18 +11,19 @@ import torch
 from torch import Tensor
 
 
-def compiled(function: FunctionType) -> Callable[..., Any]:
+def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     """`function` of a first tensor and more, compiled at the first call of each shape; seconds then."""
     return partial(_call, function)
 
 
-def _call(function: FunctionType, x: Tensor, *more: Any) -> Any:
+def _call(function: Callable[..., Any], x: Tensor, *more: Any) -> Any:
     circumstances = (x.shape, x.dtype, x.device, torch.is_grad_enabled())
     return _copy(function, *circumstances)(x, *more)
 
 
 @lru_cache(maxsize=256)
-def _copy(function: FunctionType, *_circumstances: Any) -> Callable[..., Any]:
+def _copy(function: Any, *_circumstances: Any) -> Callable[..., Any]:
     """Its own code object: of one few variants are compiled, and then none."""
     own = FunctionType(function.__code__.replace(), function.__globals__, function.__name__)
-    return torch.compile(own, dynamic=False, fullgraph=True)
+    found: Callable[..., Any] = torch.compile(own, dynamic=False, fullgraph=True)
+    return found

@@ -87,8 +87,8 @@ class _Norm(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
-        kept = Kept(*ctx.saved_tensors, from_output=ctx.from_output)
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
+        kept = Kept(*ctx.saved_tensors)._replace(from_output=ctx.from_output)
         for_x, for_weight, for_bias = ctx.needs_input_grad[:3]
         dy = dy.contiguous()
         dx = torch.empty_like(dy, dtype=ctx.x_dtype) if for_x else None

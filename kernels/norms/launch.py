@@ -166,7 +166,8 @@ def _limits(device: torch.device) -> tuple[int, int]:
     if device.type != "cuda":  # Triton's interpreter, where programs take turns
         return 2, 2**17
     properties = torch.cuda.get_device_properties(device)
-    return properties.multi_processor_count, properties.shared_memory_per_block_optin
+    shared: int = properties.shared_memory_per_block_optin  # type: ignore[attr-defined]  # not in the stubs
+    return properties.multi_processor_count, shared
 
 
 @lru_cache(maxsize=8)

@@ -109,6 +109,7 @@ def _apart(function: NormFunction, *arguments: Any) -> Any:
     return function(*arguments)
 
 
-def _outside_of_graphs(function: NormFunction, *arguments: Any) -> Any:
+def _outside_of_graphs(function: NormFunction, *arguments: Any) -> Tensor:
     """A graph break under torch.compile; a plain call, without its cost, elsewhere."""
-    return _apart(function, *arguments) if torch.compiler.is_compiling() else function(*arguments)
+    y: Tensor = _apart(function, *arguments) if torch.compiler.is_compiling() else function(*arguments)
+    return y

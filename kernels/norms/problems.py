@@ -65,11 +65,10 @@ def counted(
     """Work from tensors of [R, H] and launches in (forward, backward), and the bytes kept of each row."""
     training = problem["mode"] == "training"
     elements = problem["rows"] * problem["hidden"]
-    taken = slice(2 if training else 1)
-    count = sum(launches[taken])
+    count = launches[0] + training * launches[1]
     return Work(
-        flops=elements * sum((8, 16)[taken]),
-        moved_bytes=elements * ELEMENT_BYTES[problem["dtype"]] * sum(moved[taken]),
+        flops=elements * (8 + training * 16),
+        moved_bytes=elements * ELEMENT_BYTES[problem["dtype"]] * (moved[0] + training * moved[1]),
         saved_bytes=problem["rows"] * saved_bytes if training else 0,
         launches=count,
         steps=count,

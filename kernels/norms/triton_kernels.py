@@ -16,12 +16,12 @@ from .triton_tiles import add_pairs, kept, load_bits, statistics, store_bits
 @triton.jit(do_not_specialize=["rows", "threshold"])
 def norm_forward_kernel(
     x_ptr,  # [rows, HIDDEN]
-    residual_ptr,  # as x, or None: nothing is added, and nothing dropped
+    residual_ptr,  # [rows, HIDDEN], or None: nothing is added, and nothing dropped
     weight_ptr,  # [HIDDEN] or None
     bias_ptr,  # [HIDDEN] or None
     seed_ptr,  # int64 [1], or None: nothing is dropped
     y_ptr,  # [rows, HIDDEN]
-    z_ptr,  # as x, or None: residual + dropout(x) is not stored
+    z_ptr,  # as residual, or None: residual + dropout(x) is not stored
     mean_ptr,  # float32 [rows], or None
     rstd_ptr,  # float32 [rows], or None
     mask_ptr,  # uint8 [rows, ceil(HIDDEN / 8)], or None: what was kept is not stored
@@ -52,7 +52,7 @@ def norm_forward_kernel(
                 store_bits(mask_ptr, keep, row, rows, HIDDEN, ROWS, BLOCK)
             x = tl.where(keep, x * scale, 0.0)
         # rounded as it is stored, so that backward sees the z that was normalised
-        z = (x + residual).to(x_ptr.dtype.element_ty)
+        z = (x + residual).to(residual_ptr.dtype.element_ty)
         if z_ptr is not None:
             tl.store(z_ptr + place, z, ok)
         x = z.to(tl.float32)
@@ -111,7 +111,7 @@ def norm_backward_kernel(
             bias += tl.load(bias_ptr + column, column < HIDDEN, 0.0).to(tl.float32)[None, :]
         known = (tl.abs(weight) >= least) & (tl.abs(bias) <= 2.0 * tl.abs(weight))
         # a weight that was changed behind autograd's back is found out, not guessed around
-        inverse = tl.where(known, 1.0 / weight, float("nan"))
+        inverse = 1.0 / tl.where(known, weight, float("nan"))
     d_weight = tl.zeros([BLOCK], tl.float32)
     d_bias = tl.zeros([BLOCK], tl.float32)
     for tile in tl.range(tl.program_id(0), tl.cdiv(rows, ROWS), tl.num_programs(0), num_stages=STAGES):
