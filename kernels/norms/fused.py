@@ -55,9 +55,20 @@ class FromOutput(FusedNorm):
         if any(one.is_inference() for one in given):
             return False  # these do not count their versions
         circumstances = (dtype, *((one.data_ptr(), one._version) for one in given))
+        if self._known is None and weight.is_cuda:
+            _load_kernels_that_keep_x(self.rms, weight, bias, dtype)
         if self._known is None or self._known[0] != circumstances:
             self._known = circumstances, _determined(weight.detach(), bias, dtype)
         return self._known[1]
+
+
+def _load_kernels_that_keep_x(rms: bool, weight: Tensor, bias: Tensor | None, dtype: torch.dtype) -> None:
+    """Train on one row: while a later call is captured, kernels can be launched, but perhaps not loaded."""
+    given = [None if one is None else one.detach().requires_grad_() for one in (weight, bias)]
+    with torch.enable_grad():
+        row = torch.ones(1, weight.numel(), dtype=dtype, device=weight.device, requires_grad=True)
+        y = FusedNorm(rms=rms)(row, *given, eps=1.0)
+        torch.autograd.grad(y, [one for one in (row, *given) if one is not None], torch.ones_like(y))
 
 
 def _determined(weight: Tensor, bias: Tensor | None, dtype: torch.dtype) -> bool:
