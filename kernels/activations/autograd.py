@@ -8,20 +8,35 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 
-def first_order(backward: Callable[..., Any]) -> Callable[..., Any]:
-    """`once_differentiable`, which also raises where the upstream gradient is a constant.
+def first_order(backward: Callable[..., tuple[Tensor | None, ...]]) -> Callable[..., Any]:
+    """For `backward` of an autograd.Function: whoever differentiates its gradients gets an error.
 
-    A second derivative of what depends on the arguments would otherwise come out as zero.
+    As torch's `once_differentiable`, which says nothing where the upstream gradient is a constant: the
+    second derivative then comes out as zero. Here gradients hang on all saved tensors as well.
     """
-    once: Callable[..., Any] = once_differentiable(backward)
 
     @wraps(backward)
-    def guarded(ctx: Any, *upstream: Tensor | None) -> Any:
-        if torch.is_grad_enabled():
-            upstream = tuple(None if d is None else d.detach().requires_grad_() for d in upstream)
-        return once(ctx, *upstream)
+    def guarded(ctx: Any, *upstream: Tensor | None) -> tuple[Tensor | None, ...]:
+        with torch.no_grad():
+            gradients = backward(ctx, *upstream)
+        if not torch.is_grad_enabled():
+            return gradients
+        anchors = [one for one in (*upstream, *ctx.saved_tensors) if one is not None and one.requires_grad]
+        return tuple(None if one is None else _Last.apply(one, *anchors) for one in gradients)  # type: ignore[no-untyped-call]
 
     return guarded
+
+
+class _Last(torch.autograd.Function):
+    @staticmethod
+    def forward(_ctx: Any, gradient: Tensor, *_anchors: Tensor) -> Tensor:
+        return gradient.view_as(gradient)
+
+    @staticmethod
+    def backward(_ctx: Any, *_upstream: Tensor) -> Any:
+        raise RuntimeError(
+            "This implementation has no second derivative: its backward pass is once_differentiable. "
+            "torch's own implementation has one."
+        )
