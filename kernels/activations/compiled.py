@@ -15,10 +15,12 @@ def call_compiled(function: Callable[..., Tensor], x: Tensor, *more: Any) -> Ten
     """`function(x, *more)`, compiled; it must be a function of a file and have no closure."""
     if torch.compiler.is_compiling():  # the user's compiler takes it from here
         return function(x, *more)
-    plain = tuple(value for value in more if isinstance(value, (bool, int, float)))
+    further = tuple(
+        (one.shape, one.dtype, one.requires_grad) if isinstance(one, Tensor) else one for one in more
+    )
     autocast = torch.is_autocast_enabled(x.device.type)
     circumstances = (x.shape, x.stride(), x.dtype, x.device, x.requires_grad, torch.is_grad_enabled())
-    compiled = _compiled(cast("FunctionType", function), *circumstances, plain, autocast)
+    compiled = _compiled(cast("FunctionType", function), *circumstances, further, autocast)
     return compiled(x, *more)
 
 
