@@ -35,7 +35,7 @@ def forward(h: Tensor, middle: Middle) -> tuple[Tensor, tuple[Tensor, ...]]:
         steps = h.new_empty(rows, -(-inner // COLUMNS), dtype=torch.float32)
     if rows:
         with on_device_of(h):
-            feed_forward_forward_kernel[-(-rows // ROWS), -(-inner // COLUMNS)](
+            feed_forward_forward_kernel[-(-rows // ROWS) * -(-inner // COLUMNS),](
                 h, a, bits, codes, steps, middle.seed, rows, inner, middle.threshold, middle.scale,
                 KIND=middle.activation, ROWS=ROWS, GROUPS=GROUPS, num_warps=WARPS,
             )  # fmt: skip
@@ -57,7 +57,7 @@ def backward(
     codes, scales = more if kept is None else (None, None)
     if rows:
         with on_device_of(da):
-            feed_forward_backward_kernel[programs, -(-inner // COLUMNS)](
+            feed_forward_backward_kernel[programs * -(-inner // COLUMNS),](
                 kept, bits, codes, scales, middle.seed, da, da, a, sums, rows, inner, middle.threshold,
                 middle.scale, KIND=middle.activation, OUTPUT=middle.keep == OUTPUT, STEPS=steps,
                 ROWS=ROWS, GROUPS=GROUPS, num_warps=WARPS,

@@ -22,6 +22,13 @@ def _factor(seed_ptr, rows, groups, threshold, scale):
 
 
 @triton.jit
+def _program(inner, GROUPS: tl.constexpr):
+    """The columns and the rows of a program, in tiles: neighbours in time are neighbours in memory."""
+    blocks = (inner + GROUPS * 8 - 1) // (GROUPS * 8)
+    return tl.program_id(0) % blocks, tl.program_id(0) // blocks
+
+
+@triton.jit
 def _tile(first_row, block, rows, inner, ROWS: tl.constexpr, GROUPS: tl.constexpr):
     """Rows [M], groups of columns [G], and of the elements [M, G, 8] the offset and whether they exist."""
     row = first_row + tl.arange(0, ROWS)
@@ -49,8 +56,8 @@ def feed_forward_forward_kernel(
     GROUPS: tl.constexpr,
 ):
     """a = dropout(activation(h)), and what backward needs of h beside it."""
-    block = tl.program_id(1)
-    row, group, place, ok = _tile(tl.program_id(0) * ROWS, block, rows, inner, ROWS, GROUPS)
+    block, high = _program(inner, GROUPS)
+    row, group, place, ok = _tile(high * ROWS, block, rows, inner, ROWS, GROUPS)
     h = tl.load(h_ptr + place, ok, 0.0).to(tl.float32)
     a = activate(h, KIND)
     if seed_ptr is not None:
@@ -96,10 +103,10 @@ def feed_forward_backward_kernel(
     GROUPS: tl.constexpr,
 ):
     """dh of da. The bias gradient's sums are taken on the way, in the same order every time."""
-    block = tl.program_id(1)
-    sums = tl.zeros([GROUPS, 8], tl.float32)
+    block, high = _program(inner, GROUPS)
+    sums = tl.zeros([ROWS, GROUPS, 8], tl.float32)  # summed over rows once, after the last step
     for step in range(STEPS):
-        first = (tl.program_id(0) * STEPS + step) * ROWS
+        first = (high * STEPS + step) * ROWS
         row, group, place, ok = _tile(first, block, rows, inner, ROWS, GROUPS)
         da = tl.load(da_ptr + place, ok, 0.0).to(tl.float32)
         if codes_ptr is not None:
@@ -129,8 +136,8 @@ def feed_forward_backward_kernel(
                     tl.store(a_ptr + place, (a * factor).to(a_ptr.dtype.element_ty), ok)
             dh = tl.where(slope == 0, 0.0, da * factor * slope) if KIND == "relu" else da * factor * slope
         tl.store(dh_ptr + place, dh.to(dh_ptr.dtype.element_ty), ok)
-        sums += tl.sum(tl.where(ok, dh, 0.0), 0)
+        sums += dh
     if sums_ptr is not None:
         column = (block * GROUPS + tl.arange(0, GROUPS))[:, None] * 8 + tl.arange(0, 8)[None, :]
-        spot = tl.program_id(0).to(tl.int64) * inner + column
-        tl.store(sums_ptr + spot, sums, column < inner)
+        spot = high.to(tl.int64) * inner + column
+        tl.store(sums_ptr + spot, tl.sum(sums, 0), column < inner)

@@ -18,8 +18,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from kernel_selector.kernels.activations import triton_pointwise
-
-triton_feed_forward = None
+from kernel_selector.kernels.feed_forward import _triton_kernels as triton_feed_forward
 
 TYPES = {"bits_ptr": "*u8", "seed_ptr": "*i64", "scale_ptr": "*fp32", "sums_ptr": "*fp32", "codes_ptr": "*i8"}
 
@@ -37,7 +36,7 @@ def source(case):
         elif name.endswith("_ptr"):
             types[name] = TYPES.get(name, "*" + case["dtype"])
             hints[place,] = [["tt.divisibility", 16]]
-        elif name in ("p", "scale"):
+        elif name == "scale":
             types[name] = "fp32"
         else:
             types[name] = "i64" if name in case.get("wide", ()) else "i32"
