@@ -1,0 +1,99 @@
+"""What the Triton kernels of attention do with one tile of pairs: loads, logits and dropout."""
+
+# mypy: ignore-errors
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+LOG2E = tl.constexpr(1.4426950408889634)  # exponentials are powers of two, which GPUs have an instruction for
+NOTHING = tl.constexpr(float("-inf"))
+
+
+@triton.jit
+def load_rows(ptr, start, count, stride, BLOCK: tl.constexpr, D: tl.constexpr, BLOCK_D: tl.constexpr):
+    """Rows from `start` on of a matrix of `count` rows: [BLOCK, BLOCK_D], 0 beyond its ends."""
+    rows, features = start + tl.arange(0, BLOCK), tl.arange(0, BLOCK_D)
+    pointers = ptr + rows.to(tl.int64)[:, None] * stride + features[None, :]
+    ok = rows[:, None] < count
+    if D < BLOCK_D:
+        ok = ok & (features[None, :] < D)
+    return tl.load(pointers, ok, 0.0)
+
+
+@triton.jit
+def store_rows(ptr, start, count, stride, tile, BLOCK: tl.constexpr, D: tl.constexpr, BLOCK_D: tl.constexpr):
+    """The inverse of `load_rows`, rounded to the matrix's dtype."""
+    rows, features = start + tl.arange(0, BLOCK), tl.arange(0, BLOCK_D)
+    pointers = ptr + rows.to(tl.int64)[:, None] * stride + features[None, :]
+    ok = (rows[:, None] < count) & (features[None, :] < D)
+    tl.store(pointers, tile.to(ptr.dtype.element_ty), ok)
+
+
+@triton.jit
+def logits(
+    s,  # scaled products of a tile, in units of log2: [M, N], or [N, M] with rows and columns exchanged
+    rows,  # [M, 1], or [1, M]
+    columns,  # [1, N], or [N, 1]
+    mask_ptr,  # of the sequence and head: bytes [S or 1, K], or None
+    mask_s,  # between its rows; 0 where all rows have one mask
+    bias_ptr,  # of the head: [S, K], or None
+    seq,
+    keys,
+    CAUSAL: tl.constexpr,  # whether a pair of the tile may be above the diagonal
+    ONE_ROW: tl.constexpr,  # whether all rows have one mask
+):
+    """The logits of a tile, -inf where a query may not see a key, or there is none."""
+    ok = columns < keys
+    column, row = tl.minimum(columns, keys - 1), tl.minimum(rows, seq - 1).to(tl.int64)
+    if bias_ptr is not None:
+        s += tl.load(bias_ptr + row * keys + column).to(tl.float32) * LOG2E
+    if mask_ptr is not None:
+        if ONE_ROW:
+            ok = ok & (tl.load(mask_ptr + column) != 0)
+        else:
+            ok = ok & (tl.load(mask_ptr + row * mask_s + column) != 0)
+    if CAUSAL:
+        ok = ok & (columns <= rows)
+    return tl.where(ok, s, NOTHING)
+
+
+@triton.jit
+def seen_keys(mask_ptr, end, SCAN: tl.constexpr):
+    """The first key that a mask of one row allows, and one past the last, among the first `end`.
+
+    Padding costs nothing beyond that: half of the work where lengths are drawn evenly. A mask is a byte a
+    key, and stays in the cache.
+    """
+    first = end
+    last = 0
+    for start in tl.range(0, end, SCAN):
+        keys = start + tl.arange(0, SCAN)
+        seen = tl.load(mask_ptr + keys, keys < end, 0) != 0
+        first = tl.minimum(first, tl.min(tl.where(seen, keys, end)))
+        last = tl.maximum(last, tl.max(tl.where(seen, keys + 1, 0)))
+    return first, last
+
+
+@triton.jit
+def mixed(x):
+    """A hash of 32 bits (https://github.com/skeeto/hash-prospector): 8 instructions, where Philox has 80.
+
+    A random number is drawn for each pair and each pass, which with Philox takes longer than the products.
+    """
+    x = (x ^ (x >> 16)) * 0x21F0AAAD
+    x = (x ^ (x >> 15)) * 0xD35A2D97
+    return x ^ (x >> 15)
+
+
+@triton.jit
+def row_seeds(seed, rows):
+    """A seed for each row, of its place among the rows of all sequences and heads, int64: uint32."""
+    return tl.randint(seed, rows).to(tl.uint32, bitcast=True)
+
+
+@triton.jit
+def kept(seeds, columns, share):
+    """True with probability 1 - share: seeds [M, 1] and columns [1, N], or [1, M] and [N, 1]."""
+    # 2^32 less its rounding error in float32, so that a share of 1 still fits
+    return mixed(seeds + mixed(columns.to(tl.uint32))) >= (share * 4294967040.0).to(tl.uint32)
