@@ -16,7 +16,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from ._triton_tiles import LOG2E, kept, load_rows, logits, row_seeds, seen_keys, store_rows
+from ._triton_tiles import LOG2E, NOTHING, kept, load_rows, logits, row_seeds, seen_keys, store_rows
 
 
 @triton.jit
@@ -88,13 +88,19 @@ def attention_queries_kernel(
     first, last = 0, keys
     if CAUSAL:
         last = tl.minimum(keys, start + BLOCK_M)
+    row = tl.minimum(rows, seq - 1).to(tl.int64)[
+        :, None
+    ]  # rows that are not there read what the last one does
+    masks, biases = mask_ptr, bias_ptr
     if mask_ptr is not None:
-        mask_ptr += b * mask_b + h * mask_h
+        masks = mask_ptr + b * mask_b + h * mask_h
         if ONE_ROW:
-            first, last = seen_keys(mask_ptr, last, 1024)
+            first, last = seen_keys(masks, last, 1024)
             first = first // BLOCK_N * BLOCK_N
+        else:
+            masks += row * mask_s
     if bias_ptr is not None:
-        bias_ptr += h * seq * keys
+        biases = bias_ptr + (h * seq + row) * keys
     if seed_ptr is not None:
         seeds = row_seeds(tl.load(seed_ptr), place)[:, None]
     whole = last
@@ -105,13 +111,16 @@ def attention_queries_kernel(
     for edge in tl.static_range(2):
         for n in tl.range(whole if edge else first, last if edge else whole, BLOCK_N):
             columns = n + tl.arange(0, BLOCK_N)[None, :]
-            k = load_rows(k_ptr, n, keys, k_s, BLOCK_N, D, BLOCK_D)
-            v = load_rows(v_ptr, n, keys, v_s, BLOCK_N, D, BLOCK_D)
+            k = load_rows(k_ptr, n, keys, k_s, BLOCK_N, D, BLOCK_D, edge)
+            v = load_rows(v_ptr, n, keys, v_s, BLOCK_N, D, BLOCK_D, edge)
             s = tl.dot(q, tl.trans(k), input_precision=PRECISION) * (scale * LOG2E)
-            if edge or mask_ptr is not None or bias_ptr is not None:
-                s = logits(
-                    s, rows[:, None], columns, mask_ptr, mask_s, bias_ptr, seq, keys, CAUSAL and edge, ONE_ROW
-                )
+            s = logits(
+                s,
+                columns < keys if edge else None,
+                masks + columns if mask_ptr is not None else None,
+                biases + columns if bias_ptr is not None else None,
+                columns <= rows[:, None] if CAUSAL and edge else None,
+            )
             p = tl.exp2(s - sums[:, None])
             d_p = tl.dot(d_out, tl.trans(v), input_precision=PRECISION)
             if seed_ptr is not None:
@@ -174,11 +183,13 @@ def attention_keys_kernel(
 
     Tiles are [BLOCK_N, BLOCK_M]: both products that end in registers then take theirs from there.
     """
+    BY_PAIR: tl.constexpr = mask_ptr is not None and not ONE_ROW
     blocks, groups = tl.cdiv(keys, BLOCK_N), heads // group
     block, pair = tl.program_id(0) % blocks, tl.program_id(0) // blocks
     b, g = (pair // groups).to(tl.int64), (pair % groups).to(tl.int64)
     start = block * BLOCK_N
-    columns = start + tl.arange(0, BLOCK_N)
+    columns = start + tl.arange(0, BLOCK_N)[:, None]
+    column = tl.minimum(columns, keys - 1)  # those that are not there read what the last one does
     k = load_rows(k_ptr + b * k_b + g * k_h, start, keys, k_s, BLOCK_N, D, BLOCK_D)
     v = load_rows(v_ptr + b * v_b + g * v_h, start, keys, v_s, BLOCK_N, D, BLOCK_D)
     d_k = tl.zeros([BLOCK_N, BLOCK_D], tl.float32)
@@ -186,40 +197,45 @@ def attention_keys_kernel(
     for member in tl.range(0, group):
         h = g * group + member
         head = b * heads + h
-        mask, bias, first, last = mask_ptr, bias_ptr, 0, seq
+        masks, biases, first, last = mask_ptr, bias_ptr, 0, seq
+        seen = columns < keys
         if CAUSAL:
             first = start // BLOCK_M * BLOCK_M
         if mask_ptr is not None:
-            mask = mask_ptr + b * mask_b + h * mask_h
+            masks = mask_ptr + b * mask_b + h * mask_h + column
             if ONE_ROW:  # keys that nobody sees have no gradient
-                seen = tl.load(mask + columns, columns < keys, 0).to(tl.int32)
-                last = tl.where(tl.max(seen) == 0, 0, seq)
+                seen = seen & (tl.load(masks) != 0)
+                last = tl.where(tl.max(seen.to(tl.int32)) == 0, 0, seq)
         if bias_ptr is not None:
-            bias = bias_ptr + h * seq * keys
+            biases = bias_ptr + h * seq * keys + column
+        penalty = tl.where(seen, 0.0, NOTHING)
         # tiles that begin on or below the diagonal of the last key need no comparison
         below = first
         if CAUSAL:
             below = tl.minimum((start + BLOCK_N - 1 + BLOCK_M - 1) // BLOCK_M * BLOCK_M, last)
             below = tl.maximum(below, first)
-        for diagonal in tl.static_range(2 if CAUSAL else 1):
-            above = CAUSAL and diagonal == 0
+        for above in tl.static_range(1 if CAUSAL else 0, -1, -1):
             for m in tl.range(first if above else below, below if above else last, BLOCK_M):
                 rows = m + tl.arange(0, BLOCK_M)
+                row = rows.to(tl.int64)[None, :]
                 q = load_rows(q_ptr + b * q_b + h * q_h, m, seq, q_s, BLOCK_M, D, BLOCK_D)
                 d_out = load_rows(d_out_ptr + b * d_out_b + h * d_out_h, m, seq, d_out_s, BLOCK_M, D, BLOCK_D)
                 sums = tl.load(sums_ptr + head * seq + rows, rows < seq, float("inf"))
                 delta = tl.load(delta_ptr + head * seq + rows, rows < seq, 0.0)
-                s = tl.dot(k, tl.trans(q), input_precision=PRECISION) * (scale * LOG2E)
-                if above or mask_ptr is not None or bias_ptr is not None:
-                    s = logits(
-                        s, rows[None, :], columns[:, None], mask, mask_s, bias, seq, keys, above, ONE_ROW
-                    )
+                s = tl.dot(k, tl.trans(q), input_precision=PRECISION) * (scale * LOG2E) + penalty
+                s = logits(
+                    s,
+                    rows[None, :] < seq if BY_PAIR or bias_ptr is not None else None,
+                    masks + row * mask_s if BY_PAIR else None,
+                    biases + row * keys if bias_ptr is not None else None,
+                    columns <= rows[None, :] if above else None,
+                )
                 p = tl.exp2(s - sums[None, :])
                 d_p = tl.dot(v, tl.trans(d_out), input_precision=PRECISION)
                 w = p
                 if seed_ptr is not None:
                     seeds = row_seeds(tl.load(seed_ptr), head * seq + rows)[None, :]
-                    keep = kept(seeds, columns[:, None], share)
+                    keep = kept(seeds, columns, share)
                     w = tl.where(keep, p * factor, 0.0)
                     d_p = tl.where(keep, d_p * factor, 0.0)
                 d_v = tl.dot(w.to(d_out.dtype), d_out, d_v, input_precision=PRECISION)

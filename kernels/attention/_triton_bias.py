@@ -59,7 +59,10 @@ def attention_bias_kernel(
     across, down = tl.cdiv(keys, BLOCK_N), tl.cdiv(seq, BLOCK_M)
     tile, h = tl.program_id(0) % (across * down), (tl.program_id(0) // (across * down)).to(tl.int64)
     start, n = tile // across * BLOCK_M, tile % across * BLOCK_N
-    rows, columns = start + tl.arange(0, BLOCK_M), n + tl.arange(0, BLOCK_N)
+    rows, columns = start + tl.arange(0, BLOCK_M), n + tl.arange(0, BLOCK_N)[None, :]
+    row = tl.minimum(rows, seq - 1).to(tl.int64)[:, None]
+    inside = columns < keys
+    biases = bias_ptr + (h * seq + row) * keys + columns
     acc = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
     last = batch
     if CAUSAL:
@@ -73,19 +76,18 @@ def attention_bias_kernel(
         place = (b * heads + h) * seq + rows
         sums = tl.load(sums_ptr + place, rows < seq, float("inf"))
         delta = tl.load(delta_ptr + place, rows < seq, 0.0)
-        mask = mask_ptr
+        masks = mask_ptr
         if mask_ptr is not None:
-            mask = mask_ptr + b * mask_b + h * mask_h
+            masks = mask_ptr + b * mask_b + h * mask_h + columns
+            if not ONE_ROW:
+                masks += row * mask_s
         s = tl.dot(q, tl.trans(k), input_precision=PRECISION) * (scale * LOG2E)
-        s = logits(
-            s, rows[:, None], columns[None, :], mask, mask_s,
-            bias_ptr + h * seq * keys, seq, keys, CAUSAL, ONE_ROW,
-        )  # fmt: skip
+        s = logits(s, inside, masks, biases, columns <= rows[:, None] if CAUSAL else None)
         d_p = tl.dot(d_out, tl.trans(v), input_precision=PRECISION)
         if seed_ptr is not None:
             seeds = row_seeds(tl.load(seed_ptr), place)[:, None]
-            d_p = tl.where(kept(seeds, columns[None, :], share), d_p * factor, 0.0)
+            d_p = tl.where(kept(seeds, columns, share), d_p * factor, 0.0)
         acc += tl.exp2(s - sums[:, None]) * (d_p - delta[:, None])
-    pointers = d_bias_ptr + (h * seq + rows.to(tl.int64)[:, None]) * keys + columns[None, :]
-    ok = (rows[:, None] < seq) & (columns[None, :] < keys)
+    pointers = d_bias_ptr + (h * seq + rows.to(tl.int64)[:, None]) * keys + columns
+    ok = (rows[:, None] < seq) & inside
     tl.store(pointers, acc.to(d_bias_ptr.dtype.element_ty), ok)

@@ -67,13 +67,19 @@ def attention_forward_kernel(
     first, last = 0, keys
     if CAUSAL:
         last = tl.minimum(keys, start + BLOCK_M)
+    row = tl.minimum(rows, seq - 1).to(tl.int64)[
+        :, None
+    ]  # rows that are not there read what the last one does
+    masks, biases = mask_ptr, bias_ptr
     if mask_ptr is not None:
-        mask_ptr += b * mask_b + h * mask_h
+        masks = mask_ptr + b * mask_b + h * mask_h
         if ONE_ROW:
-            first, last = seen_keys(mask_ptr, last, 1024)
+            first, last = seen_keys(masks, last, 1024)
             first = first // BLOCK_N * BLOCK_N
+        else:
+            masks += row * mask_s
     if bias_ptr is not None:
-        bias_ptr += h * seq * keys
+        biases = bias_ptr + (h * seq + row) * keys
     if seed_ptr is not None:
         place = pair.to(tl.int64) * seq + rows
         seeds = row_seeds(tl.load(seed_ptr), place)[:, None]
@@ -90,12 +96,15 @@ def attention_forward_kernel(
     for edge in tl.static_range(2):
         for n in tl.range(whole if edge else first, last if edge else whole, BLOCK_N):
             columns = n + tl.arange(0, BLOCK_N)[None, :]
-            k = load_rows(k_ptr, n, keys, k_s, BLOCK_N, D, BLOCK_D)
+            k = load_rows(k_ptr, n, keys, k_s, BLOCK_N, D, BLOCK_D, edge)
             s = tl.dot(q, tl.trans(k), input_precision=PRECISION) * (scale * LOG2E)
-            if edge or mask_ptr is not None or bias_ptr is not None:
-                s = logits(
-                    s, rows[:, None], columns, mask_ptr, mask_s, bias_ptr, seq, keys, CAUSAL and edge, ONE_ROW
-                )
+            s = logits(
+                s,
+                columns < keys if edge else None,
+                masks + columns if mask_ptr is not None else None,
+                biases + columns if bias_ptr is not None else None,
+                columns <= rows[:, None] if CAUSAL and edge else None,
+            )
             higher = tl.maximum(most, tl.max(s, 1))
             # a row that has seen no key yet has no maximum to subtract
             base = tl.where(higher == NOTHING, 0.0, higher)
@@ -104,7 +113,7 @@ def attention_forward_kernel(
             total = total * shrink + tl.sum(p, 1)
             if seed_ptr is not None:
                 p = tl.where(kept(seeds, columns, share), p, 0.0)
-            v = load_rows(v_ptr, n, keys, v_s, BLOCK_N, D, BLOCK_D)
+            v = load_rows(v_ptr, n, keys, v_s, BLOCK_N, D, BLOCK_D, edge)
             acc = tl.dot(p.to(v.dtype), v, acc * shrink[:, None], input_precision=PRECISION)
             most = higher
     shown = tl.where(total == 0, 1.0, total)  # a row without keys has summed up nothing but zeros

@@ -11,14 +11,29 @@ NOTHING = tl.constexpr(float("-inf"))
 
 
 @triton.jit
-def load_rows(ptr, start, count, stride, BLOCK: tl.constexpr, D: tl.constexpr, BLOCK_D: tl.constexpr):
-    """Rows from `start` on of a matrix of `count` rows: [BLOCK, BLOCK_D], 0 beyond its ends."""
+def load_rows(
+    ptr,
+    start,
+    count,
+    stride,
+    BLOCK: tl.constexpr,
+    D: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+    CHECK: tl.constexpr = True,
+):
+    """Rows from `start` on of a matrix of `count` rows: [BLOCK, BLOCK_D], 0 beyond its ends.
+
+    Without CHECK all rows are there.
+    """
     rows, features = start + tl.arange(0, BLOCK), tl.arange(0, BLOCK_D)
     pointers = ptr + rows.to(tl.int64)[:, None] * stride + features[None, :]
-    ok = rows[:, None] < count
+    if CHECK and D < BLOCK_D:
+        return tl.load(pointers, (rows[:, None] < count) & (features[None, :] < D), 0.0)
+    if CHECK:
+        return tl.load(pointers, rows[:, None] < count, 0.0)
     if D < BLOCK_D:
-        ok = ok & (features[None, :] < D)
-    return tl.load(pointers, ok, 0.0)
+        return tl.load(pointers, features[None, :] < D, 0.0)
+    return tl.load(pointers)
 
 
 @triton.jit
@@ -33,29 +48,30 @@ def store_rows(ptr, start, count, stride, tile, BLOCK: tl.constexpr, D: tl.const
 @triton.jit
 def logits(
     s,  # scaled products of a tile, in units of log2: [M, N], or [N, M] with rows and columns exchanged
-    rows,  # [M, 1], or [1, M]
-    columns,  # [1, N], or [N, 1]
-    mask_ptr,  # of the sequence and head: bytes [S or 1, K], or None
-    mask_s,  # between its rows; 0 where all rows have one mask
-    bias_ptr,  # of the head: [S, K], or None
-    seq,
-    keys,
-    CAUSAL: tl.constexpr,  # whether a pair of the tile may be above the diagonal
-    ONE_ROW: tl.constexpr,  # whether all rows have one mask
+    inside,  # which pairs are there, where that is a question: of a shape that fits the tile's
+    masks,  # pointers to the bytes of the mask, of a shape that fits; or None
+    biases,  # pointers to the bias [M, N]; or None
+    below,  # whether a pair is on or below the diagonal, where that is a question; or None
 ):
-    """The logits of a tile, -inf where a query may not see a key, or there is none."""
-    ok = columns < keys
-    column, row = tl.minimum(columns, keys - 1), tl.minimum(rows, seq - 1).to(tl.int64)
-    if bias_ptr is not None:
-        s += tl.load(bias_ptr + row * keys + column).to(tl.float32) * LOG2E
-    if mask_ptr is not None:
-        if ONE_ROW:
-            ok = ok & (tl.load(mask_ptr + column) != 0)
+    """The logits of a tile, -inf where a query may not see a key, or there is none.
+
+    Pointers come from the caller, who has most of their arithmetic outside of its loop.
+    """
+    if biases is not None:
+        if inside is not None:
+            s += tl.load(biases, inside, 0.0).to(tl.float32) * LOG2E
         else:
-            ok = ok & (tl.load(mask_ptr + row * mask_s + column) != 0)
-    if CAUSAL:
-        ok = ok & (columns <= rows)
-    return tl.where(ok, s, NOTHING)
+            s += tl.load(biases).to(tl.float32) * LOG2E
+    if masks is not None:
+        if inside is not None:
+            s = tl.where(tl.load(masks, inside, 0) != 0, s, NOTHING)
+        else:
+            s = tl.where(tl.load(masks) != 0, s, NOTHING)
+    if inside is not None:
+        s = tl.where(inside, s, NOTHING)
+    if below is not None:
+        s = tl.where(below, s, NOTHING)
+    return s
 
 
 @triton.jit
