@@ -14,8 +14,9 @@ from torch.autograd.function import once_differentiable
 
 from ._equations import EPSILON, masked_softmax, product, scores_of
 from ._module import Parameters
-from ._tiles import WARPS, backward_cut, forward_cut
+from ._tiles import BACKWARD_WARPS, FORWARD_WARPS, REGISTERS, backward_cut, forward_cut
 
+WARPS = 4
 SOFTMAX_BLOCK = 1024  # elements that a program of the softmax takes at once: 8 a thread
 STATISTICS_TILE = {
     "BLOCK_T": 16,
@@ -79,8 +80,8 @@ def _weights(q: Tensor, k: Tensor, given: Given, dtype: torch.dtype) -> Tensor:
         mean, rstd = _statistics(q, k, gain)
         scores_kernel[(batch * heads * cut.t_splits * cut.s_tiles,)](
             q, k, v, gain, shift, mean, rstd, lengths, scores, *_strides(q), *_strides(k), target, source,
-            width, heads, cut.steps, APPROXIMATE=_approximate(q), WHOLE=cut.chunks == 1,
-            BLOCK_S=cut.block_s, BLOCK_D=cut.block_d, num_warps=WARPS,
+            width, heads, cut.steps, TANH=_tanh(q), WHOLE=cut.chunks == 1,
+            BLOCK_S=cut.block_s, BLOCK_D=cut.block_d, num_warps=FORWARD_WARPS,
         )  # fmt: skip
         grid, sizes, options = _rows(weights)
         softmax_kernel[grid](scores, weights, lengths, *sizes, **options)
@@ -97,8 +98,8 @@ def _gradients(q: Tensor, k: Tensor, given: Given, weights: Tensor, d_weights: T
     cut = backward_cut(batch * heads, target, source, width)
     wide = {"dtype": torch.float32, "device": q.device}
     d_scores = torch.empty(weights.shape, **wide)
-    parts_q = _parts(q, cut.s_splits, whole=cut.s_tiles == 1)
-    parts_k = _parts(k, cut.t_splits, whole=cut.t_splits == 1)
+    parts_q = _parts(q, cut.s_splits, whole=cut.s_tiles == 1 and gain is None)
+    parts_k = _parts(k, cut.t_splits, whole=cut.t_splits == 1 and gain is None)
     count = 1 if gain is None else 3
     shared = torch.empty((count, batch, heads, cut.t_splits * cut.s_splits, width), **wide)
     means = None if gain is None else torch.empty((2, cut.chunks, *weights.shape), **wide)
@@ -111,8 +112,9 @@ def _gradients(q: Tensor, k: Tensor, given: Given, weights: Tensor, d_weights: T
             *(shared[row] if row < count else None for row in range(3)),
             *((None, None) if means is None else means.unbind(0)), *_strides(q), *_strides(k),
             *parts_q.stride()[:3], *parts_k.stride()[:3], target, source, width, heads, weights.numel(),
-            cut.steps, cut.s_splits, APPROXIMATE=_approximate(q), ROWS=cut.rows(q.element_size()),
-            BLOCK_S=cut.block_s, BLOCK_D=cut.block_d, num_warps=WARPS,
+            cut.steps, cut.s_splits, TANH=_tanh(q), ROWS=cut.rows(q.element_size()),
+            BLOCK_S=cut.block_s, BLOCK_D=cut.block_d, num_warps=BACKWARD_WARPS,
+            maxnreg=REGISTERS if gain is None else None,
         )  # fmt: skip
     d_v = shared[0].sum((0, 2)).to(v.dtype)  # type: ignore[union-attr]
     if gain is None:
@@ -167,9 +169,11 @@ def _rows(weights: Tensor) -> tuple[tuple[int], tuple[int, int, int], dict[str, 
     return (-(-rows // per_program),), sizes, {"ROWS": per_program, "BLOCK": block, "num_warps": WARPS}
 
 
-def _approximate(q: Tensor) -> bool:
-    """Whether tanh may be wrong by 2^-11 of itself: beside 16-bit features this is not seen."""
-    return q.is_cuda and q.dtype != torch.float32
+def _tanh(q: Tensor) -> str:
+    """Which tanh: beside the rounding of 16-bit features an error of 2^-11 is not seen."""
+    if not q.is_cuda:
+        return "plain"
+    return "precise" if q.dtype == torch.float32 else "approximate"
 
 
 def _strides(tensor: Tensor) -> tuple[int, int]:

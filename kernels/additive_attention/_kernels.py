@@ -3,7 +3,7 @@
 A program holds a tile of k, BLOCK_S positions by BLOCK_D features, in registers and walks over decoder steps:
 one row of q meets the whole tile, so that an element costs an addition, the tanh and few more. The special
 function unit is the bound: it gives 16 tanh a clock and multiprocessor, on an H200 4.2e12 a second, while
-additions and products come at 128. `tanh.approx` is one of its instructions; a tanh by `exp` and a division
+additions and products come at 128. `tanh.approx` is one of its instructions; a tanh by a power and a reciprocal
 is two. Packed 16-bit forms save nothing: ptxas makes two instructions of `tanh.approx.bf16x2`.
 """
 
@@ -15,11 +15,31 @@ import triton.language as tl
 
 
 @triton.jit
-def _tanh(x, APPROXIMATE: tl.constexpr):
-    """tanh in float32: to 2^-11 of itself with APPROXIMATE, to 1e-7 without."""
-    if APPROXIMATE:
+def _tanh(x, TANH: tl.constexpr):
+    """tanh in float32: "approximate" to 2^-11 of itself, "precise" to 2e-7; "plain" is that for an interpreter."""
+    if TANH == "approximate":
         y = tl.inline_asm_elementwise(
             "tanh.approx.f32 $0, $1;", "=f,f", [x], dtype=tl.float32, is_pure=True, pack=1
+        )
+    elif TANH == "precise":
+        # 1 - 2 / (1 + 2^(x 2 / ln 2)) in five instructions; Triton's exp and division take care of denormal
+        # numbers, which are nothing beside the 1 here, and take ten more for that
+        y = tl.inline_asm_elementwise(
+            """
+            {
+                .reg .f32 t;
+                mul.f32 t, $1, 0f4038AA3B;
+                ex2.approx.ftz.f32 t, t;
+                add.f32 t, t, 0f3F800000;
+                rcp.approx.ftz.f32 t, t;
+                fma.rn.f32 $0, t, 0fC0000000, 0f3F800000;
+            }
+            """,
+            "=f,f",
+            [x],
+            dtype=tl.float32,
+            is_pure=True,
+            pack=1,
         )
     else:
         y = 1.0 - 2.0 / (1.0 + tl.exp(2.0 * x))  # exp = inf gives 1
@@ -112,7 +132,7 @@ def scores_kernel(
     D,
     N,
     steps,  # that a program takes
-    APPROXIMATE: tl.constexpr,
+    TANH: tl.constexpr,
     WHOLE: tl.constexpr,  # whether one block takes all of D
     BLOCK_S: tl.constexpr,
     BLOCK_D: tl.constexpr,
@@ -158,7 +178,7 @@ def scores_kernel(
                 else:
                     gain, shift = _row(gain_ptr, d, inside), _row(shift_ptr, d, inside)
                 e = (e - mean[:, None]) * rstd[:, None] * gain[None, :] + shift[None, :]
-            total += _tanh(e, APPROXIMATE) * v[None, :]  # v is 0 beyond D
+            total += _tanh(e, TANH) * v[None, :]  # v is 0 beyond D
         tl.store(scores_ptr + place, tl.sum(total, 1), ok)
         q_ptr += q_step
         place += S

@@ -59,7 +59,7 @@ def scores_backward_kernel(
     h_chunk,  # B * N * T * S
     steps,  # that a program takes
     s_splits,
-    APPROXIMATE: tl.constexpr,
+    TANH: tl.constexpr,
     ROWS: tl.constexpr,
     BLOCK_S: tl.constexpr,
     BLOCK_D: tl.constexpr,
@@ -105,7 +105,7 @@ def scores_backward_kernel(
                 rstd = tl.load(rstd_ptr + place, ok, 0.0)
                 x = (e - tl.load(mean_ptr + place, ok, 0.0)[:, None]) * rstd[:, None]
                 e = x * gain[None, :] + shift[None, :]
-            a = _tanh(e, APPROXIMATE)
+            a = _tanh(e, TANH)
             dv += _fold(d_score[:, None] * a, ROWS)
             g = d_score[:, None] * (1.0 - a * a)  # lacks v, which has no part in the sums over t and s
             if gain_ptr is not None:

@@ -5,14 +5,15 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import NamedTuple
 
-WARPS = 4
-THREADS = 32 * WARPS
-TILE = 32 * THREADS  # elements of k in the registers of a program: 32 a thread
-PER_STEP = 1024  # what a step costs beside its elements, in elements: loads, a sum over threads, an addition
-PER_FEATURE = 2  # the same of a backward step for each feature: dq is summed over the warps, read and written
-FORWARD_PROGRAMS = 2048  # a multiprocessor holds about four, and the last round should be a small share
-BACKWARD_PROGRAMS = 512  # as many parts of dk are held at once; 132 multiprocessors take about four each
-LEAST_STEPS = 16  # of a program in backward, which holds a part of dk for them
+FORWARD_WARPS = 4
+BACKWARD_WARPS = 1  # no barriers between the sums of dq, which come at each step
+PER_THREAD = 32  # elements of k in registers; in backward as many of dk
+REGISTERS = (
+    128  # of a thread in backward at most: 16 warps on a multiprocessor, and nothing spilled at a step
+)
+FORWARD_PROGRAMS = 2048  # a multiprocessor holds seven, and the last round should be a small share
+BACKWARD_PROGRAMS = 2048  # a multiprocessor holds 16, and each takes memory for its part of dk
+LEAST_STEPS = 16  # of a program in backward, for that part to be small beside what it is a sum of
 
 
 class Cut(NamedTuple):
@@ -27,14 +28,14 @@ class Cut(NamedTuple):
     s_splits: int
 
     def rows(self, element_bytes: int) -> int:
-        """Rows of a tile that threads with 16 bytes each cover at once, so that a sum to these needs no others."""
-        return min(self.block_s, max(WARPS, THREADS * (16 // element_bytes) // self.block_d))
+        """Rows that a warp covers with 16 bytes a thread: a sum to so many stays within threads."""
+        return min(self.block_s, max(1, 32 * (16 // element_bytes) // self.block_d))
 
 
 @lru_cache(maxsize=1024)
 def forward_cut(sequences: int, target: int, source: int, width: int) -> Cut:
     """For the scores of `sequences` (B * N) pairs of q [T, D] and k [S, D]."""
-    block_s, block_d = _tile(source, width, 0)
+    block_s, block_d = _tile(source, width, FORWARD_TILES, 1024, 0)
     s_tiles = _parts(source, block_s)
     steps = _parts(target, min(target, _parts(FORWARD_PROGRAMS, sequences * s_tiles)))
     return Cut(block_s, block_d, s_tiles, _parts(width, block_d), steps, _parts(target, steps), s_tiles)
@@ -43,7 +44,7 @@ def forward_cut(sequences: int, target: int, source: int, width: int) -> Cut:
 @lru_cache(maxsize=1024)
 def backward_cut(sequences: int, target: int, source: int, width: int) -> Cut:
     """For their gradients: dk of a tile is summed in registers, and dq over the tiles of a program in memory."""
-    block_s, block_d = _tile(source, width, PER_FEATURE)
+    block_s, block_d = _tile(source, width, BACKWARD_TILES, 128, 2)
     s_tiles, chunks = _parts(source, block_s), _parts(width, block_d)
     wanted = _parts(BACKWARD_PROGRAMS, sequences * chunks)
     steps = _parts(target, min(_parts(target, LEAST_STEPS), wanted))
@@ -52,14 +53,26 @@ def backward_cut(sequences: int, target: int, source: int, width: int) -> Cut:
     return Cut(block_s, block_d, s_tiles, chunks, steps, t_splits, s_splits)
 
 
-def _tile(source: int, width: int, per_feature: int) -> tuple[int, int]:
-    """The powers of two that cover [S, D] at the least cost of a step, padding included."""
-    tiles = [(TILE // block_d, block_d) for block_d in (64, 128, 256, 512)]
-    tiles += [(block_s // 2, block_d) for block_s, block_d in tiles] + [(8, 64), (1, 512), (2, 512)]
+def _tiles(warps: int, widths: tuple[int, ...]) -> tuple[tuple[int, int], ...]:
+    return tuple((warps * 32 * PER_THREAD // width, width) for width in widths)
+
+
+FORWARD_TILES = (*_tiles(FORWARD_WARPS, (64, 128, 256, 512)), (8, 64), (32, 64), (8, 256), (2, 512))
+BACKWARD_TILES = _tiles(BACKWARD_WARPS, (32, 64, 128))
+
+
+def _tile(
+    source: int, width: int, tiles: tuple[tuple[int, int], ...], per_step: int, per_feature: int
+) -> tuple[int, int]:
+    """The tile that covers [S, D] at the least cost of a step, padding included.
+
+    A step costs its elements, and in the same unit `per_step` for loads and sums, and `per_feature` for
+    each feature of dq, which is summed over threads, read and written.
+    """
 
     def cost(tile: tuple[int, int]) -> tuple[int, int]:
         block_s, block_d = tile
-        each = block_s * block_d + PER_STEP + per_feature * block_d
+        each = block_s * block_d + per_step + per_feature * block_d
         return _parts(source, block_s) * _parts(width, block_d) * each, block_s
 
     return min(tiles, key=cost)
