@@ -1,4 +1,6 @@
-"""Attention of recurrent translation models: additive (Bahdanau et al. 2015), general and dot (Luong et al. 2015).
+"""Attention of recurrent translation models: additive, general and dot.
+
+After Bahdanau et al. 2015 (additive, also called MLP or O-shape) and Luong et al. 2015 (general and dot).
 
 Dimensions: B batch, T target (decoder steps, all of them at once, or one), S source, H hidden, N heads,
 D = H / N. Heads are N equal cuts of the features; each formula holds for one sequence and one head.
@@ -12,8 +14,8 @@ D = H / N. Heads are N equal cuts of the features; each formula holds for one se
 
 A module takes query [B, T, H], memory [B, S, H] and, with `lengths`, int64 lengths [B]; with
 layout=time_major query [T, B, H] and memory [S, B, H]. It returns the context, shaped as the query, and the
-weights [B, T, S] in either layout, or [B, N, T, S] with several heads. `keys=` takes what `module.key(memory)`
-gave, for decoders that call once a step.
+weights [B, T, S] in either layout, or [B, N, T, S] with several heads. Decoders that call once a step pass
+`keys=`, what `module.key(memory)` gave.
 
 Parameters: `query.weight` [H, H]; for score=additive also `query.bias` [H], `key.weight` [H, H],
 `score.weight` [N, D] (v of each head) and with layer_norm `norm.weight`, `norm.bias` [D], which heads share.

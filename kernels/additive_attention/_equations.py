@@ -37,7 +37,8 @@ def attend(
 
 def _heads_of(tensor: Tensor, call: Call) -> Tensor:
     """[B, length, N, D] of a tensor in the caller's layout."""
-    cut = tensor.unflatten(2, (call.heads, -1))
+    first, second, features = tensor.shape
+    cut = tensor.view(first, second, call.heads, features // call.heads)
     return cut.transpose(0, 1) if call.time_major else cut
 
 

@@ -96,13 +96,12 @@ def _gradients(q: Tensor, k: Tensor, given: Given, weights: Tensor, d_weights: T
     (batch, target, heads, width), source = q.shape, k.size(1)
     v, gain, shift, lengths = given
     cut = backward_cut(batch * heads, target, source, width)
-    wide = {"dtype": torch.float32, "device": q.device}
-    d_scores = torch.empty(weights.shape, **wide)
+    d_scores = torch.empty(weights.shape, dtype=torch.float32, device=q.device)
     parts_q = _parts(q, cut.s_splits, whole=cut.s_tiles == 1 and gain is None)
     parts_k = _parts(k, cut.t_splits, whole=cut.t_splits == 1 and gain is None)
     count = 1 if gain is None else 3
-    shared = torch.empty((count, batch, heads, cut.t_splits * cut.s_splits, width), **wide)
-    means = None if gain is None else torch.empty((2, cut.chunks, *weights.shape), **wide)
+    shared = d_scores.new_empty((count, batch, heads, cut.t_splits * cut.s_splits, width))
+    means = None if gain is None else d_scores.new_empty((2, cut.chunks, *weights.shape))
     with torch.cuda.device_of(q):  # type: ignore[no-untyped-call]
         grid, sizes, options = _rows(weights)
         softmax_backward_kernel[grid](weights, d_weights.contiguous(), d_scores, lengths, *sizes, **options)
@@ -138,8 +137,8 @@ def _through_norm(
     wide_q, wide_k = (one.float().transpose(1, 2) for one in (q, k))  # [B, N, T, D] and [B, N, S, D]
     from_q = constant.sum(3)[..., None] + c.sum(3)[..., None] * wide_q + c @ wide_k
     from_k = constant.sum(2)[..., None] + c.sum(2)[..., None] * wide_k + c.transpose(2, 3) @ wide_q
-    d_q = first[0].unflatten(2, q.shape[2:]) - from_q.transpose(1, 2)
-    d_k = first[1].unflatten(2, k.shape[2:]) - from_k.transpose(1, 2)
+    d_q = first[0].view(q.shape) - from_q.transpose(1, 2)
+    d_k = first[1].view(k.shape) - from_k.transpose(1, 2)
     return d_q.to(q.dtype), d_k.to(k.dtype)
 
 
@@ -197,4 +196,4 @@ def _parts(like: Tensor, count: int, *, whole: bool) -> Tensor:
 def _joined(parts: Tensor, like: Tensor) -> Tensor:
     """The gradient [B, length, N, D] of its parts."""
     total = parts[0] if len(parts) == 1 else parts.sum(0)
-    return total.to(like.dtype).unflatten(2, like.shape[2:])
+    return total.to(like.dtype).view(like.shape)

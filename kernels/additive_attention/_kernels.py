@@ -3,8 +3,8 @@
 A program holds a tile of k, BLOCK_S positions by BLOCK_D features, in registers and walks over decoder steps:
 one row of q meets the whole tile, so that an element costs an addition, the tanh and few more. The special
 function unit is the bound: it gives 16 tanh a clock and multiprocessor, on an H200 4.2e12 a second, while
-additions and products come at 128. `tanh.approx` is one of its instructions; a tanh by a power and a reciprocal
-is two. Packed 16-bit forms save nothing: ptxas makes two instructions of `tanh.approx.bf16x2`.
+additions and products come at 128. `tanh.approx` is one of its instructions; a tanh by a power and a
+reciprocal is two. Packed 16-bit forms save nothing: ptxas makes two instructions of `tanh.approx.bf16x2`.
 """
 
 # mypy: ignore-errors
@@ -16,7 +16,7 @@ import triton.language as tl
 
 @triton.jit
 def _tanh(x, TANH: tl.constexpr):
-    """tanh in float32: "approximate" to 2^-11 of itself, "precise" to 2e-7; "plain" is that for an interpreter."""
+    """tanh in float32: "approximate" to 2^-11 of itself, "precise" to 2e-7, and as "plain" anywhere."""
     if TANH == "approximate":
         y = tl.inline_asm_elementwise(
             "tanh.approx.f32 $0, $1;", "=f,f", [x], dtype=tl.float32, is_pure=True, pack=1

@@ -1,12 +1,12 @@
-"""The Triton kernel of additive attention's backward pass: the tanh again, once, and every gradient from it.
+"""The Triton kernel of additive attention's backward pass: every gradient from one tanh for each element.
 
-With a = tanh(e) and g = d_scores v (1 - a^2): dq[t] = sum_s g, dk[s] = sum_t g, dv = sum a d_scores. A program
-keeps dk of its tile in registers, sums g over the tile for each dq[t], and adds that to what its earlier
-tiles left: no atomics, so that equal inputs give equal bits.
+With a = tanh(e) and g = d_scores v (1 - a^2): dq[t] = sum_s g, dk[s] = sum_t g, dv = sum a d_scores. A
+program keeps dk of its tile in registers, sums g over the tile for each dq[t], and adds that to what its
+earlier tiles left: no atomics, so that equal inputs give equal bits.
 
-With a layer norm, e = x gain + shift, x = (q + k - mean) rstd, and h = g gain: d(q + k) = rstd (h - mean_d(h) -
-x mean_d(h x)). Only the first term is summed here. The two means, for each t and s, are stored; their terms
-need nothing inside the sum over D, and are products of small tensors: see `_fused`.
+With a layer norm, e = x gain + shift, x = (q + k - mean) rstd, and h = g gain: d(q + k) = rstd (h -
+mean_d(h) - x mean_d(h x)). Only the first term is summed here. The two means, for each t and s, are
+stored; their terms need nothing inside the sum over D, and are products of small tensors: see `_fused`.
 """
 
 # mypy: ignore-errors

@@ -97,7 +97,7 @@ def features(problem: Problem, *, of_query: int = 0, of_memory: int = 0, weights
 
 
 def work(problem: Problem) -> Work:
-    """The least: projections, scores and context; one launch for each, and what is between q, k and weights."""
+    """The least: projections, scores, softmax and context, their tensors moved once, a launch for each."""
     training = problem["mode"] == "training"
     passes = 3 if training else 1  # backward has two products for each of forward
     additive = problem["score"] == "additive"

@@ -1,4 +1,4 @@
-"""How the work of one call is cut for the Triton kernels: plain arithmetic on sizes, no tuning at run time."""
+"""How the work of one call is cut for the Triton kernels: arithmetic on sizes, no tuning at run time."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def forward_cut(sequences: int, target: int, source: int, width: int) -> Cut:
 
 @lru_cache(maxsize=1024)
 def backward_cut(sequences: int, target: int, source: int, width: int) -> Cut:
-    """For their gradients: dk of a tile is summed in registers, and dq over the tiles of a program in memory."""
+    """For their gradients: a tile's dk is summed in registers, dq over the tiles of a program in memory."""
     block_s, block_d = _tile(source, width, BACKWARD_TILES, 128, 2)
     s_tiles, chunks = _parts(source, block_s), _parts(width, block_d)
     wanted = _parts(BACKWARD_PROGRAMS, sequences * chunks)

@@ -60,20 +60,21 @@ def compute(query: Tensor, memory: Tensor, parameters: Parameters, call: Call) -
 
 @_disable_dynamo  # as torch.compiler.disable, but imports torch.compile at the first call, not here
 def _weigh(q: Tensor, k: Tensor, parameters: Parameters, lengths: Tensor | None) -> Tensor:
-    given = (q, k, *parameters[3:])
+    v, gain, shift = parameters[3:]
+    given = (q, k, v, gain, shift)
     if torch.is_grad_enabled() and any(one is not None and one.requires_grad for one in given):
         scores: Tensor = _Scores.apply(*given)  # type: ignore[no-untyped-call]
     else:
-        scores = torch.cat([_scores(own, *given[1:]) for own in _steps(q, k)], 2)
+        scores = torch.cat([_scores(own, k, v, gain, shift) for own in _steps(q, k)], 2)
     return masked_softmax(scores, lengths)
 
 
 def _steps(q: Tensor, k: Tensor) -> tuple[Tensor, ...]:
     """q [B, T, N, D] in as many decoder steps at a time as BLOCK allows."""
-    return q.split(max(1, BLOCK // max(1, k.numel())), 1)
+    return torch.split(q, max(1, BLOCK // max(1, k.numel())), 1)  # type: ignore[no-untyped-call, no-any-return]
 
 
-def _scores(q: Tensor, k: Tensor, v: Tensor, gain: Tensor | None, shift: Tensor | None) -> Tensor:
+def _scores(q: Tensor, k: Tensor, v: Tensor | None, gain: Tensor | None, shift: Tensor | None) -> Tensor:
     return scores_of(q, k, Parameters(None, None, None, v, gain, shift), product)
 
 
@@ -96,12 +97,12 @@ class _Scores(torch.autograd.Function):
 
 
 def _gradients(q: Tensor, shared: list[Tensor | None], d_scores: Tensor) -> tuple[Tensor | None, ...]:
-    """Those of q, and of what all steps share (k, v, gain, shift), whose parts are added up in float32 at least."""
+    """Those of q, and of what all steps share (k, v, gain, shift): their parts add up in float32 at least."""
     leaves = [None if one is None else one.detach().requires_grad_() for one in shared]
     totals: list[Tensor] = []
     d_q = []
     steps = _steps(q, shared[0])  # type: ignore[arg-type]
-    for own, d_own in zip(steps, d_scores.split(len(steps[0][0]), 2), strict=True):
+    for own, d_own in zip(steps, torch.split(d_scores, steps[0].size(1), 2), strict=True):
         own = own.detach().requires_grad_()
         scores = _scores(own, *leaves)  # type: ignore[arg-type]
         found = torch.autograd.grad(scores, [own, *(one for one in leaves if one is not None)], d_own)

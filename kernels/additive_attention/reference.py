@@ -45,8 +45,9 @@ class Reference(nn.Module):
                 share = share / share.sum(1, keepdim=True).clamp_min(1e-300)  # 0 where no source is valid
                 weights.append(share)
                 context.append((share[..., None] * memory[..., cut]).sum(1))  # [B, D]
-        all_weights = torch.stack(weights, 1).unflatten(1, (heads, -1))  # [B, N, T, S]
-        joined = torch.stack(context, 1).unflatten(1, (heads, -1)).transpose(1, 2).flatten(2)  # [B, T, H]
+        by_head = (len(q), heads, q.size(1), -1)
+        all_weights = torch.stack(weights, 1).view(by_head)  # [B, N, T, S]
+        joined = torch.stack(context, 1).view(by_head).transpose(1, 2).flatten(2)  # [B, T, H]
         return joined.transpose(0, 1) if time_major else joined, all_weights.squeeze(
             1
         ) if heads == 1 else all_weights

@@ -1,7 +1,7 @@
 """Compiles the Triton kernels of additive attention for GPUs that are not there.
 
-Standard input is a JSON list of cases; standard output a line of JSON for each kernel of each of them: the case,
-the kernel, and the bytes of shared memory that a program takes. With KEEP_SASS a folder takes the machine code.
+Standard input is a JSON list of cases; standard output a line of JSON for each kernel of each of them: the
+case, the kernel, and the bytes of shared memory that a program takes. KEEP_CUBIN names a folder for the code.
 """
 
 from __future__ import annotations
@@ -101,9 +101,8 @@ def main() -> None:
             )
             assert compiled.asm["cubin"]
             name = kernel.fn.__name__
-            if folder := os.environ.get("KEEP_SASS"):
+            if folder := os.environ.get("KEEP_CUBIN"):
                 Path(folder, f"{name}.cubin").write_bytes(compiled.asm["cubin"])
-                Path(folder, f"{name}.ttgir").write_text(compiled.asm["ttgir"])
             print(json.dumps([case, name, compiled.metadata.shared]), flush=True)
 
 
