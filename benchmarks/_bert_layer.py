@@ -25,6 +25,7 @@ from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import Device
 
 ATTENTION, ADD_NORM, FEED_FORWARD = "attention", "dropout_add_norm", "feed_forward"
+MOST_COMPILED = 32  # layers of one size
 
 
 @dataclass(frozen=True)
@@ -214,10 +215,13 @@ def compiled(layer: Layer, budget: float) -> Callable[[Tensor], Tensor]:
     """The layer compiled, its partitioner keeping at most this share of what it would by default.
 
     Each has a compiler function of its own: of one function dynamo would take the code that it made for
-    another budget.
+    another budget. More of them than dynamo keeps are an error, where it would go on uncompiled.
     """
+    import torch._dynamo.config as dynamo
     from torch._functorch import config
     from torch._inductor.compile_fx import compile_fx
+
+    dynamo.recompile_limit, dynamo.fail_on_recompile_limit_hit = MOST_COMPILED, True
 
     def compiler(graph: Any, inputs: Any) -> Any:
         with config.patch(activation_memory_budget=budget):

@@ -29,7 +29,7 @@ from kernel_selector.kernels.measure import default_torch_device, identify
 from kernel_selector.kernels.measure.sweeps import parse_seconds
 
 BUDGETS = (0.999, 0.9, 0.7, 0.5, 0.3)
-SMALL = Sizes(batch=2, seq=5, hidden=16, heads=2, inner=32)
+SMALL = Sizes(batch=2, seq=5, hidden=64, heads=2, inner=128)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

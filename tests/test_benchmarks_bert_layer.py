@@ -135,7 +135,7 @@ def test_parameters_go_by_what_they_do() -> None:
     layer = Variant("torch").build(SMALL)
     roles = dict(layer.roles())
     assert roles.keys() >= {"first.weight", "second.bias", "feed_forward.linear1.weight", "query.bias"}
-    nested = nn.Sequential(nn.LayerNorm(16))  # a residual part may keep its norm in a module
+    nested = nn.Sequential(nn.LayerNorm(SMALL.hidden))  # a residual part may keep its norm in a module
     layer.first = nested
     assert dict(layer.roles())["first.weight"] is nested[0].weight
 
