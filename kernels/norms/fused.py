@@ -64,11 +64,12 @@ class FromOutput(FusedNorm):
 
 def _load_kernels_that_keep_x(rms: bool, weight: Tensor, bias: Tensor | None, dtype: torch.dtype) -> None:
     """Train on one row: while a later call is captured, kernels can be launched, but perhaps not loaded."""
-    given = [None if one is None else one.detach().requires_grad_() for one in (weight, bias)]
+    weight = weight.detach().requires_grad_()
+    bias = None if bias is None else bias.detach().requires_grad_()
     with torch.enable_grad():
         row = torch.ones(1, weight.numel(), dtype=dtype, device=weight.device, requires_grad=True)
-        y = FusedNorm(rms=rms)(row, *given, eps=1.0)
-        torch.autograd.grad(y, [one for one in (row, *given) if one is not None], torch.ones_like(y))
+        y = FusedNorm(rms=rms)(row, weight, bias, 1.0)
+        torch.autograd.grad(y, [row, weight] if bias is None else [row, weight, bias], torch.ones_like(y))
 
 
 def _determined(weight: Tensor, bias: Tensor | None, dtype: torch.dtype) -> bool:

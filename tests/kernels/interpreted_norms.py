@@ -120,7 +120,8 @@ def fails(kind, words, call, *arguments) -> None:
 
 
 def other_calls() -> None:
-    """Frozen parameters, unused gradients, expanded ones, two passes, torch.compile, three axes, autocast, many tiles."""
+    """Frozen parameters, expanded gradients, two passes, torch.compile, autocast, many tiles."""
+    warnings.simplefilter("ignore", UserWarning)  # torch.compile's, at each graph break with gradients
     for operator, name in NORMS:
         ours, plain = module_of(operator, name)
         x = torch.randn(2, 3, 40)
@@ -142,8 +143,8 @@ def other_calls() -> None:
             assert ours(x.bfloat16()).dtype == torch.float32
         with torch.no_grad():
             assert ours(x).grad_fn is None
-        compiled = torch.compile(lambda x, module=ours: 2 * module(x + 1), backend="eager")
-        same([compiled(leaf)], [2 * plain(leaf + 1)])
+        compiled = torch.compile(lambda x, module=ours: 2 * module(x), backend="eager")
+        same([compiled(leaf)], [2 * plain(leaf)])
     ours, plain = module_of("layer_norm", "fused", hidden=4)
     x = torch.randn(300, 4)
     same(gradients(ours, x), gradients(plain, x), atol=2e-2)
