@@ -15,7 +15,8 @@ MOST_FEATURES = 16384  # a row, its gradient and two sums of rows have to fit in
 MOST_ROWS = 2**30  # counted with 32 bits; elements are with 64
 MOST_STAGES = 3
 SPARE_BYTES = 8 * 1024  # of shared memory, for exchanges between warps and what the driver takes
-RESIDENT_WARPS = 16  # of a multiprocessor: at 128 registers a thread they take all of them
+RESIDENT_WARPS = 16  # of a multiprocessor: at 128 registers a thread they take all of them,
+MOST_REGISTERS = 128  # and with more the last programs would wait for the first to end
 SUM_COLUMNS, SUM_ROWS = 16, 256  # of a program that adds up partial sums: many programs, few iterations
 
 
@@ -118,7 +119,8 @@ def backward(
             dy, dz, *kept[:5], dropout.seed, dropout.mask, out.x, out.dropped, partial,
             rows, form.eps, _least(dy.dtype), *dropout.numbers,
             HIDDEN=hidden, BLOCK=block, ROWS=tile, STAGES=stages, RMS=form.rms,
-            FROM_OUTPUT=kept.from_output, WITH_BIAS=out.bias is not None, num_warps=warps,
+            FROM_OUTPUT=kept.from_output, WITH_BIAS=out.bias is not None,
+            num_warps=warps, maxnreg=MOST_REGISTERS,
         )  # fmt: skip
         if partial is not None:
             norm_sums_kernel[(-(-hidden // SUM_COLUMNS), 1 if out.bias is None else 2)](

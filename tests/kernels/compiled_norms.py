@@ -37,12 +37,12 @@ FLOATS = {"mean_ptr", "rstd_ptr", "partial_ptr"}
 
 
 def kernels(case):
-    """(kernel, constants, warps, programs of a multiprocessor) of a case."""
+    """(kernel, constants, warps, programs of a multiprocessor, registers of a thread) of a case."""
     hidden, rms = case["hidden"], case.get("rms", False)
     block = launch._block(hidden)
     tile, warps = launch.forward_tile(block)
     common = {"HIDDEN": hidden, "BLOCK": block, "RMS": rms}
-    yield norm_forward_kernel, {**common, "ROWS": tile}, warps, 1
+    yield norm_forward_kernel, {**common, "ROWS": tile}, warps, 1, None
     loaded = 2 + ("dz_ptr" not in case["absent"])
     element_bytes = loaded * ELEMENT[case["dtype"]] + ("mask_ptr" not in case["absent"])
     tile, warps, stages, resident = launch.backward_tile(block, element_bytes, SHARED_BYTES[case["target"]])
@@ -52,12 +52,13 @@ def kernels(case):
         "FROM_OUTPUT": case.get("from_output", False),
         "WITH_BIAS": not rms,
     }
-    yield norm_backward_kernel, {**common, **own}, warps, resident
+    yield norm_backward_kernel, {**common, **own}, warps, resident, launch.MOST_REGISTERS
     yield (
         norm_sums_kernel,
         {"HIDDEN": hidden, "COLUMNS": launch.SUM_COLUMNS, "ROWS": launch.SUM_ROWS},
         4,
         1,
+        None,
     )
 
 
@@ -79,10 +80,12 @@ def source(case, kernel, constants):
 
 def main() -> None:
     for case in json.load(sys.stdin):
-        for kernel, constants, warps, resident in kernels(case):
+        for kernel, constants, warps, resident, registers in kernels(case):
             target = GPUTarget("cuda", case["target"], 32)
             compiled = triton.compile(
-                source(case, kernel, constants), target=target, options={"num_warps": warps}
+                source(case, kernel, constants),
+                target=target,
+                options={"num_warps": warps, "maxnreg": registers},
             )
             assert compiled.asm["cubin"]
             print(
