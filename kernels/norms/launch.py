@@ -15,8 +15,8 @@ MOST_FEATURES = 16384  # a row, its gradient and two sums of rows have to fit in
 MOST_ROWS = 2**30  # counted with 32 bits; elements are with 64
 MOST_STAGES = 3
 SPARE_BYTES = 8 * 1024  # of shared memory, for exchanges between warps and what the driver takes
-RESIDENT_WARPS = 16  # of a multiprocessor: at 128 registers a thread they take all of them,
-MOST_REGISTERS = 128  # and with more the last programs would wait for the first to end
+RESIDENT_WARPS = 16  # of a multiprocessor: at 128 registers a thread they take all of them
+REGISTERS = 65536  # of a multiprocessor
 SUM_COLUMNS, SUM_ROWS = 16, 256  # of a program that adds up partial sums: many programs, few iterations
 
 
@@ -113,6 +113,8 @@ def backward(
     element_bytes = sum(one.element_size() for one in loaded if one is not None)
     tile, warps, stages, resident = backward_tile(block, element_bytes, shared)
     programs = min(-(-rows // tile), resident * multiprocessors)
+    # with more registers the last programs would wait until the first have ended, or none would start
+    registers = REGISTERS // (32 * warps * resident)
     partial = None if sums is None else dy.new_empty(2, programs, hidden, dtype=torch.float32)
     with torch.cuda.device_of(dy):  # type: ignore[no-untyped-call]
         norm_backward_kernel[(programs,)](
@@ -120,7 +122,7 @@ def backward(
             rows, form.eps, _least(dy.dtype), *dropout.numbers,
             HIDDEN=hidden, BLOCK=block, ROWS=tile, STAGES=stages, RMS=form.rms,
             FROM_OUTPUT=kept.from_output, WITH_BIAS=out.bias is not None,
-            num_warps=warps, maxnreg=MOST_REGISTERS,
+            num_warps=warps, maxnreg=registers,
         )  # fmt: skip
         if partial is not None:
             norm_sums_kernel[(-(-hidden // SUM_COLUMNS), 1 if out.bias is None else 2)](

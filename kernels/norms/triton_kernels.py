@@ -126,9 +126,11 @@ def norm_backward_kernel(
                 hat = (hat - bias) * inverse
         elif rstd_ptr is not None:
             rstd = tl.load(rstd_ptr + row, row < rows, 0.0)
-            if not RMS:
-                hat -= tl.load(mean_ptr + row, row < rows, 0.0)[:, None]
-            hat *= rstd[:, None]
+            if RMS:
+                hat *= rstd[:, None]
+            else:  # as here and below: one multiply-add an element, where issue slots are near their limit
+                shift = tl.load(mean_ptr + row, row < rows, 0.0) * -rstd
+                hat = hat * rstd[:, None] + shift[:, None]
         else:
             hat, _, rstd = statistics(hat, inside, eps, HIDDEN, RMS)
             # rows that are not there have no deviation, and 1 / 0 where eps is 0
@@ -142,11 +144,13 @@ def norm_backward_kernel(
             if weight_ptr is not None:
                 dy *= weight
             if RMS:
-                dx = dy - hat * (tl.sum(dy * hat, 1) / HIDDEN)[:, None]
+                along = tl.sum(dy * hat, 1) * (rstd / -HIDDEN)
+                dx = hat * along[:, None]
             else:  # one exchange between warps for both sums
-                along, mean = tl.reduce((dy * hat, dy), 1, add_pairs)
-                dx = dy - hat * (along / HIDDEN)[:, None] - (mean / HIDDEN)[:, None]
-            dx *= rstd[:, None]
+                along, level = tl.reduce((dy * hat, dy), 1, add_pairs)
+                along, level = along * (rstd / -HIDDEN), level * (rstd / -HIDDEN)
+                dx = hat * along[:, None] + level[:, None]
+            dx = dy * rstd[:, None] + dx
             if dz_ptr is not None:
                 dx += tl.load(dz_ptr + place, ok, 0.0).to(tl.float32)
             if dx_ptr is not None:

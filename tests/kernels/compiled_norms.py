@@ -52,7 +52,13 @@ def kernels(case):
         "FROM_OUTPUT": case.get("from_output", False),
         "WITH_BIAS": not rms,
     }
-    yield norm_backward_kernel, {**common, **own}, warps, resident, launch.MOST_REGISTERS
+    yield (
+        norm_backward_kernel,
+        {**common, **own},
+        warps,
+        resident,
+        launch.REGISTERS // (32 * warps * resident),
+    )
     yield (
         norm_sums_kernel,
         {"HIDDEN": hidden, "COLUMNS": launch.SUM_COLUMNS, "ROWS": launch.SUM_ROWS},
