@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._compile import _disable_dynamo
 from torch.nn.functional import linear
 
 from ..activations.autograd import first_order
@@ -29,9 +28,6 @@ def feed_forward(x: Tensor, weights: Weights, middle: Middle) -> Tensor:
     w1, b1, w2, b2 = weights
     _, a, _ = _first_half(x, w1, b1, middle._replace(keep=NEITHER))
     return linear(a, w2, b2)
-
-
-outside_of_graphs = _disable_dynamo(feed_forward)  # imports torch.compile at the first call, not here
 
 
 def _backend_of(h: Tensor) -> ModuleType:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import torch
 from torch import Tensor, nn
+from torch._compile import _disable_dynamo
 
 from ..contract import Problem
 from ..replay import draw_seed
-from ._function import Weights, feed_forward, outside_of_graphs
+from ._function import Weights, feed_forward
 from ._middle import Middle, threshold_of
 
 
@@ -49,6 +48,9 @@ class FeedForward(Layer):
 
     def forward(self, x: Tensor) -> Tensor:
         """y [..., H] of x [..., H]; under autocast in its dtype."""
+        return _outside_of_graphs(self, x) if torch.compiler.is_compiling() else self._forward(x)
+
+    def _forward(self, x: Tensor) -> Tensor:
         threshold = threshold_of(self.dropout) if self.training else 0
         seed = draw_seed(x.device) if threshold else None
         middle = Middle(self.activation, self.keep, threshold, seed)
@@ -57,11 +59,13 @@ class FeedForward(Layer):
             dtype = torch.get_autocast_dtype(x.device.type)
             x, *cast = (_cast(one, dtype) for one in (x, *weights))  # type: ignore[assignment]
             weights = tuple(cast)  # type: ignore[assignment]
-        call: Callable[[Tensor, Weights, Middle], Tensor] = (
-            outside_of_graphs if torch.compiler.is_compiling() else feed_forward
-        )
-        y = call(x.reshape(-1, x.size(-1)), weights, middle)
+        y = feed_forward(x.reshape(-1, x.size(-1)), weights, middle)
         return y.view(*x.shape[:-1], y.size(-1))
+
+
+@_disable_dynamo  # imports torch.compile at the first call, not here
+def _outside_of_graphs(module: FeedForward, x: Tensor) -> Tensor:
+    return module._forward(x)
 
 
 def _cast(tensor: Tensor | None, dtype: torch.dtype) -> Tensor | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib
 import json
 import sys
+import warnings
 
 import interpreted  # sets the interpreter up
 import torch
@@ -71,8 +72,8 @@ def other_calls(module, plain, dtype):
     x.requires_grad_()
     y = module(x)
     assert y.isnan().any(1).tolist() == [False, False, True, False]
-    (dx,) = torch.autograd.grad(y.float().sum(), x)
-    assert dx.isnan().any(1).tolist() == [False, False, True, False]
+    (dx,), (expected,) = (torch.autograd.grad(one.float().sum(), x) for one in (y, plain(x)))
+    assert torch.equal(dx.isnan(), expected.isnan())
     module.requires_grad_(False)
     module.linear1.bias.requires_grad_(True)
     x = torch.randn(5, hidden).to(dtype)
@@ -85,6 +86,7 @@ def other_calls(module, plain, dtype):
 def main() -> None:
     interpreted.round_to_nearest()
     torch.set_num_threads(1)
+    warnings.simplefilter("ignore", RuntimeWarning)  # numpy's, of NaN that is meant
     for given in json.load(sys.stdin):
         problem = OPERATOR.problem(given)
         for name in sys.argv[1:]:

@@ -1,4 +1,4 @@
-"""feed_forward: against torch, other calls than the gate's, dropout, refusals, and its kernels without a GPU."""
+"""feed_forward: against torch, dropout, other calls than the gate's, refusals, and kernels without a GPU."""
 
 from __future__ import annotations
 
@@ -118,10 +118,10 @@ def test_shares_of_dropout_at_and_beyond_the_ends(name):
         ):
             module(x)
     module.dropout = 0.25
-    module.linear1.bias.data.fill_(50.0)
+    module.linear1.bias.data.fill_(5.0)
     with torch.no_grad():
         mean = torch.stack([module(x) for _ in range(2000)]).mean(0)
-    torch.testing.assert_close(mean, module.eval()(x), rtol=0.05, atol=0.3)
+    torch.testing.assert_close(mean, module.eval()(x), rtol=0, atol=0.25)  # 6 standard errors
 
 
 @pytest.mark.parametrize("name", HERE)
@@ -159,6 +159,8 @@ def test_a_second_derivative_is_an_error(name):
         torch.autograd.grad((dx + x).sum(), x)
 
 
+# torch.compile looks at the .grad of what comes out of a graph break, and silences its own warning
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
 @pytest.mark.parametrize("name", HERE)
 def test_within_torch_compile(name):
     module = build(name)
