@@ -12,8 +12,10 @@ def refused_between(problem: Problem, device: Device) -> str | None:
 
 
 def refused_by_fit(problem: Problem) -> str | None:
-    """Why a slope that is fitted to the output is refused; relu's is exact."""
-    return None if problem["activation"] == "relu" else refused_by_rounding(problem)
+    """Why a slope that is fitted to the output is refused."""
+    if problem["activation"] == "relu":
+        return "needs no bits for relu: `fused` keeps its output alone, which says the slope"
+    return refused_by_rounding(problem)
 
 
 def refused_by_codes(problem: Problem) -> str | None:

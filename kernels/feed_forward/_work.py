@@ -21,6 +21,7 @@ class Middle:
     forward: float = 2
     backward: float = 3
     kept: float = 2
+    relu: float | None = None  # as `kept`, of relu
     dropout: tuple[float, float, float] = (0, 0, 0)
     more_bytes: float = 0
     products: int = 0  # made again
@@ -35,7 +36,8 @@ class Middle:
         passes += drops * (self.dropout[0] + self.dropout[1])
         weights, ends = 2 * hidden * inner, 2 * rows * hidden
         moved = element * ((1 + 2 * training) * (weights + ends) + rows * inner * passes)
-        kept = rows * inner * (element * (self.kept + drops * self.dropout[2]) + self.more_bytes)
+        tensors = self.kept if self.relu is None or problem["activation"] != "relu" else self.relu
+        kept = rows * inner * (element * (tensors + drops * self.dropout[2]) + self.more_bytes)
         products = 2 + training * (4 + self.products)
         launches = 2 + self.launches[0] + training * (4 + self.products + self.launches[1] + problem["bias"])
         return Work(
@@ -47,4 +49,4 @@ class Middle:
         )
 
 
-work = Middle().work
+work = Middle(relu=1).work

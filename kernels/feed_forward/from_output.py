@@ -1,8 +1,6 @@
 """Keeps the activation's output and a bit of each element: the slope follows from both by a fit.
 
-The output is kept for W2's gradient anyway. relu needs no bit, also with dropout: its output is positive
-where it has a slope and was not dropped. The fits are in
-`activations/fits.py`.
+The output is kept for W2's gradient anyway; the fits are in `activations/fits.py`. As `fused` otherwise.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from ._module import Layer
 from ._plain import activate
 from ._work import Middle
 
-work = Middle(dropout=(2.5, 2.5, 1.5), launches=(2, 2)).work
+work = Middle(relu=1, dropout=(2.5, 2.5, 1.5), launches=(2, 2)).work
 
 
 class TorchFeedForward(Layer):

@@ -181,18 +181,18 @@ def test_kernels_pass_the_gate_in_the_interpreter():
     results = run("interpreted.py", *TRITON, given=given)
     relu = {"operator": "feed_forward", "rows": 33, "hidden": 9, "inner": 72, "activation": "relu"}
     given = [{**relu, "dtype": dtype, "dropout": 0.5} for dtype in ("float32", "float16", "bfloat16")]
-    results += run("interpreted.py", *HERE, "from_output", given=given)
+    results += run("interpreted.py", *HERE, given=given)
     given = [{**relu, "dtype": dtype, "activation": "gelu"} for dtype in ("float32", "float16")]
     results += run("interpreted.py", *HERE, given=given)
     results += run("interpreted.py", "from_output", given=given[1:])
-    assert len(results) == 5 * len(TRITON) + 3 * 4 + 2 * 3 + 1
+    assert len(results) == 5 * len(TRITON) + 3 * 3 + 2 * 3 + 1
     assert [result for result in results if not result[2]] == []
 
 
 @pytest.mark.parametrize("activation", ACTIVATIONS)
 def test_kernels_replay_dropout_and_take_other_calls_in_the_interpreter(activation):
     given = [{"rows": 37, "hidden": 8, "inner": 150, "activation": activation, "dtype": "bfloat16"}]
-    names = [name for name in TRITON if activation != "relu" or name != "int8_activation"]
+    names = HERE if activation == "relu" else TRITON
     assert len(run("interpreted_feed_forward.py", *names, given=given)) == len(names)
 
 
@@ -234,6 +234,7 @@ def test_kernels_compile_for_gpus_that_are_not_here_and_load_16_bytes_at_once(tm
         ("fused", {}, Device(name="T4", kind="cuda", compute_capability=(7, 5)), "compute capability 8.0"),
         ("from_output", {"dtype": "float32"}, H200, "fitted to 5e-4"),
         ("from_output", {}, CPU, "compiles for GPUs"),
+        ("from_output", {"dtype": "bfloat16", "activation": "relu"}, H200, "no bits for relu"),
         ("int8_activation", {"dtype": "float16"}, H200, "0.7 %"),
         ("int8_activation", {"dtype": "bfloat16", "activation": "relu"}, H200, "slope of relu jumps"),
         ("torch_compile", {}, CPU, "C++ compiler"),

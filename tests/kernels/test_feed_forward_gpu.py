@@ -89,8 +89,6 @@ def test_memory_held_is_what_is_counted(name, activation):
     y = module(x)
     held = torch.cuda.memory_allocated() - before
     counted = implementation.work(problem_of(activation=activation)).saved_bytes
-    if name == "from_output" and activation == "relu":
-        counted -= SIZES["rows"] * SIZES["inner"] // 8  # no bits
     assert held == pytest.approx(counted, rel=0.05)
     del y
 
