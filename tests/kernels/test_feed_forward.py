@@ -15,6 +15,8 @@ from torch.utils.checkpoint import checkpoint
 
 from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import Device
+from kernel_selector.kernels.feed_forward import _plain
+from kernel_selector.kernels.gate import Gate
 
 FOLDER = Path(__file__).parent
 CPU = Device(name="a processor", kind="cpu")
@@ -167,6 +169,16 @@ def test_within_torch_compile(name):
     x = torch.randn(3, 6)
     compiled = torch.compile(lambda x: module(x * 2) + 1, backend="eager")
     torch.testing.assert_close(compiled(x), module(x * 2) + 1)
+
+
+@pytest.mark.parametrize("name", HERE)
+def test_the_slope_of_the_other_gelu_is_found(name, monkeypatch):
+    problem = problem_of(rows=100)
+    gate = Gate(problem, "cpu")
+    assert gate.check(build(name, rows=100)).passed
+    right = _plain._pull_back
+    monkeypatch.setattr(_plain, "_pull_back", lambda dy, h, _activation: right(dy, h, "gelu_tanh"))
+    assert not gate.check(build(name, rows=100)).passed
 
 
 def test_kernels_pass_the_gate_in_the_interpreter():
