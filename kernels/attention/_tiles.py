@@ -1,16 +1,17 @@
-"""The tiles of the Triton kernels of attention, by a plain rule: the first of a list that fits."""
+"""The tiles of the Triton kernels of attention: a table by dtype, features of a head and kind of GPU.
+
+Chosen for GPUs with Hopper's shared memory, as the largest whose sums stay in registers: large tiles read
+less, and 64 rows for each four warps fill a warpgroup's matrix instructions. Others get tiles that fit.
+"""
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import NamedTuple
 
-# bytes of shared memory that one program may have
-SHARED_BYTES = {(8, 0): 163 * 1024, (9, 0): 227 * 1024, (10, 0): 227 * 1024}
+SHARED_BYTES = {(9, 0): 227 * 1024, (10, 0): 227 * 1024}  # that one program may have
 LEAST_SHARED_BYTES = 99 * 1024
-REGISTER_BYTES = 4 * 255  # of a thread
-REGISTER_SHARE = 0.75  # the rest is left to addresses and to what is on its way
 LEAST_FEATURES = 16  # what the matrix instructions take at once
+NARROW = 64  # features up to which the tiles are the same
 
 
 class Tile(NamedTuple):
@@ -18,27 +19,40 @@ class Tile(NamedTuple):
 
     block_m: int
     block_n: int
-    warps: int
-    stages: int
+    warps: int = 8
+    stages: int = 2
 
 
-class Backward(NamedTuple):
-    """The tiles of the three backward kernels, by what their programs write."""
+class Tiles(NamedTuple):
+    """The tiles of the kernels, by what their programs write."""
 
+    out: Tile
+    busy_out: Tile  # where dropout, or a mask or bias for each pair, takes registers too
     queries: Tile
     keys: Tile
     bias: Tile
 
 
-# in the order of preference: large tiles move less, and fill the matrix instructions of a warpgroup
-FORWARD = (
-    Tile(128, 128, 8, 2), Tile(128, 64, 8, 2), Tile(64, 64, 4, 2), Tile(64, 32, 4, 2), Tile(32, 32, 4, 2),
-    Tile(16, 16, 4, 1),
-)  # fmt: skip
-BACKWARD = (
-    Tile(128, 64, 8, 2), Tile(64, 64, 4, 2), Tile(64, 32, 4, 2), Tile(32, 32, 4, 2), Tile(32, 32, 4, 1),
-    Tile(16, 16, 4, 1),
-)  # fmt: skip
+# (bytes of an element, features at most) -> tiles
+LARGE = {
+    (2, 64): Tiles(Tile(128, 128), Tile(128, 64), Tile(128, 64), Tile(64, 128), Tile(128, 64)),
+    (2, 128): Tiles(Tile(128, 128), Tile(128, 64), Tile(128, 64), Tile(32, 128), Tile(64, 64)),
+    (2, 256): Tiles(Tile(128, 64), Tile(128, 32), Tile(128, 32), Tile(32, 32), Tile(64, 32)),
+    (4, 64): Tiles(Tile(128, 32), Tile(128, 32), Tile(128, 32), Tile(32, 64), Tile(64, 32)),
+    (4, 128): Tiles(Tile(128, 32), Tile(32, 32), Tile(32, 32), Tile(32, 32), Tile(64, 32, 8, 1)),
+}
+SMALL = {
+    (2, 64): Tiles(*(Tile(64, 64, 4) for _ in range(5))),
+    (2, 128): Tiles(Tile(64, 64, 4), Tile(64, 64, 4), Tile(64, 32, 4), Tile(32, 64, 4), Tile(32, 32, 4)),
+    (2, 256): Tiles(Tile(64, 32, 4), Tile(64, 32, 4), *(Tile(32, 32, 4, 1) for _ in range(3))),
+    (4, 64): Tiles(*(Tile(32, 32, 4) for _ in range(5))),
+    (4, 128): Tiles(*(Tile(32, 32, 4, 1) for _ in range(5))),
+}
+
+
+def most_features(element_bytes: int) -> int:
+    """The largest head that there are tiles for."""
+    return max(features for size, features in LARGE if size == element_bytes)
 
 
 def padded(features: int) -> int:
@@ -46,40 +60,7 @@ def padded(features: int) -> int:
     return max(LEAST_FEATURES, 1 << (features - 1).bit_length())
 
 
-@lru_cache(maxsize=256)
-def forward_tile(features: int, element_bytes: int, capability: tuple[int, int]) -> Tile:
-    """The tile of the forward kernel: q stays, k and v come by stages; the sums of out are in registers."""
-    width = padded(features)
-
-    def fits(tile: Tile) -> bool:
-        shared = element_bytes * width * (tile.block_m + 2 * tile.stages * tile.block_n)
-        registers = 4 * tile.block_m * (width + 2 * tile.block_n)
-        return _within(tile, shared, registers, capability)
-
-    return next(tile for tile in FORWARD if fits(tile))
-
-
-@lru_cache(maxsize=256)
-def backward_tiles(features: int, element_bytes: int, capability: tuple[int, int]) -> Backward:
-    """The tiles of the backward kernels, in which two matrices stay and two come by stages."""
-    width = padded(features)
-
-    def fits(tile: Tile, sums: int) -> bool:
-        shared = 2 * element_bytes * (width * (tile.block_m + tile.stages * tile.block_n))
-        shared += 2 * element_bytes * tile.block_m * tile.block_n
-        registers = 4 * tile.block_m * (sums * width + 3 * tile.block_n)
-        return _within(tile, shared, registers, capability)
-
-    def bias_fits(tile: Tile) -> bool:
-        shared = 2 * element_bytes * width * tile.stages * (tile.block_m + tile.block_n)
-        return _within(tile, shared, 4 * 3 * tile.block_m * tile.block_n, capability)
-
-    queries = next(tile for tile in BACKWARD if fits(tile, 1))
-    keys = next(tile for tile in BACKWARD if fits(tile, 2))
-    keys = keys._replace(block_m=keys.block_n, block_n=keys.block_m)  # keys stay there, and queries come
-    return Backward(queries, keys, next(tile for tile in BACKWARD if bias_fits(tile)))
-
-
-def _within(tile: Tile, shared: int, registers: int, capability: tuple[int, int]) -> bool:
-    most = SHARED_BYTES.get(capability, LEAST_SHARED_BYTES)
-    return shared <= most and registers <= tile.warps * 32 * REGISTER_BYTES * REGISTER_SHARE
+def tiles_of(features: int, element_bytes: int, capability: tuple[int, int]) -> Tiles:
+    """The tiles for heads of some features on a GPU of some compute capability."""
+    table = LARGE if capability in SHARED_BYTES else SMALL
+    return table[element_bytes, max(padded(features), NARROW)]

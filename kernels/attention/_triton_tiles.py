@@ -112,4 +112,4 @@ def row_seeds(seed, rows):
 def kept(seeds, columns, share):
     """True with probability 1 - share: seeds [M, 1] and columns [1, N], or [1, M] and [N, 1]."""
     # 2^32 less its rounding error in float32, so that a share of 1 still fits
-    return mixed(seeds + mixed(columns.to(tl.uint32))) >= (share * 4294967040.0).to(tl.uint32)
+    return mixed(seeds + mixed(columns.to(tl.uint32))) >= tl.cast(share * 4294967040.0, tl.uint32)

@@ -18,11 +18,10 @@ from ..contract import Device, Problem, Work
 from ..replay import draw_seed
 from ._function import is_final
 from ._module import Attention, Call, Outputs
-from ._tiles import Tile, backward_tiles, forward_tile, padded
-from ._work import Counts, row_sums, rows
+from ._tiles import Tile, Tiles, most_features, padded, tiles_of
+from ._work import ELEMENT_BYTES, Counts, row_sums, rows
 
 LEAST_CAPABILITY = (8, 0)
-MOST_FEATURES = 256
 LEAST_BLOCK = 16  # of any tile
 MOST_PROGRAMS = 2**31  # of a launch
 
@@ -34,15 +33,16 @@ def work(problem: Problem) -> Work:
 
 
 def unsupported(problem: Problem, device: Device) -> str | None:
-    """Refuses CPUs, old GPUs, float64, heads of more than 256 features, and to return the weights."""
+    """Refuses CPUs, old GPUs, float64, large heads, and to return the weights."""
     if device.kind != "cuda":
         return "Triton compiles for GPUs, and this device is none"
     if device.compute_capability is not None and device.compute_capability < LEAST_CAPABILITY:
         return "needs compute capability 8.0 or later, for bfloat16 and asynchronous copies"
     if problem["dtype"] == "float64":
         return "computes in float32 inside, which is not float64"
-    if problem["head_dim"] > MOST_FEATURES:
-        return f"has tiles for heads of up to {MOST_FEATURES} features"
+    most = most_features(ELEMENT_BYTES[problem["dtype"]])
+    if problem["head_dim"] > most:
+        return f"has {problem['dtype']} tiles for heads of up to {most} features"
     if problem["return_weights"]:
         return "never has the weights in memory that are to be returned"
     keys = problem["batch"] * problem["kv_heads"] * problem["kv_seq"]
@@ -94,7 +94,8 @@ def _forward(call: Call, seed: Tensor | None, sums: Tensor | None) -> Tensor:
     q, k, v = (side_by_side(one) for one in call[:3])
     mask, bias, mask_strides = _extras(call)
     out = like(q)
-    tile = forward_tile(q.size(3), q.element_size(), _capability(q.device))
+    tiles, by_pair = _tiles(q), mask is not None and mask.size(2) > 1
+    tile = tiles.busy_out if by_pair or bias is not None or seed is not None else tiles.out
     launch(
         attention_forward_kernel,
         -(-q.size(2) // tile.block_m) * q.size(0) * q.size(1),
@@ -116,7 +117,7 @@ def _backward(
     mask, bias, mask_strides = _extras(call)
     batch, heads, seq, _ = q.shape
     groups, keys = k.shape[1:3]
-    tiles = backward_tiles(q.size(3), q.element_size(), _capability(q.device))
+    tiles = _tiles(q)
     delta, d_q, d_k, d_v, d_bias = torch.empty_like(sums), like(q), None, None, None
     extras, scalars = (mask, bias, seed, sums, delta), _scalars(call)
     inputs = _strides(q, k, v)
@@ -217,6 +218,10 @@ def _options(call: Call, tile: Tile) -> dict[str, Any]:
         "num_warps": tile.warps,
         "num_stages": tile.stages,
     }
+
+
+def _tiles(q: Tensor) -> Tiles:
+    return tiles_of(q.size(3), q.element_size(), _capability(q.device))
 
 
 @lru_cache(maxsize=64)

@@ -24,9 +24,8 @@ from triton.compiler import ASTSource
 from kernel_selector.kernels.attention._tiles import (
     LEAST_SHARED_BYTES,
     SHARED_BYTES,
-    backward_tiles,
-    forward_tile,
     padded,
+    tiles_of,
 )
 from kernel_selector.kernels.attention._triton_backward import attention_keys_kernel, attention_queries_kernel
 from kernel_selector.kernels.attention._triton_bias import attention_bias_kernel
@@ -39,9 +38,9 @@ CUOBJDUMP = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
 
 def launches(case):
     """The kernels of a case with their tiles."""
-    form = (case["head_dim"], ELEMENT[case["dtype"]], divmod(case["target"], 10))
-    tiles = backward_tiles(*form)
-    yield attention_forward_kernel, forward_tile(*form)
+    tiles = tiles_of(case["head_dim"], ELEMENT[case["dtype"]], divmod(case["target"], 10))
+    busy = case.get("bias") or case.get("seed") or case.get("mask") == "boolean"
+    yield attention_forward_kernel, tiles.busy_out if busy else tiles.out
     yield attention_queries_kernel, tiles.queries
     yield attention_keys_kernel, tiles.keys
     if case.get("bias"):
