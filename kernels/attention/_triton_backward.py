@@ -16,57 +16,16 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from ._triton_tiles import LOG2E, NOTHING, kept, load_rows, logits, row_seeds, seen_keys, store_rows
-
-
-@triton.jit
-def attention_queries_kernel(
-    q_ptr,  # as forwards
-    k_ptr,
-    v_ptr,
-    out_ptr,
-    d_out_ptr,  # laid out as out
-    mask_ptr,
-    bias_ptr,
-    seed_ptr,
-    sums_ptr,  # [B, H, S] float32
-    delta_ptr,  # [B, H, S] float32: written here, for the other kernels
-    d_q_ptr,  # laid out as q
-    q_b,
-    q_h,
-    q_s,
-    k_b,
-    k_h,
-    k_s,
-    v_b,
-    v_h,
-    v_s,
-    out_b,
-    out_h,
-    out_s,
-    d_out_b,
-    d_out_h,
-    d_out_s,
-    mask_b,
-    mask_h,
-    mask_s,
-    d_q_b,
-    d_q_h,
-    d_q_s,
-    heads,
-    group,
-    seq,
-    keys,
-    scale,
-    share,
-    factor,
-    CAUSAL: tl.constexpr,
-    ONE_ROW: tl.constexpr,
-    D: tl.constexpr,
-    BLOCK_D: tl.constexpr,
-    BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr,
-    PRECISION: tl.constexpr,
+from ._triton_tiles import (
+    LOG2E,
+    NOTHING,
+    kept,
+    load_rows,
+    logits,
+    row_seeds,
+    seen_keys,
+    store_rows,
+    sum_of_products,
 ):
     """dq and delta, a program for BLOCK_M queries of a head."""
     blocks = tl.cdiv(seq, BLOCK_M)
@@ -83,7 +42,6 @@ def attention_queries_kernel(
     d_out = load_rows(d_out_ptr + b * d_out_b + h * d_out_h, start, seq, d_out_s, BLOCK_M, D, BLOCK_D)
     delta = tl.sum(out.to(tl.float32) * d_out.to(tl.float32), 1)
     place = pair.to(tl.int64) * seq + rows
-    tl.store(delta_ptr + place, delta, rows < seq)
     sums = tl.load(sums_ptr + place, rows < seq, float("inf"))
     first, last = 0, keys
     if CAUSAL:
@@ -101,12 +59,22 @@ def attention_queries_kernel(
             masks += row * mask_s
     if bias_ptr is not None:
         biases = bias_ptr + (h * seq + row) * keys
+    seeds = rows[:, None]
     if seed_ptr is not None:
         seeds = row_seeds(tl.load(seed_ptr), place)[:, None]
     whole = last
     if CAUSAL:
         whole = tl.minimum(last, start + 1)
     whole = tl.maximum(whole // BLOCK_N * BLOCK_N, first)
+    if CAUSAL or mask_ptr is not None:
+        # the rounding of out is all that is left of ds where a row has next to no keys: sum up W dP there
+        few = last - first <= BLOCK_M
+        exact = sum_of_products(
+            q, d_out, sums, rows, first, tl.where(few, last, first), k_ptr, v_ptr, k_s, v_s, masks, biases,
+            seeds, keys, scale, share, factor, CAUSAL, seed_ptr is not None, D, BLOCK_D, BLOCK_N, PRECISION,
+        )  # fmt: skip
+        delta = tl.where(few, exact, delta)
+    tl.store(delta_ptr + place, delta, rows < seq)
     acc = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
     for edge in tl.static_range(2):
         for n in tl.range(whole if edge else first, last if edge else whole, BLOCK_N):

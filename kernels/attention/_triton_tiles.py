@@ -113,3 +113,50 @@ def kept(seeds, columns, share):
     """True with probability 1 - share: seeds [M, 1] and columns [1, N], or [1, M] and [N, 1]."""
     # 2^32 less its rounding error in float32, so that a share of 1 still fits
     return mixed(seeds + mixed(columns.to(tl.uint32))) >= tl.cast(share * 4294967040.0, tl.uint32)
+
+
+@triton.jit
+def sum_of_products(
+    q,
+    d_out,
+    sums,
+    rows,
+    first,
+    last,
+    k_ptr,
+    v_ptr,
+    k_s,
+    v_s,
+    masks,
+    biases,
+    seeds,
+    keys,
+    scale,
+    share,
+    factor,
+    CAUSAL: tl.constexpr,
+    DROPS: tl.constexpr,
+    D: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    PRECISION: tl.constexpr,
+):
+    """delta as the sum of W dP over the keys from `first` to `last`, for a tile of queries: [M]."""
+    total = tl.zeros_like(sums)
+    for n in tl.range(first, last, BLOCK_N):
+        columns = n + tl.arange(0, BLOCK_N)[None, :]
+        k = load_rows(k_ptr, n, keys, k_s, BLOCK_N, D, BLOCK_D)
+        v = load_rows(v_ptr, n, keys, v_s, BLOCK_N, D, BLOCK_D)
+        s = tl.dot(q, tl.trans(k), input_precision=PRECISION) * (scale * LOG2E)
+        s = logits(
+            s,
+            columns < keys,
+            masks + columns if masks is not None else None,
+            biases + columns if biases is not None else None,
+            columns <= rows[:, None] if CAUSAL else None,
+        )
+        d_p = tl.dot(d_out, tl.trans(v), input_precision=PRECISION)
+        if DROPS:
+            d_p = tl.where(kept(seeds, columns, share), d_p * factor, 0.0)
+        total += tl.sum(tl.exp2(s - sums[:, None]) * d_p, 1)
+    return total
