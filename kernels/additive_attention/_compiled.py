@@ -37,7 +37,7 @@ def compiled_module(problem: Problem, function: Compute) -> nn.Module:
         key = (query.dtype, query.device, torch.is_grad_enabled(), autocast, *call[2:])
         return _compiled(function, circumstances, key)(query, memory, parameters, call)
 
-    return Attention(problem, compute)
+    return Attention(problem, compute, traced=False)
 
 
 def compiled_work(problem: Problem, *, kept: int) -> Work:

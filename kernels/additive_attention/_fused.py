@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._compile import _disable_dynamo
 from torch.autograd.function import once_differentiable
 
 from ._equations import EPSILON, masked_softmax, product, scores_of
@@ -27,7 +26,6 @@ STATISTICS_TILE = {
 Given = tuple[Tensor | None, ...]  # v, gain, shift, lengths
 
 
-@_disable_dynamo  # as torch.compiler.disable, but imports torch.compile at the first call, not here
 def weigh(q: Tensor, k: Tensor, parameters: Parameters, lengths: Tensor | None) -> Tensor:
     """q [B, T, N, D] and k [B, S, N, D] to the weights [B, N, T, S]; under autocast in float32."""
     if not q.numel() or not k.numel():  # no kernel has anything to do

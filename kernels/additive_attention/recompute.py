@@ -12,7 +12,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch._compile import _disable_dynamo
 from torch.autograd.function import once_differentiable
 
 from ..contract import Device, Problem, Work
@@ -32,7 +31,7 @@ def unsupported(problem: Problem, _device: Device) -> str | None:
 
 def build(problem: Problem) -> nn.Module:
     """The module for a problem."""
-    return Attention(problem, compute)
+    return Attention(problem, compute, traced=False)
 
 
 def work(problem: Problem) -> Work:
@@ -58,7 +57,6 @@ def compute(query: Tensor, memory: Tensor, parameters: Parameters, call: Call) -
     return attend(query, memory, parameters, call, _weigh)
 
 
-@_disable_dynamo  # as torch.compiler.disable, but imports torch.compile at the first call, not here
 def _weigh(q: Tensor, k: Tensor, parameters: Parameters, lengths: Tensor | None) -> Tensor:
     v, gain, shift = parameters[3:]
     given = (q, k, v, gain, shift)
