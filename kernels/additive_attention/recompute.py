@@ -69,7 +69,7 @@ def _weigh(q: Tensor, k: Tensor, parameters: Parameters, lengths: Tensor | None)
 
 def _steps(q: Tensor, k: Tensor) -> tuple[Tensor, ...]:
     """q [B, T, N, D] in as many decoder steps at a time as BLOCK allows."""
-    return torch.split(q, max(1, BLOCK // max(1, k.numel())), 1)  # type: ignore[no-untyped-call, no-any-return]
+    return torch.split(q, max(1, BLOCK // max(1, k.numel())), 1)
 
 
 def _scores(q: Tensor, k: Tensor, v: Tensor | None, gain: Tensor | None, shift: Tensor | None) -> Tensor:
@@ -83,7 +83,7 @@ class _Scores(torch.autograd.Function):
         # what autocast did to the product here has to be done in backward, which runs without
         device = q.device.type
         ctx.autocast = device, torch.get_autocast_dtype(device), torch.is_autocast_enabled(device)
-        return torch.cat([_scores(own, k, *rest) for own in _steps(q, k)], 2)  # type: ignore[arg-type]
+        return torch.cat([_scores(own, k, *rest) for own in _steps(q, k)], 2)
 
     @staticmethod
     @once_differentiable
