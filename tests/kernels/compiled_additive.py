@@ -81,6 +81,8 @@ def source(case, kernel, known):
         name = parameter.name
         if name in known or name in absent:
             types[name], values[place,] = "constexpr", known.get(name)
+        elif name in case.get("ones", ()):  # which Triton makes constants of
+            types[name], values[place,] = "constexpr", 1
         elif name.endswith("_ptr"):
             narrow = name in NARROW or (name in ("dq_ptr", "dk_ptr") and case["whole"])
             types[name] = "*" + ("i64" if name == "lengths_ptr" else case["dtype"] if narrow else "fp32")

@@ -65,6 +65,9 @@ def test_kernels_compile_for_gpus_that_are_not_here(tmp_path):
             (80, "bf16", 50, 64, True, False, False),
         )
     ]
+    cases[0]["ones"] = ["N"]
+    cases[1]["ones"] = ["N", "T", "steps", "s_splits", "heads_steps"]
+    cases[3]["ones"] = ["S", "T", "D", "N", "steps", "s_splits", "h_chunk", "rows", "heads_steps"]
     results = [
         json.loads(line)
         for line in lines_of("compiled_additive.py", given=cases, TRITON_CACHE_DIR=str(tmp_path))
