@@ -114,7 +114,7 @@ def test_autocast_gives_what_eager_execution_gives():
         module, args = built(name, dtype="float32")
         with torch.autocast("cuda", torch.bfloat16):
             results.append(everything(module, args))
-    assert close(*results, bound=0.03)
+    assert close(*results, bound=0.1)  # both round to bfloat16, at different places
 
 
 def test_lengths_beyond_the_memory_are_its_own_without_looking():
