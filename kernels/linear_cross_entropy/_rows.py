@@ -1,0 +1,102 @@
+"""Chunks of rows: logits of a chunk become its gradients at once, and its parts of all gradients follow.
+
+Gradients are computed in the forward pass, but for the factor that flows back from the loss (Liger
+Kernel's way), and no logits are kept. They are p - target, not divided by the number of labels: that
+would be below what float16 can hold. The weight's gradient is summed over chunks in float32.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from . import IGNORED
+from ._logits import add_product, buffer, cross_entropy_, products, wide
+
+
+class Gradients(NamedTuple):
+    """Of the sum of the losses; None where not wanted."""
+
+    x: Tensor | None  # [N, H]
+    weight: Tensor | None  # [V, H]
+    bias: Tensor | None  # [V]
+
+
+def chunk_rows(hidden: int) -> int:
+    """Rows of a chunk: as many as make its logits in 16 bits as large as the float32 gradient beside them.
+
+    Fewer would save less than that gradient takes, and move it more often: it is read and written once a
+    chunk, which then is as much as the logits are.
+    """
+    return max(256, 2 * hidden)
+
+
+def loss(x: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, smoothing: float) -> Tensor:
+    """The mean loss [] of x [N, H], in float32 at least."""
+    wanted = (x, weight, bias)
+    if torch.is_grad_enabled() and any(one is not None and one.requires_grad for one in wanted):
+        found: Tensor = RowChunks.apply(x, weight, bias, labels, smoothing)  # type: ignore[no-untyped-call]
+        return found
+    with torch.no_grad():
+        return over_rows(x, weight, bias, labels, smoothing, (False, False, False))[0]
+
+
+def over_rows(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    labels: Tensor,
+    smoothing: float,
+    needs: tuple[bool, bool, bool],
+) -> tuple[Tensor, Tensor, Gradients]:
+    """The mean loss, the number of labels (1 where there is none) and the gradients that are needed."""
+    rows, step = len(x), chunk_rows(x.size(1))
+    labels, kept = labels.contiguous(), wide(x.dtype)
+    losses = x.new_empty(rows, dtype=kept)
+    logits = buffer(x, min(step, rows), len(weight))
+    dx = torch.empty_like(x, memory_format=torch.contiguous_format) if needs[0] else None
+    dw: Tensor | None = None
+    db = x.new_zeros(len(weight), dtype=kept) if needs[2] else None
+    for start in range(0, rows, step):
+        part, chunk = x[start : start + step], slice(start, start + step)
+        z = logits[: len(part)]  # [c, V]
+        products(part, weight, bias, out=z)
+        cross_entropy_(z, labels[chunk], losses[chunk], smoothing, gradient=any(needs))
+        if dx is not None:
+            torch.mm(z, weight, out=dx[chunk])
+        if needs[1]:
+            # the only chunk's product is rounded once, as torch's
+            dw = torch.mm(z.t(), part) if rows <= step else add_product(dw, z.t(), part)
+        if db is not None:
+            db += z.sum(0, dtype=kept)
+    del logits, z  # before the copies in the dtype of x
+    dw = None if dw is None else dw.to(x.dtype)
+    count = (labels != IGNORED).sum()
+    gradients = Gradients(dx, dw, None if db is None else db.to(x.dtype))
+    return losses.sum() / count, count.clamp(min=1), gradients
+
+
+class RowChunks(torch.autograd.Function):
+    """`over_rows`, and its gradients times the factor that flows back."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, smoothing: float
+    ) -> Tensor:
+        """The mean loss []."""
+        needs = ctx.needs_input_grad[:3]
+        loss, count, gradients = over_rows(x, weight, bias, labels, smoothing, needs)
+        ctx.save_for_backward(count, *gradients)
+        return loss
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, factor: Tensor) -> tuple[Tensor | None, ...]:
+        """The gradients of x, weight and bias; new tensors, for the kept ones may be needed again."""
+        count, *gradients = ctx.saved_tensors
+        # a scalar of float32 leaves the dtype as it is, and is multiplied by in float32
+        share = factor / count
+        return (*(None if one is None else one * share for one in gradients), None, None)

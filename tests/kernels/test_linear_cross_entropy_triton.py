@@ -1,0 +1,67 @@
+"""The kernels on logits without a GPU: what they compute in the interpreter, and that they compile."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("triton", reason="Triton is not installed")
+
+FOLDER = Path(__file__).parent
+NAMES = ["chunked", "chunked_vocabulary", "gathered"]
+SHAPES = [
+    {"rows": 1, "hidden": 1, "vocabulary": 1},
+    {"rows": 33, "hidden": 7, "vocabulary": 63},
+    {"rows": 30, "hidden": 12, "vocabulary": 523, "bias": True, "labelled": 0.6},
+    {"rows": 17, "hidden": 9, "vocabulary": 401, "label_smoothing": 0.1, "labelled": 0.5},
+]
+
+
+def run(program, *arguments, given, **more):
+    """The lines of a program of this folder, run in an interpreter of its own."""
+    done = subprocess.run(
+        [sys.executable, "-W", "error", str(FOLDER / program), *arguments],
+        input=json.dumps(given),
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(FOLDER.parents[1]), "OMP_NUM_THREADS": "1", **more},
+        timeout=280,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def test_kernels_pass_the_gate_in_the_interpreter():
+    given = [
+        {"operator": "linear_cross_entropy", **shape, "dtype": dtype}
+        for shape in SHAPES
+        for dtype in ("float32", "bfloat16", "float16")
+    ]
+    given += [{**case, "mode": "inference"} for case in given[-3:]]
+    results = run("interpreted_loss.py", *NAMES, given=given)
+    assert len(results) == len(given) * len(NAMES)
+    assert [result for result in results if not result[2]] == []
+
+
+@pytest.mark.parametrize("target", [80, 90])
+def test_kernels_compile_for_gpus_that_are_not_here(target, tmp_path):
+    cases = [
+        {"kernel": kernel, "target": target, "dtype": dtype, "smooth": smooth, "gradient": gradient}
+        for kernel, dtype, smooth, gradient in (
+            ("cross_entropy_kernel", "bf16", False, True),
+            ("cross_entropy_kernel", "fp32", True, True),
+            ("cross_entropy_kernel", "fp16", False, False),
+            ("fold_kernel", "bf16", True, False),
+            ("fold_kernel", "fp32", False, False),
+            ("gradient_kernel", "fp16", False, False),
+        )
+    ]
+    results = run("compiled_loss.py", given=cases, TRITON_CACHE_DIR=str(tmp_path))
+    assert len(results) == len(cases)
+    assert all(compiled for _, compiled, _ in results)
