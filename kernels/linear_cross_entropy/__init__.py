@@ -29,8 +29,8 @@ IGNORED = -100
 
 def labelled_rows(problem: Problem) -> int:
     """M: rows with a label, one at least."""
-    share: float = problem["labelled"]
-    return max(1, round(problem["rows"] * share))
+    rows: int = round(problem["rows"] * problem["labelled"])
+    return max(1, rows)
 
 
 def make_inputs(problem: Problem, device: str, seed: int) -> Inputs:
