@@ -13,7 +13,17 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from . import IGNORED
-from ._logits import add_product, buffer, empty_state, fold, gradient_, losses_of, products, wide
+from ._logits import (
+    add_product,
+    buffer,
+    empty_state,
+    fold,
+    for_weight,
+    gradient_,
+    losses_of,
+    products,
+    wide,
+)
 
 # columns of a chunk: products of [N, H] by [H, 4096] fill a GPU from about a thousand rows on
 COLUMNS = 4096
@@ -80,12 +90,13 @@ class ColumnChunks(torch.autograd.Function):
         dw = torch.empty_like(weight, memory_format=torch.contiguous_format) if needs[1] else None
         db = x.new_empty(len(weight), dtype=kept) if needs[2] else None
         logits = buffer(x, len(x), min(COLUMNS, len(weight)))
+        scaled, weight_factor = for_weight(x, count)
         smoothing = (ctx.smoothing, ctx.smoothing / len(weight))
         for first, chunk in _chunks(len(weight)):
             z = _logits_of(x, weight, bias, chunk, logits)
             gradient_(z, labels, log_total, first, smoothing)
             if dw is not None:
-                torch.mm(z.t(), x, out=dw[chunk])
+                torch.mm(z.t(), scaled, out=dw[chunk])
             if db is not None:
                 torch.sum(z, 0, dtype=kept, out=db[chunk])
             if needs[0]:
@@ -93,7 +104,7 @@ class ColumnChunks(torch.autograd.Function):
         share = factor / count  # after the products: p / count is below what float16 can hold
         return (
             None if dx is None else (dx * share).to(x.dtype),
-            None if dw is None else dw.mul_(share),
+            None if dw is None else dw.mul_(share * weight_factor),
             None if db is None else (db * share).to(x.dtype),
             None,
             None,

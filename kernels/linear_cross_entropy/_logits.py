@@ -70,6 +70,18 @@ def add_product(total: Tensor | None, one: Tensor, two: Tensor) -> Tensor:
     return add_product(total, one.float(), two.float())
 
 
+def for_weight(x: Tensor, count: Tensor) -> tuple[Tensor, Tensor]:
+    """x [N, H] for the product that sums over rows, and the factor [] that makes a sum of that product.
+
+    In float16 the sum of many rows may overflow, and the mean underflow: the product is by the square root
+    of their number away from both.
+    """
+    if x.dtype != torch.float16:
+        return x, torch.ones_like(count, dtype=wide(x.dtype))
+    root = count.sqrt()
+    return x / root, root
+
+
 def cross_entropy_(
     logits: Tensor, labels: Tensor, losses: Tensor, smoothing: float, *, gradient: bool
 ) -> None:

@@ -14,15 +14,15 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from . import IGNORED
-from ._logits import add_product, buffer, cross_entropy_, products, wide
+from ._logits import add_product, buffer, cross_entropy_, for_weight, products, wide
 
 
 class Gradients(NamedTuple):
-    """Of the sum of the losses; None where not wanted."""
+    """Of the sum of the losses, the weight's by a factor away; None where not wanted."""
 
     x: Tensor | None  # [N, H]
     weight: Tensor | None  # [V, H]
-    bias: Tensor | None  # [V]
+    bias: Tensor | None  # [V], in float32 at least
 
 
 def chunk_rows(hidden: int) -> int:
@@ -51,10 +51,15 @@ def over_rows(
     labels: Tensor,
     smoothing: float,
     needs: tuple[bool, bool, bool],
-) -> tuple[Tensor, Tensor, Gradients]:
-    """The mean loss, the number of labels (1 where there is none) and the gradients that are needed."""
+) -> tuple[Tensor, tuple[Tensor, Tensor], Gradients]:
+    """The mean loss, the number of labels (1 where there is none) and the gradients that are needed.
+
+    Beside the number of labels is the factor that makes the weight's gradient a sum.
+    """
     rows, step = len(x), chunk_rows(x.size(1))
     labels, kept = labels.contiguous(), wide(x.dtype)
+    count = (labels != IGNORED).sum()
+    whole, factor = for_weight(x, count.clamp(min=1))
     losses = x.new_empty(rows, dtype=kept)
     logits = buffer(x, min(step, rows), len(weight))
     dx = torch.empty_like(x, memory_format=torch.contiguous_format) if needs[0] else None
@@ -69,14 +74,13 @@ def over_rows(
             torch.mm(z, weight, out=dx[chunk])
         if needs[1]:
             # the only chunk's product is rounded once, as torch's
-            dw = torch.mm(z.t(), part) if rows <= step else add_product(dw, z.t(), part)
+            scaled = whole[chunk]
+            dw = torch.mm(z.t(), scaled) if rows <= step else add_product(dw, z.t(), scaled)
         if db is not None:
             db += z.sum(0, dtype=kept)
     del logits, z  # before the copies in the dtype of x
     dw = None if dw is None else dw.to(x.dtype)
-    count = (labels != IGNORED).sum()
-    gradients = Gradients(dx, dw, None if db is None else db.to(x.dtype))
-    return losses.sum() / count, count.clamp(min=1), gradients
+    return losses.sum() / count, (count.clamp(min=1), factor), Gradients(dx, dw, db)
 
 
 class RowChunks(torch.autograd.Function):
@@ -88,15 +92,22 @@ class RowChunks(torch.autograd.Function):
     ) -> Tensor:
         """The mean loss []."""
         needs = ctx.needs_input_grad[:3]
-        loss, count, gradients = over_rows(x, weight, bias, labels, smoothing, needs)
-        ctx.save_for_backward(count, *gradients)
+        loss, scales, gradients = over_rows(x, weight, bias, labels, smoothing, needs)
+        ctx.save_for_backward(*scales, *gradients)
+        ctx.dtype = x.dtype
         return loss
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, factor: Tensor) -> tuple[Tensor | None, ...]:
         """The gradients of x, weight and bias; new tensors, for the kept ones may be needed again."""
-        count, *gradients = ctx.saved_tensors
+        count, weight_factor, dx, dw, db = ctx.saved_tensors
         # a scalar of float32 leaves the dtype as it is, and is multiplied by in float32
         share = factor / count
-        return (*(None if one is None else one * share for one in gradients), None, None)
+        return (
+            None if dx is None else dx * share,
+            None if dw is None else dw * (share * weight_factor),
+            None if db is None else (db * share).to(ctx.dtype),
+            None,
+            None,
+        )

@@ -1,7 +1,9 @@
 """Triton kernels on logits: a program takes a row, or a row of a chunk of columns.
 
 Rows are read twice, the second time from L2 or nearer: rows in flight are a few MB. So device memory sees
-one read and, where gradients replace the logits, one write. Everything is float32 inside; offsets are 64-bit.
+one read and, where gradients replace the logits, one write. Everything is float32 inside; offsets are
+64-bit. Rows lie in memory that is 8 elements wide or a multiple: what is read and written beyond the
+columns is nobody's.
 """
 
 # mypy: ignore-errors
@@ -11,6 +13,40 @@ import triton
 import triton.language as tl
 
 IGNORED = tl.constexpr(-100)
+
+
+@triton.jit
+def _within(place, columns):
+    """True for whole groups of 8 elements: a mask that leaves 16-bit loads and stores 16 bytes wide.
+
+    One that ends amid a group, as 30,522 columns do, would make them 2 bytes wide.
+    """
+    return place // 8 * 8 < columns
+
+
+@triton.jit
+def _load(row_ptr, place, columns, beyond):
+    """Logits in float32, and `beyond` where there is no column."""
+    z = tl.load(row_ptr + place, mask=_within(place, columns), other=0.0).to(tl.float32)
+    return tl.where(place < columns, z, beyond)
+
+
+@triton.jit
+def _log_total(row_ptr, columns, before, SMOOTH: tl.constexpr, BLOCK: tl.constexpr):
+    """The logarithm of the sum of exponentials, with what it was `before`; and the sum of the logits."""
+    offsets = tl.arange(0, BLOCK)
+    greatest, total, all_logits = before, tl.where(before == float("-inf"), 0.0, 1.0), 0.0
+    for start in range(0, columns, BLOCK):
+        place = start + offsets
+        z = _load(row_ptr, place, columns, float("-inf"))
+        above = tl.maximum(greatest, tl.max(z, 0))
+        # of nothing but -inf the difference would be NaN
+        finite = tl.where(above == float("-inf"), 0.0, above)
+        total = total * tl.exp(greatest - finite) + tl.sum(tl.exp(z - finite), 0)
+        if SMOOTH:
+            all_logits += tl.sum(tl.where(place < columns, z, 0.0), 0)
+        greatest = above
+    return tl.where(greatest == float("-inf"), 0.0, greatest) + tl.log(total), all_logits
 
 
 @triton.jit
@@ -36,24 +72,14 @@ def cross_entropy_kernel(
             for start in range(0, columns, BLOCK):
                 place = start + offsets
                 nothing = tl.zeros([BLOCK], logits_ptr.dtype.element_ty)
-                tl.store(row_ptr + place, nothing, mask=place < columns)
+                tl.store(row_ptr + place, nothing, mask=_within(place, columns))
     else:
         there = (label >= 0) & (label < columns)
         # before the first reduction, which all warps wait at: no warp has begun to write gradients
         own = tl.load(row_ptr + tl.where(there, label, 0)).to(tl.float32)
         own = tl.where(there, own, float("nan"))
-        greatest, total, all_logits = float("-inf"), 0.0, 0.0
-        for start in range(0, columns, BLOCK):
-            place = start + offsets
-            z = tl.load(row_ptr + place, mask=place < columns, other=float("-inf")).to(tl.float32)
-            above = tl.maximum(greatest, tl.max(z, 0))
-            # of nothing but -inf the difference would be NaN
-            finite = tl.where(above == float("-inf"), 0.0, above)
-            total = total * tl.exp(greatest - finite) + tl.sum(tl.exp(z - finite), 0)
-            if SMOOTH:
-                all_logits += tl.sum(tl.where(place < columns, z, 0.0), 0)
-            greatest = above
-        log_total = tl.where(greatest == float("-inf"), 0.0, greatest) + tl.log(total)
+        nothing_before = tl.full([], float("-inf"), tl.float32)
+        log_total, all_logits = _log_total(row_ptr, columns, nothing_before, SMOOTH, BLOCK)
         loss = log_total - (1 - smoothing) * own
         if SMOOTH:
             loss -= smoothing * all_logits / columns
@@ -61,11 +87,12 @@ def cross_entropy_kernel(
         if GRADIENT:
             for start in range(0, columns, BLOCK):
                 place = start + offsets
-                z = tl.load(row_ptr + place, mask=place < columns, other=0.0).to(tl.float32)
+                z = _load(row_ptr, place, columns, 0.0)
                 gradient = tl.exp(z - log_total) - tl.where(place == label, 1 - smoothing, 0.0)
                 if SMOOTH:
                     gradient -= smoothing / columns
-                tl.store(row_ptr + place, gradient.to(logits_ptr.dtype.element_ty), mask=place < columns)
+                gradient = gradient.to(logits_ptr.dtype.element_ty)
+                tl.store(row_ptr + place, gradient, mask=_within(place, columns))
 
 
 @triton.jit
@@ -86,19 +113,8 @@ def fold_kernel(
     label = tl.load(labels_ptr + row) - first
     if (label >= 0) & (label < columns):
         tl.store(state_ptr + rows + row, tl.load(row_ptr + label).to(tl.float32))
-    offsets = tl.arange(0, BLOCK)
-    before = tl.load(state_ptr + row)
-    greatest, total, all_logits = before, tl.where(before == float("-inf"), 0.0, 1.0), 0.0
-    for start in range(0, columns, BLOCK):
-        place = start + offsets
-        z = tl.load(row_ptr + place, mask=place < columns, other=float("-inf")).to(tl.float32)
-        above = tl.maximum(greatest, tl.max(z, 0))
-        finite = tl.where(above == float("-inf"), 0.0, above)
-        total = total * tl.exp(greatest - finite) + tl.sum(tl.exp(z - finite), 0)
-        if SMOOTH:
-            all_logits += tl.sum(tl.where(place < columns, z, 0.0), 0)
-        greatest = above
-    tl.store(state_ptr + row, tl.where(greatest == float("-inf"), 0.0, greatest) + tl.log(total))
+    log_total, all_logits = _log_total(row_ptr, columns, tl.load(state_ptr + row), SMOOTH, BLOCK)
+    tl.store(state_ptr + row, log_total)
     if SMOOTH:
         sum_ptr = state_ptr + 2 * rows + row
         tl.store(sum_ptr, tl.load(sum_ptr) + all_logits)
@@ -112,8 +128,8 @@ def gradient_kernel(
     first,
     columns,
     stride,
-    smoothing,  # (label smoothing, and its share of a class)
-    share,
+    smoothing,  # share of a label that all classes have
+    share,  # and what one of them has of it
     BLOCK: tl.constexpr,
 ):
     """p - target in the place of a row's logits; 0 without a label."""
@@ -124,7 +140,7 @@ def gradient_kernel(
     offsets = tl.arange(0, BLOCK)
     for start in range(0, columns, BLOCK):
         place = start + offsets
-        z = tl.load(row_ptr + place, mask=place < columns, other=0.0).to(tl.float32)
+        z = _load(row_ptr, place, columns, 0.0)
         gradient = tl.exp(z - log_total) - tl.where(place == label - first, 1 - smoothing, 0.0) - share
-        gradient = tl.where(label == IGNORED, 0.0, gradient)
-        tl.store(row_ptr + place, gradient.to(logits_ptr.dtype.element_ty), mask=place < columns)
+        gradient = tl.where(label == IGNORED, 0.0, gradient).to(logits_ptr.dtype.element_ty)
+        tl.store(row_ptr + place, gradient, mask=_within(place, columns))

@@ -1,4 +1,8 @@
-"""Compiles the kernels on logits for GPUs that are not there; prints each one's registers that spill."""
+"""Compiles the kernels on logits for GPUs that are not there.
+
+Standard input is a JSON list of cases; standard output a line of JSON for each: the case, whether there is
+machine code, and whether it loads 16 bytes at once.
+"""
 
 from __future__ import annotations
 
@@ -40,9 +44,7 @@ def main() -> None:
     for case in json.load(sys.stdin):
         target = GPUTarget("cuda", case["target"], 32)
         compiled = triton.compile(source(case), target=target, options={"num_warps": WARPS})
-        # loads of 16 bytes are four words at once
-        vectors = "v4.b32" in compiled.asm["ptx"]
-        print(json.dumps([case, bool(compiled.asm["cubin"]), vectors]))
+        print(json.dumps([case, bool(compiled.asm["cubin"]), "v4.b32" in compiled.asm["ptx"]]))
 
 
 if __name__ == "__main__":

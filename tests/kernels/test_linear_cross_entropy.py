@@ -179,6 +179,23 @@ def test_autocast_computes_in_its_dtype_and_gives_float32(name):
 
 
 @pytest.mark.parametrize("name", NAMES)
+def test_sums_in_float16_do_not_overflow_where_their_mean_does_not(name):
+    module = build(name, dtype="float16", bias=True, rows=70_000, vocabulary=2, labelled=0.99)
+    x = torch.full((70_000, 6), 30.0, dtype=torch.float16, requires_grad=True)
+    labels = torch.zeros(70_000, dtype=torch.int64)
+    labels[0] = -100
+    with torch.no_grad():
+        module.weight.fill_(0)
+        module.bias.fill_(0)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_rows, "chunk_rows", lambda _: 40_000)
+        loss = module(x, labels)
+        _, weight, bias = gradients(loss, module, x)
+    torch.testing.assert_close(weight[:, 0].float(), torch.tensor([-15.0, 15.0]), rtol=1e-2, atol=0)
+    torch.testing.assert_close(bias.float(), torch.tensor([-0.5, 0.5]), rtol=1e-2, atol=0)
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_a_second_derivative_is_an_error(name):
     module = build(name)
     x, labels = inputs()

@@ -40,10 +40,10 @@ def run(program, *arguments, given, **more):
 def test_kernels_pass_the_gate_in_the_interpreter():
     given = [
         {"operator": "linear_cross_entropy", **shape, "dtype": dtype}
-        for shape in SHAPES
-        for dtype in ("float32", "bfloat16", "float16")
+        for row, shape in enumerate(SHAPES)
+        for dtype in ("float32", "bfloat16", "float16")[: 3 if row == 2 else 2]
     ]
-    given += [{**case, "mode": "inference"} for case in given[-3:]]
+    given += [{**case, "mode": "inference"} for case in given[-2:]]
     results = run("interpreted_loss.py", *NAMES, given=given)
     assert len(results) == len(given) * len(NAMES)
     assert [result for result in results if not result[2]] == []
@@ -64,4 +64,5 @@ def test_kernels_compile_for_gpus_that_are_not_here(target, tmp_path):
     ]
     results = run("compiled_loss.py", given=cases, TRITON_CACHE_DIR=str(tmp_path))
     assert len(results) == len(cases)
-    assert all(compiled for _, compiled, _ in results)
+    # loads are 16 bytes wide, although the number of columns may be anything
+    assert all(compiled and wide for _, compiled, wide in results)
