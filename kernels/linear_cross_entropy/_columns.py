@@ -101,9 +101,10 @@ class ColumnChunks(torch.autograd.Function):
                 torch.sum(z, 0, dtype=kept, out=db[chunk])
             if needs[0]:
                 dx = add_product(dx, z, weight[chunk])
+        del logits, z  # before the copy in the dtype of x
         share = factor / count  # after the products: p / count is below what float16 can hold
         return (
-            None if dx is None else (dx * share).to(x.dtype),
+            None if dx is None else dx.mul_(share).to(x.dtype),
             None if dw is None else dw.mul_(share * weight_factor),
             None if db is None else (db * share).to(x.dtype),
             None,
