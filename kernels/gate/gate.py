@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -24,10 +24,11 @@ class Gate:
     floating-point argument and of every parameter are judged beside the outputs; in inference mode the
     outputs alone, under `torch.inference_mode`.
 
-    Where torch's own implementation raises, or gives something of another form, the floors of the
-    tolerance table are all that is allowed, and every result's detail says so. What drops outputs at
-    random cannot be compared: modules run with their `dropout` set to 0, and the detail says that too. They
-    then run with it set to `dropout.SHARE`, which shows whether backward drops what forward dropped.
+    Where torch's own implementation raises, is wrong, or gives something of another form, the bound is what
+    the equations' own operations err at the problem's precision, and every result's detail says so. What
+    drops outputs at random cannot be compared: modules run with their `dropout` set to 0, and the detail says
+    that too. They then run with it set to `dropout.SHARE`, which shows whether backward drops what forward
+    dropped.
     """
 
     def __init__(self, problem: Problem, torch_device: str, seed: int = 0) -> None:
@@ -38,7 +39,7 @@ class Gate:
         self._dtype = self._runs.dtype
         self._expected, self._indices = self._reference()
         self._scales = scales(self._expected)
-        torchs_own, note = self._errors_of_default()
+        torchs_own, note = self._bound()
         self._note = note + ("; with dropout set to 0" if self._runs.drops else "")
         self._allowed = {name: torchs_own[name].allowed(self._tolerance(name)) for name in self._expected}
         self._dropout = DropoutCheck(self._runs, self._expected, self._scales, self._allowed)
@@ -87,25 +88,37 @@ class Gate:
     def _tolerance(self, name: str) -> Tolerance:
         return TOLERANCES[self._dtype, kind(name)]
 
-    def _errors_of_default(self) -> tuple[dict[str, Error], str]:
-        """The errors of torch's own implementation, and what is wrong with it, in words."""
+    def _bound(self) -> tuple[dict[str, Error], str]:
+        """The errors that torch makes at the problem's precision, and whose they are where it matters.
+
+        The default implementation's; where that is wrong or raises, the equations' in torch's operations.
+        """
         name = registry.operator(self.problem.operator).default
+        errors, fault = self._errors(registry.implementation(self.problem.operator, name).build, name)
+        if not fault:
+            return errors, ""
+        errors, other = self._errors(registry.reference, "the reference")
+        if not other:
+            return errors, f"{fault}: the equations in {self.problem['dtype']} set the bound"
+        return dict.fromkeys(self._expected, Error(0.0, 0.0)), fault + other
+
+    def _errors(self, build: Callable[[Problem], nn.Module], name: str) -> tuple[dict[str, Error], str]:
+        """A module's errors in the problem's dtype, and what is wrong with them, in words."""
         try:
-            errors = self._errors(registry.implementation(self.problem.operator, name).build(self.problem))
+            errors = self._errors_of(build(self.problem))
         except Exception as error:
             if self.torch_device != "cpu":
                 torch.cuda.synchronize()  # raises where this process can judge nobody any more
             reason = str(error).strip().partition("\n")[0]
-            none = dict.fromkeys(self._expected, Error(0.0, 0.0))
-            return none, f"; {name} sets no bound here ({type(error).__name__}: {reason})"
+            return {}, f"; {name} sets no bound here ({type(error).__name__}: {reason})"
         worst = max(errors, key=lambda one: errors[one].rms / self._tolerance(one).cap)
         if errors[worst].rms <= self._tolerance(worst).cap:
             return errors, ""
         return errors, f"; {name} itself is wrong here ({worst}: error {errors[worst].rms:.2g} RMS)"
 
-    def _errors(self, module: nn.Module) -> dict[str, Error]:
+    def _errors_of(self, module: nn.Module) -> dict[str, Error]:
         """A module's errors. Raises what it raises, and ValueError for tensors of another form."""
-        self._runs.load(module)
+        self._runs.load(module, self._dtype)
         arguments = self._runs.arguments(self._dtype)
         with self._runs.dropping(module, 0.0), self._runs.grad_mode():
             every = flatten("output", module(*arguments))

@@ -224,6 +224,7 @@ def test_a_broken_default_excuses_nobody(monkeypatch, fault):
         result = gate.check(module)
         assert result.passed == passes, result
         assert note in result.detail
+        assert "the equations in float32 set the bound" in result.detail
     if fault != "raises":
         assert not gate.check(Broken().build(problem)).passed
 
