@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import lru_cache
-from types import FunctionType
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor
+
+from ..compiling import COPIES, compiled
 
 
 def call_compiled(function: Callable[..., Tensor], x: Tensor, *more: Any, budget: float = 1.0) -> Tensor:
@@ -23,17 +24,15 @@ def call_compiled(function: Callable[..., Tensor], x: Tensor, *more: Any, budget
     )
     autocast = torch.is_autocast_enabled(x.device.type)
     circumstances = (x.shape, x.stride(), x.dtype, x.device, x.requires_grad, torch.is_grad_enabled())
-    compiled = _compiled(cast("FunctionType", function), budget, *circumstances, further, autocast)
-    return compiled(x, *more)
+    y: Tensor = _budgeted(function, budget, *circumstances, further, autocast)(x, *more)
+    return y
 
 
-class _Compiled:
-    """A compiled copy of a function: of one code object few variants are compiled, then none."""
+class _Budgeted:
+    """A compiled function that keeps no more than a share of what it would."""
 
-    def __init__(self, function: FunctionType, budget: float) -> None:
-        own = FunctionType(function.__code__.replace(), function.__globals__, function.__name__)
-        self._call: Callable[..., Tensor] = torch.compile(own, dynamic=False, fullgraph=True)
-        self._budget, self._ready = budget, budget == 1.0
+    def __init__(self, call: Callable[..., Tensor], budget: float) -> None:
+        self._call, self._budget, self._ready = call, budget, budget == 1.0
 
     def __call__(self, *given: Any) -> Tensor:
         if self._ready:
@@ -46,7 +45,7 @@ class _Compiled:
         return y
 
 
-@lru_cache(maxsize=256)
-def _compiled(function: FunctionType, budget: float, *_circumstances: Any) -> _Compiled:
+@lru_cache(maxsize=COPIES)
+def _budgeted(function: Callable[..., Tensor], budget: float, *circumstances: Any) -> _Budgeted:
     """One for each circumstance."""
-    return _Compiled(function, budget)
+    return _Budgeted(compiled(function, budget, *circumstances), budget)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ..contract import Device, Problem
 
 TRITON_CAPABILITY = (8, 0)
-COMPILER_CAPABILITY = (7, 0)
+FEWEST = 1024  # elements among which those by the lowest point, 2 % off, are few
 
 
 def refused_by_triton(problem: Problem, device: Device) -> str | None:
@@ -23,13 +23,10 @@ def refused_by_rounding(problem: Problem) -> str | None:
     """Why a derivative that is fitted to the output is not taken for a problem."""
     if problem["dtype"] == "float32":
         return "the derivative is fitted to 5e-4, a hundred times what the gate allows in float32"
-    return None
-
-
-def refused_by_compiler(device: Device) -> str | None:
-    """Why torch.compile is not taken on a device."""
-    if device.kind != "cuda":
-        return "torch.compile needs a C++ compiler for processors, which is not taken for granted"
-    if device.compute_capability is not None and device.compute_capability < COMPILER_CAPABILITY:
-        return "torch.compile makes kernels for GPUs of compute capability 7.0 or later"
+    elements = problem["elements"] if "elements" in problem.as_dict else problem["rows"] * problem["inner"]
+    if elements < FEWEST:
+        return (
+            f"rounding of y is up to 2 % of the derivative at the lowest point, which {elements} elements do "
+            f"not average: takes {FEWEST} or more"
+        )
     return None

@@ -2,29 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
-from functools import lru_cache
-from types import FunctionType
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from ..contract import Device, Problem, Work
+from ..compiling import compiled
+from ..contract import Problem, Work
 from . import _problem
 from ._module import Attention, Call, Compute, Parameters
-
-LEAST_CAPABILITY = (7, 0)  # of the compiler's own GPU kernels
-
-
-def refused(device: Device) -> str | None:
-    """Why nothing is compiled on a device, or None."""
-    if device.kind != "cuda":
-        return "torch.compile needs a C++ compiler for processors, which is not taken for granted"
-    if device.compute_capability is not None and device.compute_capability < LEAST_CAPABILITY:
-        return "torch.compile makes kernels for GPUs of compute capability 7.0 or later"
-    return None
 
 
 def compiled_module(problem: Problem, function: Compute) -> nn.Module:
@@ -35,7 +21,8 @@ def compiled_module(problem: Problem, function: Compute) -> nn.Module:
         circumstances = tuple(None if one is None else (one.shape, one.stride()) for one in given)
         autocast = torch.is_autocast_enabled(query.device.type)
         key = (query.dtype, query.device, torch.is_grad_enabled(), autocast, *call[2:])
-        return _compiled(function, circumstances, key)(query, memory, parameters, call)
+        found: tuple[Tensor, Tensor] = compiled(function, circumstances, key)(query, memory, parameters, call)
+        return found
 
     return Attention(problem, compute, traced=False)
 
@@ -55,11 +42,3 @@ def compiled_work(problem: Problem, *, kept: int) -> Work:
         launches=17 if training else 6,
         steps=11 if training else 5,
     )
-
-
-@lru_cache(maxsize=256)
-def _compiled(function: FunctionType, *_circumstances: Any) -> Callable[..., tuple[Tensor, Tensor]]:
-    """A compiled copy for each circumstance: of one code object few variants are compiled, then none."""
-    own = FunctionType(function.__code__.replace(), function.__globals__, function.__name__)
-    compiled: Callable[..., tuple[Tensor, Tensor]] = torch.compile(own, dynamic=False, fullgraph=True)
-    return compiled

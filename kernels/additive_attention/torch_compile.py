@@ -8,14 +8,15 @@ from __future__ import annotations
 
 from torch import nn
 
+from ..compiling import refused_by_compiler
 from ..contract import Device, Problem, Work
-from ._compiled import compiled_module, compiled_work, refused
+from ._compiled import compiled_module, compiled_work
 from ._equations import eager
 
 
 def unsupported(_problem: Problem, device: Device) -> str | None:
     """Refuses CPUs, whose compiler may be missing, and GPUs that the compiler has no kernels for."""
-    return refused(device)
+    return refused_by_compiler(device)
 
 
 def build(problem: Problem) -> nn.Module:

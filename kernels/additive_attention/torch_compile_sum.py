@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from torch import nn
 
+from ..compiling import refused_by_compiler
 from ..contract import Device, Problem, Work
-from ._compiled import compiled_module, compiled_work, refused
+from ._compiled import compiled_module, compiled_work
 from ._equations import eager_sum
 
 
@@ -17,7 +18,7 @@ def unsupported(problem: Problem, device: Device) -> str | None:
     """Refuses what `torch_compile` refuses, and the scores that have nothing to sum."""
     if problem["score"] != "additive":
         return f"differs from torch_compile in the sum after the tanh, which score={problem['score']} has not"
-    return refused(device)
+    return refused_by_compiler(device)
 
 
 def build(problem: Problem) -> nn.Module:

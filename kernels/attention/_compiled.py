@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import lru_cache
-from types import FunctionType
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ..contract import Device
-
-LEAST_CAPABILITY = (7, 0)  # of the compiler's own GPU kernels
+from .. import compiling
 
 
 def compiled(
@@ -29,21 +25,4 @@ def compiled(
         else (one.shape, one.stride(), one.dtype, one.device, one.requires_grad, one.data_ptr() % 16)
         for one in tensors
     )
-    return _compiled(function, circumstances, constants, torch.is_grad_enabled())
-
-
-def refused_by_compiler(device: Device) -> str | None:
-    """Why nothing is compiled for a device, or None."""
-    if device.kind != "cuda":
-        return "torch.compile needs a C++ compiler for processors, which is not taken for granted"
-    if device.compute_capability is not None and device.compute_capability < LEAST_CAPABILITY:
-        return "torch.compile makes kernels for GPUs of compute capability 7.0 or later"
-    return None
-
-
-@lru_cache(maxsize=256)
-def _compiled(function: Callable[..., Any], *_circumstances: Any) -> Callable[..., Any]:
-    assert isinstance(function, FunctionType)
-    own = FunctionType(function.__code__.replace(), function.__globals__, function.__name__)
-    made: Callable[..., Any] = torch.compile(own, dynamic=False, fullgraph=True)
-    return made
+    return compiling.compiled(function, circumstances, constants, torch.is_grad_enabled())

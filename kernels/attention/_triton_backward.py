@@ -26,6 +26,57 @@ from ._triton_tiles import (
     seen_keys,
     store_rows,
     sum_of_products,
+)
+
+
+@triton.jit
+def attention_queries_kernel(
+    q_ptr,  # as forwards
+    k_ptr,
+    v_ptr,
+    out_ptr,
+    d_out_ptr,  # laid out as out
+    mask_ptr,
+    bias_ptr,
+    seed_ptr,
+    sums_ptr,  # [B, H, S] float32
+    delta_ptr,  # [B, H, S] float32: written here, for the other kernels
+    d_q_ptr,  # laid out as q
+    q_b,
+    q_h,
+    q_s,
+    k_b,
+    k_h,
+    k_s,
+    v_b,
+    v_h,
+    v_s,
+    out_b,
+    out_h,
+    out_s,
+    d_out_b,
+    d_out_h,
+    d_out_s,
+    mask_b,
+    mask_h,
+    mask_s,
+    d_q_b,
+    d_q_h,
+    d_q_s,
+    heads,
+    group,
+    seq,
+    keys,
+    scale,
+    share,
+    factor,
+    CAUSAL: tl.constexpr,
+    ONE_ROW: tl.constexpr,
+    D: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    PRECISION: tl.constexpr,
 ):
     """dq and delta, a program for BLOCK_M queries of a head."""
     blocks = tl.cdiv(seq, BLOCK_M)

@@ -9,7 +9,7 @@ float32 a query; dropout is replayed from a seed. Deterministic: no atomics.
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -110,7 +110,6 @@ def _backward(
 ) -> tuple[Tensor | None, ...]:
     """Gradients of q, k, v, the mask (none) and the bias, from seed, row sums, out and its gradient."""
     from ._triton_backward import attention_keys_kernel, attention_queries_kernel
-    from ._triton_bias import attention_bias_kernel
 
     seed, sums, out, d_out = saved
     q, k, v, d_out = (side_by_side(one) for one in (*call[:3], d_out))
@@ -121,23 +120,11 @@ def _backward(
     delta, d_q, d_k, d_v, d_bias = torch.empty_like(sums), like(q), None, None, None
     extras, scalars = (mask, bias, seed, sums, delta), _scalars(call)
     inputs = _strides(q, k, v)
+    ends = (*_strides(out, d_out), *mask_strides, *_strides(d_q))
     launch(
         attention_queries_kernel,
         -(-seq // tiles.queries.block_m) * batch * heads,
-        (
-            q,
-            k,
-            v,
-            out,
-            d_out,
-            *extras,
-            d_q,
-            *inputs,
-            *_strides(out, d_out),
-            *mask_strides,
-            *_strides(d_q),
-            *scalars,
-        ),
+        (q, k, v, out, d_out, *extras, d_q, *inputs, *ends, *scalars),
         _options(call, tiles.queries),
     )
     if needs[1] or needs[2]:
@@ -150,14 +137,26 @@ def _backward(
             _options(call, tiles.keys),
         )
     if needs[4] and call.bias is not None:
-        d_bias = torch.empty_like(call.bias, memory_format=torch.contiguous_format)
-        launch(
-            attention_bias_kernel,
-            -(-seq // tiles.bias.block_m) * -(-keys // tiles.bias.block_n) * heads,
-            (q, k, v, d_out, *extras, d_bias, *inputs, *_strides(d_out), *mask_strides, batch, *scalars),
-            _options(call, tiles.bias),
-        )
+        d_bias = _bias_gradient(call, (q, k, v, d_out, *extras), mask_strides)
     return d_q, d_k, d_v, None, d_bias
+
+
+def _bias_gradient(
+    call: Call, tensors: tuple[Tensor | None, ...], mask_strides: tuple[int, int, int]
+) -> Tensor:
+    """[H, S, K], of the kernel's first nine arguments."""
+    from ._triton_bias import attention_bias_kernel
+
+    q, k, v, d_out = cast(tuple[Tensor, ...], tensors[:4])
+    d_bias = torch.empty((q.size(1), q.size(2), k.size(2)), dtype=q.dtype, device=q.device)
+    tile = _tiles(q).bias
+    launch(
+        attention_bias_kernel,
+        -(-q.size(2) // tile.block_m) * -(-k.size(2) // tile.block_n) * q.size(1),
+        (*tensors, d_bias, *_strides(q, k, v, d_out), *mask_strides, q.size(0), *_scalars(call)),
+        _options(call, tile),
+    )
+    return d_bias
 
 
 def launch(kernel: Any, programs: int, arguments: tuple[Any, ...], options: dict[str, Any]) -> None:

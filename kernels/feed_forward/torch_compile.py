@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from torch import nn
 
-from ..activations.refusals import refused_by_compiler
+from ..compiling import refused_by_compiler
 from ..contract import Device, Problem
 from ._compiled import CompiledFeedForward
 from ._work import Middle

@@ -5,7 +5,6 @@ from __future__ import annotations
 from ..contract import Device, Problem
 
 LEAST_CAPABILITY = (8, 0)
-COMPILER_CAPABILITY = (7, 0)  # of torch.compile's own GPU kernels
 
 
 def refused(problem: Problem, device: Device) -> str | None:
@@ -13,13 +12,4 @@ def refused(problem: Problem, device: Device) -> str | None:
     old = device.compute_capability is not None and device.compute_capability < LEAST_CAPABILITY
     if device.kind == "cuda" and old and problem["dtype"] != "float64":
         return "needs compute capability 8.0 or later, for bfloat16 in Triton's kernels"
-    return None
-
-
-def refused_by_compiler(device: Device) -> str | None:
-    """Refuses CPUs, whose compiler may be missing, and GPUs that Triton never knew."""
-    if device.kind != "cuda":
-        return "torch.compile needs a C++ compiler for processors, which is not taken for granted"
-    if device.compute_capability is not None and device.compute_capability < COMPILER_CAPABILITY:
-        return "torch.compile makes kernels for GPUs of compute capability 7.0 or later"
     return None

@@ -6,18 +6,13 @@ memory between the passes. The first call of a shape takes seconds.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import lru_cache
-from types import FunctionType
-from typing import Any
-
 import torch
 from torch import Tensor, nn
 
+from ..compiling import compiled, refused_by_compiler
 from ..contract import Device, Problem, Work
 from . import ELEMENT_BYTES, counted
 from ._module import LinearLoss, plain
-from ._support import refused_by_compiler
 
 
 def work(problem: Problem) -> Work:
@@ -36,17 +31,11 @@ class CompiledLinearLoss(LinearLoss):
 
     def forward(self, x: Tensor, labels: Tensor) -> Tensor:  # type: ignore[override]
         """x [N, H] and labels [N], to the loss []."""
-        compiled = _compiled(x.shape, x.dtype, x.device, self.bias is None, torch.is_grad_enabled())
-        loss: Tensor = compiled(x, self.weight, self.bias, labels, self.label_smoothing)
+        circumstances = (x.shape, x.dtype, x.device, self.bias is None, torch.is_grad_enabled())
+        loss: Tensor = compiled(plain, *circumstances)(
+            x, self.weight, self.bias, labels, self.label_smoothing
+        )
         return loss
-
-
-@lru_cache(maxsize=256)
-def _compiled(*_circumstances: Any) -> Callable[..., Tensor]:
-    """A compiled copy for each circumstance: of one code object few variants are compiled, then none."""
-    own = FunctionType(plain.__code__.replace(), plain.__globals__, "linear_cross_entropy")
-    compiled: Callable[..., Tensor] = torch.compile(own, dynamic=False, fullgraph=True)
-    return compiled
 
 
 def build(problem: Problem) -> nn.Module:

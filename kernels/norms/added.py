@@ -12,7 +12,7 @@ from torch.autograd.function import once_differentiable
 
 from ..contract import Problem
 from ..replay import draw_seed
-from .fused import parameter_gradients
+from .fused import FromOutput, parameter_gradients
 from .launch import KEEP_ALL, Dropout, Form, Gradients, Kept, Outputs, backward, forward
 from .module import (
     epsilon,
@@ -103,30 +103,50 @@ def plainly(
     return nn.functional.layer_norm(z, shape, weight, bias, eps), z
 
 
+class Keeping(NamedTuple):
+    """What is kept of a call for backward, beside z and a seed."""
+
+    bit_mask: bool = False  # one bit an element in place of the seed
+    output: FromOutput | None = None  # y in place of z, where it says that y determines z
+
+
 def fused(
     x: Tensor, residual: Tensor, weight: Tensor | None, bias: Tensor | None, call: Call
 ) -> tuple[Tensor, Tensor | None]:
     """An AddedFunction of Triton's kernels; backward replays dropout from its seed."""
-    return _outside_of_graphs(x, residual, weight, bias, call, False)
+    return _outside_of_graphs(x, residual, weight, bias, call, Keeping())
 
 
 def fused_bit_mask(
     x: Tensor, residual: Tensor, weight: Tensor | None, bias: Tensor | None, call: Call
 ) -> tuple[Tensor, Tensor | None]:
     """As `fused`, with one bit kept for each element."""
-    return _outside_of_graphs(x, residual, weight, bias, call, True)
+    return _outside_of_graphs(x, residual, weight, bias, call, Keeping(bit_mask=True))
+
+
+class FusedFromOutput:
+    """An AddedFunction as `fused`, which keeps y in place of z where it can; see `FromOutput`."""
+
+    def __init__(self, *, rms: bool) -> None:
+        self._keeping = Keeping(output=FromOutput(rms=rms))
+
+    def __call__(
+        self, x: Tensor, residual: Tensor, weight: Tensor | None, bias: Tensor | None, call: Call
+    ) -> tuple[Tensor, Tensor | None]:
+        """x, residual [..., H] to y and, with prenorm, z."""
+        return _outside_of_graphs(x, residual, weight, bias, call, self._keeping)
 
 
 def _fused(
-    x: Tensor, residual: Tensor, weight: Tensor | None, bias: Tensor | None, call: Call, bit_mask: bool
+    x: Tensor, residual: Tensor, weight: Tensor | None, bias: Tensor | None, call: Call, keeping: Keeping
 ) -> tuple[Tensor, Tensor | None]:
     if wants_gradients(x, residual, weight, bias):
         pair: tuple[Tensor, Tensor | None] = _DropoutAddNorm.apply(  # type: ignore[no-untyped-call]
-            x, residual, weight, bias, call, bit_mask
+            x, residual, weight, bias, call, keeping
         )
         return pair
     x, residual = x.contiguous(), residual.contiguous()
-    y = torch.empty_like(residual, dtype=output_dtype(residual))
+    y = torch.empty_like(residual, dtype=output_dtype(residual, rms=call.form.rms))
     z = torch.empty_like(residual) if call.prenorm else None
     dropout = Dropout(call.p, draw_seed(x.device)) if call.p else KEEP_ALL
     forward(call.form, x, residual, (weight, bias), Outputs(y, z), dropout)
@@ -145,38 +165,45 @@ class _DropoutAddNorm(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any, x: Tensor, residual: Tensor, weight: Tensor | None, bias: Tensor | None, call: Call,
-        bit_mask: bool,
+        keeping: Keeping,
     ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
         ctx.set_materialize_grads(False)
         x, residual = x.contiguous(), residual.contiguous()
-        y, z = torch.empty_like(residual, dtype=output_dtype(residual)), torch.empty_like(residual)
-        mean, rstd = statistics_for(x, call.form.rms)
+        y = torch.empty_like(residual, dtype=output_dtype(residual, rms=call.form.rms))
+        output = keeping.output
+        ctx.from_output = (
+            output is not None and not call.prenorm and output.keeps_output(weight, bias, y.dtype)
+        )
+        z = None if ctx.from_output else torch.empty_like(residual)
+        mean, rstd = statistics_for(x, call.form.rms or ctx.from_output)
         seed = draw_seed(x.device) if call.p else None
         mask = None
-        if bit_mask and call.p:
+        if keeping.bit_mask and call.p:
             rows, octets = x.numel() // x.size(-1), -(-x.size(-1) // 8)
             mask = torch.empty(rows, octets, dtype=torch.uint8, device=x.device)
         forward(
             call.form, x, residual, (weight, bias), Outputs(y, z, mean, rstd), Dropout(call.p, seed, mask)
         )
-        ctx.save_for_backward(z, weight, mean, rstd, None if bit_mask else seed, mask)
-        ctx.call, ctx.x_dtype, ctx.bias_dtype = call, x.dtype, None if bias is None else bias.dtype
+        kept = (y, weight, bias) if ctx.from_output else (z, weight, None)
+        ctx.save_for_backward(*kept, mean, rstd, None if keeping.bit_mask else seed, mask)
+        ctx.call, ctx.dtypes = call, (x.dtype, residual.dtype, None if bias is None else bias.dtype)
         return y, z if call.prenorm else None
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, dy: Tensor | None, dz: Tensor | None) -> tuple[Tensor | None, ...]:
-        z, weight, mean, rstd, seed, mask = ctx.saved_tensors
+        source, weight, bias, mean, rstd, seed, mask = ctx.saved_tensors
+        x_dtype, dtype, bias_dtype = ctx.dtypes
         for_x, for_residual, for_weight, for_bias = ctx.needs_input_grad[:4]
-        dy = torch.zeros_like(z) if dy is None else dy.contiguous()
+        dy = torch.zeros_like(source) if dy is None else dy.contiguous()
         dz = None if dz is None else dz.contiguous()
         drops = seed is not None or mask is not None
         # without dropout x and the residual have one gradient, which autograd copies where it has to
-        first = torch.empty_like(z) if for_residual or (for_x and not drops) else None
-        dropped = torch.empty_like(z, dtype=ctx.x_dtype) if for_x and drops else None
-        d_weight, d_bias = parameter_gradients(weight, for_weight, for_bias, ctx.bias_dtype)
-        kept = Kept(z, weight, None, mean, rstd)
+        first = torch.empty_like(source, dtype=dtype) if for_residual or (for_x and not drops) else None
+        dropped = torch.empty_like(source, dtype=x_dtype) if for_x and drops else None
+        d_weight, d_bias = parameter_gradients(weight, for_weight, for_bias, bias_dtype)
+        kept = Kept(source, weight, bias, mean, rstd, ctx.from_output)
         out = Gradients(first, dropped, d_weight, d_bias)
         backward(ctx.call.form, dy, dz, kept, out, Dropout(ctx.call.p, seed, mask))
-        dx = first.to(ctx.x_dtype) if for_x and first is not None and not drops else dropped
+        dx = first.to(x_dtype) if for_x and first is not None and not drops else dropped
         return dx, (first if for_residual else None), d_weight, d_bias, None, None

@@ -25,7 +25,7 @@ class FusedNorm:
         if wants_gradients(x, weight, bias):
             y: Tensor = _Norm.apply(x, weight, bias, form, self)  # type: ignore[no-untyped-call]
             return y
-        y = torch.empty_like(x, dtype=output_dtype(x), memory_format=torch.contiguous_format)
+        y = torch.empty_like(x, dtype=output_dtype(x, rms=self.rms), memory_format=torch.contiguous_format)
         forward(form, x.contiguous(), None, (weight, bias), Outputs(y))
         return y
 
@@ -87,7 +87,7 @@ class _Norm(torch.autograd.Function):
         ctx: Any, x: Tensor, weight: Tensor | None, bias: Tensor | None, form: Form, function: FusedNorm
     ) -> Tensor:
         x = x.contiguous()
-        y = torch.empty_like(x, dtype=output_dtype(x))
+        y = torch.empty_like(x, dtype=output_dtype(x, rms=form.rms))
         from_output = function.keeps_output(weight, bias, y.dtype)
         mean, rstd = statistics_for(x, form.rms or from_output) if function.statistics else (None, None)
         forward(form, x, None, (weight, bias), Outputs(y, None, mean, rstd))

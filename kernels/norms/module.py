@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import torch
@@ -80,16 +81,23 @@ def epsilon(module: nn.LayerNorm | nn.RMSNorm) -> float:
     return torch.finfo(torch.float32).eps if module.eps is None else module.eps
 
 
-def output_dtype(x: Tensor) -> torch.dtype:
-    """That of x, or float32 under autocast, as of torch's norms. Raises TypeError for what kernels cannot.
+def output_dtype(x: Tensor, *, rms: bool) -> torch.dtype:
+    """That of x, or under autocast that of torch's own norm. Raises TypeError for what kernels cannot.
 
     Without it a module that was moved to float64 would compute in float32 and not say so.
     """
     if x.dtype not in FLOATS:
         raise TypeError(f"x has dtype {x.dtype}: expected one of {', '.join(map(str, FLOATS))}.")
     if torch._C._is_any_autocast_enabled() and torch.is_autocast_enabled(x.device.type):
-        return torch.float32
+        return _under_autocast(x.device.type, x.dtype, rms)
     return x.dtype
+
+
+@cache
+def _under_autocast(device: str, dtype: torch.dtype, rms: bool) -> torch.dtype:
+    """Asked of torch, whose versions and devices differ over rms_norm; layer_norm gives float32."""
+    norm = nn.functional.rms_norm if rms else nn.functional.layer_norm
+    return norm(torch.ones(1, 1, dtype=dtype, device=device), (1,)).dtype
 
 
 def wants_gradients(*tensors: Tensor | None) -> bool:

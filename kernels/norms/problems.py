@@ -81,13 +81,13 @@ def norm_work(problem: Problem, *, statistics: int, launches: tuple[int, int] = 
     return counted(problem, saved_bytes=kept, moved=(2, 3), launches=launches)
 
 
-def added_work(problem: Problem, *, mask_bits: int, launches: tuple[int, int]) -> Work:
-    """Counts of a dropout, addition and norm that keeps z, y, two statistics and bits of a mask."""
+def added_work(problem: Problem, *, mask_bits: int, launches: tuple[int, int], kept: int = 2) -> Work:
+    """Counts of a dropout, addition and norm that keeps y, or two tensors with z, and bits of a mask."""
     drops = problem["dropout"] > 0
-    bits = 2 * 8 * ELEMENT_BYTES[problem["dtype"]] + (mask_bits if drops else 0)
-    statistics = 4 if problem["norm"] == "rms" else 8
+    bits = kept * 8 * ELEMENT_BYTES[problem["dtype"]] + (mask_bits if drops else 0)
+    statistics = 4 if problem["norm"] == "rms" or kept == 1 else 8
     training = problem["mode"] == "training"
-    forward = 3 + (training or problem["prenorm"])
+    forward = 3 + ((training and kept == 2) or problem["prenorm"])
     backward = 3 + problem["prenorm"] + drops
-    kept = problem["hidden"] * bits / 8 + statistics
-    return counted(problem, saved_bytes=kept, moved=(forward, backward), launches=launches)
+    row_bytes = problem["hidden"] * bits / 8 + statistics
+    return counted(problem, saved_bytes=row_bytes, moved=(forward, backward), launches=launches)

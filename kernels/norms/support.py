@@ -6,7 +6,6 @@ from ..contract import Device, Problem
 from .launch import MOST_FEATURES, MOST_ROWS
 
 LEAST_TRITON = (8, 0)
-LEAST_COMPILER = (7, 0)  # of the compiler's own GPU kernels
 
 
 def refused_by_triton(problem: Problem, device: Device) -> str | None:
@@ -26,10 +25,8 @@ def refused_by_triton(problem: Problem, device: Device) -> str | None:
     return None
 
 
-def refused_by_compiler(device: Device) -> str | None:
-    """Refuses CPUs, whose C++ compiler may be missing, and GPUs that torch.compile has no kernels for."""
-    if device.kind != "cuda":
-        return "torch.compile needs a C++ compiler for processors, which is not taken for granted"
-    if device.compute_capability is not None and device.compute_capability < LEAST_COMPILER:
-        return "torch.compile makes kernels for GPUs of compute capability 7.0 or later"
+def refused_from_output(problem: Problem) -> str | None:
+    """Refuses rows of one feature: their gradients are what is left of a difference of equal numbers."""
+    if problem["hidden"] == 1:
+        return "of one feature a norm leaves nothing but its sign, from which no gradient can be had"
     return None

@@ -8,7 +8,7 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from ..activations.compiled import call_compiled
-from ..activations.refusals import refused_by_compiler
+from ..compiling import refused_by_compiler
 from ..contract import Device, Problem
 
 

@@ -21,12 +21,12 @@ from ..contract import Device, Problem, Work
 from ..norms.fused import FromOutput
 from ..norms.module import norm_module
 from ..norms.problems import norm_work
-from ..norms.support import refused_by_triton
+from ..norms.support import refused_by_triton, refused_from_output
 
 
 def unsupported(problem: Problem, device: Device) -> str | None:
-    """Refuses what Triton's kernels refuse alike."""
-    return refused_by_triton(problem, device)
+    """Refuses what Triton's kernels refuse alike, and rows of one feature."""
+    return refused_by_triton(problem, device) or refused_from_output(problem)
 
 
 def build(problem: Problem) -> nn.Module:
