@@ -6,8 +6,9 @@
 Compared are torch's layer as it is written, compiled, compiled with less and less memory for the
 partitioner, and layers of our implementations. Each of ours is judged first: outputs and all gradients
 against the layer in float64, with nothing dropped, by the gate's own tolerances. Then bytes are counted,
-and at last all are timed in turns, launched by the host and as CUDA graphs. Bytes leave out the layer's
-input and output, which its neighbours keep. Writes `bert_layer_<device>.json`. Needs torch and the standard
+and at last all are timed in turns: launched by the host, the same on the device alone (launched while it
+still pauses), and as CUDA graphs. Ratios are of times on the device. Bytes leave out the layer's input and
+output, which its neighbours keep. Writes `bert_layer_<device>.json`. Needs torch and the standard
 library alone.
 """
 
@@ -83,6 +84,7 @@ def _line(line: dict[str, Any]) -> str:
         "bytes_per_token",
         "allocated_per_token",
         "ms",
+        "device_ms",
         "graph_ms",
         "bytes_ratio",
         "time_ratio",

@@ -18,7 +18,7 @@ FIGURES = {
     "eager": "times torch's speed, launched",
     "graph": "as CUDA graphs",
     "held": "bytes held, torch's over ours",
-    "held_users": "bytes held, users' least over ours",
+    "peak_users": "peak bytes, users' least over ours",
     "lightest_held": "bytes held, torch's over our lightest",
     "peak": "peak bytes, torch's over ours",
     "worst": "worst problem",
@@ -184,6 +184,7 @@ def _layers(result: Result) -> str:
         "bytes a token, in the graph",
         "by the allocator",
         "ms",
+        "on the device",
         "as a CUDA graph",
         "bytes, compiled over this",
         "speed over compiled",
@@ -193,6 +194,7 @@ def _layers(result: Result) -> str:
         "bytes_per_token",
         "allocated_per_token",
         "ms",
+        "device_ms",
         "graph_ms",
         "bytes_ratio",
         "time_ratio",
@@ -205,7 +207,7 @@ def _layers(result: Result) -> str:
         rows = (
             (f"`{line['name']}`", *(_exact(line.get(name)) for name in columns))
             if line["status"] == "ok"
-            else (f"`{line['name']}`", f"{line['status']}: {line['reason']}", *6 * "-")
+            else (f"`{line['name']}`", f"{line['status']}: {line['reason']}", *(len(columns) - 1) * "-")
             for line in layer["variants"]
         )
         text += (

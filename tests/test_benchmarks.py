@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import selector
-from benchmarks import _comparison, recurrent, recurrent_gate, recurrent_records
+from benchmarks import _comparison, recurrent, recurrent_gate, to_database
 from benchmarks._recurrent_rows import ROWS, Cell, Row, cells, problems, small
 from benchmarks._sessions import measure_all
 from benchmarks._store import Store
@@ -138,7 +138,7 @@ def test_stored_records_are_what_the_selector_chooses_from(
     result = json.loads(file.read_text())
     database = str(tmp_path / "measurements.sqlite")
     for added in (sum(len(cell["candidates"]) for cell in result["records"]), 0):
-        recurrent_records.main([str(file), "--database", database])
+        to_database.main([str(file), "--database", database])
         assert f"{added} of" in capsys.readouterr().out
     with Database.open(database) as opened, opened.read() as connection:
         found = list(records.find(connection, operator="lstm", statuses=[Status.OK]))

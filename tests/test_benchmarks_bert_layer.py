@@ -151,5 +151,6 @@ def test_on_a_gpu_the_allocator_agrees_with_the_graph() -> None:
     for line in (torchs, less):
         assert line["status"] == "ok", line
         assert line["graph_ms"] > 0, line
+        assert line["device_ms"] > 0, line
         assert line["allocated_per_token"] == pytest.approx(line["bytes_per_token"], rel=0.05)
     assert less["bytes_per_token"] < 0.8 * torchs["bytes_per_token"]

@@ -31,7 +31,7 @@ def made(name, **hyperparameters):
 @pytest.mark.parametrize("more", [{}, {"bias": True, "label_smoothing": 0.1}], ids=["plain", "smoothed"])
 def test_all_pass_the_gate_over_several_chunks(dtype, more):
     gate = Gate(OPERATOR.problem({**SIZES, "dtype": dtype, **more}), "cuda")
-    results = {name: gate.check(made(name, dtype=dtype, **more)[0]) for name in [*NAMES, "torch_compile"]}
+    results = {name: gate.check(made(name, dtype=dtype, **more)[0]) for name in NAMES}
     assert {name: result.detail for name, result in results.items() if not result.passed} == {}
 
 

@@ -1,6 +1,6 @@
-"""Put what `benchmarks.recurrent` measured into a database, for the selector to choose from.
+"""Put what comparisons measured (recurrent, sublayers) into a database, for the selector to choose from.
 
-    python -m benchmarks.recurrent_records benchmarks/results/recurrent_nvidia-h200.json [--database URL]
+    python -m benchmarks.to_database benchmarks/results/recurrent_nvidia-h200.json [--database URL]
 
 Records that are there already stay as they are.
 """
@@ -30,7 +30,7 @@ from kernel_selector.kernels.contract import (
 def main(arguments: Sequence[str] | None = None) -> None:
     """Read the file, store its records and say how many."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("file", type=Path, help="what benchmarks.recurrent wrote")
+    parser.add_argument("file", type=Path, help="what one of them wrote")
     parser.add_argument("--database", help="URL or path (default: the user's)")
     options = parser.parse_args(arguments)
     found = list(stored_records(json.loads(options.file.read_text())))
