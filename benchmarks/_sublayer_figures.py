@@ -8,6 +8,7 @@ what users have without us, each in its faster form of launched by the host and 
 - `registered`: the default's time over that of the best of all, ours and users'; where the default has
   none, because it is wrong or refuses, the users' best stands in for it.
 - `copy_share`: the least bytes that have to be moved, over ours' time, over the rate of a large copy.
+- `copy_alike`: the time of one copy of as many bytes, timed alike, over ours.
 - `held`, `peak`: how many times as many bytes the default holds for backward, and takes at its peak, as
   the fastest of ours; `held_users`, `peak_users`: the same of the thriftiest that users have.
 - `lightest`: who of ours holds least (in inference: has the least peak); `lightest_held`,
@@ -26,7 +27,7 @@ from benchmarks._figures import Best, StoredCell, anyone, best, memory, only, ra
 from benchmarks._rows import Row
 from benchmarks._sublayer_rows import of_users
 
-ALWAYS = ("eager", "graph", "best", "copy_share", "registered", "held", "peak", "lightest_held")
+ALWAYS = ("eager", "graph", "best", "copy_share", "copy_alike", "registered", "held", "peak", "lightest_held")
 MEASURES = ("held", "peak")
 MIB = 2**20
 
@@ -53,6 +54,8 @@ def figures(cell: StoredCell) -> dict[str, Any]:
     if ours and cell["copy_bytes_per_s"]:
         seconds = ours[0] / 1e3
         found["copy_share"] = rounded(cell["moved_bytes"] / seconds / cell["copy_bytes_per_s"])
+    if ours and "copy_ms" in cell:
+        found["copy_alike"] = rounded(cell["copy_ms"] / ours[0])
     if ours:
         found |= _bytes_of(cell, ours[1]) | _lightest(cell, everyone)
     if everyone:

@@ -15,6 +15,7 @@ FIGURES = {
     "default": "times torch's speed",
     "registered": "best of all over torch's default",
     "copy_share": "share of copy bandwidth",
+    "copy_alike": "times the speed of a copy of the same bytes",
     "eager": "times torch's speed, launched",
     "graph": "as CUDA graphs",
     "held": "bytes held, torch's over ours",
@@ -23,8 +24,8 @@ FIGURES = {
     "peak": "peak bytes, torch's over ours",
     "worst": "worst problem",
 }
-SHOWN = ("best", "registered", "copy_share", "held", "peak", "worst")
-COLUMNS = ("best", "registered", "copy_share", "held", "peak")
+SHOWN = ("best", "registered", "copy_share", "copy_alike", "held", "peak", "worst")
+COLUMNS = ("best", "registered", "copy_share", "copy_alike", "held", "peak")
 PRICED = ("additive", "loss", "feed_forward")  # rows in which memory is what is asked
 MIB = 2**20
 
@@ -89,13 +90,20 @@ def _bandwidth(result: Result) -> str:
     rows = (
         (
             f"`{operator}`, {mode}",
-            *(plain(_mean(values)) for values in (_values(found, "copy_share"), _values(found, "best"))),
+            *(plain(_mean(_values(found, name))) for name in ("copy_share", "copy_alike", "best")),
             plain(min(_values(found, "copy_share"), default=None)),
             plain(min(_values(found, "best"), default=None)),
         )
         for (operator, mode), found in groups.items()
     )
-    head = ("operator", FIGURES["copy_share"], FIGURES["best"], "least share", "least speed")
+    head = (
+        "operator",
+        FIGURES["copy_share"],
+        FIGURES["copy_alike"],
+        FIGURES["best"],
+        "least share",
+        "least speed",
+    )
     return table(head, rows)
 
 

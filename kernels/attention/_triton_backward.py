@@ -20,10 +20,10 @@ from ._triton_tiles import (
     LOG2E,
     NOTHING,
     kept,
+    keys_of,
     load_rows,
     logits,
     row_seeds,
-    seen_keys,
     store_rows,
     sum_of_products,
 )
@@ -94,29 +94,19 @@ def attention_queries_kernel(
     delta = tl.sum(out.to(tl.float32) * d_out.to(tl.float32), 1)
     place = pair.to(tl.int64) * seq + rows
     sums = tl.load(sums_ptr + place, rows < seq, float("inf"))
-    first, last = 0, keys
-    if CAUSAL:
-        last = tl.minimum(keys, start + BLOCK_M)
-    row = tl.minimum(rows, seq - 1).to(tl.int64)[
-        :, None
-    ]  # rows that are not there read what the last one does
+    # rows that are not there read what the last one does
+    row = tl.minimum(rows, seq - 1).to(tl.int64)[:, None]
     masks, biases = mask_ptr, bias_ptr
     if mask_ptr is not None:
         masks = mask_ptr + b * mask_b + h * mask_h
-        if ONE_ROW:
-            first, last = seen_keys(masks, last, 1024)
-            first = first // BLOCK_N * BLOCK_N
-        else:
-            masks += row * mask_s
+    first, whole, last = keys_of(start, keys, masks, CAUSAL, ONE_ROW, BLOCK_M, BLOCK_N)
+    if mask_ptr is not None and not ONE_ROW:
+        masks += row * mask_s
     if bias_ptr is not None:
         biases = bias_ptr + (h * seq + row) * keys
     seeds = rows[:, None]
     if seed_ptr is not None:
         seeds = row_seeds(tl.load(seed_ptr), place)[:, None]
-    whole = last
-    if CAUSAL:
-        whole = tl.minimum(last, start + 1)
-    whole = tl.maximum(whole // BLOCK_N * BLOCK_N, first)
     if CAUSAL or mask_ptr is not None:
         # the rounding of out is all that is left of ds where a row has next to no keys: sum up W dP there
         few = last - first <= BLOCK_M

@@ -10,7 +10,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from ._triton_tiles import LOG2E, NOTHING, kept, load_rows, logits, row_seeds, seen_keys, store_rows
+from ._triton_tiles import LOG2E, NOTHING, kept, keys_of, load_rows, logits, row_seeds, store_rows
 
 
 @triton.jit
@@ -64,20 +64,14 @@ def attention_forward_kernel(
     start = block * BLOCK_M
     rows = start + tl.arange(0, BLOCK_M)
     q = load_rows(q_ptr + b * q_b + h * q_h, start, seq, q_s, BLOCK_M, D, BLOCK_D)
-    first, last = 0, keys
-    if CAUSAL:
-        last = tl.minimum(keys, start + BLOCK_M)
-    row = tl.minimum(rows, seq - 1).to(tl.int64)[
-        :, None
-    ]  # rows that are not there read what the last one does
+    # rows that are not there read what the last one does
+    row = tl.minimum(rows, seq - 1).to(tl.int64)[:, None]
     masks, biases = mask_ptr, bias_ptr
     if mask_ptr is not None:
         masks = mask_ptr + b * mask_b + h * mask_h
-        if ONE_ROW:
-            first, last = seen_keys(masks, last, 1024)
-            first = first // BLOCK_N * BLOCK_N
-        else:
-            masks += row * mask_s
+    first, whole, last = keys_of(start, keys, masks, CAUSAL, ONE_ROW, BLOCK_M, BLOCK_N)
+    if mask_ptr is not None and not ONE_ROW:
+        masks += row * mask_s
     if bias_ptr is not None:
         biases = bias_ptr + (h * seq + row) * keys
     if seed_ptr is not None:
@@ -85,11 +79,6 @@ def attention_forward_kernel(
         seeds = row_seeds(tl.load(seed_ptr), place)[:, None]
     else:
         seeds = rows[:, None]
-    # blocks of keys that are all there and below the diagonal need no comparison
-    whole = last
-    if CAUSAL:
-        whole = tl.minimum(last, start + 1)
-    whole = tl.maximum(whole // BLOCK_N * BLOCK_N, first)
     acc = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
     total = tl.zeros([BLOCK_M], tl.float32)
     most = tl.full([BLOCK_M], NOTHING, tl.float32)

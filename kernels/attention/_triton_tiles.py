@@ -92,6 +92,32 @@ def seen_keys(mask_ptr, end, SCAN: tl.constexpr):
 
 
 @triton.jit
+def keys_of(
+    start,  # first row of a tile of BLOCK_M queries
+    keys,
+    masks,  # pointer to the bytes of a head's mask; or None
+    CAUSAL: tl.constexpr,
+    ONE_ROW: tl.constexpr,  # of the mask, for all queries
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+):
+    """The keys that a tile may see: the first, and ends of those that need no comparison and of all.
+
+    Blocks of keys that are all there and below the diagonal need none.
+    """
+    first, last = keys * 0, keys
+    if CAUSAL:
+        last = tl.minimum(keys, start + BLOCK_M)
+    if masks is not None and ONE_ROW:
+        first, last = seen_keys(masks, last, 1024)
+        first = first // BLOCK_N * BLOCK_N
+    whole = last
+    if CAUSAL:
+        whole = tl.minimum(last, start + 1)
+    return first, tl.maximum(whole // BLOCK_N * BLOCK_N, first), last
+
+
+@triton.jit
 def mixed(x):
     """A hash of 32 bits (https://github.com/skeeto/hash-prospector): 8 instructions, where Philox has 80.
 
