@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
@@ -243,7 +243,8 @@ def _parsed(node: ast.expr) -> TaskMapping:
         return _parsed(node.left) * _parsed(node.right)
     if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Name)):
         raise ValueError(ast.dump(node))
-    make = {"spatial": spatial, "repeat": repeat, "listed": listed}.get(node.func.id)
+    known: dict[str, Callable[..., TaskMapping]] = {"spatial": spatial, "repeat": repeat, "listed": listed}
+    make = known.get(node.func.id)
     if make is None:
         raise ValueError(node.func.id)
     arguments = [ast.literal_eval(argument) for argument in node.args]
