@@ -1,0 +1,108 @@
+"""How long a schedule takes, by a small model of the hardware; the best few are what tuning measures.
+
+A multiprocessor works through its tiles in steps of the depth. A step takes as long as the slowest of
+tensor cores, shared memory, L2 and what the stages leave of the memory's latency; a tile adds the filling
+of its pipeline and its stores; all of it is no faster than memory moves each matrix once.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from math import ceil
+from typing import NamedTuple
+
+from .limits import Limits
+from .schedule import Schedule
+from .source import Form
+from .space import space
+
+# Measured on an H200: a large bfloat16 product by cuBLAS and a copy. The others are the size that
+# published figures of Hopper's memory hierarchy suggest, and only decide between neighbours.
+MATRIX_FLOPS = {2: 790e12, 4: 130e12}  # by bytes of an element; float32 as three products of TF32
+COPY_BYTES = 4.2e12  # a second
+L2_BYTES = 9e12  # all multiprocessors together, neighbours' requests for the same line counted twice
+L2_BYTES_OF_ONE = 1.1e11  # one multiprocessor alone
+SHARED_BYTES = 2.2e11  # of one multiprocessor
+LATENCY_US = 0.8  # of memory
+LAUNCH_US = 4.0  # of a kernel, its end included
+PLAIN_RATE, BULK_RATE = 0.82, 0.95  # of the matrix rate where threads compute addresses, and where not
+WARP_RATE = 0.5  # of it without warpgroups
+
+
+class Size(NamedTuple):
+    """A product's size, and whether descriptors can read both matrices."""
+
+    rows: int
+    columns: int
+    depth: int
+    element_bytes: int
+    batch: int = 1
+    bulk: bool = True
+
+
+def best(size: Size, limits: Limits, *, only: str = "") -> Schedule:
+    """The schedule with the shortest estimate; `only` is as in `ranked`."""
+    return ranked(size, limits, only)[0]
+
+
+@lru_cache(maxsize=4096)
+def ranked(size: Size, limits: Limits, only: str = "") -> tuple[Schedule, ...]:
+    """All schedules of a device that can compute a product, the shortest estimate first.
+
+    `only` is "split", "persistent" or "" for all. Raises ValueError where none is left.
+    """
+    usable = [one for one in space(limits, size.element_bytes) if _can(one, size) and _is(one, only)]
+    if not usable:
+        raise ValueError(f"no {only} schedule for {size} on a device with {limits}")
+    return tuple(sorted(usable, key=lambda one: (round(estimate_us(one, size, limits), 2), *_taste(one))))
+
+
+def estimate_us(schedule: Schedule, size: Size, limits: Limits) -> float:
+    """The estimated time of one product, microseconds."""
+    s, e = schedule, size.element_bytes
+    count = ceil(size.rows / s.block_m) * ceil(size.columns / s.block_n) * s.split * size.batch
+    at_once = min(s.resident(limits, e), ceil(count / limits.multiprocessors))
+    at_once = 1 if s.persistent else at_once
+    active = min(limits.multiprocessors, count)
+    waves = ceil(count / (limits.multiprocessors * at_once))
+    steps = ceil(ceil(size.depth / s.block_k) / s.split)
+    stored = s.block_m * s.block_n * (4 if s.split > 1 else e) * at_once * active / COPY_BYTES * 1e6
+    # a program that stays copies the next tile's data while it stores this one's
+    fill, stored = (LATENCY_US / waves, stored / 2) if s.persistent else (LATENCY_US, stored)
+    work = waves * (steps * _step_us(s, e, limits, at_once, active) + fill + stored)
+    matrices = size.rows * size.depth + size.depth * size.columns + size.rows * size.columns
+    least = size.batch * matrices * e / COPY_BYTES * 1e6
+    parts = 2 * s.split * size.batch * size.rows * size.columns * 4 / L2_BYTES * 1e6
+    return max(work, least) + LAUNCH_US + (LAUNCH_US + parts if s.split > 1 else 0)
+
+
+def _step_us(s: Schedule, e: int, limits: Limits, at_once: int, active: int) -> float:
+    """One step of the depth of all programs of a multiprocessor."""
+    together = limits.warpgroups and s.block_m >= 64 and s.warps % 4 == 0
+    rate = MATRIX_FLOPS[e] / 132 * (BULK_RATE if s.bulk else PLAIN_RATE) * (1 if together else WARP_RATE)
+    product = 2 * max(s.block_m, 16) * s.block_n * s.block_k / rate
+    copied = (s.block_m + s.block_n) * s.block_k * e
+    again = s.block_n * s.block_k * e * (max(s.block_m // 64, 1) - 1)  # each 64 rows read b
+    shared = (2 * copied + again) / SHARED_BYTES
+    l2 = copied / min(L2_BYTES / active, L2_BYTES_OF_ONE)
+    latency = LATENCY_US / max(s.stages - 1, 1)
+    return max(at_once * max(product, shared, l2) * 1e6, latency)
+
+
+def _taste(schedule: Schedule) -> tuple[int | str, ...]:
+    """What decides between equal estimates: descriptors, more stages, four warps before others."""
+    return (-schedule.bulk, -schedule.stages, abs(schedule.warps - 4), str(schedule))
+
+
+def _can(schedule: Schedule, size: Size) -> bool:
+    return not (schedule.bulk and (size.batch > 1 or not size.bulk))
+
+
+def _is(schedule: Schedule, only: str) -> bool:
+    return {"": True, "split": schedule.split > 1, "persistent": schedule.persistent}[only]
+
+
+def form_note(form: Form) -> str:
+    """The functions that are fused, in words."""
+    names = [step.name for step in (*form.prologue, *form.steps)]
+    return "with " + ", ".join(names) + " fused" if names else "with nothing fused"
