@@ -15,6 +15,7 @@ from .schedule import Schedule
 
 COMBINED = spatial("tiles_m", "tiles_n")  # programs of `combine_kernel` to tiles
 COMBINE_ROWS, COMBINE_COLUMNS = 8, 128
+SLAB = 32  # elements of a tile that a thread takes through the epilogue at once
 STRIDES = ("a_row", "a_depth", "b_depth", "b_column")
 
 
@@ -140,16 +141,42 @@ def _tile(schedule: Schedule, form: Form) -> list[str]:
         f"column = tile_n * {schedule.block_n} + tl.arange(0, {schedule.block_n})",
         *_depth(schedule),
         *(_bulk_product(schedule, form) if schedule.bulk else _product(schedule, form)),
-        "row, column = row[:, None], column[None, :]",
-        "inside = (row < M) & (column < N)",
+        *_epilogue(schedule, form),
     ]
-    if schedule.split > 1:
-        batch = "batch * " if form.batched else ""
-        whole = f"({batch}{schedule.split} + part)" if form.batched else "part.to(tl.int64)"
-        lines.append(f"place = {whole} * M * N + row.to(tl.int64) * N + column")
-    else:
-        lines += _place(form.batched, has_batch=True)
-    return [*lines, *_steps(form.steps), "tl.store(c_ptr + place, acc.to(c_ptr.dtype.element_ty), inside)"]
+    return lines
+
+
+def _epilogue(schedule: Schedule, form: Form) -> list[str]:
+    """The steps and the store, slab by slab of the tile's columns: registers hold one at a time."""
+    count = max(1, schedule.block_m * schedule.block_n // (SLAB * schedule.threads))
+    lines = []
+    names = ["acc"]
+    while len(names) < count:
+        width = schedule.block_n // (2 * len(names))
+        for name in names:
+            halves = f"tl.permute(tl.reshape({name}, ({schedule.block_m}, 2, {width})), (0, 2, 1))"
+            lines.append(f"{name}0, {name}1 = tl.split({halves})")
+        names = [name + half for name in names for half in "01"]
+    lines += ["row = row[:, None]", "first_column = tile_n * " + str(schedule.block_n)]
+    width = schedule.block_n // count
+    for place, name in enumerate(names):
+        lines += [f"acc = {name}"] if count > 1 else []
+        lines += [
+            f"column = (first_column + {place * width} + tl.arange(0, {width}))[None, :]",
+            "inside = (row < M) & (column < N)",
+            *_offset(schedule, form),
+            *_steps(form.steps),
+            "tl.store(c_ptr + place, acc.to(c_ptr.dtype.element_ty), inside)",
+        ]
+    return lines
+
+
+def _offset(schedule: Schedule, form: Form) -> list[str]:
+    """Where an element of the tile is stored: in c, or in the parts of a split depth."""
+    if schedule.split == 1:
+        return _place(form.batched, has_batch=True)
+    whole = f"(batch * {schedule.split} + part)" if form.batched else "part.to(tl.int64)"
+    return [f"place = {whole} * M * N + row.to(tl.int64) * N + column"]
 
 
 def _place(batched: bool, *, has_batch: bool = False) -> list[str]:

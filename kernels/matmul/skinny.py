@@ -1,0 +1,114 @@
+"""Products of few rows by a CUDA kernel that is generated from a task mapping; see `skinny_source`.
+
+They read the weight once and compute next to nothing: the least time is its bytes over the memory's rate.
+CUDA cores keep up with that to about 8 rows of 16-bit elements, which is why tensor cores are left alone.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import struct
+import tempfile
+from functools import cache, lru_cache
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from ..recurrent.persistent import nvrtc
+from .launch import Epilogue
+from .limits import limits_here
+from .skinny_source import LANES, STEPS, SkinnyPlan, skinny_source
+
+MOST_ROWS = 16
+ACCESS_BYTES = 16  # of a thread at once, where addresses allow
+MOST_COLUMNS = 4  # a thread, for which it reads x once
+MOST_SUMS = 32  # of a thread: rows times columns
+WARPS_A_MULTIPROCESSOR = 16  # with as many loads on the way, memory is busy
+BLOCK_WARPS = 4
+ARGUMENTS = struct.Struct("6P2q3i4x")
+
+
+@lru_cache(maxsize=4096)
+def plan(rows: int, columns: int, depth: int, vector: int, multiprocessors: int) -> SkinnyPlan:
+    """The mapping's sizes for x [M, K] and a weight [N, K], by rule.
+
+    As many columns a thread as leave enough warps for the GPU, then as many warps along the depth as are
+    needed for that, and as there are steps.
+    """
+    wanted = WARPS_A_MULTIPROCESSOR * multiprocessors
+    most_along_depth = max(min(8, depth // (LANES * vector)), 1)
+    per_thread = MOST_SUMS // max(rows, MOST_SUMS // MOST_COLUMNS)
+    while per_thread > 1 and columns // per_thread * most_along_depth < wanted:
+        per_thread //= 2
+    along_depth = 1
+    while along_depth * 2 <= most_along_depth and columns // per_thread * along_depth < wanted:
+        along_depth *= 2
+    return SkinnyPlan(per_thread, max(BLOCK_WARPS // along_depth, 1), along_depth, vector)
+
+
+def skinny(x: Tensor, weight: Tensor, fused: Epilogue) -> Tensor:
+    """y [M, N] = steps(x [M, K] W^T), W [N, K] and x of one dtype, of at most MOST_ROWS rows.
+
+    Steps are those of `skinny_source.STEPS`; their tensors have the same dtype. Rows must be contiguous.
+    """
+    (rows, depth), columns = x.shape, weight.size(0)
+    tensors = {step.name: value for step, value in zip(fused.steps, _values(fused), strict=True)}
+    how = plan(rows, columns, depth, _vector(x, weight), limits_here(x.device).multiprocessors)
+    y = torch.empty(rows, columns, dtype=x.dtype, device=x.device)
+    pointers = [_address(tensors.get(name)) for name in ("bias", "residual", "keep")]
+    blocks, chunks = -(-columns // how.tile), -(-depth // how.depth)
+    arguments = ARGUMENTS.pack(
+        x.data_ptr(), weight.data_ptr(), y.data_ptr(), *pointers,
+        x.stride(0), weight.stride(0), columns, depth, chunks,
+    )  # fmt: skip
+    names = tuple(step.name for step in fused.steps)
+    kernel = _kernel(how, rows, str(x.dtype).removeprefix("torch."), names, limits_here(x.device).capability)
+    kernel(nvrtc.Launch(blocks, how.threads, 0, 0), arguments, x.device)
+    return y
+
+
+def takes(fused: Epilogue) -> bool:
+    """Whether all steps are written in CUDA too."""
+    return all(step.name in STEPS for step in fused.steps)
+
+
+def _values(fused: Epilogue) -> list[Tensor | None]:
+    """The tensor of each step, or None; no step here has more than one."""
+    values = iter(fused.values)
+    return [next(values) if step.parameters else None for step in fused.steps]
+
+
+def _address(tensor: Tensor | None) -> int:
+    return 0 if tensor is None else tensor.data_ptr()
+
+
+def _vector(x: Tensor, weight: Tensor) -> int:
+    """How many elements one access may have: addresses, strides and the depth must be multiples of it."""
+    places = x.data_ptr() | weight.data_ptr()
+    steps = (x.stride(0) | weight.stride(0) | x.size(1)) * x.element_size()
+    together = ACCESS_BYTES
+    while (places | steps) % together:
+        together //= 2
+    return max(together // x.element_size(), 1)
+
+
+@cache
+def _kernel(
+    how: SkinnyPlan, rows: int, dtype: str, steps: tuple[str, ...], capability: tuple[int, int]
+) -> nvrtc.Kernel:
+    return nvrtc.Kernel(
+        source_file(skinny_source(how, rows, dtype, steps)), "skinny", f"{capability[0]}{capability[1]}", ()
+    )
+
+
+def source_file(text: str) -> Path:
+    """A file of the cache folder with this text, where debuggers and people find it."""
+    file = nvrtc._cache_folder() / f"skinny-{hashlib.sha256(text.encode()).hexdigest()[:24]}.cu"
+    if not file.is_file():
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile("w", dir=file.parent, delete=False) as part:
+            part.write(text)
+        os.replace(part.name, file)
+    return file
