@@ -20,6 +20,8 @@ from .limits import MOST_REGISTERS, REGISTERS, Limits
 
 # registers of a thread beside its accumulators: addresses, masks, and operands on their way
 OTHER_REGISTERS = 40
+SLAB = 32  # elements of a tile that a thread takes through the epilogue at once
+BARRIER_BYTES = 16  # of the barriers of a stage
 TEXT = re.compile(r"(\d+)x(\d+)x(\d+) warps=(\d+) stages=(\d+)( bulk)?(?: (persistent)| split=(\d+))?")
 
 
@@ -107,8 +109,14 @@ class Schedule:
         return warps * repeat(1, self.block_n // (8 * across)) * pair
 
     def shared_bytes(self, element_bytes: int) -> int:
-        """Shared memory of a program: the data on the way."""
-        return self.stages * (self.block_m + self.block_n) * self.block_k * element_bytes
+        """Shared memory of a program: the data on the way, and a slab of the tile on its way out.
+
+        Programs that stay have both at once.
+        """
+        data = self.stages * (self.block_m + self.block_n) * self.block_k * element_bytes
+        data += self.stages * BARRIER_BYTES * self.bulk
+        slab = SLAB * self.threads * element_bytes
+        return data + slab if self.persistent else max(data, slab)
 
     def registers(self, limits: Limits) -> int:
         """Registers of a thread, about: its accumulators, and others."""

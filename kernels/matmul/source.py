@@ -11,11 +11,10 @@ from typing import NamedTuple
 
 from ..mapping import TaskMapping, loops, spatial
 from .epilogue import Step, parameters
-from .schedule import Schedule
+from .schedule import SLAB, Schedule
 
 COMBINED = spatial("tiles_m", "tiles_n")  # programs of `combine_kernel` to tiles
 COMBINE_ROWS, COMBINE_COLUMNS = 8, 128
-SLAB = 32  # elements of a tile that a thread takes through the epilogue at once
 STRIDES = ("a_row", "a_depth", "b_depth", "b_column")
 
 
