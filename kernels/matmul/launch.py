@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
+from math import gcd
 from typing import Any, NamedTuple
 
 import torch
@@ -15,10 +16,11 @@ from .generated import combine_kernel, matmul_kernel
 from .limits import Limits, limits_here
 from .ranking import Size
 from .schedule import Schedule
-from .source import COMBINE_COLUMNS, COMBINE_ROWS, Form
+from .source import COMBINE_COLUMNS, COMBINE_ROWS, STRIDES, Form, hinted
 
 MOST_PLACES_32 = 2**31  # elements that kernels address with 32 bits
 MOST_BATCH = 65535  # of a grid's second axis
+ALIGN = 16  # elements: whether a size or a stride is a multiple of it, Triton finds out by itself
 ALIGNED = 16  # bytes, as descriptors want addresses and strides
 GROUPS = (8, 7, 6, 5, 4)  # rows of tiles that neighbouring programs share
 
@@ -143,6 +145,8 @@ def _plan(
         "GROUP": group, "WHOLE": k % schedule.block_k == 0, "WIDE": count * m * n >= MOST_PLACES_32,
         "PRECISION": precision, "num_warps": schedule.warps, "num_stages": schedule.stages,
     }  # fmt: skip
+    known = {"N": n, "K": k, **dict(zip(STRIDES, (*a_stride[-2:], *b_stride[-2:]), strict=True))}
+    options |= {f"{name.upper()}_ALIGN": gcd(known[name], ALIGN) % ALIGN for name in hinted(schedule)}
     if schedule.persistent:
         resident = (
             schedule.resident(limits, element) if schedule.block_m * schedule.block_n < 128 * 128 else 1

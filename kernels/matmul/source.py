@@ -88,12 +88,18 @@ def _parameters(schedule: Schedule, form: Form) -> list[str]:
     names += ["a_batch", "b_batch"] if form.batched else []
     names += parameters((*form.prologue, *form.steps))
     names += ["GROUP: tl.constexpr", "WHOLE: tl.constexpr", "WIDE: tl.constexpr", "PRECISION: tl.constexpr"]
+    names += [f"{name.upper()}_ALIGN: tl.constexpr" for name in hinted(schedule)]
     return names + (["PROGRAMS: tl.constexpr"] if schedule.persistent else [])
 
 
 def _signature(function: str, names: list[str]) -> list[str]:
     rows = wrap(", ".join(names) + ",", 100, break_long_words=False)
     return [f"def {function}(", *_indented(1, rows), "):"]
+
+
+def hinted(schedule: Schedule) -> tuple[str, ...]:
+    """The sizes and strides whose common divisor with 16 the kernel is told."""
+    return ("N",) if schedule.bulk else ("N", "K", *STRIDES)
 
 
 def _summary(schedule: Schedule, form: Form) -> str:
@@ -108,7 +114,13 @@ def _chain(steps: tuple[Step, ...], inner: str) -> str:
 
 
 def _sizes(schedule: Schedule) -> list[str]:
+    hints = []
+    for name in hinted(schedule):
+        align = f"{name.upper()}_ALIGN"
+        hints += [f"if {align} > 1:", f"    {name} = ({name} // {align}) * {align}"]
     return [
+        "# sizes stay what they are: their divisors are what the compiler needs to know for wide accesses",
+        *hints,
         f"tiles_m = tl.cdiv(M, {schedule.block_m})",
         f"tiles_n = tl.cdiv(N, {schedule.block_n})",
         *(["groups = tl.cdiv(tiles_m, GROUP)"] if schedule.persistent or schedule.split > 1 else []),

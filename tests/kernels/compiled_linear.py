@@ -38,7 +38,14 @@ def constants(case):
         return {"SPLIT": 4, "WIDE": wide}
     if case["kernel"] == "pointwise":
         return {"ACTIVATION": case["steps"][0], "DROPS": True, "WIDE": wide, "BLOCK": pointwise.BLOCK}
-    return {"GROUP": 8, "WHOLE": whole, "WIDE": wide, "PRECISION": precision, "PROGRAMS": 132}
+    align = case.get("align", 16)
+    known = {f"{name}_ALIGN": align for name in ("N", "K", "A_ROW", "A_DEPTH", "B_DEPTH", "B_COLUMN")}
+    flipped = case.get("flipped", (False, True))
+    known |= {
+        "A_ROW_ALIGN" if flipped[0] else "A_DEPTH_ALIGN": 1,
+        "B_DEPTH_ALIGN" if flipped[1] else "B_COLUMN_ALIGN": 1,
+    }
+    return known | {"GROUP": 8, "WHOLE": whole, "WIDE": wide, "PRECISION": precision, "PROGRAMS": 132}
 
 
 def kernel_of(case):
@@ -85,7 +92,7 @@ def source(case):
             types[name], values[place,] = "constexpr", known.get(name, 1)
             continue
         types[name] = type_of(name, case, schedule)
-        if name.endswith("_ptr") or (types[name] == "i32" and case.get("whole", True)):
+        if name.endswith("_ptr") or (types[name] == "i32" and case.get("align", 16) == 16):
             hints[place,] = [["tt.divisibility", 16]]
     return ASTSource(fn=kernel, signature=types, constexprs=values, attrs=hints), schedule
 
@@ -101,7 +108,7 @@ def main() -> None:
         ptx = compiled.asm["ptx"]
         words = Counter(
             word
-            for word in ("wgmma.mma_async", "mma.sync", "cp.async.bulk", "cp.async.cg")
+            for word in ("wgmma.mma_async", "mma.sync", "cp.async.bulk", "cp.async.cg", "cp.async.ca")
             for _ in range(ptx.count(word))
         )
         print(json.dumps([case, compiled.metadata.shared, counted, words]), flush=True)

@@ -81,7 +81,7 @@ COMPILED = [
     ("128x128x64 warps=4 stages=4 bulk", [], "fp16", 90, {"flipped": [True, False]}),
     ("16x64x128 warps=4 stages=4", ["bias", "relu"], "bf16", 90, {}),
     ("128x128x32 warps=8 stages=3 persistent", ["bias"], "fp32", 90, {}),
-    ("64x64x64 warps=4 stages=4 split=4", ["bias"], "bf16", 90, {"whole": False}),
+    ("64x64x64 warps=4 stages=4 split=4", ["bias"], "bf16", 90, {"whole": False, "align": 8}),
     ("64x64x64 warps=4 stages=4", ["silu"], "bf16", 80, {"batched": True, "prologue": ["gelu_tanh"]}),
 ]
 
@@ -104,6 +104,7 @@ def test_products_compile_for_gpus_that_are_not_here(tmp_path):
             large = int(case["schedule"].split("x")[0]) >= 64
             assert ("wgmma.mma_async" in words) == (case["target"] == 90 and large)
             assert ("cp.async.bulk" in words) == ("bulk" in case["schedule"])
+            assert ("cp.async.cg" in words) == ("bulk" not in case["schedule"])  # 16 bytes at once
 
 
 @pytest.mark.parametrize(
