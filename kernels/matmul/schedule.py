@@ -104,9 +104,16 @@ class Schedule:
             raise ScheduleError(
                 f"{self}: {self.warps} warps are too many for a tile of {self.block_m} x {self.block_n}."
             )
-        stacked = spatial(4, 1) if together else repeat(1, 1)
-        warps = repeat(self.block_m // (least * down), 1) * spatial(down, across) * stacked
-        return warps * repeat(1, self.block_n // (8 * across)) * pair
+        parts = [
+            repeat(self.block_m // (least * down), 1),
+            spatial(down, across),
+            spatial(4, 1) if together else repeat(1, 1),
+            repeat(1, self.block_n // (8 * across)),
+        ]
+        mapping = pair
+        for part in reversed(parts):
+            mapping = mapping if set(part.task_shape) == {1} else part * mapping
+        return mapping
 
     def shared_bytes(self, element_bytes: int) -> int:
         """Shared memory of a program: the data on the way, and a slab of the tile on its way out.

@@ -1,0 +1,151 @@
+"""Measures the schedules of products on this machine's GPU: python -m kernels.matmul.tune 64x4096x1024 ...
+
+A product is MxNxK, with `:float16` or another dtype behind it (default bfloat16). For each one the schedules
+that the model ranks first are judged against a product in float64 of some rows and timed beside cuBLAS,
+all in turns. Standard output has a line of JSON for each schedule, and then the lines of
+`tuned_table.TABLE`: a schedule takes effect, and gives the implementations another version, when its line
+is pasted there.
+
+    --best 8     how many of the ranked schedules are measured
+    --all        the whole space, to know what the ranking misses
+    --rounds 9   how often each is timed; the median counts
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict
+from functools import partial
+from statistics import median
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from ..measure.environment import current_environment
+from .launch import _name, matmul
+from .limits import limits_here
+from .ranking import Size, estimate_us, ranked
+from .schedule import Schedule
+
+FLUSH_BYTES = 2**27  # written before each run, more than any L2: weights and inputs are cold
+JUDGED_ROWS = 64
+# of the result's root mean square; rounding of 16-bit results is 1e-3 to 2e-3, a missing step 1e-1
+MOST_ERROR = {torch.float32: 5e-3, torch.float16: 4e-3, torch.bfloat16: 1e-2}
+
+
+class Product(NamedTuple):
+    """Matrices a [M, K] and b [K, N] as a layer has them: rows of x, and a weight [N, K] transposed."""
+
+    size: Size
+    a: Tensor
+    b: Tensor
+    expected: Tensor  # [rows, N], float64: the first and the last rows of the product
+    rows: Tensor
+
+    @classmethod
+    def of(cls, text: str) -> Product:
+        """The product of such a text. Raises ValueError."""
+        sizes, _, name = text.partition(":")
+        dtype = getattr(torch, name or "bfloat16", None)
+        try:
+            m, n, k = (int(size) for size in sizes.split("x"))
+        except ValueError:
+            raise ValueError(f"{text!r}: expected MxNxK, such as 64x4096x1024:float16") from None
+        if dtype not in MOST_ERROR or min(m, n, k) < 1:
+            raise ValueError(f"{text!r}: expected sizes from 1, and one of float32, float16, bfloat16")
+        generator = torch.Generator("cuda").manual_seed(0)
+        a = torch.randn(m, k, device="cuda", generator=generator).to(dtype)
+        b = (torch.randn(n, k, device="cuda", generator=generator) * k**-0.5).to(dtype).t()
+        half = min(m, JUDGED_ROWS) // 2 + 1
+        rows = torch.unique(torch.cat((torch.arange(half), torch.arange(m - half, m).clamp(min=0)))).cuda()
+        bulk = k * dtype.itemsize % 16 == 0
+        size = Size(m, n, k, dtype.itemsize, 1, bulk)
+        return cls(size, a, b, a[rows].double() @ b.double(), rows)
+
+    def error(self, c: Tensor) -> float:
+        """The error of a product, RMS over RMS."""
+        wrong = c[self.rows].double() - self.expected
+        return float(wrong.square().mean().sqrt() / self.expected.square().mean().sqrt())
+
+
+def main(arguments: list[str]) -> int:
+    """Measure, print records and the table's lines. Returns 1 where a schedule computed something wrong."""
+    parser = argparse.ArgumentParser("python -m kernels.matmul.tune", description=__doc__.partition("\n")[0])
+    parser.add_argument("products", nargs="+", help="MxNxK, or MxNxK:dtype")
+    parser.add_argument("--best", type=int, default=8, help="how many of the ranked schedules are measured")
+    parser.add_argument("--all", action="store_true", help="measure the whole space")
+    parser.add_argument("--rounds", type=int, default=9, help="how often each is timed")
+    given = parser.parse_args(arguments)
+    products = [Product.of(text) for text in given.products]
+    about = {"device": _name(torch.device("cuda:0")), "environment": asdict(current_environment("cuda:0"))}
+    lines, failed = [], False
+    for product in products:
+        order = ranked(product.size, limits_here(product.a.device))
+        records = list(_measured(product, order if given.all else order[: given.best], given.rounds))
+        for record in records:
+            print(json.dumps(record | about), flush=True)
+        failed |= any(record["status"] == "incorrect" for record in records)
+        right = [record for record in records if record["status"] == "ok" and record["schedule"] != "cublas"]
+        if right:
+            fastest = min(right, key=lambda record: float(record["p50_ms"]))
+            lines.append(f"    {_key(product.size)}: {fastest['schedule']!r},")
+    print("\n".join([f"# {about['device']}", *lines]), file=sys.stderr)
+    return int(failed)
+
+
+def _key(size: Size) -> tuple[int, int, int, int, bool, bool]:
+    return (size.rows, size.columns, size.depth, size.element_bytes, size.batch > 1, size.bulk)
+
+
+def _measured(product: Product, order: tuple[Schedule, ...], rounds: int) -> Iterator[dict[str, Any]]:
+    """A record for cuBLAS and each schedule: judged first, timed in turns if right."""
+    runs: dict[str, Any] = {"cublas": lambda: product.a @ product.b}
+    runs |= {str(one): lambda one=one: matmul(product.a, product.b, schedule=one) for one in order}
+    records = {name: _judged(product, name, run) for name, run in runs.items()}
+    right = {name: runs[name] for name, record in records.items() if record["status"] == "ok"}
+    times = _times(right, rounds)
+    limits = limits_here(product.a.device)
+    for rank, (name, record) in enumerate(records.items()):
+        if name in times:
+            record |= {"p50_ms": median(times[name]), "min_ms": min(times[name]), "samples": rounds}
+        if name != "cublas":
+            record |= {"rank": rank, "estimate_us": estimate_us(order[rank - 1], product.size, limits)}
+        yield record
+
+
+def _judged(product: Product, name: str, run: Any) -> dict[str, Any]:
+    size = product.size
+    record: dict[str, Any] = {
+        "rows": size.rows, "columns": size.columns, "depth": size.depth,
+        "dtype": str(product.a.dtype).removeprefix("torch."), "schedule": name,
+    }  # fmt: skip
+    try:
+        error = product.error(run())
+    except Exception as reason:  # a schedule that does not compile costs itself, not the others
+        return record | {"status": "crashed", "reason": str(reason).strip().partition("\n")[0]}
+    return record | {"status": "ok" if error <= MOST_ERROR[product.a.dtype] else "incorrect", "error": error}
+
+
+def _times(runs: dict[str, Any], rounds: int) -> dict[str, list[float]]:
+    """Milliseconds of each run, round by round, with cold caches."""
+    flush = torch.empty(FLUSH_BYTES, dtype=torch.uint8, device="cuda")
+    event = partial(torch.cuda.Event, enable_timing=True)
+    times: dict[str, list[float]] = {name: [] for name in runs}
+    for _ in range(rounds):
+        for name, run in runs.items():
+            start, end = event(), event()
+            flush.zero_()
+            start.record()
+            run()
+            end.record()
+            torch.cuda.synchronize()
+            times[name].append(start.elapsed_time(end))
+    return times
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
