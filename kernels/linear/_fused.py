@@ -33,7 +33,7 @@ Product = Callable[[Tensor, Tensor], Tensor]  # a [M, K] and b [K, N] to a b
 class Engine(NamedTuple):
     """Who computes the products: functions of a file, because copies of a module keep them by name."""
 
-    forward: Callable[[Tensor, Tensor, Epilogue, torch.dtype], Tensor]  # x [M, K], W^T [K, N] to [M, N]
+    forward: Callable[[Tensor, Tensor, Epilogue, torch.dtype], Tensor]  # x [M, K], W [N, K] to [M, N]
     x_gradient: Product = torch.mm  # dz [M, N] W [N, K]
     weight_gradient: Product = torch.mm  # dz^T [N, M] x [M, K]
 
@@ -107,16 +107,16 @@ class FusedLinear(Linear):
         needs_z = self.activation != "none" and (self.activation != "relu" or follows)
         wide = dtype if residual is None else torch.promote_types(dtype, residual.dtype)
         options = Options(self._engine, self.activation, p, needs_z, wide)
-        shape = (*x.shape[:-1], self.out_features)
+        flat = x.dim() == 2  # as most calls are, which spares them two views
         given = (
-            x.reshape(-1, self.in_features), weight, bias,
+            x if flat else x.reshape(-1, self.in_features), weight, bias,
             None if residual is None else residual.reshape(-1, self.out_features).contiguous(),
         )  # fmt: skip
         if torch.is_grad_enabled() and any(one is not None and one.requires_grad for one in given):
             y: Tensor = _Layer.apply(options, *given)  # type: ignore[no-untyped-call]
         else:
             y = _forward(options, given, keep=False)[0]
-        return y.view(shape)
+        return y if flat else y.view(*x.shape[:-1], self.out_features)
 
     def _takes(self, x: Any, residual: Any) -> bool:
         """Whether the kernel computes this call."""
@@ -174,7 +174,7 @@ def _forward(
     if residual is not None:
         steps, values = [*steps, RESIDUAL], [*values, residual]
     fused = Epilogue(tuple(steps), tuple(values))
-    y = options.engine.forward(x, weight.t(), fused, options.dtype)
+    y = options.engine.forward(x, weight, fused, options.dtype)
     return y, y if keep and options.activation == "relu" and not options.needs_z else kept, seed
 
 

@@ -31,8 +31,8 @@ def build(problem: Problem) -> nn.Module:
 
 
 def forward(x: Tensor, weight: Tensor, fused: Epilogue, dtype: torch.dtype) -> Tensor:
-    """x [M, K] times W^T [K, N], with the epilogue, in `dtype`."""
-    return matmul(x, weight, fused, dtype=dtype)
+    """x [M, K] times W^T, W being [N, K], with the epilogue, in `dtype`."""
+    return matmul(x, weight.t(), fused, dtype=dtype)
 
 
 def describe(problem: Problem, device: Device) -> str:

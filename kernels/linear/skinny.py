@@ -38,16 +38,15 @@ def build(problem: Problem) -> nn.Module:
 
 
 def forward(x: Tensor, weight: Tensor, fused: Epilogue, dtype: torch.dtype) -> Tensor:
-    """x [M, K] times W^T [K, N], with the epilogue, in `dtype`."""
+    """x [M, K] times W^T, W being [N, K], with the epilogue, in `dtype`."""
     if x.size(0) > MOST_ROWS or not takes(fused):
-        return matmul(x, weight, fused, dtype=dtype)
+        return matmul(x, weight.t(), fused, dtype=dtype)
     residual = None
     if dtype != x.dtype:  # of a wider residual, which is then added apart
         assert fused.steps[-1] == RESIDUAL
         residual, fused = fused.values[-1], Epilogue(fused.steps[:-1], fused.values[:-1])
-    rows = weight.t()  # [N, K]
     x = x if x.stride(1) == 1 else x.contiguous()
-    y = skinny(x, rows if rows.stride(1) == 1 else rows.contiguous(), fused)
+    y = skinny(x, weight if weight.stride(1) == 1 else weight.contiguous(), fused)
     return y if residual is None else y + residual
 
 

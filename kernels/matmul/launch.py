@@ -148,10 +148,7 @@ def _plan(
     known = {"N": n, "K": k, **dict(zip(STRIDES, (*a_stride[-2:], *b_stride[-2:]), strict=True))}
     options |= {f"{name.upper()}_ALIGN": gcd(known[name], ALIGN) % ALIGN for name in hinted(schedule)}
     if schedule.persistent:
-        resident = (
-            schedule.resident(limits, element) if schedule.block_m * schedule.block_n < 128 * 128 else 1
-        )
-        programs = min(programs, limits.multiprocessors * resident)
+        programs = min(programs, limits.multiprocessors * schedule.staying(limits, element))
         options["PROGRAMS"] = programs
     kernel = matmul_kernel(schedule, form)
     combine = _combine(steps, (count, m, n), schedule, bool(batch)) if schedule.split > 1 else None

@@ -61,8 +61,8 @@ def estimate_us(schedule: Schedule, size: Size, limits: Limits) -> float:
     """The estimated time of one product, microseconds."""
     s, e = schedule, size.element_bytes
     count = ceil(size.rows / s.block_m) * ceil(size.columns / s.block_n) * s.split * size.batch
-    at_once = min(s.resident(limits, e), ceil(count / limits.multiprocessors))
-    at_once = 1 if s.persistent else at_once
+    room = s.staying(limits, e) if s.persistent else s.resident(limits, e)
+    at_once = min(room, ceil(count / limits.multiprocessors))
     active = min(limits.multiprocessors, count)
     waves = ceil(count / (limits.multiprocessors * at_once))
     steps = ceil(ceil(size.depth / s.block_k) / s.split)

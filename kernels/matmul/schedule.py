@@ -20,6 +20,7 @@ from .limits import MOST_REGISTERS, REGISTERS, Limits
 
 # registers of a thread beside its accumulators: addresses, masks, and operands on their way
 OTHER_REGISTERS = 40
+LARGE_TILE = 128 * 128  # elements, whose accumulators take most of a multiprocessor's registers
 SLAB = 32  # elements of a tile that a thread takes through the epilogue at once
 BARRIER_BYTES = 16  # of the barriers of a stage
 TEXT = re.compile(r"(\d+)x(\d+)x(\d+) warps=(\d+) stages=(\d+)( bulk)?(?: (persistent)| split=(\d+))?")
@@ -134,6 +135,11 @@ class Schedule:
         shared = self.shared_bytes(element_bytes)
         by_registers = REGISTERS // (self.registers(limits) * self.threads)
         return max(min(limits.shared_bytes // max(shared, 1), by_registers, 2048 // self.threads, 16), 1)
+
+    def staying(self, limits: Limits, element_bytes: int) -> int:
+        """How many programs of a persistent schedule stay on a multiprocessor: one, if its tile is large."""
+        large = self.block_m * self.block_n >= LARGE_TILE
+        return 1 if large else self.resident(limits, element_bytes)
 
     def fit(self, limits: Limits, element_bytes: int) -> Schedule:
         """This schedule, if a device has room for it. Raises ScheduleError with the numbers."""

@@ -12,6 +12,7 @@ import struct
 import tempfile
 from functools import cache, lru_cache
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -28,6 +29,7 @@ MOST_SUMS = 32  # of a thread: rows times columns
 WARPS_A_MULTIPROCESSOR = 16  # with as many loads on the way, memory is busy
 BLOCK_WARPS = 4
 ARGUMENTS = struct.Struct("6P2q3i4x")
+EXTRA = ("bias", "residual", "keep")  # steps with a tensor, in the order of the arguments
 
 
 @lru_cache(maxsize=4096)
@@ -54,18 +56,15 @@ def skinny(x: Tensor, weight: Tensor, fused: Epilogue) -> Tensor:
     Steps are those of `skinny_source.STEPS`; their tensors have the same dtype. Rows must be contiguous.
     """
     (rows, depth), columns = x.shape, weight.size(0)
-    tensors = {step.name: value for step, value in zip(fused.steps, _values(fused), strict=True)}
-    how = plan(rows, columns, depth, _vector(x, weight), limits_here(x.device).multiprocessors)
+    tensors = dict(zip((step.name for step in fused.steps), _values(fused), strict=True))
+    call = _call(rows, columns, depth, _vector(x, weight), x.dtype, tuple(tensors), x.device)
     y = torch.empty(rows, columns, dtype=x.dtype, device=x.device)
-    pointers = [_address(tensors.get(name)) for name in ("bias", "residual", "keep")]
-    blocks, chunks = -(-columns // how.tile), -(-depth // how.depth)
+    extra = [0 if (one := tensors.get(name)) is None else one.data_ptr() for name in EXTRA]
     arguments = ARGUMENTS.pack(
-        x.data_ptr(), weight.data_ptr(), y.data_ptr(), *pointers,
-        x.stride(0), weight.stride(0), columns, depth, chunks,
+        x.data_ptr(), weight.data_ptr(), y.data_ptr(), *extra,
+        x.stride(0), weight.stride(0), columns, depth, call.chunks,
     )  # fmt: skip
-    names = tuple(step.name for step in fused.steps)
-    kernel = _kernel(how, rows, str(x.dtype).removeprefix("torch."), names, limits_here(x.device).capability)
-    kernel(nvrtc.Launch(blocks, how.threads, 0, 0), arguments, x.device)
+    call.kernel(call.launch, arguments, x.device)
     return y
 
 
@@ -80,10 +79,6 @@ def _values(fused: Epilogue) -> list[Tensor | None]:
     return [next(values) if step.parameters else None for step in fused.steps]
 
 
-def _address(tensor: Tensor | None) -> int:
-    return 0 if tensor is None else tensor.data_ptr()
-
-
 def _vector(x: Tensor, weight: Tensor) -> int:
     """How many elements one access may have: addresses, strides and the depth must be multiples of it."""
     places = x.data_ptr() | weight.data_ptr()
@@ -94,13 +89,30 @@ def _vector(x: Tensor, weight: Tensor) -> int:
     return max(together // x.element_size(), 1)
 
 
+class _Call(NamedTuple):
+    """What does not change from call to call."""
+
+    kernel: nvrtc.Kernel
+    launch: nvrtc.Launch
+    chunks: int
+
+
+@lru_cache(maxsize=4096)
+def _call(
+    rows: int, columns: int, depth: int, vector: int, dtype: torch.dtype, steps: tuple[str, ...],
+    device: torch.device,
+) -> _Call:  # fmt: skip
+    limits = limits_here(device)
+    how = plan(rows, columns, depth, vector, limits.multiprocessors)
+    major, minor = limits.capability
+    text = skinny_source(how, rows, str(dtype).removeprefix("torch."), steps)
+    launch = nvrtc.Launch(-(-columns // how.tile), how.threads, 0, 0)
+    return _Call(_kernel(text, f"{major}{minor}"), launch, -(-depth // how.depth))
+
+
 @cache
-def _kernel(
-    how: SkinnyPlan, rows: int, dtype: str, steps: tuple[str, ...], capability: tuple[int, int]
-) -> nvrtc.Kernel:
-    return nvrtc.Kernel(
-        source_file(skinny_source(how, rows, dtype, steps)), "skinny", f"{capability[0]}{capability[1]}", ()
-    )
+def _kernel(text: str, capability: str) -> nvrtc.Kernel:
+    return nvrtc.Kernel(source_file(text), "skinny", capability, ())
 
 
 def source_file(text: str) -> Path:

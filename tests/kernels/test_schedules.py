@@ -25,6 +25,7 @@ from kernel_selector.kernels.matmul.ranking import Size, best, estimate_us, form
 from kernel_selector.kernels.matmul.schedule import Schedule, parse
 from kernel_selector.kernels.matmul.source import Form, combine_source, matmul_source
 from kernel_selector.kernels.matmul.space import MOST_SCHEDULES, space
+from kernel_selector.kernels.matmul.tune import Product
 
 H200 = Limits()
 A100 = limits_of(devices.known_device("a100 40gb"))
@@ -222,3 +223,11 @@ def test_estimates_grow_with_the_work():
     small, large = Size(512, 512, 512, 2), Size(4096, 4096, 4096, 2)
     assert estimate_us(one, small, H200) < estimate_us(one, large, H200)
     assert estimate_us(one, large, H200) < estimate_us(replace(one, stages=2), large, H200)
+
+
+@pytest.mark.parametrize(
+    "text", ["64x4096", "64x4096x1024:float64", "0x8x8", "64x4096xmany", "8x8x8:nothing"]
+)
+def test_what_is_no_product_is_not_tuned(text):
+    with pytest.raises(ValueError, match="expected"):
+        Product.of(text)
