@@ -17,8 +17,9 @@ from torch._compile import _disable_dynamo
 from torch.autograd.function import once_differentiable
 
 from ..contract import Device, Problem, Work
+from ..matmul.backward import dropout_scale, through_epilogue
 from ..matmul.epilogue import ACTIVATIONS, BIAS, DROPOUT, KEEP, RESIDUAL, Step
-from ..matmul.launch import MOST_PLACES_32, Epilogue
+from ..matmul.launch import Epilogue
 from ..replay import draw_seed
 from . import ELEMENT_BYTES, saved_bytes
 from . import work as plain_work
@@ -170,17 +171,12 @@ def _forward(
         steps.append(ACTIVATIONS[options.activation])
     if options.p:
         seed = draw_seed(x.device)
-        steps, values = [*steps, DROPOUT], [*values, seed, options.p, _scale(options.p)]
+        steps, values = [*steps, DROPOUT], [*values, seed, options.p, dropout_scale(options.p)]
     if residual is not None:
         steps, values = [*steps, RESIDUAL], [*values, residual]
     fused = Epilogue(tuple(steps), tuple(values))
     y = options.engine.forward(x, weight, fused, options.dtype)
     return y, y if keep and options.activation == "relu" and not options.needs_z else kept, seed
-
-
-def _scale(p: float) -> float:
-    """What is kept is scaled by this."""
-    return 1 / (1 - p) if p < 1 else 0.0
 
 
 class _Layer(torch.autograd.Function):
@@ -199,31 +195,14 @@ class _Layer(torch.autograd.Function):
     def backward(ctx: Any, dy: Tensor) -> tuple[Any, ...]:
         """One pointwise pass, a product for x, one for the weight, and a sum for the bias."""
         x, weight, kept, seed = ctx.saved_tensors
-        engine: Engine = ctx.options.engine
+        options: Options = ctx.options
+        engine = options.engine
         _, for_x, for_weight, for_bias, for_residual = ctx.needs_input_grad
         dx = dw = db = None
         if for_x or for_weight or for_bias:
-            dz = _through_epilogue(ctx.options, dy, x.dtype, kept, seed)
+            dz, db = through_epilogue(
+                dy, kept, seed, activation=options.activation, p=options.p, dtype=x.dtype, for_bias=for_bias
+            )
             dx = engine.x_gradient(dz, weight) if for_x else None
             dw = engine.weight_gradient(dz.t(), x) if for_weight else None
-            db = dz.sum(0) if for_bias else None
         return None, dx, dw, db, dy.to(ctx.residual_dtype) if for_residual else None
-
-
-def _through_epilogue(
-    options: Options, dy: Tensor, dtype: torch.dtype, kept: Tensor | None, seed: Tensor | None
-) -> Tensor:
-    """dz [M, N] in the layer's dtype, contiguous."""
-    if options.activation == "none" and seed is None:
-        return dy.to(dtype).contiguous()
-    from ..matmul.pointwise import BLOCK, WARPS, upstream_kernel
-
-    dy = dy.contiguous()
-    dz = torch.empty_like(dy, dtype=dtype)
-    with torch.cuda.device_of(dy):  # type: ignore[no-untyped-call]
-        upstream_kernel[(-(-dz.numel() // BLOCK),)](
-            dy, kept, seed, dz, dz.numel(), options.p, _scale(options.p),
-            ACTIVATION=options.activation, DROPS=seed is not None, WIDE=dz.numel() >= MOST_PLACES_32,
-            BLOCK=BLOCK, num_warps=WARPS,
-        )  # fmt: skip
-    return dz

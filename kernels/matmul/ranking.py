@@ -26,6 +26,7 @@ SHARED_BYTES = 2.2e11  # of one multiprocessor
 LATENCY_US = 0.8  # of memory
 LAUNCH_US = 4.0  # of a kernel, its end included
 PLAIN_RATE, BULK_RATE = 0.82, 0.95  # of the matrix rate where threads compute addresses, and where not
+OF_EACH_TILE = 2  # schedules that tuning measures
 WARP_RATE = 0.5  # of it without warpgroups
 
 
@@ -55,6 +56,23 @@ def ranked(size: Size, limits: Limits, only: str = "") -> tuple[Schedule, ...]:
     if not usable:
         raise ValueError(f"no {only} schedule for {size} on a device with {limits}")
     return tuple(sorted(usable, key=lambda one: (round(estimate_us(one, size, limits), 2), *_taste(one))))
+
+
+def shortlist(size: Size, limits: Limits, count: int) -> tuple[Schedule, ...]:
+    """What tuning measures: the best by estimate, but at most two of each tile, two unlike each other.
+
+    The model errs by tiles more than within one, where it sees little difference and so would list one
+    tile's variants only.
+    """
+    families: dict[tuple[int, int, int], list[Schedule]] = {}
+    found = []
+    for one in ranked(size, limits):
+        family = families.setdefault((one.block_m, one.block_n, one.split), [])
+        unlike = all((one.warps, one.bulk, one.persistent) != (o.warps, o.bulk, o.persistent) for o in family)
+        if len(family) < OF_EACH_TILE and unlike:
+            family.append(one)
+            found.append(one)
+    return tuple(found[:count])
 
 
 def estimate_us(schedule: Schedule, size: Size, limits: Limits) -> float:

@@ -1,12 +1,12 @@
 """Measures the schedules of products on this machine's GPU: python -m kernels.matmul.tune 64x4096x1024 ...
 
 A product is MxNxK, with `:float16` or another dtype behind it (default bfloat16). For each one the schedules
-that the model ranks first are judged against a product in float64 of some rows and timed beside cuBLAS,
+on the model's shortlist are judged against a product in float64 of some rows and timed beside cuBLAS,
 all in turns. Standard output has a line of JSON for each schedule, and then the lines of
 `tuned_table.TABLE`: a schedule takes effect, and gives the implementations another version, when its line
 is pasted there.
 
-    --best 8     how many of the ranked schedules are measured
+    --best 8     how many of the shortlist are measured: the records' first ranks
     --all        the whole space, to know what the ranking misses
     --rounds 9   how often each is timed; the median counts
 """
@@ -28,7 +28,7 @@ from torch import Tensor
 from ..measure.environment import current_environment
 from .launch import _name, matmul
 from .limits import limits_here
-from .ranking import Size, estimate_us, ranked
+from .ranking import Size, estimate_us, ranked, shortlist
 from .schedule import Schedule
 
 FLUSH_BYTES = 2**27  # written before each run, more than any L2: weights and inputs are cold
@@ -76,7 +76,9 @@ def main(arguments: list[str]) -> int:
     """Measure, print records and the table's lines. Returns 1 where a schedule computed something wrong."""
     parser = argparse.ArgumentParser("python -m kernels.matmul.tune", description=__doc__.partition("\n")[0])
     parser.add_argument("products", nargs="+", help="MxNxK, or MxNxK:dtype")
-    parser.add_argument("--best", type=int, default=8, help="how many of the ranked schedules are measured")
+    parser.add_argument(
+        "--best", type=int, default=8, help="how many schedules of the shortlist are measured"
+    )
     parser.add_argument("--all", action="store_true", help="measure the whole space")
     parser.add_argument("--rounds", type=int, default=9, help="how often each is timed")
     given = parser.parse_args(arguments)
@@ -84,8 +86,10 @@ def main(arguments: list[str]) -> int:
     about = {"device": _name(torch.device("cuda:0")), "environment": asdict(current_environment("cuda:0"))}
     lines, failed = [], False
     for product in products:
-        order = ranked(product.size, limits_here(product.a.device))
-        records = list(_measured(product, order if given.all else order[: given.best], given.rounds))
+        limits = limits_here(product.a.device)
+        best = shortlist(product.size, limits, given.best)
+        order = (*best, *(one for one in ranked(product.size, limits) if given.all and one not in best))
+        records = list(_measured(product, order, given.rounds))
         for record in records:
             print(json.dumps(record | about), flush=True)
         failed |= any(record["status"] == "incorrect" for record in records)

@@ -36,6 +36,9 @@ def constants(case):
     wide = case.get("wide", False)
     if case["kernel"] == "combine":
         return {"SPLIT": 4, "WIDE": wide}
+    if case["kernel"] == "sums":
+        sizes = {"ROWS": pointwise.MANY_ROWS, "STEP": pointwise.SUM_STEP, "COLUMNS": pointwise.SUM_COLUMNS}
+        return {"ACTIVATION": case["steps"][0], "DROPS": True, "WIDE": wide, "EIGHTS": True, **sizes}
     if case["kernel"] == "pointwise":
         return {"ACTIVATION": case["steps"][0], "DROPS": True, "WIDE": wide, "BLOCK": pointwise.BLOCK}
     align = case.get("align", 16)
@@ -50,11 +53,13 @@ def constants(case):
 
 def kernel_of(case):
     """The kernel, and the schedule that it is generated from."""
-    steps = tuple(STEPS[name] for name in case["steps"])
+    steps = tuple(STEPS[name] for name in case["steps"] if name != "none")
     if case["kernel"] == "combine":
         return combine_kernel(steps, case.get("batched", False)), None
     if case["kernel"] == "pointwise":
         return pointwise.upstream_kernel, None
+    if case["kernel"] == "sums":
+        return pointwise.upstream_sums_kernel, None
     schedule = parse(case["schedule"])
     prologue = tuple(ON_LEFT[name] for name in case.get("prologue", ()))
     flips = tuple(case.get("flipped", (False, False)))
@@ -75,7 +80,9 @@ def type_of(name, case, schedule):
         return "fp32"
     if not name.endswith("_ptr"):
         return "i32"
-    wide = name == "parts_ptr" or (name == "c_ptr" and schedule is not None and schedule.split > 1)
+    wide = name in ("parts_ptr", "sums_ptr") or (
+        name == "c_ptr" and schedule is not None and schedule.split > 1
+    )
     return "*i64" if name == "seed_ptr" else "*fp32" if wide else f"*{case['dtype']}"
 
 
@@ -88,8 +95,8 @@ def source(case):
     types, values, hints = {}, {}, {}
     for place, parameter in enumerate(kernel.params):
         name = parameter.name
-        if name in known or name in ones:
-            types[name], values[place,] = "constexpr", known.get(name, 1)
+        if name in known or name in ones or (name == "kept_ptr" and case["steps"] == ["none"]):
+            types[name], values[place,] = "constexpr", known.get(name, 1 if name in ones else None)
             continue
         types[name] = type_of(name, case, schedule)
         if name.endswith("_ptr") or (types[name] == "i32" and case.get("align", 16) == 16):

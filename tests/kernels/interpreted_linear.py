@@ -155,6 +155,11 @@ def drops() -> None:
         (gradient,) = torch.autograd.grad((y * weights).sum(), x)
         close(gradient, (2 * weights * kept * (whole > 0)) @ built.weight)
         close(built.eval()(x, r), plain.eval()(x, r))
+        built, _ = module(name, dropout=0.5, rows=40)
+        y = built(x)
+        (gradient,) = torch.autograd.grad((y * weights).sum(), x)
+        close(gradient, (2 * weights * (y != 0)) @ built.weight)
+        built, _ = module(name, dropout=0.5, residual=True)
         built.dropout = 1.5
         refused(partial(dropout, x, 1.5), ValueError, "dropout probability has to be between 0 and 1")
         refused(partial(built, x, r), ValueError, "dropout probability has to be between 0 and 1")

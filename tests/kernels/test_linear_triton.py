@@ -94,6 +94,7 @@ def test_products_compile_for_gpus_that_are_not_here(tmp_path):
     cases[0]["flipped"] = [False, True]
     cases += [
         {"kernel": "combine", "steps": EVERYTHING, "dtype": "bf16", "target": 80},
+        {"kernel": "sums", "steps": ["none"], "dtype": "bf16", "target": 90},
         {"kernel": "pointwise", "steps": ["gelu_tanh"], "dtype": "fp16", "target": 80, "wide": True},
     ]
     results = run("compiled_linear.py", given=cases, TRITON_CACHE_DIR=str(tmp_path))

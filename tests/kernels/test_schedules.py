@@ -21,7 +21,7 @@ from kernel_selector.kernels.matmul.epilogue import (
 )
 from kernel_selector.kernels.matmul.launch import _flip
 from kernel_selector.kernels.matmul.limits import MOST_REGISTERS, Limits, limits_of
-from kernel_selector.kernels.matmul.ranking import Size, best, estimate_us, form_note, ranked
+from kernel_selector.kernels.matmul.ranking import Size, best, estimate_us, form_note, ranked, shortlist
 from kernel_selector.kernels.matmul.schedule import Schedule, parse
 from kernel_selector.kernels.matmul.source import Form, combine_source, matmul_source
 from kernel_selector.kernels.matmul.space import MOST_SCHEDULES, space
@@ -164,6 +164,14 @@ def test_the_model_knows_which_schedules_suit():
     assert best(Size(8, 4096, 4096, 2), H200).block_m == 16
     assert all(one.split > 1 for one in ranked(Size(64, 64, 4096, 2), H200, "split"))
     assert all(one.persistent for one in ranked(Size(64, 64, 4096, 4), H200, "persistent"))
+
+
+@pytest.mark.parametrize("size", SIZES[::3], ids=str)
+def test_shortlists_start_with_the_best_and_vary(size):
+    found = shortlist(size, H200, 8)
+    assert found[0] == best(size, H200)
+    assert len(found) == len(set(found)) == 8
+    assert len({(one.block_m, one.block_n, one.split) for one in found}) >= 4
 
 
 def test_tuned_schedules_come_before_estimates(monkeypatch):
