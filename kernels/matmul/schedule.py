@@ -18,9 +18,10 @@ from functools import cached_property
 from ..mapping import MappingError, TaskMapping, repeat, spatial
 from .limits import MOST_REGISTERS, REGISTERS, Limits
 
-# registers of a thread beside its accumulators: addresses, masks, and operands on their way
-OTHER_REGISTERS = 40
-LARGE_TILE = 128 * 128  # elements, whose accumulators take most of a multiprocessor's registers
+# Registers of a thread beside its accumulators: what addresses, masks and operands on their way need at
+# least, and what compilers give them where they can (seen with Triton 3.6 for capability 9.0).
+LEAST_OTHER_REGISTERS, OTHER_REGISTERS = 40, 110
+LARGE_TILE = 128 * 256  # elements, whose accumulators take half of a multiprocessor's registers
 SLAB = 32  # elements of a tile that a thread takes through the epilogue at once
 BARRIER_BYTES = 16  # of the barriers of a stage
 TEXT = re.compile(r"(\d+)x(\d+)x(\d+) warps=(\d+) stages=(\d+)( bulk)?(?: (persistent)| split=(\d+))?")
@@ -128,7 +129,7 @@ class Schedule:
 
     def registers(self, limits: Limits) -> int:
         """Registers of a thread, about: its accumulators, and others."""
-        return self.fragment(limits).tasks_per_worker + OTHER_REGISTERS
+        return min(self.fragment(limits).tasks_per_worker + OTHER_REGISTERS, MOST_REGISTERS)
 
     def resident(self, limits: Limits, element_bytes: int) -> int:
         """How many programs a multiprocessor holds at once."""
@@ -157,7 +158,7 @@ class Schedule:
             threads = self.fragment(limits).require(
                 tasks=(self.block_m, self.block_n),
                 workers=self.threads,
-                most_tasks=min(MOST_REGISTERS, REGISTERS // self.threads) - OTHER_REGISTERS,
+                most_tasks=min(MOST_REGISTERS, REGISTERS // self.threads) - LEAST_OTHER_REGISTERS,
             )
         except MappingError as error:
             raise ScheduleError(f"{self}: {error}") from None

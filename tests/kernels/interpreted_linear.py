@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import warnings
 from functools import partial
 
 os.environ["TRITON_INTERPRET"] = "1"
@@ -126,6 +127,10 @@ def calls() -> None:
         )
         refused(partial(built, torch.randn(2, 24).double(), torch.randn(2, 20)), RuntimeError, "dtype")
         print(json.dumps(["calls", name]), flush=True)
+    compiled = torch.compile(lambda x, r: built(x, r) * 2, backend="eager")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch's compiler warns of itself
+        close(compiled(x.detach(), r), 2 * plain(x, r))
 
 
 def refused(call, error, words) -> None:

@@ -177,3 +177,12 @@ def test_implied_hyperparameters_leave_keys_short():
         plain.key == "linear rows=64 in_features=1024 out_features=4096 bias=true dtype=float32 mode=training"
     )
     assert operator.problem(tokens=64, in_features=1024)["out_features"] == 1024
+
+
+@pytest.mark.filterwarnings("ignore:.*should not be instantiated")  # torch warns of its own compiler
+def test_compiled_around_they_give_the_same():
+    module, x = layer("column_major", activation="gelu"), torch.randn(6, 7, requires_grad=True)
+    y = torch.compile(lambda x: module(x) * 2, backend="aot_eager")(x)
+    torch.testing.assert_close(y, module(x) * 2)
+    actual = torch.autograd.grad(y.square().sum(), x)
+    torch.testing.assert_close(actual, torch.autograd.grad((module(x) * 2).square().sum(), x))
