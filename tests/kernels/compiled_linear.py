@@ -41,7 +41,7 @@ def constants(case):
         return {"ACTIVATION": case["steps"][0], "DROPS": True, "WIDE": wide, "EIGHTS": True, **sizes}
     if case["kernel"] == "pointwise":
         return {"ACTIVATION": case["steps"][0], "DROPS": True, "WIDE": wide, "BLOCK": pointwise.BLOCK}
-    align = case.get("align", 16)
+    align = 1 if case.get("ones") else case.get("align", 16)
     known = {f"{name}_ALIGN": align for name in ("N", "K", "A_ROW", "A_DEPTH", "B_DEPTH", "B_COLUMN")}
     flipped = case.get("flipped", (False, True))
     known |= {
@@ -91,7 +91,11 @@ def source(case):
     kernel, schedule = kernel_of(case)
     known = constants(case)
     a_flipped, b_flipped = case.get("flipped", (False, True))
-    ones = {"a_row" if a_flipped else "a_depth", "b_depth" if b_flipped else "b_column"}
+    ones = {
+        "a_row" if a_flipped else "a_depth",
+        "b_depth" if b_flipped else "b_column",
+        *case.get("ones", ()),
+    }
     types, values, hints = {}, {}, {}
     for place, parameter in enumerate(kernel.params):
         name = parameter.name

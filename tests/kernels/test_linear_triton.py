@@ -82,6 +82,10 @@ COMPILED = [
     ("16x64x128 warps=4 stages=4", ["bias", "relu"], "bf16", 90, {}),
     ("128x128x32 warps=8 stages=3 persistent", ["bias"], "fp32", 90, {}),
     ("64x64x64 warps=4 stages=4 split=4", ["bias"], "bf16", 90, {"whole": False, "align": 8}),
+    # sizes of 1 are constants to Triton
+    ("16x32x128 warps=2 stages=4", ["bias"], "bf16", 80, {"ones": ["M", "N", "K", "a_row", "b_column"]}),
+    ("16x32x128 warps=2 stages=4 split=4", [], "fp16", 80, {"ones": ["M", "K"]}),
+    ("64x64x64 warps=4 stages=3 persistent", ["keep"], "bf16", 90, {"ones": ["N", "b_column"]}),
     ("64x64x64 warps=4 stages=4", ["silu"], "bf16", 80, {"batched": True, "prologue": ["gelu_tanh"]}),
 ]
 
@@ -94,6 +98,7 @@ def test_products_compile_for_gpus_that_are_not_here(tmp_path):
     cases[0]["flipped"] = [False, True]
     cases += [
         {"kernel": "combine", "steps": EVERYTHING, "dtype": "bf16", "target": 80},
+        {"kernel": "combine", "steps": ["bias"], "dtype": "fp16", "target": 90, "ones": ["M", "N"]},
         {"kernel": "sums", "steps": ["none"], "dtype": "bf16", "target": 90},
         {"kernel": "pointwise", "steps": ["gelu_tanh"], "dtype": "fp16", "target": 80, "wide": True},
     ]
@@ -103,9 +108,10 @@ def test_products_compile_for_gpus_that_are_not_here(tmp_path):
         if case["kernel"] == "matmul":
             assert taken <= counted, case
             large = int(case["schedule"].split("x")[0]) >= 64
-            assert ("wgmma.mma_async" in words) == (case["target"] == 90 and large)
+            assert ("wgmma.mma_async" in words) == (case["target"] == 90 and large), case
             assert ("cp.async.bulk" in words) == ("bulk" in case["schedule"])
-            assert ("cp.async.cg" in words) == ("bulk" not in case["schedule"])  # 16 bytes at once
+            if "ones" not in case:  # 16 bytes at once
+                assert ("cp.async.cg" in words) == ("bulk" not in case["schedule"])
 
 
 @pytest.mark.parametrize(
