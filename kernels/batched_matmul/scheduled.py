@@ -15,14 +15,13 @@ from torch._compile import _disable_dynamo
 from torch.autograd.function import once_differentiable
 
 from ..contract import Device, Problem, Work
-from ..matmul.launch import MOST_BATCH, chosen, matmul
+from ..matmul.launch import DTYPES, MOST_BATCH, chosen, matmul
 from ..matmul.limits import limits_of
 from ..matmul.ranking import Size, estimate_us
 from . import ELEMENT_BYTES, sizes
 from . import work as plain_work
 from ._module import BatchedMatmul
 
-DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 LEAST_CAPABILITY = (8, 0)
 
 

@@ -19,13 +19,12 @@ from torch.autograd.function import once_differentiable
 from ..contract import Device, Problem, Work
 from ..matmul.backward import dropout_scale, through_epilogue
 from ..matmul.epilogue import ACTIVATIONS, BIAS, DROPOUT, KEEP, RESIDUAL, Step
-from ..matmul.launch import Epilogue
+from ..matmul.launch import DTYPES, Epilogue
 from ..replay import draw_seed
 from . import ELEMENT_BYTES, saved_bytes
 from . import work as plain_work
 from ._module import Linear
 
-DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 LEAST_CAPABILITY = (8, 0)
 
 Product = Callable[[Tensor, Tensor], Tensor]  # a [M, K] and b [K, N] to a b

@@ -19,6 +19,7 @@ from .schedule import Schedule
 from .source import COMBINE_COLUMNS, COMBINE_ROWS, STRIDES, Form, hinted
 
 MOST_PLACES_32 = 2**31  # elements that kernels address with 32 bits
+DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 MOST_BATCH = 65535  # of a grid's second axis
 ALIGN = 16  # elements: whether a size or a stride is a multiple of it, Triton finds out by itself
 ALIGNED = 16  # bytes, as descriptors want addresses and strides
@@ -66,7 +67,7 @@ def matmul(
     if a.dim() == 3 and a.size(0) > MOST_BATCH:
         raise ValueError(f"a batch of {a.size(0)} products, kernels take {MOST_BATCH} at most: split it")
     plan = _plan(
-        (*a.shape, b.size(-1)), a.stride(), b.stride(), a.dtype, _aligned(a, b), _precision(a.dtype),
+        (a.shape, b.shape), a.stride(), b.stride(), (a.dtype, b.dtype), _aligned(a, b), _precision(a.dtype),
         (fused.steps, fused.prologue, only, schedule, a.device),
     )  # fmt: skip
     c = torch.empty(*a.shape[:-1], b.size(-1), dtype=dtype or a.dtype, device=a.device)
@@ -117,18 +118,18 @@ def _descriptor(matrix: Tensor, flipped: bool, block: tuple[int, int]) -> Any:
 
 @lru_cache(maxsize=4096)
 def _plan(
-    shape: Sequence[int],
+    shapes: tuple[torch.Size, torch.Size],
     a_stride: Sequence[int],
     b_stride: Sequence[int],
-    dtype: torch.dtype,
+    dtypes: tuple[torch.dtype, torch.dtype],
     aligned: bool,
     precision: str,
     choice: tuple[Any, ...],
 ) -> Plan:
-    """The plan for matrices of these shapes, [S,] M, K and N, and strides."""
+    """The plan for matrices of these shapes, [S,] M, K and [S,] K, N, and strides."""
     steps, prologue, only, schedule, device = choice
-    *batch, m, k, n = shape
-    element, count = dtype.itemsize, batch[0] if batch else 1
+    batch, m, k, n = _sizes(shapes, dtypes)
+    element, count = dtypes[0].itemsize, batch[0] if batch else 1
     flips = [_flip(stride, size, element) for stride, size in ((a_stride, (m, k)), (b_stride, (k, n)))]
     bulk = aligned and not batch and None not in flips
     limits = limits_here(device)
@@ -153,6 +154,24 @@ def _plan(
     kernel = matmul_kernel(schedule, form)
     combine = _combine(steps, (count, m, n), schedule, bool(batch)) if schedule.split > 1 else None
     return Plan(schedule, kernel, (programs, count), options, combine, form.a_flipped, form.b_flipped)
+
+
+def _sizes(
+    shapes: tuple[torch.Size, torch.Size], dtypes: tuple[torch.dtype, torch.dtype]
+) -> tuple[tuple[int, ...], int, int, int]:
+    """The batch's sizes, M, K and N. Raises ValueError for matrices that have no product here."""
+    (*batch, m, k), (*same, depth, n) = shapes
+    if batch != same or len(batch) > 1 or k != depth or dtypes[0] != dtypes[1]:
+        raise ValueError(
+            f"matmul: expected a [M, K] and b [K, N], or [S, M, K] and [S, K, N], of one dtype, and not "
+            f"{list(shapes[0])} and {list(shapes[1])} of {dtypes[0]} and {dtypes[1]}"
+        )
+    if 0 in (*batch, m, k, n) or dtypes[0] not in DTYPES:
+        raise ValueError(
+            f"matmul: {list(shapes[0])} and {list(shapes[1])} of {dtypes[0]}: expected sizes from 1, of "
+            f"float32, float16 or bfloat16"
+        )
+    return tuple(batch), m, k, n
 
 
 def _combine(

@@ -27,6 +27,7 @@ LATENCY_US = 0.8  # of memory
 LAUNCH_US = 4.0  # of a kernel, its end included
 PLAIN_RATE, BULK_RATE = 0.82, 0.95  # of the matrix rate where threads compute addresses, and where not
 OF_EACH_TILE = 2  # schedules that tuning measures
+REST = 0.05  # of what is hidden behind something longer
 WARP_RATE = 0.5  # of it without warpgroups
 
 
@@ -91,7 +92,7 @@ def estimate_us(schedule: Schedule, size: Size, limits: Limits) -> float:
     matrices = size.rows * size.depth + size.depth * size.columns + size.rows * size.columns
     least = size.batch * matrices * e / COPY_BYTES * 1e6
     parts = 2 * s.split * size.batch * size.rows * size.columns * 4 / L2_BYTES * 1e6
-    return max(work, least) + LAUNCH_US + (LAUNCH_US + parts if s.split > 1 else 0)
+    return _overlapped(work, least) + LAUNCH_US + (LAUNCH_US + parts if s.split > 1 else 0)
 
 
 def _step_us(s: Schedule, e: int, limits: Limits, at_once: int, active: int) -> float:
@@ -104,7 +105,12 @@ def _step_us(s: Schedule, e: int, limits: Limits, at_once: int, active: int) -> 
     shared = (2 * copied + again) / SHARED_BYTES
     l2 = copied / min(L2_BYTES / active, L2_BYTES_OF_ONE)
     latency = LATENCY_US / max(s.stages - 1, 1)
-    return max(at_once * max(product, shared, l2) * 1e6, latency)
+    return max(at_once * _overlapped(product, shared, l2) * 1e6, latency)
+
+
+def _overlapped(*times: float) -> float:
+    """What happens at once takes as long as the longest; and a little more, for nothing overlaps wholly."""
+    return max(times) + REST * (sum(times) - max(times))
 
 
 def _taste(schedule: Schedule) -> tuple[int | str, ...]:

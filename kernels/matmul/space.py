@@ -21,7 +21,8 @@ TILES = (
     (128, 64), (128, 128), (128, 256), (256, 64), (256, 128),
 )  # fmt: skip
 LINE = 128  # bytes of a row of shared memory
-FEWEST_ACCUMULATORS, MOST_ACCUMULATORS = 4, 128  # of a thread; fewer leave tensor cores waiting
+# of a thread; fewer leave tensor cores waiting, more spill: three products of TF32 need registers beside
+FEWEST_ACCUMULATORS, MOST_ACCUMULATORS = 4, {2: 128, 4: 64}  # by bytes of an element
 SPLITS = (1, 2, 4, 8, 16)
 
 
@@ -37,7 +38,7 @@ def _fitting(limits: Limits, element_bytes: int) -> Iterator[Schedule]:
     for (block_m, block_n), warps in product(TILES, (2, 4, 8)):
         accumulators = block_m * block_n // (32 * warps)
         narrow = block_m <= 32
-        if not FEWEST_ACCUMULATORS <= accumulators <= MOST_ACCUMULATORS:
+        if not FEWEST_ACCUMULATORS <= accumulators <= MOST_ACCUMULATORS[element_bytes]:
             continue
         if (warps == 2 and not narrow) or (warps == 8 and block_m * block_n < 128 * 64):
             continue

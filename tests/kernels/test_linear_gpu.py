@@ -120,6 +120,21 @@ def test_graphs_draw_dropout_anew_at_each_replay(name):
     assert 0.45 < (seen[0][0] == 0).float().mean() < 0.55
 
 
+@pytest.mark.parametrize("name", ["skinny", "scheduled", "split_k"])
+def test_graphs_compute_with_new_inputs(name):
+    module = layer(name, rows=8, in_features=1024, activation="gelu", mode="inference")
+    x = torch.randn(8, 1024, device="cuda", dtype=torch.bfloat16)
+    with torch.inference_mode():
+        module(x)
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            y = module(x)
+        x.neg_()
+        graph.replay()
+        assert torch.equal(y, module(x))
+
+
 @pytest.mark.parametrize("name", GENERATED)
 def test_on_another_stream_and_under_checkpoint(name):
     rows = 8 if name == "skinny" else 512 if name == "persistent" else 64

@@ -6,6 +6,7 @@ from dataclasses import replace
 from itertools import pairwise, product
 
 import pytest
+import torch
 
 from kernel_selector.kernels import devices
 from kernel_selector.kernels.mapping import loops
@@ -19,7 +20,7 @@ from kernel_selector.kernels.matmul.epilogue import (
     RESIDUAL,
     parameters,
 )
-from kernel_selector.kernels.matmul.launch import _flip
+from kernel_selector.kernels.matmul.launch import _flip, matmul
 from kernel_selector.kernels.matmul.limits import MOST_REGISTERS, Limits, limits_of
 from kernel_selector.kernels.matmul.ranking import Size, best, estimate_us, form_note, ranked, shortlist
 from kernel_selector.kernels.matmul.schedule import Schedule, parse
@@ -239,3 +240,22 @@ def test_estimates_grow_with_the_work():
 def test_what_is_no_product_is_not_tuned(text):
     with pytest.raises(ValueError, match="expected"):
         Product.of(text)
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "reason"),
+    [
+        ((2, 3), (4, 5), "expected a"),
+        ((2, 2, 3), (3, 3, 5), "expected a"),
+        ((2, 3), (2, 3, 5), "expected a"),
+        ((0, 3), (3, 5), "sizes from 1"),
+        ((2, 0), (0, 5), "sizes from 1"),
+    ],
+)
+def test_matrices_without_a_product_are_refused(a, b, reason):
+    with pytest.raises(ValueError, match=reason):
+        matmul(torch.zeros(a), torch.zeros(b))
+    with pytest.raises(ValueError, match="float64"):
+        matmul(torch.zeros(2, 3).double(), torch.zeros(3, 5).double())
+    with pytest.raises(ValueError, match="65536 products"):
+        matmul(torch.zeros(65536, 1, 1), torch.zeros(65536, 1, 1))
