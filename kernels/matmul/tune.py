@@ -9,12 +9,14 @@ is pasted there.
     --best 8     how many of the shortlist are measured: the records' first ranks
     --all        the whole space, to know what the ranking misses
     --rounds 9   how often each is timed; the median counts
+    --processes 1    how many compile at once, ahead of timing
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import asdict
@@ -74,31 +76,69 @@ class Product(NamedTuple):
 
 def main(arguments: list[str]) -> int:
     """Measure, print records and the table's lines. Returns 1 where a schedule computed something wrong."""
-    parser = argparse.ArgumentParser("python -m kernels.matmul.tune", description=__doc__.partition("\n")[0])
-    parser.add_argument("products", nargs="+", help="MxNxK, or MxNxK:dtype")
-    parser.add_argument(
-        "--best", type=int, default=8, help="how many schedules of the shortlist are measured"
-    )
-    parser.add_argument("--all", action="store_true", help="measure the whole space")
-    parser.add_argument("--rounds", type=int, default=9, help="how often each is timed")
-    given = parser.parse_args(arguments)
+    given = _parser().parse_args(arguments)
+    if given.processes > 1:
+        _compile_in_other_processes(arguments, given.processes)
     products = [Product.of(text) for text in given.products]
     about = {"device": _name(torch.device("cuda:0")), "environment": asdict(current_environment("cuda:0"))}
-    lines, failed = [], False
+    lines, failed = [f"# {about['device']}"], False
     for product in products:
         limits = limits_here(product.a.device)
         best = shortlist(product.size, limits, given.best)
         order = (*best, *(one for one in ranked(product.size, limits) if given.all and one not in best))
+        if given.share:
+            first, of = given.share
+            for one in order[first::of]:
+                _judged(product, str(one), partial(matmul, product.a, product.b, schedule=one))
+            continue
         records = list(_measured(product, order, given.rounds))
         for record in records:
             print(json.dumps(record | about), flush=True)
         failed |= any(record["status"] == "incorrect" for record in records)
-        right = [record for record in records if record["status"] == "ok" and record["schedule"] != "cublas"]
-        if right:
-            fastest = min(right, key=lambda record: float(record["p50_ms"]))
-            lines.append(f"    {_key(product.size)}: {fastest['schedule']!r},")
-    print("\n".join([f"# {about['device']}", *lines]), file=sys.stderr)
+        lines += _summary(product, records, given.best)
+    if not given.share:
+        print("\n".join(lines), file=sys.stderr)
     return int(failed)
+
+
+def _parser() -> argparse.ArgumentParser:
+    assert __doc__
+    parser = argparse.ArgumentParser("python -m kernels.matmul.tune", description=__doc__.partition("\n")[0])
+    parser.add_argument("products", nargs="+", help="MxNxK, or MxNxK:dtype")
+    parser.add_argument("--best", type=int, default=8, help="schedules of the shortlist that are measured")
+    parser.add_argument("--all", action="store_true", help="measure the whole space")
+    parser.add_argument("--rounds", type=int, default=9, help="how often each is timed")
+    parser.add_argument("--processes", type=int, default=1, help="how many compile at once, ahead of timing")
+    parser.add_argument("--share", type=int, nargs=2, help=argparse.SUPPRESS)  # of one of these processes
+    return parser
+
+
+def _compile_in_other_processes(arguments: list[str], count: int) -> None:
+    """Run each schedule once, in processes that share them out: compiled code stays in Triton's cache."""
+    command = [sys.executable, "-m", __spec__.name, *arguments, "--processes", "1"]
+    running = [
+        subprocess.Popen([*command, "--share", str(first), str(count)], stdout=subprocess.DEVNULL)
+        for first in range(count)
+    ]
+    for process in running:
+        process.wait()
+
+
+def _summary(product: Product, records: list[dict[str, Any]], count: int) -> list[str]:
+    """The table's line, and above it how the schedules compare with cuBLAS and with each other."""
+    timed = {record["schedule"]: record for record in records if record["status"] == "ok"}
+    cublas = timed.pop("cublas", None)
+    if not timed:
+        return [f"    # {product.size}: no schedule was right"]
+    fastest = min(timed.values(), key=lambda record: float(record["p50_ms"]))
+    text = f"    # {fastest['p50_ms'] * 1e3:.1f} us"
+    if cublas is not None:
+        text += f", {cublas['p50_ms'] / fastest['p50_ms']:.2f} times as fast as cuBLAS"
+    first = [record["p50_ms"] for record in timed.values() if record["rank"] <= count]
+    if first and len(timed) > count:
+        share = fastest["p50_ms"] / min(first)
+        text += f"; the first {count} have {share:.3f} of the rate of all {len(timed)}"
+    return [text, f"    {_key(product.size)}: {fastest['schedule']!r},"]
 
 
 def _key(size: Size) -> tuple[int, int, int, int, bool, bool]:

@@ -26,7 +26,7 @@ from kernel_selector.kernels.matmul.ranking import Size, best, estimate_us, form
 from kernel_selector.kernels.matmul.schedule import Schedule, parse
 from kernel_selector.kernels.matmul.source import Form, combine_source, matmul_source
 from kernel_selector.kernels.matmul.space import MOST_SCHEDULES, space
-from kernel_selector.kernels.matmul.tune import Product
+from kernel_selector.kernels.matmul.tune import Product, _summary
 
 H200 = Limits()
 A100 = limits_of(devices.known_device("a100 40gb"))
@@ -259,3 +259,19 @@ def test_matrices_without_a_product_are_refused(a, b, reason):
         matmul(torch.zeros(2, 3).double(), torch.zeros(3, 5).double())
     with pytest.raises(ValueError, match="65536 products"):
         matmul(torch.zeros(65536, 1, 1), torch.zeros(65536, 1, 1))
+
+
+def test_tuning_says_what_the_shortlist_misses():
+    product = Product(Size(64, 64, 64, 2), *(torch.zeros(()) for _ in range(4)))
+    records = [
+        {"schedule": name, "status": status, "p50_ms": ms, "rank": rank}
+        for rank, (name, status, ms) in enumerate(
+            [("cublas", "ok", 2.0), ("a", "ok", 1.25), ("b", "incorrect", 0.1), ("c", "ok", 1.0)]
+        )
+    ]
+    (line,) = _summary(product, records, 1)
+    assert line.startswith(
+        "    (64, 64, 64, 2, False, True): 'c',  # 1000.0 us, 2.00 times as fast as cuBLAS"
+    )
+    assert line.endswith("the best of the first 1 has 0.800 of the rate of the best of 2")
+    assert "no schedule was right" in _summary(product, records[2:3], 1)[0]
