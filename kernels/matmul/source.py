@@ -10,11 +10,12 @@ from textwrap import wrap
 from typing import NamedTuple
 
 from ..mapping import TaskMapping, loops, spatial
-from .epilogue import Step, parameters
+from .epilogue import DROPOUT, Step, parameters
 from .schedule import SLAB, Schedule
 
 COMBINED = spatial("tiles_m", "tiles_n")  # programs of `combine_kernel` to tiles
 COMBINE_ROWS, COMBINE_COLUMNS = 8, 128
+LEAST_SLAB_COLUMNS = 16
 STRIDES = ("a_row", "a_depth", "b_depth", "b_column")
 
 
@@ -87,9 +88,9 @@ def _parameters(schedule: Schedule, form: Form) -> list[str]:
     names += [] if schedule.bulk else list(STRIDES)
     names += ["a_batch", "b_batch"] if form.batched else []
     names += parameters((*form.prologue, *form.steps))
-    names += ["GROUP: tl.constexpr", "WHOLE: tl.constexpr", "WIDE: tl.constexpr", "PRECISION: tl.constexpr"]
+    names += ["GROUP", "WHOLE: tl.constexpr", "WIDE: tl.constexpr", "PRECISION: tl.constexpr"]
     names += [f"{name.upper()}_ALIGN: tl.constexpr" for name in hinted(schedule)]
-    return names + (["PROGRAMS: tl.constexpr"] if schedule.persistent else [])
+    return names + (["PROGRAMS"] if schedule.persistent else [])
 
 
 def _signature(function: str, names: list[str]) -> list[str]:
@@ -159,7 +160,10 @@ def _tile(schedule: Schedule, form: Form) -> list[str]:
 
 def _epilogue(schedule: Schedule, form: Form) -> list[str]:
     """The steps and the store, slab by slab of the tile's columns: registers hold one at a time."""
-    count = max(1, schedule.block_m * schedule.block_n // (SLAB * schedule.threads))
+    # dropout's random numbers take registers of their own: with Triton 3.6 they spill from whole slabs
+    slab = SLAB // 2 if DROPOUT in form.steps else SLAB
+    count = schedule.block_m * schedule.block_n // (slab * schedule.threads)
+    count = max(1, min(count, schedule.block_n // LEAST_SLAB_COLUMNS))
     lines = []
     names = ["acc"]
     while len(names) < count:

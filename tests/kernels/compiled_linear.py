@@ -25,6 +25,7 @@ from kernel_selector.kernels.matmul.source import Form
 
 STEPS = {step.name: step for step in (BIAS, KEEP, DROPOUT, RESIDUAL, SCALE)} | ACTIVATIONS
 BYTES = {"fp32": 4, "fp16": 2, "bf16": 2}
+COUNTS = {"GROUP", "PROGRAMS"}  # multiples of nothing
 FLOATS = {"p", "dropout_scale", "factor", "left_factor"}
 ONES = {"a_depth": "a_row", "b_depth": "b_column"}  # contiguous, or else flipped
 
@@ -48,7 +49,7 @@ def constants(case):
         "A_ROW_ALIGN" if flipped[0] else "A_DEPTH_ALIGN": 1,
         "B_DEPTH_ALIGN" if flipped[1] else "B_COLUMN_ALIGN": 1,
     }
-    return known | {"GROUP": 8, "WHOLE": whole, "WIDE": wide, "PRECISION": precision, "PROGRAMS": 132}
+    return known | {"WHOLE": whole, "WIDE": wide, "PRECISION": precision}
 
 
 def kernel_of(case):
@@ -96,6 +97,7 @@ def source(case):
         "b_depth" if b_flipped else "b_column",
         *case.get("ones", ()),
     }
+    aligned = case.get("align", 16) == 16
     types, values, hints = {}, {}, {}
     for place, parameter in enumerate(kernel.params):
         name = parameter.name
@@ -103,7 +105,7 @@ def source(case):
             types[name], values[place,] = "constexpr", known.get(name, 1 if name in ones else None)
             continue
         types[name] = type_of(name, case, schedule)
-        if name.endswith("_ptr") or (types[name] == "i32" and case.get("align", 16) == 16):
+        if name.endswith("_ptr") or (types[name] == "i32" and name not in COUNTS and aligned):
             hints[place,] = [["tt.divisibility", 16]]
     return ASTSource(fn=kernel, signature=types, constexprs=values, attrs=hints), schedule
 
