@@ -23,7 +23,7 @@ from torch.utils.checkpoint import checkpoint
 
 from kernel_selector.kernels import registry
 from kernel_selector.kernels.matmul import generated
-from kernel_selector.kernels.matmul.epilogue import ACTIVATIONS, BIAS, KEEP, ON_LEFT, RESIDUAL, SCALE
+from kernel_selector.kernels.matmul.epilogue import ACTIVATIONS, BIAS, DROPOUT, KEEP, ON_LEFT, RESIDUAL, SCALE
 from kernel_selector.kernels.matmul.launch import Epilogue, matmul
 from kernel_selector.kernels.matmul.schedule import parse
 
@@ -171,6 +171,18 @@ def drops() -> None:
         print(json.dumps(["drops", name]), flush=True)
 
 
+def masks() -> None:
+    """What is dropped follows from seed and place alone, whatever the schedule."""
+    a, b, seed = torch.rand(140, 64) + 1, torch.rand(64, 264) + 1, torch.tensor([7])
+    fused, found = Epilogue((DROPOUT,), (seed, 0.5, 2.0)), []
+    for text in (*SCHEDULES, "128x256x64 warps=8 stages=3 bulk persistent"):
+        y = matmul(a, b, fused, schedule=parse(text))
+        close(y, torch.where(y != 0, 2 * (a @ b), 0))
+        found.append(y != 0)
+    assert all(torch.equal(one, found[0]) for one in found)
+    print(json.dumps(["masks", float(found[0].float().mean())]))
+
+
 def fault() -> None:
     """The gate finds a kernel that leaves out the last step of the depth."""
     plain = generated.matmul_source
@@ -202,6 +214,11 @@ if __name__ == "__main__":
     interpreted.round_to_nearest()
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    {"schedules": schedules, "layouts": layouts, "calls": calls, "drops": drops, "fault": fault}[
-        sys.argv[1]
-    ]()
+    {
+        "schedules": schedules,
+        "layouts": layouts,
+        "calls": calls,
+        "drops": drops,
+        "masks": masks,
+        "fault": fault,
+    }[sys.argv[1]]()
