@@ -142,6 +142,7 @@ def _implementation(operator_name: str, name: str, default: str) -> Implementati
         unsupported=module.unsupported,
         build=module.build,
         work=getattr(module, "work", operator(operator_name).work),
+        describe=getattr(module, "describe", None),
     )
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import textwrap
 from typing import TYPE_CHECKING
 
+from kernel_selector.kernels import registry
+
 from .units import format_bytes, format_ms
 
 if TYPE_CHECKING:
@@ -56,6 +58,10 @@ def _answer(choice: Choice) -> list[str]:
     default = next((item.name for item in choice.candidates if item.default), None)
     standing = " (the framework's default)" if choice.implementation == default else ""
     lines = [f"Choice      {choice.implementation}{standing}", f"Because     {SOURCES[choice.source]}"]
+    describe = registry.implementation(choice.problem.operator, choice.implementation).describe
+    if describe is not None:
+        words = describe(choice.problem, choice.device).splitlines()
+        lines += [_wrapped("How         " if not row else " " * 12, text) for row, text in enumerate(words)]
     if choice.time_ms is not None:
         lines.append(f"Time        {_time(choice)} for {kind}")
     if choice.memory_bytes is not None:

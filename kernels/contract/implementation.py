@@ -36,6 +36,7 @@ class Implementation:
     `version` is a hash of the sources that decide its behaviour. `unsupported(problem, device)` returns
     the reason why it refuses, or None; it looks at plain values and needs no GPU. `build(problem)`
     returns an `nn.Module` with the parameter names of the torch module it stands in for, on the CPU.
+    `describe(problem, device)`, where there is one, says in words how it computes a problem, and why so.
     """
 
     operator: str
@@ -46,3 +47,4 @@ class Implementation:
     unsupported: Callable[[Problem, Device], str | None]
     build: Callable[[Problem], nn.Module]
     work: Callable[[Problem], Work]
+    describe: Callable[[Problem, Device], str] | None = None

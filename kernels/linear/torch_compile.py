@@ -5,22 +5,17 @@ The first call of a shape takes seconds. Layouts are those of the tensors.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
-from functools import lru_cache
-from types import FunctionType
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
+from ..compiling import compiled, refused_by_compiler
 from ..contract import Device, Problem, Work
 from . import operations
 from . import work as plain_work
 from ._module import ACTIVATIONS, Linear
-
-LEAST_CAPABILITY = (7, 0)  # of the compiler's own GPU kernels
 
 
 def work(problem: Problem) -> Work:
@@ -32,11 +27,7 @@ def work(problem: Problem) -> Work:
 
 def unsupported(_problem: Problem, device: Device) -> str | None:
     """Refuses CPUs, whose compiler may be missing, and GPUs that the compiler has no kernels for."""
-    if device.kind != "cuda":
-        return "torch.compile needs a C++ compiler for processors, which is not taken for granted"
-    if device.compute_capability is not None and device.compute_capability < LEAST_CAPABILITY:
-        return "torch.compile makes kernels for GPUs of compute capability 7.0 or later"
-    return None
+    return refused_by_compiler(device)
 
 
 def build(problem: Problem) -> nn.Module:
@@ -54,7 +45,7 @@ class CompiledLinear(Linear):
         p = self.dropout if self.training else 0.0
         gradients = torch.is_grad_enabled()
         circumstances = (input.shape, input.dtype, input.device, residual is None, gradients)
-        run = _compiled(plain, self.activation, p, *circumstances)
+        run = compiled(plain, self.activation, p, *circumstances)
         y: Tensor = run(input, self.weight, self.bias, residual, self.activation, p)
         return y
 
@@ -67,11 +58,3 @@ def plain(
     if p:
         a = nn.functional.dropout(a, p)
     return a if residual is None else a + residual
-
-
-@lru_cache(maxsize=256)
-def _compiled(function: FunctionType, *_circumstances: Any) -> Callable[..., Tensor]:
-    """A compiled copy for each circumstance: of one code object few variants are compiled, then none."""
-    own = FunctionType(function.__code__.replace(), function.__globals__, function.__name__)
-    compiled: Callable[..., Tensor] = torch.compile(own, dynamic=False, fullgraph=True)
-    return compiled
