@@ -50,6 +50,7 @@ class Comparison:
     shown: tuple[str, ...]
     prepared: Callable[[Cell], bool] = lambda _: True
     lane: Callable[[Problem], int] = lambda _: 0
+    first: Callable[[Sequence[Cell], Session], None] = lambda *_: None  # before anybody takes the memory
 
 
 def main(comparison: Comparison, description: str, arguments: Sequence[str] | None = None) -> int:
@@ -76,6 +77,7 @@ def main(comparison: Comparison, description: str, arguments: Sequence[str] | No
         _say(f"{session.device.name}: {len(todo)} problems to measure, {len(store.cells)} stored")
         if todo:
             store.start(session, todo, options.commit or current_commit())
+            comparison.first(todo, session)
             hung = _prepare(comparison, todo, session, options, end)
             schedule = Schedule(hung, smoke=options.smoke, end=end)
             todo = measure(comparison, todo, session, store, schedule)

@@ -18,8 +18,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+import torch
+
 from benchmarks import _comparison
 from benchmarks._copies import copy_ms
+from benchmarks._rows import Cell
 from benchmarks._store import Kind
 from benchmarks._sublayer_figures import figures, summary
 from benchmarks._sublayer_rows import ROWS, cells, lane, prepared, small
@@ -41,6 +44,14 @@ def _least_work(problem: Problem, session: Session) -> dict[str, Any]:
         "copy_bytes_per_s": session.device.copy_bytes_per_s,
         "copy_ms": copy_ms(int(moved_bytes), session.torch_device, session.device.l2_bytes or 2**25),
     }
+
+
+def _copies(cells: Sequence[Cell], session: Session) -> None:
+    """Have all copies timed, and give their memory back."""
+    for cell in cells:
+        _least_work(cell.problem, session)
+    if session.torch_device != "cpu":
+        torch.cuda.empty_cache()
 
 
 COMPARISON = _comparison.Comparison(
@@ -71,6 +82,7 @@ COMPARISON = _comparison.Comparison(
     shown=("best", "registered", "copy_share", "copy_alike", "held", "peak", "ms", "winner", "peer"),
     prepared=prepared,
     lane=lane,
+    first=_copies,
 )
 
 

@@ -60,8 +60,7 @@ def _row(pointer, offsets, ok):
     return tl.load(pointer + offsets, ok, 0.0).to(tl.float32)
 
 
-# T or S of 1 as a constant is more than Triton 3.6 compiles beside a product in float32
-@triton.jit(do_not_specialize=["T", "S"])
+@triton.jit
 def statistics_kernel(
     q_ptr,  # [B, T, N * D], strides given; the last is 1
     k_ptr,  # [B, S, N * D], as well
@@ -91,8 +90,9 @@ def statistics_kernel(
     s = (tile % s_tiles) * BLOCK_S + tl.arange(0, BLOCK_S)
     q_rows = q_ptr + b * q_batch + n * D + t[:, None].to(tl.int64) * q_step
     k_rows = k_ptr + b * k_batch + n * D + s[:, None].to(tl.int64) * k_step
-    total_q, square_q = tl.zeros([BLOCK_T], tl.float32), tl.zeros([BLOCK_T], tl.float32)
-    total_k, square_k = tl.zeros([BLOCK_S], tl.float32), tl.zeros([BLOCK_S], tl.float32)
+    # added up over the features behind the loop: Triton 3.6 fails on sums inside of it in float32
+    sum_q, squares_q = tl.zeros([BLOCK_T, BLOCK_D], tl.float32), tl.zeros([BLOCK_T, BLOCK_D], tl.float32)
+    sum_k, squares_k = tl.zeros([BLOCK_S, BLOCK_D], tl.float32), tl.zeros([BLOCK_S, BLOCK_D], tl.float32)
     products = tl.zeros([BLOCK_T, BLOCK_S], tl.float32)
     for first in range(0, D, BLOCK_D):
         d = first + tl.arange(0, BLOCK_D)
@@ -100,12 +100,12 @@ def statistics_kernel(
         k = tl.load(k_rows + d[None, :], (s < S)[:, None] & (d < D)[None, :], 0.0)
         products = tl.dot(q, tl.trans(k), products, input_precision="ieee")
         q, k = q.to(tl.float32), k.to(tl.float32)
-        total_q += tl.sum(q, 1)
-        square_q += tl.sum(q * q, 1)
-        total_k += tl.sum(k, 1)
-        square_k += tl.sum(k * k, 1)
-    mean = (total_q[:, None] + total_k[None, :]) / D
-    square = (square_q[:, None] + square_k[None, :] + 2.0 * products) / D
+        sum_q += q
+        squares_q += q * q
+        sum_k += k
+        squares_k += k * k
+    mean = (tl.sum(sum_q, 1)[:, None] + tl.sum(sum_k, 1)[None, :]) / D
+    square = (tl.sum(squares_q, 1)[:, None] + tl.sum(squares_k, 1)[None, :] + 2.0 * products) / D
     rstd = tl.rsqrt(tl.maximum(square - mean * mean, 0.0) + EPSILON)
     place = (bn.to(tl.int64) * T + t[:, None]) * S + s[None, :]
     ok = (t < T)[:, None] & (s < S)[None, :]

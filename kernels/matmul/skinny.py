@@ -106,7 +106,9 @@ def _call(
     how = plan(rows, columns, depth, vector, limits.multiprocessors)
     major, minor = limits.capability
     text = skinny_source(how, rows, str(dtype).removeprefix("torch."), steps)
-    launch = nvrtc.Launch(-(-columns // how.tile), how.threads, 0, 0)
+    # of the launch, not of the function, which may ask for all that there is and so has none of its own
+    shared_bytes = how.warps_k * how.tile * rows * 4
+    launch = nvrtc.Launch(-(-columns // how.tile), how.threads, 0, shared_bytes)
     return _Call(_kernel(text, f"{major}{minor}"), launch, -(-depth // how.depth))
 
 

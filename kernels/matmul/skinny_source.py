@@ -93,7 +93,8 @@ extern "C" __global__ void __launch_bounds__($threads) skinny(const Arguments g)
             }
         }
     }
-    __shared__ float parts[$warps_k][$tile][$rows];
+    extern __shared__ float shared[];
+    float (*parts)[$tile][$rows] = reinterpret_cast<float (*)[$tile][$rows]>(shared);
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     #pragma unroll
     for (int column = 0; column < $columns; ++column) {

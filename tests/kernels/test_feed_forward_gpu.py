@@ -47,6 +47,7 @@ def test_dropout_is_replayed_drawn_anew_by_graphs_and_restored_by_checkpointing(
     y = checkpoint(module, x, use_reentrant=False)
     again = (y.detach(), *torch.autograd.grad(y.float().square().sum(), (x, *module.parameters())))
     assert all(map(torch.equal, first, again))
+    del y  # and its graph
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):

@@ -59,6 +59,7 @@ extern "C" void run(const Arguments* g, int blocks) {
 def on_host(folder, plan, rows, steps):
     """The kernel's text as a function of this machine's processor, in float32."""
     text = skinny_source(plan, rows, "float32", steps).replace('extern "C" __global__', "__global__")
+    text = text.replace("extern __shared__ float shared[];", "static float shared[1 << 16];")
     (folder / "skinny.cpp").write_text(HOST % (plan.threads, text))
     command = ["g++", "-std=c++20", "-O1", "-shared", "-fPIC", "-pthread", "skinny.cpp", "-o", "skinny.so"]
     subprocess.run(command, cwd=folder, check=True, capture_output=True, timeout=120)
