@@ -47,7 +47,7 @@ def main() -> None:
 
 def ask(client: httpx.Client, **hyperparameters: int) -> httpx.Response:
     """One question about an LSTM layer."""
-    return client.post("/v1/choose", json={"hyperparameters": hyperparameters})
+    return client.post("/v1/choices", json={"hyperparameters": hyperparameters})
 
 
 def measure(send: Callable[[], httpx.Response], requests: int) -> dict[str, float]:

@@ -27,6 +27,7 @@ from .engine import Selector
 from .errors import InvalidRequest, ModelVersionMismatch, NoMeasurements, NothingFits
 from .onboarding import quickstart
 from .profiling import profile
+from .query import Query
 from .units import format_bytes, format_ms, parse_bytes
 
 __all__ = [
@@ -39,6 +40,7 @@ __all__ = [
     "NoMeasurements",
     "NothingFits",
     "Problem",
+    "Query",
     "Selector",
     "SelectorError",
     "UnknownDevice",

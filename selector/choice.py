@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
+from functools import cached_property
+from json import dumps
 from typing import TYPE_CHECKING, Any
 
 from kernel_selector.kernels import registry
@@ -14,6 +16,18 @@ if TYPE_CHECKING:
     from torch import nn
 
 Interval = tuple[float, float]
+SUMMARY = (
+    "implementation",
+    "source",
+    "time_ms",
+    "time_interval_ms",
+    "memory_bytes",
+    "memory_interval_bytes",
+    "runner_up",
+    "margin",
+    "snapshot",
+    "model_version",
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -94,3 +108,17 @@ class Choice:
         data["candidates"] = [asdict(candidate) for candidate in self.candidates]
         data["caveats"] = list(self.caveats)
         return data
+
+    def summary(self) -> dict[str, Any]:
+        """JSON-ready and short, for answers by the hundred: without problem, device and other figures."""
+        data = {name: getattr(self, name) for name in SUMMARY}
+        data["exclusions"] = {
+            candidate.name: candidate.excluded for candidate in self.candidates if candidate.excluded
+        }
+        data["caveats"] = list(self.caveats)
+        return data
+
+    @cached_property
+    def json(self) -> bytes:
+        """`to_dict` as JSON in UTF-8; made once, because a choice is asked for again and again."""
+        return dumps(self.to_dict(), ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()

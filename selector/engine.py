@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import time
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import lru_cache, partial
 from pathlib import Path
@@ -18,6 +19,7 @@ from .answer import DEFAULT_OPERATOR, answer, parse
 from .choice import Choice
 from .database_argument import require_database
 from .knowledge import Changed, Knowledge, Pair, state_of
+from .query import Query
 
 if TYPE_CHECKING:
     from kernel_selector.db import Database
@@ -26,6 +28,7 @@ CHECK_S = 1.0  # how often to look whether the database has changed
 BACK_OFF = 9  # times as long as a look took, no other follows: a slow database costs a tenth of the time
 LOCK_WAIT_S = 2.0  # readers hardly ever wait; those that do have callers who wait with them
 CACHE_SIZE = 8192
+SNAPSHOT_TRIES = 3  # of a batch; a database that changes faster gives answers of two snapshots, which say so
 
 
 class Selector:
@@ -72,14 +75,44 @@ class Selector:
     ) -> Choice:
         """The implementation to use for a problem; see `selector.choose`."""
         self._refresh()
+        query = Query(
+            hyperparameters=hyperparameters,
+            operator=operator,
+            device=device,
+            memory=memory,
+            objective=objective,
+            override=override,
+        )
+        return self._choose(query)
+
+    def choose_each(self, queries: Iterable[Query]) -> list[Choice | SelectorError]:
+        """The choice for each query, or the error that it met, in their order and from one snapshot."""
+        self._refresh()
+        asked = list(queries)
+        found: list[Choice | SelectorError] = []
+        for _ in range(SNAPSHOT_TRIES):
+            snapshot = self.snapshot
+            found = [self._choice_or_error(query) for query in asked]
+            if self.snapshot == snapshot:
+                break  # else the database changed meanwhile: what was answered before it is asked again
+        return found
+
+    def _choice_or_error(self, query: Query) -> Choice | SelectorError:
+        try:
+            return self._choose(query)
+        except SelectorError as error:
+            return error
+
+    def _choose(self, query: Query) -> Choice:
+        operator, device, memory, objective, override = query.arguments
         if override is None:
             override = os.environ.get(f"SELECTOR_OVERRIDE_{operator or DEFAULT_OPERATOR}".upper()) or None
         arguments = operator, device, memory, objective, override
         try:
-            choice = self._answer(arguments, hyperparameters)
+            choice = self._answer(arguments, query.hyperparameters)
         except Changed as change:
             self._load(change.pair)
-            choice = self._answer(arguments, hyperparameters)
+            choice = self._answer(arguments, query.hyperparameters)
         trouble = self._trouble
         return replace(choice, caveats=(*choice.caveats, _outage(trouble))) if trouble else choice
 
@@ -144,7 +177,7 @@ class Selector:
             self._open = None
             self._due = math.inf
 
-    def _answer(self, arguments: tuple[Any, ...], hyperparameters: dict[str, object]) -> Choice:
+    def _answer(self, arguments: tuple[Any, ...], hyperparameters: Mapping[str, object]) -> Choice:
         try:
             choice: Choice = self._cached(*arguments, **hyperparameters)
             self._asked.add(arguments[:2])

@@ -15,7 +15,7 @@ from selector import Selector
 
 from . import documentation, problems
 from .middleware import BodyLimit, RequestLog
-from .routes import router
+from .routes import ROUTERS
 from .settings import Settings
 
 API_VERSION = "1.0.0"  # of the interface: the second number rises with additions
@@ -23,7 +23,7 @@ DESCRIPTION = """Asks the cost model and the measurements of `kernel-selector` w
 neural-network layer is the fastest, or needs the least memory, for given hyperparameters on a device.
 Errors are RFC 9457 problem documents. Every answer carries `X-Request-ID`."""
 TAGS = [
-    {"name": "choose", "description": "Choose an implementation."},
+    {"name": "choices", "description": "Choose implementations."},
     {"name": "catalogue", "description": "What can be asked about."},
     {"name": "health", "description": "For load balancers and orchestrators."},
 ]
@@ -59,9 +59,10 @@ def assemble(settings: Settings) -> FastAPI:
         redirect_slashes=False,
         lifespan=_warm,
     )
-    app.include_router(router)
+    for router in ROUTERS:
+        app.include_router(router)
     problems.install(app)
-    app.add_middleware(BodyLimit, max_bytes=settings.max_body_bytes)
+    app.add_middleware(BodyLimit, max_bytes=settings.max_body_bytes, larger=settings.larger_bodies)
     app.add_middleware(RequestLog, enabled=settings.access_log)  # added last, so it is the outermost
     app.openapi = lambda: documentation.document(app)  # type: ignore[method-assign]
     return app

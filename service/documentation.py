@@ -13,9 +13,9 @@ from kernel_selector.kernels.contract import Boolean, Hyperparameter, Integer, N
 
 from .example_answer import ANSWER
 from .problems import MEDIA_TYPE
-from .schemas import FieldProblem, Problem
+from .schemas.errors import FieldProblem, Problem
 
-CHOOSE = "/v1/choose"
+CHOOSE = "/v1/choices"
 REFERENCE = "#/components/schemas/{model}"
 
 
@@ -46,10 +46,14 @@ def document(app: FastAPI) -> dict[str, Any]:
         _drop_default_validation(made)
         answer = made["paths"][CHOOSE]["post"]["responses"]["200"]["content"]["application/json"]
         answer["example"] = ANSWER  # here, because get_openapi would drop what is null in it
-        fields = schemas["ChooseRequest"]["properties"]
-        description = fields["hyperparameters"]["description"]
         kinds = [_operator_schema(operator) for operator in registry.operators().values()]
-        fields["hyperparameters"] = {"description": description, "anyOf": kinds}
+        schemas["Hyperparameters"] = {"anyOf": kinds}
+        for schema in schemas.values():
+            fields = schema.get("properties", {})
+            if fields.get("hyperparameters", {}).get("type") == "object":
+                description = fields["hyperparameters"]["description"]
+                reference = REFERENCE.format(model="Hyperparameters")
+                fields["hyperparameters"] = {"description": description, "$ref": reference}
         app.openapi_schema = made
     return app.openapi_schema
 

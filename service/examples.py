@@ -14,7 +14,7 @@ from kernel_selector.kernels.contract import SelectorError
 
 from .problems import BY_STATUS, INVALID_REQUEST, KINDS, Kind
 
-PATH = "/v1/choose"
+PATH = "/v1/choices"
 SIZES = {"hidden": 256, "batch": 32}
 
 QUESTIONS: dict[str, dict[str, Any]] = {
@@ -37,6 +37,18 @@ QUESTIONS: dict[str, dict[str, Any]] = {
     },
 }
 
+BATCHES: dict[str, dict[str, Any]] = {
+    "two_devices": {
+        "summary": "Two layers on two kinds of GPU",
+        "value": {
+            "problems": [
+                {"operator": "lstm", "hyperparameters": {"hidden": 1024, "batch": 64}},
+                {"operator": "gru", "hyperparameters": {"hidden": 1024, "batch": 64}},
+            ],
+            "devices": ["h200", "nvidia-a100-sxm4-80gb"],
+        },
+    },
+}
 
 NOTHING_FITS = (
     "Nothing fits into memory=1000 bytes (1000 B): "
@@ -46,7 +58,7 @@ NOTHING_FITS = (
 
 
 def problems(status: int) -> dict[str, dict[str, Any]]:
-    """The documented problem documents of `POST /v1/choose` with this status, by name."""
+    """The documented problem documents of `POST /v1/choices` with this status, by name."""
     documented = {
         400: _malformed,
         415: _unannounced,

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 import time
 import uuid
+from collections.abc import Mapping
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -21,21 +22,24 @@ REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 class BodyLimit:
     """Answers 413 when a body is longer than `max_bytes`; otherwise hands it on in one piece.
 
-    Both a declared length and what really arrives are checked: a chunked body declares nothing.
+    `larger` has other limits for some paths. Both a declared length and what really arrives are checked: a
+    chunked body declares nothing.
     """
 
-    def __init__(self, app: ASGIApp, max_bytes: int) -> None:
+    def __init__(self, app: ASGIApp, max_bytes: int, larger: Mapping[str, int]) -> None:
         self.app = app
         self.max_bytes = max_bytes
+        self.larger = larger
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
+        most = self.larger.get(scope["path"], self.max_bytes)
         declared = Headers(scope=scope).get("content-length", "")
         # by length first: int() refuses thousands of digits
-        if declared.isdecimal() and (len(declared) > MOST_DIGITS or int(declared) > self.max_bytes):
-            await self._refuse(scope, receive, send)
+        if declared.isdecimal() and (len(declared) > MOST_DIGITS or int(declared) > most):
+            await _refuse(most, scope, receive, send)
             return
         chunks: list[bytes] = []
         size, more = 0, True
@@ -45,20 +49,11 @@ class BodyLimit:
                 return
             chunks.append(message.get("body", b""))
             size += len(chunks[-1])
-            if size > self.max_bytes:
-                await self._refuse(scope, receive, send)
+            if size > most:
+                await _refuse(most, scope, receive, send)
                 return
             more = message.get("more_body", False)
         await self.app(scope, _replay(b"".join(chunks), receive), send)
-
-    async def _refuse(self, scope: Scope, receive: Receive, send: Send) -> None:
-        detail = (
-            f"The body has more than {self.max_bytes} bytes. Ask one question a request, or start the "
-            "service with a larger SELECTOR_MAX_BODY_BYTES."
-        )
-        # what is left of the body is not read, so the connection cannot be used again
-        answer = problem(BODY_TOO_LARGE, detail, scope=scope, headers={"connection": "close"})
-        await answer(scope, receive, send)
 
 
 class RequestLog:
@@ -92,6 +87,16 @@ class RequestLog:
                 # %a: a path with a line break must stay on its line
                 line = (scope["method"], scope["path"], status, spent_ms, request_id)
                 LOGGER.info("%s %a %d %.2f ms %s", *line)
+
+
+async def _refuse(most: int, scope: Scope, receive: Receive, send: Send) -> None:
+    detail = (
+        f"The body has more than {most} bytes. Send less at once, or start the service with a larger limit: "
+        "`selector config` lists them."
+    )
+    # what is left of the body is not read, so the connection cannot be used again
+    answer = problem(BODY_TOO_LARGE, detail, scope=scope, headers={"connection": "close"})
+    await answer(scope, receive, send)
 
 
 def _replay(body: bytes, receive: Receive) -> Receive:

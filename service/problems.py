@@ -102,20 +102,30 @@ def problem(
     headers: Mapping[str, str] | None = None,
 ) -> ProblemResponse:
     """The response for one error. `instance` is the path of the request that met it."""
-    if len(detail) > LONGEST_DETAIL:
-        # the value is named first and the way out last: shorten what is between
-        detail = f"{detail[: LONGEST_DETAIL // 2]} ... {detail[-LONGEST_DETAIL // 2 :]}"
     code = status or kind.status
-    document: dict[str, Any] = {
-        "type": kind.type,
-        "title": kind.title,
-        "status": code,
-        "detail": detail,
-        "instance": quote(scope["path"], errors="replace"),
-    }
+    document = _document(kind, detail, scope, code)
     if errors:
         document["errors"] = list(errors)
     return ProblemResponse(document, status_code=code, headers=dict(headers or {}))
+
+
+def document_of(error: SelectorError, scope: Scope) -> dict[str, Any]:
+    """The problem document of one error among many answers."""
+    kind = kind_of(error)
+    return _document(kind, str(error), scope, kind.status)
+
+
+def _document(kind: Kind, detail: str, scope: Scope, status: int) -> dict[str, Any]:
+    if len(detail) > LONGEST_DETAIL:
+        # the value is named first and the way out last: shorten what is between
+        detail = f"{detail[: LONGEST_DETAIL // 2]} ... {detail[-LONGEST_DETAIL // 2 :]}"
+    return {
+        "type": kind.type,
+        "title": kind.title,
+        "status": status,
+        "detail": detail,
+        "instance": quote(scope["path"], errors="replace"),
+    }
 
 
 def install(app: FastAPI) -> None:

@@ -20,18 +20,25 @@ class InvalidSetting(SelectorError, ValueError):
 class Settings:
     """Limits and habits of the service. Where the database lies is the selector's business.
 
-    `max_body_bytes` bounds a request's body (a question has a few hundred bytes); `access_log` writes
+    `max_body_bytes` bounds a request's body (a question has a few hundred bytes), `max_batch_bytes` that of
+    many questions; `access_log` writes
     one line a request to uvicorn's log.
     """
 
     max_body_bytes: int = 64 * 1024
+    max_batch_bytes: int = 2**20
     access_log: bool = True
 
     def __post_init__(self) -> None:
-        if not 1 <= self.max_body_bytes <= LARGEST_BODY_BYTES:
-            raise InvalidSetting(
-                f"max_body_bytes={self.max_body_bytes!r}: expected 1 to {LARGEST_BODY_BYTES} bytes."
-            )
+        for name in ("max_body_bytes", "max_batch_bytes"):
+            value = getattr(self, name)
+            if not 1 <= value <= LARGEST_BODY_BYTES:
+                raise InvalidSetting(f"{name}={value!r}: expected 1 to {LARGEST_BODY_BYTES} bytes.")
+
+    @property
+    def larger_bodies(self) -> dict[str, int]:
+        """Paths whose bodies may be longer than `max_body_bytes`, with their limits."""
+        return {"/v1/choices:batch": self.max_batch_bytes}
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] | None = None) -> Settings:
@@ -43,6 +50,7 @@ class Settings:
         default = cls()
         return cls(
             max_body_bytes=_whole(given, "MAX_BODY_BYTES", default.max_body_bytes),
+            max_batch_bytes=_whole(given, "MAX_BATCH_BYTES", default.max_batch_bytes),
             access_log=_switch(given, "ACCESS_LOG", default.access_log),
         )
 

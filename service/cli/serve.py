@@ -28,7 +28,7 @@ def serve(
     \b
       selector serve
       selector serve --host 0.0.0.0 --port 8080
-      curl -s localhost:8000/v1/choose -H 'content-type: application/json' -d '
+      curl -s localhost:8000/v1/choices -H 'content-type: application/json' -d '
         {"hyperparameters": {"hidden": 256, "batch": 32}}'
     """
     import uvicorn

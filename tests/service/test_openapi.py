@@ -15,7 +15,7 @@ OPERATIONS = [
     for path, methods in DOCUMENT["paths"].items()
     for method, operation in methods.items()
 ]
-CHOOSE = DOCUMENT["paths"]["/v1/choose"]["post"]
+CHOOSE = DOCUMENT["paths"]["/v1/choices"]["post"]
 QUESTIONS = CHOOSE["requestBody"]["content"]["application/json"]["examples"]
 PROBLEMS = [
     pytest.param(int(status), example, id=f"{status}-{name}")
@@ -71,7 +71,10 @@ def test_every_reference_leads_somewhere():
 
 
 def test_hyperparameters_are_those_of_the_operators():
-    schema = DOCUMENT["components"]["schemas"]["ChooseRequest"]["properties"]["hyperparameters"]
+    schema = DOCUMENT["components"]["schemas"]["Hyperparameters"]
+    for name in ("ChooseRequest", "Layer"):
+        fields = DOCUMENT["components"]["schemas"][name]["properties"]
+        assert fields["hyperparameters"]["$ref"].endswith("/Hyperparameters")
     by_name = {kind["title"]: kind for kind in schema["anyOf"]}
     assert by_name.keys() == registry.operators().keys()
     for name, operator in registry.operators().items():
@@ -82,14 +85,14 @@ def test_hyperparameters_are_those_of_the_operators():
 
 @pytest.mark.parametrize("name", QUESTIONS)
 def test_examples_of_questions_are_answered(client, name):
-    response = client.post("/v1/choose", json=QUESTIONS[name]["value"])
+    response = client.post("/v1/choices", json=QUESTIONS[name]["value"])
     assert response.status_code == 200, response.text
     assert response.json().keys() == DOCUMENT["components"]["schemas"]["ChoiceDocument"]["properties"].keys()
 
 
 def test_the_example_of_an_answer_has_its_fields(client):
     example = CHOOSE["responses"]["200"]["content"]["application/json"]["example"]
-    answer = client.post("/v1/choose", json=QUESTIONS["limited"]["value"]).json()
+    answer = client.post("/v1/choices", json=QUESTIONS["limited"]["value"]).json()
     assert example.keys() == answer.keys()
     assert example["problem"] == answer["problem"]
     for name, value in answer.items():
@@ -101,7 +104,7 @@ def test_examples_of_problems_are_what_the_service_says(client, status, example)
     body = example["x-request"]
     content = body if isinstance(body, str) else json.dumps(body)
     headers = {"content-type": example.get("x-content-type", "application/json")}
-    response = client.post("/v1/choose", content=content, headers=headers)
+    response = client.post("/v1/choices", content=content, headers=headers)
     assert response.status_code == status
     said, documented = response.json(), dict(example["value"])
     if status == 409:  # what is measured differs from machine to machine

@@ -11,7 +11,8 @@ from starlette.testclient import TestClient
 from kernel_selector.db import Database, records
 from kernel_selector.kernels.contract import SelectorError
 from kernel_selector.service.app import create_app
-from kernel_selector.service.schemas import FIELDS, ChoiceDocument
+from kernel_selector.service.schemas.choices import ChoiceDocument
+from kernel_selector.service.schemas.fields import FIELDS
 from kernel_selector.service.settings import Settings
 from selector import Selector
 
@@ -20,7 +21,7 @@ SIZES = {"hidden": 256, "batch": 32}
 
 
 def choose(client, **body):
-    response = client.post("/v1/choose", json={"hyperparameters": SIZES, **body})
+    response = client.post("/v1/choices", json={"hyperparameters": SIZES, **body})
     assert response.status_code == 200, response.text
     assert response.headers["content-type"] == "application/json"
     return response.json()
@@ -70,7 +71,7 @@ def test_a_device_that_is_elsewhere(client):
 
 
 def test_a_limit_that_nothing_fits(client):
-    response = client.post("/v1/choose", json={"hyperparameters": SIZES, "memory": 1})
+    response = client.post("/v1/choices", json={"hyperparameters": SIZES, "memory": 1})
     assert response.status_code == 409
     assert response.json()["type"] == "urn:kernel-selector:problem:nothing-fits"
     assert response.headers["content-type"] == "application/problem+json"
@@ -213,7 +214,7 @@ def test_no_log_when_switched_off(selector, caplog):
 
 def test_a_smaller_limit_on_bodies(selector):
     with TestClient(create_app(selector, settings=Settings(max_body_bytes=10))) as client:
-        response = client.post("/v1/choose", json={"hyperparameters": SIZES})
+        response = client.post("/v1/choices", json={"hyperparameters": SIZES})
     assert response.status_code == 413
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from kernel_selector.service import problems
-from kernel_selector.service.schemas import ChoiceDocument, ChooseRequest
+from kernel_selector.service.schemas.choices import ChoiceDocument, ChooseRequest
 from kernel_selector.service.settings import PREFIX, Settings
 
 TEXT = (Path(__file__).parents[2] / "docs" / "rest.md").read_text()

@@ -28,12 +28,12 @@ def assert_problem(response, status, slug, *words):
 
 
 def ask(client, **body):
-    return client.post("/v1/choose", json={"hyperparameters": SIZES, **body})
+    return client.post("/v1/choices", json={"hyperparameters": SIZES, **body})
 
 
 def send(client, body, content_type="application/json"):
     headers = {"content-type": content_type} if content_type else {}
-    return client.post("/v1/choose", content=body, headers=headers)
+    return client.post("/v1/choices", content=body, headers=headers)
 
 
 @pytest.mark.parametrize(
@@ -127,7 +127,7 @@ def test_wrong_fields(client, field, value, slug):
 
 
 def test_a_misplaced_hyperparameter_is_told_where_it_belongs(client):
-    response = client.post("/v1/choose", json=SIZES)
+    response = client.post("/v1/choices", json=SIZES)
     document = assert_problem(response, 422, "invalid-request", "inside 'hyperparameters'")
     assert [error["pointer"] for error in document["errors"]] == ["#/hyperparameters", "#/hidden", "#/batch"]
 
@@ -201,10 +201,10 @@ def test_a_chunked_body_that_is_too_large(client):
 @pytest.mark.parametrize("declared", ["65537", "9" * 18, "9" * 5000])
 def test_a_declared_length_is_believed(client, declared):
     headers = {"content-type": "application/json", "content-length": declared}
-    assert_problem(client.post("/v1/choose", content=b"{}", headers=headers), 413, "body-too-large")
+    assert_problem(client.post("/v1/choices", content=b"{}", headers=headers), 413, "body-too-large")
 
 
-@pytest.mark.parametrize("path", ["/", "/v1", "/v1/choose/", "/v1/nope", "/%0a%00", "/v1/operators/a/b"])
+@pytest.mark.parametrize("path", ["/", "/v1", "/v1/choices/", "/v1/nope", "/%0a%00", "/v1/operators/a/b"])
 def test_paths_that_are_not_there(client, path):
     document = assert_problem(client.get(path, follow_redirects=False), 404, "not-found", "/openapi.json")
     assert "\n" not in document["instance"]
@@ -216,7 +216,7 @@ def test_operators_that_are_not_there(client, name):
 
 
 def test_a_method_that_is_not_allowed(client):
-    response = client.get("/v1/choose")
+    response = client.get("/v1/choices")
     assert_problem(response, 405, "method-not-allowed", "GET")
     assert response.headers["allow"] == "POST"
 
@@ -254,7 +254,7 @@ def test_a_fault_of_ours_says_nothing_of_its_cause(failing, caplog):
     document = assert_problem(response, 500, "internal-error", response.headers["x-request-id"])
     assert "hunter2" not in response.text
     assert "RuntimeError" not in response.text
-    assert document["instance"] == "/v1/choose"
+    assert document["instance"] == "/v1/choices"
     assert response.headers["x-request-id"] in caplog.text
 
 

@@ -67,7 +67,7 @@ def test_it_answers_over_a_socket(server):
     _, url = server
     assert httpx.get(f"{url}/readyz").json()["status"] == "ready"
     body = {"hyperparameters": {"hidden": 256, "batch": 32}, "memory": "1GiB"}
-    answer = httpx.post(f"{url}/v1/choose", json=body)
+    answer = httpx.post(f"{url}/v1/choices", json=body)
     assert answer.status_code == 200, answer.text
     assert answer.json()["source"] == "exact"
     assert answer.json()["memory_limit_bytes"] == 2**30
@@ -76,7 +76,7 @@ def test_it_answers_over_a_socket(server):
 def test_a_large_body_is_refused_over_a_socket(server):
     _, url = server
     headers = {"content-type": "application/json"}
-    answer = httpx.post(f"{url}/v1/choose", content=b" " * 2**20, headers=headers)
+    answer = httpx.post(f"{url}/v1/choices", content=b" " * 2**20, headers=headers)
     assert answer.status_code == 413
     assert answer.headers["content-type"] == "application/problem+json"
     assert httpx.get(f"{url}/healthz").status_code == 200
@@ -87,7 +87,7 @@ def test_raw_bytes_that_are_no_text(server):
     port = int(url.rsplit(":", 1)[1])
     body = b'\xff\xfe{"a": 1}'
     lines = (
-        "POST /v1/choose HTTP/1.1",
+        "POST /v1/choices HTTP/1.1",
         "Host: x",
         "Content-Type: application/json",
         f"Content-Length: {len(body)}",

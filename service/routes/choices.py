@@ -1,0 +1,85 @@
+"""`/v1/choices`: one question, or many at once.
+
+Answers come from memory, at once, in the event loop. Now and then one is preceded by reading a database that
+has changed, or by the first look at a device: that would hold up all other requests, so it happens in
+the thread pool, which alone takes as long as a whole answer from memory. Batches go there at once.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Body, Request, Response
+from fastapi.concurrency import run_in_threadpool
+
+from kernel_selector.kernels.contract import SelectorError
+
+from .. import examples
+from ..documentation import problem_response
+from ..problems import document_of
+from ..schemas.choices import BatchDocument, BatchRequest, ChoiceDocument, ChooseRequest
+from ..strict_json import StrictJsonRoute
+from .common import BODY, INTERNAL, UNAVAILABLE, selector_of
+
+router = APIRouter(route_class=StrictJsonRoute, tags=["choices"])
+
+
+@router.post(
+    "/v1/choices",
+    operation_id="choose",
+    summary="Choose an implementation",
+    response_description="The choice, what it rests on, and all candidates",
+    response_model=ChoiceDocument,
+    responses={
+        **BODY,
+        409: problem_response("A right question without an answer.", examples.problems(409)),
+        422: problem_response("The question is wrong.", examples.problems(422)),
+        **INTERNAL,
+        **UNAVAILABLE,
+    },
+)
+async def choose(
+    request: Request, question: Annotated[ChooseRequest, Body(openapi_examples=examples.QUESTIONS)]
+) -> Response:
+    """The fastest implementation for these hyperparameters, or with `objective` "memory" the smallest."""
+    selector = selector_of(request)
+    ask = partial(
+        selector.choose,
+        question.operator,
+        device=question.device,
+        memory=question.memory,
+        objective=question.objective,
+        override=question.override,
+        **question.hyperparameters,
+    )
+    at_once = selector.answers_at_once(question.operator, question.device)
+    choice = ask() if at_once else await run_in_threadpool(ask)
+    # as it is: checking and writing it again would take longer than all the rest
+    return Response(choice.json, media_type="application/json")
+
+
+@router.post(
+    "/v1/choices:batch",
+    operation_id="chooseEach",
+    summary="Choose for many layers and devices",
+    response_description="A choice, or a problem, for every layer on every device",
+    response_model=BatchDocument,
+    responses={**BODY, 422: problem_response("The batch is wrong."), **INTERNAL},
+)
+def choose_each(
+    request: Request, batch: Annotated[BatchRequest, Body(openapi_examples=examples.BATCHES)]
+) -> dict[str, Any]:
+    """What `POST /v1/choices` says of each, from one state of the database; one fault spoils one answer."""
+    pairs = [(number, device) for number in range(len(batch.problems)) for device in batch.devices]
+    found = selector_of(request).choose_each(batch.problems[number].query(device) for number, device in pairs)
+    answers = [
+        {
+            "problem": number,
+            "device": device,
+            "choice": None if isinstance(answer, SelectorError) else answer.summary(),
+            "error": document_of(answer, request.scope) if isinstance(answer, SelectorError) else None,
+        }
+        for (number, device), answer in zip(pairs, found, strict=True)
+    ]
+    return {"answers": answers}

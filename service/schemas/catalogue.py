@@ -1,0 +1,80 @@
+"""What can be asked about, and how the service is. Sizes in bytes."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from .fields import Answer
+
+
+class DeviceDocument(Answer):
+    """A device. null: not known. Sizes in bytes, rates per second, latencies in microseconds."""
+
+    name: str
+    kind: str = Field(description="Torch's device type: cuda or cpu.")
+    vendor: str
+    host: str = Field(description='Processor that launches the work; "" when not of the serving machine.')
+    compute_capability: tuple[int, int] | None
+    multiprocessors: int | None = Field(description="Streaming multiprocessors, or cores used on a CPU.")
+    memory_bytes: int | None = Field(description="Memory of the device, in bytes.")
+    l2_bytes: int | None
+    shared_bytes_per_multiprocessor: int | None
+    copy_bytes_per_s: float | None = Field(description="Measured copy rate, read plus written.")
+    matmul_flops_per_s: dict[str, float] = Field(description="Measured rate of matrix products, by dtype.")
+    launch_us: float | None = Field(description="Measured time of one small operation through torch.")
+    barrier_us: float | None = Field(description="Measured barrier over all multiprocessors.")
+
+
+class KnownDeviceDocument(DeviceDocument):
+    """A device that questions can name."""
+
+    key: str = Field(description="The name to ask with.")
+    measured: bool = Field(description="Whether there are measurements of it.")
+    torch_device: str | None = Field(description="Its name in torch when it is in the serving machine.")
+
+
+class HyperparameterDocument(Answer):
+    """One hyperparameter of an operator."""
+
+    name: str
+    help: str
+    expected: str = Field(description="What a valid value looks like, in words.")
+    default: int | float | bool | str | None = Field(
+        description='Value when not given; "=hidden": that of hidden; null: it must be given.'
+    )
+    aliases: list[str] = Field(description="Other names of it, as torch spells them.")
+
+
+class ImplementationDocument(Answer):
+    """One way to compute an operator."""
+
+    name: str
+    summary: str
+    default: bool = Field(description="Whether it is what the framework offers without us.")
+
+
+class OperatorDocument(Answer):
+    """An operator, what it takes, and the ways to compute it."""
+
+    name: str
+    title: str
+    default_implementation: str = Field(description="What the framework offers without us.")
+    hyperparameters: list[HyperparameterDocument]
+    implementations: list[ImplementationDocument]
+
+
+class Health(Answer):
+    """The process is alive."""
+
+    status: Literal["ok"]
+
+
+class Readiness(Answer):
+    """The service can answer from evidence."""
+
+    status: Literal["ready"]
+    records: int = Field(description="Measurements in the database.")
+    models: int = Field(description="Cost models in the database.")
+    snapshot: str = Field(description="Identity of the measurements that answers are based on.")

@@ -1,0 +1,152 @@
+"""Questions and choices, with units. The hyperparameters themselves are checked by the operator."""
+
+from __future__ import annotations
+
+from typing import Literal, Self
+
+from pydantic import Field, model_validator
+
+from selector import Query
+
+from .catalogue import DeviceDocument
+from .errors import Problem
+from .fields import Amount, Answer, HyperparameterName, Name, Request, Scalar
+
+MOST_ANSWERS = 1000
+MOST_DEVICES = 100
+DEVICE = (
+    '"cpu", "cuda:0", a known device such as "h200" (`GET /v1/devices`), or null for the default device of '
+    "the machine that serves."
+)
+
+
+class Layer(Request):
+    """A layer by its hyperparameters, and what matters about it."""
+
+    hyperparameters: dict[HyperparameterName, Scalar] = Field(
+        max_length=64,
+        description="By name, as `GET /v1/operators` lists them; torch's long names are accepted too.",
+    )
+    operator: Name | None = Field(
+        None, description='Operator; null means "lstm", and the answer says that it was assumed.'
+    )
+    memory: Amount | None = Field(
+        None,
+        description="Most memory beyond parameters and inputs: bytes, or a text such as `1GiB`, `512MB`.",
+    )
+    objective: Literal["time", "memory"] = Field("time", description="What to make small.")
+    override: Name | None = Field(None, description="Name of an implementation to use whatever the evidence.")
+
+    def query(self, device: str | None) -> Query:
+        """What to ask the selector about this layer on a device."""
+        return Query(
+            hyperparameters=self.hyperparameters,
+            operator=self.operator,
+            device=device,
+            memory=self.memory,
+            objective=self.objective,
+            override=self.override,
+        )
+
+
+class ChooseRequest(Layer):
+    """Which implementation of an operator is best for these hyperparameters on this device?"""
+
+    device: Name | None = Field(None, description=DEVICE)
+
+
+class BatchRequest(Request):
+    """The same question about every one of some layers on every one of some devices."""
+
+    problems: list[Layer] = Field(min_length=1, max_length=MOST_ANSWERS)
+    devices: list[Name | None] = Field(
+        [None], min_length=1, max_length=MOST_DEVICES, description=f"Each: {DEVICE}"
+    )
+
+    @model_validator(mode="after")
+    def _few_enough(self) -> Self:
+        count = len(self.problems) * len(self.devices)
+        if count > MOST_ANSWERS:
+            raise ValueError(f"{count} questions at once: expected at most {MOST_ANSWERS}")
+        return self
+
+
+class Candidate(Answer):
+    """One implementation that was considered. Figures are null where nothing is known."""
+
+    name: str
+    default: bool = Field(description="Whether it is what the framework offers without us.")
+    source: str = Field(description='Where the figures come from: exact, near or model; "" without figures.')
+    time_ms: float | None = Field(description="Time of one run, in milliseconds.")
+    time_interval_ms: tuple[float, float] | None = Field(description="Low and high, in milliseconds.")
+    memory_bytes: int | None = Field(description="Peak beyond parameters and inputs, in bytes.")
+    memory_interval_bytes: tuple[int, int] | None = Field(description="Low and high, in bytes.")
+    excluded: str | None = Field(description="Why it cannot be chosen; null when it can.")
+    note: str = Field(description="Why a better figure was not enough; else empty.")
+
+
+class ChoiceDocument(Answer):
+    """The choice, the evidence for it, and every other candidate."""
+
+    problem: dict[str, int | float | bool | str] = Field(
+        description="The operator and all hyperparameters, completed and in canonical order."
+    )
+    assumed: list[str] = Field(description="Hyperparameters that were left to their defaults.")
+    operator_assumed: bool = Field(description='True when the request named none, and "lstm" was assumed.')
+    device: DeviceDocument
+    torch_device: str | None = Field(description="Where the serving machine has it; null when it has not.")
+    implementation: str = Field(description="What to use.")
+    source: Literal["override", "exact", "near", "model", "default"] = Field(
+        description="What the choice rests on."
+    )
+    objective: Literal["time", "memory"]
+    time_ms: float | None = Field(
+        description="Of forward and backward in training, of forward in inference, in milliseconds."
+    )
+    time_interval_ms: tuple[float, float] | None = Field(description="Low and high, in milliseconds.")
+    memory_bytes: int | None = Field(description="Peak beyond parameters and inputs, in bytes.")
+    memory_interval_bytes: tuple[int, int] | None = Field(description="Low and high, in bytes.")
+    memory_limit_bytes: int | None = Field(description="The limit that was asked for, in bytes.")
+    runner_up: str | None = Field(description="The next best candidate.")
+    margin: float | None = Field(
+        description="How much worse the runner-up is, relative to the choice, by the objective: 0.1 is 10 %. "
+        "Negative when it looks better, but within the noise."
+    )
+    candidates: list[Candidate]
+    caveats: list[str] = Field(description="What weakens the answer, in words.")
+    snapshot: str = Field(description="Identity of the measurements that were used.")
+    model_version: str | None = Field(description="Version of the cost model that was used.")
+
+
+class ChoiceSummary(Answer):
+    """The choice and the evidence for it, without the figures of the other candidates."""
+
+    implementation: str = Field(description="What to use.")
+    source: Literal["override", "exact", "near", "model", "default"] = Field(
+        description="What the choice rests on."
+    )
+    time_ms: float | None = Field(description="Of one run, in milliseconds.")
+    time_interval_ms: tuple[float, float] | None = Field(description="Low and high, in milliseconds.")
+    memory_bytes: int | None = Field(description="Peak beyond parameters and inputs, in bytes.")
+    memory_interval_bytes: tuple[int, int] | None = Field(description="Low and high, in bytes.")
+    runner_up: str | None = Field(description="The next best candidate.")
+    margin: float | None = Field(description="How much worse the runner-up is, relative to the choice.")
+    exclusions: dict[str, str] = Field(description="Why the others cannot be chosen, by name.")
+    caveats: list[str] = Field(description="What weakens the answer, in words.")
+    snapshot: str = Field(description="Identity of the measurements that were used.")
+    model_version: str | None = Field(description="Version of the cost model that was used.")
+
+
+class BatchEntry(Answer):
+    """What was found for one layer on one device: a choice, or the problem that there was."""
+
+    problem: int = Field(description="Index of the layer in the request.")
+    device: str | None = Field(description="As in the request.")
+    choice: ChoiceSummary | None
+    error: Problem | None
+
+
+class BatchDocument(Answer):
+    """All answers of a batch: the first layer on every device, then the second, and so on."""
+
+    answers: list[BatchEntry]
