@@ -13,7 +13,7 @@ from threading import RLock
 from typing import TYPE_CHECKING, Any
 
 from kernel_selector.kernels import registry
-from kernel_selector.kernels.contract import SelectorError
+from kernel_selector.kernels.contract import Device, SelectorError
 
 from .answer import DEFAULT_OPERATOR, answer, parse
 from .choice import Choice
@@ -147,6 +147,12 @@ class Selector:
             {**device.to_dict(), "key": device.key, "measured": seen, "torch_device": torch_name(device)}
             for device, seen in (*measured, *known)
         ]
+
+    def device(self, asked: object = None) -> Device:
+        """The device that a question about `asked` is about. Raises UnknownDevice and InvalidRequest."""
+        from .devices import resolve
+
+        return resolve(asked, self._knowledge.devices).device
 
     def status(self) -> dict[str, Any]:
         """JSON-ready: the database, its snapshot, how much of it is loaded, the models, and `trouble`.

@@ -24,6 +24,7 @@ neural-network layer is the fastest, or needs the least memory, for given hyperp
 Errors are RFC 9457 problem documents. Every answer carries `X-Request-ID`."""
 TAGS = [
     {"name": "choices", "description": "Choose implementations."},
+    {"name": "planning", "description": "For cluster schedulers."},
     {"name": "catalogue", "description": "What can be asked about."},
     {"name": "health", "description": "For load balancers and orchestrators."},
 ]

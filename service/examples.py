@@ -50,6 +50,28 @@ BATCHES: dict[str, dict[str, Any]] = {
     },
 }
 
+THROUGHPUTS: dict[str, dict[str, Any]] = {
+    "batch_sizes": {
+        "summary": "One job at three batch sizes on two kinds of GPU",
+        "value": {
+            "jobs": [{"name": "translate", "operator": "lstm", "hyperparameters": {"hidden": 1024}}],
+            "devices": ["h200", "nvidia-a100-sxm4-80gb"],
+            "batches": [16, 32, 64],
+        },
+    },
+}
+
+PLACEMENTS: dict[str, dict[str, Any]] = {
+    "two_kinds": {
+        "summary": "Which of two kinds of GPU for a layer",
+        "value": {
+            "operator": "lstm",
+            "hyperparameters": {"hidden": 1024, "batch": 64},
+            "devices": ["nvidia-a100-sxm4-80gb", "h200"],
+        },
+    },
+}
+
 NOTHING_FITS = (
     "Nothing fits into memory=1000 bytes (1000 B): "
     "the least is 15540224 bytes (14.8 MiB, measured) of unfused. "

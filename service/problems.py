@@ -172,7 +172,7 @@ async def _on_internal_error(request: Request, error: Exception) -> ProblemRespo
 
 
 def _describe(item: Mapping[str, Any]) -> dict[str, str]:
-    """One validation error: where (a JSON pointer into the body) and what, naming the value."""
+    """One validation error: where (JSON pointer into the body, or parameter) and what, naming the value."""
     steps = [str(step) for step in item["loc"][1:] if step != "[key]"]
     pointer = "#" + "".join("/" + step.replace("~", "~0").replace("/", "~1") for step in steps)
     name = ".".join(steps) or "the body"
@@ -188,4 +188,6 @@ def _describe(item: Mapping[str, Any]) -> dict[str, str]:
         detail = f"{name}: {message[:1].lower()}{message[1:]}."
     else:
         detail = f"{name}={reprlib.repr(item['input'])}: {message[:1].lower()}{message[1:]}."
+    if item["loc"][0] != "body":
+        return {"parameter": name, "detail": detail}
     return {"pointer": quote(pointer, safe="#/~", errors="replace"), "detail": detail}

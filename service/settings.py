@@ -38,7 +38,7 @@ class Settings:
     @property
     def larger_bodies(self) -> dict[str, int]:
         """Paths whose bodies may be longer than `max_body_bytes`, with their limits."""
-        return {"/v1/choices:batch": self.max_batch_bytes}
+        return dict.fromkeys(("/v1/choices:batch", "/v1/throughputs"), self.max_batch_bytes)
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] | None = None) -> Settings:

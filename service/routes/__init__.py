@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from . import catalogue, choices, health
+from . import catalogue, choices, health, planning
 
-ROUTERS = (choices.router, catalogue.router, health.router)
+ROUTERS = (choices.router, planning.router, catalogue.router, health.router)

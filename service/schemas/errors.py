@@ -10,7 +10,10 @@ from .fields import Answer
 class FieldProblem(Answer):
     """One fault of a request."""
 
-    pointer: str = Field(description="Where in the body, as a JSON pointer in a URI fragment.")
+    pointer: str | None = Field(None, description="Where in the body, as a JSON pointer in a URI fragment.")
+    parameter: str | None = Field(
+        None, description="Name of the parameter, for a fault that is not in the body."
+    )
     detail: str
 
 

@@ -90,6 +90,29 @@ def test_examples_of_questions_are_answered(client, name):
     assert response.json().keys() == DOCUMENT["components"]["schemas"]["ChoiceDocument"]["properties"].keys()
 
 
+@pytest.mark.parametrize(
+    ("path", "example"),
+    [
+        pytest.param(path, example["value"], id=f"{path} {name}")
+        for method, path, operation in OPERATIONS
+        if method == "post"
+        for name, example in operation["requestBody"]["content"]
+        .get("application/json", {})
+        .get("examples", {})
+        .items()
+    ],
+)
+def test_every_example_of_a_request_is_answered(client, path, example):
+    response = client.post(path, json=example)
+    assert response.status_code == 200, response.text
+
+
+def test_every_json_body_has_an_example():
+    for method, path, operation in OPERATIONS:
+        content = operation.get("requestBody", {}).get("content", {})
+        assert method == "get" or all(kind.get("examples") for kind in content.values()), path
+
+
 def test_the_example_of_an_answer_has_its_fields(client):
     example = CHOOSE["responses"]["200"]["content"]["application/json"]["example"]
     answer = client.post("/v1/choices", json=QUESTIONS["limited"]["value"]).json()
