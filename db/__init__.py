@@ -5,7 +5,7 @@ receives an open transaction and does not commit. Rows of tables stay in here: w
 frozen dataclasses of `kernels.contract` and plain dictionaries.
 """
 
-from . import models, records
+from . import models, records, submissions, tokens
 from .database import Database
 from .errors import (
     DatabaseCorrupt,
@@ -36,4 +36,6 @@ __all__ = [
     "models",
     "records",
     "snapshot",
+    "submissions",
+    "tokens",
 ]

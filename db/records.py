@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from itertools import islice
 from typing import Any
 
-from sqlalchemy import Select, func, select
+from sqlalchemy import RowMapping, Select, func, select
 from sqlalchemy.engine import Connection
 
 from kernel_selector.kernels.contract import Device, Environment, Record, Status
@@ -17,18 +17,28 @@ from .shared import SharedRows, insert_new
 
 BATCH = 1000  # records at once while adding; more do not make it faster
 PAGE = 1000  # records fetched at once while finding
+FILTERS: Mapping[str, Any] = {
+    "operator": tables.Problem.operator,
+    "device": tables.Device.key,
+    "implementation": tables.Implementation.name,
+    "status": tables.Measurement.status,
+}
 
 
-def add(connection: Connection, records: Iterable[Record]) -> int:
+def add(connection: Connection, records: Iterable[Record], *, submission: int | None = None) -> int:
     """Store records and return how many were new; one that is there already is left as it is.
 
-    Raises CorruptRecord for a record that no database can hold.
+    `submission` is the id of the one that they came with, None when they were measured here. Raises
+    CorruptRecord for a record that no database can hold.
     """
     shared = SharedRows(connection)
     waiting = iter(records)
     added = 0
     while batch := list(islice(waiting, BATCH)):
-        added += insert_new(connection, tables.Measurement, list(_measurements(shared, batch).values()))
+        found = _measurements(shared, batch).values()
+        added += insert_new(
+            connection, tables.Measurement, [{**row, "submission_id": submission} for row in found]
+        )
     return added
 
 
@@ -55,7 +65,38 @@ def find(
         last = query.with_only_columns(tables.Measurement.id).order_by(tables.Measurement.id.desc())
         query = query.where(tables.Measurement.id.in_(last.limit(limit)))
     query = query.order_by(tables.Measurement.id).execution_options(yield_per=PAGE)
-    return _revive(connection, query)
+    return (record for _, record in _revive(connection, query))
+
+
+def page(
+    connection: Connection,
+    *,
+    after: int,
+    limit: int,
+    equal: Mapping[str, str],
+) -> list[tuple[int, Record, str | None]]:
+    """The first records with an id beyond `after`: id, record and author (None: measured here).
+
+    `equal` holds what they must have, by a name of FILTERS.
+    """
+    query = (
+        select(tables.Measurement.__table__)
+        .join(tables.Problem)
+        .join(tables.Device)
+        .join(tables.Implementation)
+        .where(tables.Measurement.id > after)
+        .where(*(FILTERS[name] == value for name, value in equal.items()))
+        .order_by(tables.Measurement.id)
+        .limit(limit)
+        .execution_options(yield_per=PAGE)
+    )
+    found = list(_revive(connection, query))
+    submissions = {row["submission_id"] for row, _ in found}
+    named = select(tables.Submission.id, tables.Submission.author).where(
+        tables.Submission.id.in_(submissions)
+    )
+    authors = {row.id: row.author for row in connection.execute(named)}
+    return [(row["id"], record, authors.get(row["submission_id"])) for row, record in found]
 
 
 def finished(
@@ -136,7 +177,7 @@ def _measurements(shared: SharedRows, batch: list[Record]) -> dict[str, dict[str
     return found
 
 
-def _revive(connection: Connection, query: Select[Any]) -> Iterator[Record]:
+def _revive(connection: Connection, query: Select[Any]) -> Iterator[tuple[RowMapping, Record]]:
     problems = _Objects(connection, tables.Problem, lambda row: {"problem": rows.problem_of(row)})
     devices = _Objects(connection, tables.Device, lambda row: {"device": rows.device_of(row)})
     environments = _Objects(
@@ -156,13 +197,14 @@ def _revive(connection: Connection, query: Select[Any]) -> Iterator[Record]:
         ):
             objects.load({row[column] for row in page})
         for row in page:
-            yield rows.record_of(
+            record = rows.record_of(
                 row,
                 **problems[row["problem_id"]],
                 **devices[row["device_id"]],
                 **environments[row["environment_id"]],
                 **implementations[row["implementation_id"]],
             )
+            yield row, record
 
 
 class _Objects(dict[int, dict[str, Any]]):

@@ -1,7 +1,7 @@
 """The tables. Measurements refer to problem, implementation, device and environment, kept once each.
 
-All but `model` are append-only: triggers made by the migrations refuse UPDATE and DELETE. Each field of
-`Record` and of what it holds has a column of its name, with the path joined by `_`: `gate_passed`.
+All but `model` and `token` are append-only: triggers made by the migrations refuse UPDATE and DELETE. Each
+field of `Record` and of what it holds has a column of its name, with the path joined by `_`: `gate_passed`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,15 @@ from kernel_selector.kernels.contract import Status
 TIMINGS = ("forward", "forward_backward", "graph_forward", "graph_forward_backward")
 MEMORY = ("peak_bytes", "held_bytes", "workspace_bytes")
 OPTIONAL_MEMORY = ("kept_argument_bytes",)  # not in what was measured before it was counted
-APPEND_ONLY = ("environment", "device", "problem", "implementation", "measurement")
+APPEND_ONLY = (
+    "environment",
+    "device",
+    "problem",
+    "implementation",
+    "measurement",
+    "submission",
+    "quarantined",
+)
 
 
 class UTCDateTime(TypeDecorator[datetime]):
@@ -186,6 +194,9 @@ class Measurement(Base):
     memory_held_bytes: Mapped[int | None]
     memory_workspace_bytes: Mapped[int | None]
     memory_kept_argument_bytes: Mapped[int | None]
+    # of what it came with, None when it was measured here. No foreign key: SQLite would have to
+    # write the table anew to add one, and neither row can be removed
+    submission_id: Mapped[int | None]
 
     __table_args__ = (
         Index(None, "device_id", "implementation_id"),
@@ -220,3 +231,30 @@ class Model(Base):
     evaluation: Mapped[dict[str, Any]]
     arrays: Mapped[bytes]
     created_at: Mapped[datetime]
+
+
+class Submission(Base):
+    """Records that came in together, and whose token they came with."""
+
+    author: Mapped[str]
+    received_at: Mapped[datetime]
+
+
+class Quarantined(Base):
+    """A record that contradicts what is known: kept as it came, with the reason, away from choices."""
+
+    content_hash: Mapped[str] = mapped_column(unique=True)  # of the line
+    submission_id: Mapped[int] = mapped_column(ForeignKey("submission.id"))
+    reason: Mapped[str]
+    record: Mapped[str]
+
+
+class Token(Base):
+    """What a client of the service shows; of the secret only the digest is kept."""
+
+    name: Mapped[str] = mapped_column(index=True)
+    digest: Mapped[str] = mapped_column(unique=True)
+    scopes: Mapped[str]  # with spaces between
+    created_at: Mapped[datetime]
+    expires_at: Mapped[datetime | None]
+    revoked_at: Mapped[datetime | None]

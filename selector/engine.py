@@ -24,6 +24,8 @@ from .query import Query
 if TYPE_CHECKING:
     from kernel_selector.db import Database
 
+    from .evidence import Evidence
+
 CHECK_S = 1.0  # how often to look whether the database has changed
 BACK_OFF = 9  # times as long as a look took, no other follows: a slow database costs a tenth of the time
 LOCK_WAIT_S = 2.0  # readers hardly ever wait; those that do have callers who wait with them
@@ -61,6 +63,12 @@ class Selector:
     def snapshot(self) -> str:
         """Id of the measurements that choices are based on: equal ids, equal choices."""
         return self._knowledge.snapshot
+
+    @property
+    def database(self) -> Database:
+        """The database, opened if need be. Raises the errors of opening it."""
+        with self._lock:
+            return self._opened()
 
     def choose(
         self,
@@ -148,10 +156,20 @@ class Selector:
             for device, seen in (*measured, *known)
         ]
 
+    def evidence(self, operator: str, device_key: str) -> Evidence:
+        """What is known of an operator on a kind of device. Raises the errors of reading the database."""
+        self._refresh()
+        try:
+            return self._knowledge.evidence(operator, device_key)
+        except Changed as change:
+            self._load(change.pair)
+            return self._knowledge.evidence(operator, device_key)
+
     def device(self, asked: object = None) -> Device:
         """The device that a question about `asked` is about. Raises UnknownDevice and InvalidRequest."""
         from .devices import resolve
 
+        self._refresh()
         return resolve(asked, self._knowledge.devices).device
 
     def status(self) -> dict[str, Any]:

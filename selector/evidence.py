@@ -123,14 +123,15 @@ class Evidence:
     """The records of one operator on one kind of device (all hosts that have it).
 
     `versions` are the current versions of the operator's implementations, by name.
-    `left_out` counts records of impossible problems.
+    `groups` has what was measured, by the problem's key and its circumstances; `left_out` counts records of
+    impossible problems.
     """
 
     def __init__(self, records: Iterable[Record], versions: Mapping[str, str]) -> None:
         self.versions = versions
         self.settings: dict[tuple[str, str, str], Setting] = {}
         self.problems: dict[str, Problem] = {}
-        self._groups: dict[str, dict[tuple[str, str, str], Group]] = defaultdict(dict)
+        self.groups: dict[str, dict[tuple[str, str, str], Group]] = defaultdict(dict)
         self._failed: dict[tuple[object, ...], list[Failure]] = defaultdict(list)
         possible = Possible(records)
         for record in possible:
@@ -143,7 +144,7 @@ class Evidence:
         setting = Setting(record.device, record.environment, record.policy)
         setting = self.settings.setdefault(setting.key, setting)
         problem = self.problems.setdefault(record.problem.key, record.problem)
-        group = self._groups[problem.key].setdefault(setting.key, {})
+        group = self.groups[problem.key].setdefault(setting.key, {})
         measured, before = Measured.of(record), group.get(record.implementation)
         if before is None or before.measured_at <= measured.measured_at:
             group[record.implementation] = measured
@@ -151,7 +152,7 @@ class Evidence:
     def _note_failures(self) -> None:
         """Of the newest records alone: what was measured again and worked has not failed."""
         for problem in self.problems.values():
-            for key, group in self._groups[problem.key].items():
+            for key, group in self.groups[problem.key].items():
                 for name, measured in group.items():
                     if measured.status in FAILURES and measured.version == self.versions.get(name):
                         self._failed[structure(problem)].append((problem, self.settings[key], name, measured))
@@ -164,7 +165,7 @@ class Evidence:
             yield near
 
     def _measured(self, problem: Problem, here: Device, software: Environment | None) -> Iterator[Tier]:
-        groups = self._groups.get(problem.key, {})
+        groups = self.groups.get(problem.key, {})
         rank, settings = self._rank, self.settings
         tiers = [(rank(settings[key], group, here, software), key, group) for key, group in groups.items()]
         tiers.sort(key=lambda item: item[:2], reverse=True)
@@ -248,7 +249,7 @@ class Evidence:
     def _newest(self, problem: Problem, here: Device) -> dict[str, Measured]:
         """The record of each implementation that says whether it works at the problem."""
         newest: dict[str, tuple[bool, datetime, Measured]] = {}
-        for key, group in self._groups.get(problem.key, {}).items():
+        for key, group in self.groups.get(problem.key, {}).items():
             setting = self.settings[key]
             for name, measured in group.items():
                 if measured.version != self.versions.get(name) or not _counts(setting, measured, here):

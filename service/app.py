@@ -12,8 +12,11 @@ from fastapi import FastAPI
 
 from kernel_selector.kernels.contract import SelectorError
 from selector import Selector
+from selector.access import AccessList
+from selector.intake import Intake
 
 from . import documentation, problems
+from .access import Access
 from .middleware import BodyLimit, RequestLog
 from .routes import ROUTERS
 from .settings import Settings
@@ -25,6 +28,7 @@ Errors are RFC 9457 problem documents. Every answer carries `X-Request-ID`."""
 TAGS = [
     {"name": "choices", "description": "Choose implementations."},
     {"name": "planning", "description": "For cluster schedulers."},
+    {"name": "measurements", "description": "What was measured, and where."},
     {"name": "catalogue", "description": "What can be asked about."},
     {"name": "health", "description": "For load balancers and orchestrators."},
 ]
@@ -35,8 +39,10 @@ def create_app(selector: Selector, *, settings: Settings | None = None) -> FastA
 
     Without `settings`, those of the environment.
     """
-    app = assemble(settings or Settings.from_environment())
+    app = assemble(settings or Settings.load())
     app.state.selector = selector
+    app.state.access = AccessList(selector)
+    app.state.intake = Intake(selector)
     return app
 
 
@@ -64,6 +70,7 @@ def assemble(settings: Settings) -> FastAPI:
         app.include_router(router)
     problems.install(app)
     app.add_middleware(BodyLimit, max_bytes=settings.max_body_bytes, larger=settings.larger_bodies)
+    app.add_middleware(Access, required=settings.tokens == "required", requests_per_s=settings.requests_per_s)
     app.add_middleware(RequestLog, enabled=settings.access_log)  # added last, so it is the outermost
     app.openapi = lambda: documentation.document(app)  # type: ignore[method-assign]
     return app
@@ -81,3 +88,4 @@ async def _warm(app: FastAPI) -> AsyncIterator[None]:
     except SelectorError as error:
         problems.LOGGER.warning("not ready: %s", error)
     yield
+    app.state.intake.close()

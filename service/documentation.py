@@ -11,6 +11,7 @@ from fastapi.openapi.utils import get_openapi
 from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import Boolean, Hyperparameter, Integer, Number, OneOf, Operator
 
+from .access import FREE, NEEDED
 from .example_answer import ANSWER
 from .problems import MEDIA_TYPE
 from .schemas.errors import FieldProblem, Problem
@@ -44,6 +45,7 @@ def document(app: FastAPI) -> dict[str, Any]:
             schema.pop("$defs", None)
             schemas[model.__name__] = schema
         _drop_default_validation(made)
+        _add_access(made)
         answer = made["paths"][CHOOSE]["post"]["responses"]["200"]["content"]["application/json"]
         answer["example"] = ANSWER  # here, because get_openapi would drop what is null in it
         kinds = [_operator_schema(operator) for operator in registry.operators().values()]
@@ -66,6 +68,23 @@ def _drop_default_validation(made: dict[str, Any]) -> None:
                 del operation["responses"]["422"]
     for name in ("HTTPValidationError", "ValidationError"):
         made["components"]["schemas"].pop(name, None)
+
+
+def _add_access(made: dict[str, Any]) -> None:
+    """Tokens, and what they may be answered; they are checked before a request is one of any path."""
+    scheme = {"type": "http", "scheme": "bearer", "description": "`selector token create` makes one."}
+    made["components"]["securitySchemes"] = {"token": scheme}
+    for path, operations in made["paths"].items():
+        for method, operation in operations.items():
+            if path not in FREE:
+                scope = NEEDED.get((method.upper(), path), "read")
+                # read is free over the loopback interface
+                operation["security"] = [{"token": [scope]}, *([{}] if scope == "read" else [])]
+                operation["responses"] |= {
+                    "401": problem_response("A valid token is needed."),
+                    "403": problem_response("The token has not the scope for this."),
+                    "429": problem_response("The token asks too often; Retry-After says when again."),
+                }
 
 
 def _operator_schema(operator: Operator) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from typing import Any
 from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import SelectorError
 
+from .example_record import LINE
 from .problems import BY_STATUS, INVALID_REQUEST, KINDS, Kind
 
 PATH = "/v1/choices"
@@ -71,6 +72,8 @@ PLACEMENTS: dict[str, dict[str, Any]] = {
         },
     },
 }
+
+RECORDS: dict[str, dict[str, Any]] = {"one": {"summary": "One record", "value": LINE + "\n"}}
 
 NOTHING_FITS = (
     "Nothing fits into memory=1000 bytes (1000 B): "

@@ -10,7 +10,7 @@ from .settings import Settings
 
 def text() -> str:
     """The document as it is committed."""
-    return json.dumps(assemble(Settings()).openapi(), indent=2) + "\n"
+    return json.dumps(assemble(Settings.model_construct()).openapi(), indent=2) + "\n"
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import reprlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from http import HTTPStatus
 from typing import Any
 from urllib.parse import quote
@@ -57,6 +57,7 @@ KINDS: Mapping[str, Kind] = {
     "InvalidHyperparameter": Kind("invalid-hyperparameter", 422, "Invalid hyperparameter"),
     "AmbiguousHyperparameter": Kind("ambiguous-hyperparameter", 422, "Ambiguous hyperparameter"),
     "InvalidRequest": INVALID_REQUEST,
+    "NotRecords": Kind("not-records", 422, "Not measurement records"),
     # the question is right, and there is no answer to it
     "UnsupportedProblem": Kind("unsupported-problem", 409, "The implementation refuses this problem"),
     "NothingFits": Kind("nothing-fits", 409, "Nothing fits into the memory limit"),
@@ -74,10 +75,13 @@ INTERNAL = Kind("internal-error", 500, "Internal error")
 BODY_TOO_LARGE = Kind("body-too-large", 413, "Body too large")
 BY_STATUS: Mapping[int, Kind] = {
     400: Kind("malformed-json", 400, "Malformed JSON"),
+    401: Kind("unauthorized", 401, "A valid token is needed"),
+    403: Kind("forbidden", 403, "The token does not allow this"),
     404: Kind("not-found", 404, "Not found"),
     405: Kind("method-not-allowed", 405, "Method not allowed"),
     413: BODY_TOO_LARGE,
     415: Kind("unsupported-media-type", 415, "Unsupported media type"),
+    429: Kind("too-many-requests", 429, "Too many requests"),
 }
 
 
@@ -98,7 +102,7 @@ def problem(
     *,
     scope: Scope,
     status: int | None = None,
-    errors: Sequence[Mapping[str, str]] = (),
+    errors: Sequence[Mapping[str, Any]] = (),
     headers: Mapping[str, str] | None = None,
 ) -> ProblemResponse:
     """The response for one error. `instance` is the path of the request that met it."""
@@ -142,7 +146,8 @@ async def _on_selector_error(request: Request, error: Exception) -> ProblemRespo
     missing = bool(request.path_params) and isinstance(error, LookupError)
     if kind.status >= HTTPStatus.INTERNAL_SERVER_ERROR:
         LOGGER.warning("%s: %s", type(error).__name__, error)
-    return problem(kind, str(error), scope=request.scope, status=404 if missing else None)
+    faults = [asdict(fault) for fault in getattr(error, "faults", ())]
+    return problem(kind, str(error), scope=request.scope, status=404 if missing else None, errors=faults)
 
 
 async def _on_invalid_request(request: Request, error: Exception) -> ProblemResponse:

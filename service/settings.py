@@ -1,70 +1,135 @@
-"""What can be set about the service, from the environment: `SELECTOR_MAX_BODY_BYTES=131072`."""
+"""What can be set about the service: by environment (`SELECTOR_MAX_BODY_BYTES=131072`) or by a TOML file.
+
+The environment outweighs the file, which `SELECTOR_SETTINGS` names; what neither says has its default.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, ValidationError
+from pydantic_settings import (
+    BaseSettings,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+    TomlConfigSettingsSource,
+)
 
 from kernel_selector.kernels.contract import SelectorError
 
 PREFIX = "SELECTOR_"
-LARGEST_BODY_BYTES = 16 * 2**20
+FILE_VARIABLE = PREFIX + "SETTINGS"
+LARGEST_BODY_BYTES = 256 * 2**20
+
+Bytes = Annotated[int, Field(ge=1, le=LARGEST_BODY_BYTES)]
 
 
 class InvalidSetting(SelectorError, ValueError):
     """A setting of the service has a value that it cannot have."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Settings:
-    """Limits and habits of the service. Where the database lies is the selector's business.
+class Settings(BaseSettings):
+    """Limits and habits of the service. Where the database lies is the selector's business."""
 
-    `max_body_bytes` bounds a request's body (a question has a few hundred bytes), `max_batch_bytes` that of
-    many questions; `access_log` writes
-    one line a request to uvicorn's log.
-    """
+    model_config = SettingsConfigDict(env_prefix=PREFIX, frozen=True, extra="forbid")
 
-    max_body_bytes: int = 64 * 1024
-    max_batch_bytes: int = 2**20
-    access_log: bool = True
-
-    def __post_init__(self) -> None:
-        for name in ("max_body_bytes", "max_batch_bytes"):
-            value = getattr(self, name)
-            if not 1 <= value <= LARGEST_BODY_BYTES:
-                raise InvalidSetting(f"{name}={value!r}: expected 1 to {LARGEST_BODY_BYTES} bytes.")
+    max_body_bytes: Bytes = Field(64 * 1024, description="longest body of one question")
+    max_batch_bytes: Bytes = Field(2**20, description="longest body of many questions")
+    max_upload_bytes: Bytes = Field(16 * 2**20, description="longest body of measurements")
+    tokens: Literal["auto", "required"] = Field(
+        "auto", description="`auto`: reading over the loopback interface needs no token; `required`: it does"
+    )
+    requests_per_s: float = Field(
+        0.0, ge=0, le=1e6, description="most requests per second of one token, in each process; 0: any number"
+    )
+    access_log: bool = Field(True, description="one line a request on stderr")
+    log_format: Literal["text", "json"] = Field("text", description="how these lines are written")
+    shutdown_s: int = Field(
+        10, ge=0, le=3600, description="seconds that `selector serve` gives requests in flight when it ends"
+    )
 
     @property
     def larger_bodies(self) -> dict[str, int]:
         """Paths whose bodies may be longer than `max_body_bytes`, with their limits."""
-        return dict.fromkeys(("/v1/choices:batch", "/v1/throughputs"), self.max_batch_bytes)
+        return {
+            "/v1/choices:batch": self.max_batch_bytes,
+            "/v1/throughputs": self.max_batch_bytes,
+            "/v1/measurements": self.max_upload_bytes,
+        }
 
     @classmethod
-    def from_environment(cls, environment: Mapping[str, str] | None = None) -> Settings:
-        """Settings with what the environment says; `SELECTOR_` and the field's name in capitals.
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003 - no such file is read
+        file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Arguments, then the environment, then the file."""
+        return init_settings, env_settings, TomlConfigSettingsSource(settings_cls, _file())
 
-        Raises InvalidSetting, which names the variable, for a value that does not fit.
+    @classmethod
+    def load(cls, **given: Any) -> Settings:
+        """Settings with what arguments, environment and file say.
+
+        Raises InvalidSetting, which names the setting, for a value that does not fit or a file of no use.
         """
-        given = os.environ if environment is None else environment
-        default = cls()
-        return cls(
-            max_body_bytes=_whole(given, "MAX_BODY_BYTES", default.max_body_bytes),
-            max_batch_bytes=_whole(given, "MAX_BATCH_BYTES", default.max_batch_bytes),
-            access_log=_switch(given, "ACCESS_LOG", default.access_log),
+        try:
+            return cls(**given)
+        except ValidationError as error:
+            faults = "; ".join(_described(item) for item in error.errors())
+            raise InvalidSetting(f"{faults}. `selector config` shows what is in force.") from error
+        except (OSError, ValueError) as error:  # the file; tomllib's errors are ValueErrors
+            raise InvalidSetting(f"{FILE_VARIABLE}={os.environ.get(FILE_VARIABLE)}: {error}.") from error
+
+
+@dataclass(frozen=True)
+class InForce:
+    """A setting, its value, and where that comes from: default, file or environment."""
+
+    name: str
+    value: Any
+    source: str
+    meaning: str
+
+
+def in_force() -> list[InForce]:
+    """Every setting as it is. Raises InvalidSetting."""
+    settings = Settings.load()
+    given = {name.upper() for name in os.environ}
+    filed = TomlConfigSettingsSource(Settings, _file())()
+    return [
+        InForce(
+            name=name,
+            value=getattr(settings, name),
+            source="environment"
+            if (PREFIX + name).upper() in given
+            else "file"
+            if name in filed
+            else "default",
+            meaning=field.description or "",
         )
+        for name, field in Settings.model_fields.items()
+    ]
 
 
-def _whole(environment: Mapping[str, str], name: str, default: int) -> int:
-    text = environment.get(PREFIX + name, str(default))
-    if not (text.isascii() and text.isdecimal() and len(text) < 20):
-        raise InvalidSetting(f"{PREFIX}{name}={text!r}: expected a whole number, such as {default}.")
-    return int(text)
+def _file() -> Path | None:
+    named = os.environ.get(FILE_VARIABLE)
+    if not named:
+        return None
+    path = Path(named)
+    if not path.is_file():
+        raise FileNotFoundError("there is no such file")
+    return path
 
 
-def _switch(environment: Mapping[str, str], name: str, default: bool) -> bool:
-    text = environment.get(PREFIX + name, str(default))
-    try:
-        return {"1": True, "true": True, "0": False, "false": False}[text.lower()]
-    except KeyError:
-        raise InvalidSetting(f"{PREFIX}{name}={text!r}: expected true or false.") from None
+def _described(item: Any) -> str:
+    name = ".".join(map(str, item["loc"]))
+    if item["type"] == "extra_forbidden":
+        return f"{name} in {_file()}: there is no such setting"
+    message = item["msg"][:1].lower() + item["msg"][1:]
+    return f"{PREFIX}{name.upper()}={str(item['input'])[:60]!r}: {message}"

@@ -19,7 +19,7 @@ class StrictJsonRoute(APIRoute):
 
         async def strict(request: Request) -> Response:
             if self.body_field is not None:
-                _require_json(request.headers.get("content-type", ""))
+                require_type(request, "application/json")
             return await handle(_StrictRequest(request.scope, request.receive))
 
         return strict
@@ -53,12 +53,14 @@ def parse(body: bytes) -> Any:
     raise HTTPException(400, f"The body is not JSON: {reason}.")
 
 
-def _require_json(content_type: str) -> None:
+def require_type(request: Request, expected: str) -> None:
+    """Raise HTTPException 415 unless the body is announced as this media type."""
+    content_type = request.headers.get("content-type", "")
     header = Message()
     header["content-type"] = content_type
-    if header.get_content_type() != "application/json":
+    if header.get_content_type() != expected:
         given = repr(content_type) if content_type else "missing"
-        raise HTTPException(415, f"Content-Type is {given}: expected 'application/json'.")
+        raise HTTPException(415, f"Content-Type is {given}: expected {expected!r}.")
 
 
 def _no_constant(text: str) -> Any:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import typer
 
-from . import ask, database, doctor, learn, measure, overview, quickstart, serve
+from . import ask, config, database, doctor, learn, measure, overview, quickstart, serve, token
 
 app = typer.Typer(
     name="selector",
@@ -48,4 +48,6 @@ register(MEASURE, learn.train)
 register(MEASURE, learn.evaluate)
 register(INSPECT, overview.operators)
 register(INSPECT, overview.devices)
+register(INSPECT, config.config)
 app.add_typer(database.app, rich_help_panel=INSPECT)
+app.add_typer(token.app, rich_help_panel=INSPECT)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import socket
 import sys
+from ipaddress import ip_address
 from typing import Annotated
 
 import typer
@@ -27,7 +28,7 @@ def serve(
 
     \b
       selector serve
-      selector serve --host 0.0.0.0 --port 8080
+      selector serve --host 0.0.0.0 --port 8080    (asks for tokens: see selector token)
       curl -s localhost:8000/v1/choices -H 'content-type: application/json' -d '
         {"hyperparameters": {"hidden": 256, "batch": 32}}'
     """
@@ -40,7 +41,7 @@ def serve(
     from ..settings import Settings
 
     _require_free(host, port)
-    settings = Settings.from_environment()
+    settings = Settings.load() if _is_loopback(host) else Settings.load(tokens="required")
     application = create_app(Selector(database), settings=settings)
     address = f"http://{f'[{host}]' if ':' in host else host}:{port}"
 
@@ -49,7 +50,14 @@ def serve(
             await super().startup(sockets)
             _announce(address, as_json)
 
-    server = Announcing(uvicorn.Config(application, host=host, port=port, log_level="warning"))
+    configuration = uvicorn.Config(
+        application,
+        host=host,
+        port=port,
+        log_level="warning",
+        timeout_graceful_shutdown=settings.shutdown_s,
+    )
+    server = Announcing(configuration)
     if settings.access_log:
         # uvicorn's own remarks stay at warnings: the line below says what they would
         LOGGER.setLevel(logging.INFO)
@@ -65,6 +73,14 @@ def _announce(address: str, as_json: bool) -> None:
         output.out().print(
             f"Serving on [bold]{address}[/] (documentation: {address}/docs). Ctrl-C stops.", soft_wrap=True
         )
+
+
+def _is_loopback(host: str) -> bool:
+    """Whether nobody from another machine can connect to it."""
+    try:
+        return host == "localhost" or ip_address(host).is_loopback
+    except ValueError:  # another name: whatever it stands for
+        return False
 
 
 def _require_free(host: str, port: int) -> None:

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from . import catalogue, choices, health, planning
+from . import catalogue, choices, health, measurements, planning
 
-ROUTERS = (choices.router, planning.router, catalogue.router, health.router)
+ROUTERS = (choices.router, planning.router, measurements.router, catalogue.router, health.router)

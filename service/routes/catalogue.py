@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, Request, Response
 
 from kernel_selector.kernels.contract import UnknownOperator
 from kernel_selector.kernels.contract.errors import suggest
+from selector.catalogue import implementations
 
 from ..documentation import problem_response
-from ..schemas.catalogue import KnownDeviceDocument, OperatorDocument
-from .common import INTERNAL, UNAVAILABLE, selector_of
+from ..schemas.catalogue import (
+    KnownDeviceDocument,
+    ModelDocument,
+    OperatorDocument,
+    VersionDocument,
+)
+from .common import CONDITIONAL, INTERNAL, UNAVAILABLE, conditional, selector_of
 
 router = APIRouter(tags=["catalogue"])
 
@@ -20,33 +24,55 @@ router = APIRouter(tags=["catalogue"])
     "/v1/operators",
     operation_id="listOperators",
     response_model=list[OperatorDocument],
-    responses={**INTERNAL},
+    responses={**CONDITIONAL, **INTERNAL},
 )
-async def list_operators(request: Request) -> list[dict[str, Any]]:
+async def list_operators(request: Request) -> Response:
     """Every operator, with its hyperparameters and implementations."""
-    return selector_of(request).operators()
+    return conditional(request, selector_of(request).operators())
 
 
 @router.get(
     "/v1/operators/{name}",
     operation_id="getOperator",
     response_model=OperatorDocument,
-    responses={404: problem_response("There is no such operator."), **INTERNAL},
+    responses={404: problem_response("There is no such operator."), **CONDITIONAL, **INTERNAL},
 )
-async def get_operator(request: Request, name: str) -> dict[str, Any]:
+async def get_operator(request: Request, name: str) -> Response:
     """One operator."""
     known = {operator["name"]: operator for operator in selector_of(request).operators()}
     if name not in known:
         raise UnknownOperator(f"Unknown operator {name!r}. {suggest(name, known)}")
-    return known[name]
+    return conditional(request, known[name])
 
 
 @router.get(
     "/v1/devices",
     operation_id="listDevices",
     response_model=list[KnownDeviceDocument],
-    responses={**INTERNAL, **UNAVAILABLE},
+    responses={**CONDITIONAL, **INTERNAL, **UNAVAILABLE},
 )
-def list_devices(request: Request) -> list[dict[str, Any]]:
+def list_devices(request: Request) -> Response:
     """The devices that questions can name, and how much is known about each."""
-    return selector_of(request).devices()
+    return conditional(request, selector_of(request).devices())
+
+
+@router.get(
+    "/v1/implementations",
+    operation_id="listImplementations",
+    response_model=list[VersionDocument],
+    responses={**CONDITIONAL, **INTERNAL},
+)
+async def list_implementations(request: Request) -> Response:
+    """Every implementation of every operator, with the version that measurements of it must have to count."""
+    return conditional(request, implementations())
+
+
+@router.get(
+    "/v1/models",
+    operation_id="listModels",
+    response_model=list[ModelDocument],
+    responses={**CONDITIONAL, **INTERNAL},
+)
+def list_models(request: Request) -> Response:
+    """The cost models in the database, the latest first: the first of each operator is in use."""
+    return conditional(request, selector_of(request).status()["models"])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import Field
 
@@ -63,6 +63,27 @@ class OperatorDocument(Answer):
     default_implementation: str = Field(description="What the framework offers without us.")
     hyperparameters: list[HyperparameterDocument]
     implementations: list[ImplementationDocument]
+
+
+class VersionDocument(Answer):
+    """An implementation as it is now."""
+
+    operator: str
+    name: str
+    version: str = Field(description="Hash of the sources that decide what it does.")
+    summary: str
+    default: bool = Field(description="Whether it is what the framework offers without us.")
+
+
+class ModelDocument(Answer):
+    """A cost model."""
+
+    operator: str
+    version: str
+    schema_: int = Field(alias="schema", description="Layout of its arrays.")
+    arrays_bytes: int = Field(description="Their size, in bytes.")
+    created_at: str = Field(description="When it was stored, in UTC.")
+    evaluation: dict[str, Any] = Field(description="How well it chooses on problems that it had not seen.")
 
 
 class Health(Answer):

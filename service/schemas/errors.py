@@ -14,6 +14,7 @@ class FieldProblem(Answer):
     parameter: str | None = Field(
         None, description="Name of the parameter, for a fault that is not in the body."
     )
+    line: int | None = Field(None, description="Line of the body, from 1, for a fault of measurements.")
     detail: str
 
 

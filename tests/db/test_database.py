@@ -131,12 +131,12 @@ def test_a_database_of_something_else(path, refusal):
         ["CREATE TABLE alembic_version (version_num TEXT)", "CREATE TABLE customers (name TEXT)"],
         [
             "CREATE TABLE alembic_version (version_num TEXT)",
-            "INSERT INTO alembic_version VALUES ('0002')",
+            "INSERT INTO alembic_version VALUES ('0003')",
             "CREATE TABLE customers (name TEXT)",
         ],
         [
             "CREATE TABLE alembic_version (version_num TEXT)",
-            "INSERT INTO alembic_version VALUES ('0002')",
+            "INSERT INTO alembic_version VALUES ('0003')",
         ],
     ],
     ids=["no revision", "an empty revision", "a revision named as ours", "only a revision named as ours"],

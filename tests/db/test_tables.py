@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import fields, is_dataclass
+from datetime import UTC, datetime
 from typing import get_type_hints
 
 import pytest
 from sqlalchemy import CheckConstraint, Table, inspect, text
 
-from kernel_selector.db import Database, DatabaseError, StoredModel, records, tables
+from kernel_selector.db import Database, DatabaseError, StoredModel, records, submissions, tables
 from kernel_selector.kernels.contract import Device, Environment, GateResult, Memory, Problem, Record, Timing
 
 OWN = {"id", "content_hash"}
@@ -37,7 +38,7 @@ def test_each_field_of_a_record_has_its_columns_and_no_column_is_left_over():
             expected |= {f"{name}_{part}" for part in names(HELD[name])}
         else:
             expected |= REFERENCES.get(name, {name})
-    assert columns(tables.Measurement) == expected
+    assert columns(tables.Measurement) == expected | {"submission_id"}
 
 
 def test_what_a_record_holds_is_what_this_test_believes():
@@ -91,6 +92,8 @@ def test_the_sqlite_checks_have_the_text_of_the_tables(sqlite_database):
 def test_nothing_measured_can_be_changed_or_removed(database, make_record, table, statement):
     with database.write() as connection:
         records.add(connection, [make_record()])
+        number = submissions.add(connection, author="worker-7", received_at=datetime.now(UTC))
+        submissions.quarantine(connection, submission=number, lines=[("{}", "too fast")])
     with pytest.raises(DatabaseError, match=f"{table} is append-only"), database.write() as connection:
         connection.execute(text(statement.format(table)))
     with database.read() as connection:

@@ -63,5 +63,7 @@ def selector(database_file):
 @pytest.fixture(scope="session")
 def client(selector):
     """A client of the service over the measured database; a fault of ours is a 500, as over a socket."""
-    with TestClient(create_app(selector), raise_server_exceptions=False) as started:
+    with TestClient(
+        create_app(selector), base_url="http://127.0.0.1", raise_server_exceptions=False
+    ) as started:
         yield started

@@ -16,6 +16,7 @@ ROOT = Path(__file__).parents[2]
 COMMANDS = sorted(command.callback.__name__ for command in app.registered_commands)
 PROMISED = [
     "choose",
+    "config",
     "devices",
     "doctor",
     "evaluate",
@@ -25,6 +26,11 @@ PROMISED = [
     "quickstart",
     "serve",
     "train",
+]
+NESTED = [
+    "database status",
+    "database upgrade",
+    *(f"token {verb}" for verb in ("create", "rotate", "revoke", "list")),
 ]
 QUESTION = ["lstm", "hidden=256", "batch=32", "--device", "cpu"]
 
@@ -39,7 +45,7 @@ def test_the_promised_commands_are_there() -> None:
     assert COMMANDS == PROMISED
 
 
-@pytest.mark.parametrize("command", [*COMMANDS, "database status", "database upgrade"])
+@pytest.mark.parametrize("command", [*COMMANDS, *NESTED])
 def test_every_command_has_help_with_examples_and_json(
     command: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -203,3 +209,32 @@ def test_time_spans_are_written_as_clocks(seconds: float | None, text: str) -> N
     from kernel_selector.service.cli import output
 
     assert output.span(seconds) == text
+
+
+def test_tokens_from_the_command_line(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    place = ["--database", tmp_path / "tokens.sqlite"]
+    document(capsys, "database", "upgrade", *place)
+    made = document(capsys, "token", "create", "worker-7", "--scope", "measure", "--days", 9, *place)
+    turned = document(capsys, "token", "rotate", "worker-7", *place)
+    assert made["secret"] != turned["secret"]
+    assert document(capsys, "token", "revoke", "worker-7", *place)["revoked"]
+    first, second = document(capsys, "token", "list", *place)["tokens"]
+    assert first["scopes"] == second["scopes"] == ["measure"]
+    assert not first["valid"]
+    assert not second["valid"]
+    assert first["expires_at"]
+    assert main(["token", "revoke", "worker-7", *map(str, place)]) == 2
+    assert "no valid token" in capsys.readouterr().err
+    assert main(["token", "create", "a", *map(str, place)]) == 0
+    assert capsys.readouterr().out.startswith("ks_")
+
+
+def test_config_says_where_each_setting_comes_from(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SELECTOR_SHUTDOWN_S", "3")
+    found = {item["name"]: item for item in document(capsys, "config")["settings"]}
+    assert (found["shutdown_s"]["value"], found["shutdown_s"]["source"]) == (3, "environment")
+    assert found["tokens"]["source"] == "default"
+    assert main(["config"]) == 0
+    assert "SELECTOR_SHUTDOWN_S" in capsys.readouterr().out

@@ -12,6 +12,8 @@ from pathlib import Path
 import httpx2 as httpx
 import pytest
 
+from kernel_selector.service.cli.serve import _is_loopback
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -38,3 +40,20 @@ def test_requests_are_logged_unless_switched_off(database_file: Path, logged: bo
         _, log = process.communicate(timeout=30)
     assert ("GET '/v1/devices' 200" in log) is logged
     assert "Traceback" not in log
+
+
+@pytest.mark.parametrize(
+    ("host", "free"),
+    [
+        ("127.0.0.1", True),
+        ("127.0.0.2", True),
+        ("::1", True),
+        ("localhost", True),
+        ("0.0.0.0", False),
+        ("::", False),
+        ("192.0.2.1", False),
+        ("gpu-node", False),
+    ],
+)
+def test_only_the_loopback_interface_goes_without_tokens(host: str, free: bool) -> None:
+    assert _is_loopback(host) is free

@@ -29,7 +29,9 @@ def narrow(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
 
 
-@pytest.mark.parametrize("command", [*COMMANDS, "database status", "database upgrade"])
+@pytest.mark.parametrize(
+    "command", [*COMMANDS, "database status", "database upgrade", "token create", "token list"]
+)
 def test_help_keeps_urls_whole_and_flows(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*command.split(), "--help"]) == 0
     text = capsys.readouterr().out

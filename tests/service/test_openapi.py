@@ -4,9 +4,12 @@ import json
 from pathlib import Path
 
 import pytest
+from starlette.testclient import TestClient
 
 from kernel_selector.kernels import registry
 from kernel_selector.service import openapi
+from kernel_selector.service.app import create_app
+from selector import Selector, access
 
 ROOT = Path(__file__).parents[2]
 DOCUMENT = json.loads(openapi.text())
@@ -96,15 +99,46 @@ def test_examples_of_questions_are_answered(client, name):
         pytest.param(path, example["value"], id=f"{path} {name}")
         for method, path, operation in OPERATIONS
         if method == "post"
-        for name, example in operation["requestBody"]["content"]
-        .get("application/json", {})
-        .get("examples", {})
-        .items()
+        for content in operation["requestBody"]["content"].values()
+        for name, example in content["examples"].items()
     ],
 )
-def test_every_example_of_a_request_is_answered(client, path, example):
-    response = client.post(path, json=example)
+def test_every_example_of_a_request_is_answered(writer, path, example):
+    if isinstance(example, str):
+        response = writer.post(path, content=example, headers={"content-type": "application/x-ndjson"})
+    else:
+        response = writer.post(path, json=example)
     assert response.status_code == 200, response.text
+
+
+def test_every_page_that_needs_nothing_is_answered_as_documented(writer):
+    for method, path, operation in OPERATIONS:
+        if method == "get" and "{" not in path:
+            response = writer.get(path)
+            expected = 503 if path == "/readyz" else 200
+            assert response.status_code in (200, expected), path
+            assert "200" in operation["responses"]
+
+
+def test_what_needs_a_token_says_so(writer):
+    del writer.headers["authorization"]
+    for method, path, operation in OPERATIONS:
+        needed = operation.get("security", [{}])
+        if {} not in needed:
+            answer = writer.request(method, path)
+            assert answer.status_code == 401
+            assert needed[0]["token"][0] in ("measure", "admin")
+
+
+@pytest.fixture
+def writer(empty_database):
+    """A client of a service that it may change, with a token for everything."""
+    secret = access.create_token(empty_database, "all", scopes=access.SCOPES)
+    selector = Selector(empty_database)
+    headers = {"authorization": f"Bearer {secret}"}
+    with TestClient(create_app(selector), base_url="http://127.0.0.1", headers=headers) as started:
+        yield started
+    selector.close()
 
 
 def test_every_json_body_has_an_example():

@@ -115,7 +115,7 @@ def test_without_a_database_the_default_is_answered_and_the_service_is_not_ready
     monkeypatch.delenv("SELECTOR_DATABASE_URL", raising=False)
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
     monkeypatch.setenv("HOME", str(tmp_path))
-    with TestClient(create_app(Selector())) as client:
+    with TestClient(create_app(Selector()), base_url="http://127.0.0.1") as client:
         assert "selector quickstart" in assert_not_ready(client, "not-ready")
         answer = choose(client)
     assert answer["source"] == "default"
@@ -123,7 +123,7 @@ def test_without_a_database_the_default_is_answered_and_the_service_is_not_ready
 
 
 def test_not_ready_with_an_empty_database(empty_database):
-    with TestClient(create_app(Selector(empty_database))) as client:
+    with TestClient(create_app(Selector(empty_database)), base_url="http://127.0.0.1") as client:
         assert "no measurements" in assert_not_ready(client, "not-ready")
         assert choose(client)["source"] == "default"
 
@@ -133,7 +133,7 @@ def test_a_database_that_breaks_under_the_running_service(database_file, tmp_pat
     monkeypatch.setattr("selector.engine.BACK_OFF", 0)
     copy = tmp_path / "copy.sqlite"
     shutil.copy(database_file, copy)
-    with TestClient(create_app(Selector(copy))) as client:
+    with TestClient(create_app(Selector(copy)), base_url="http://127.0.0.1") as client:
         before = choose(client)
         assert before["source"] == "exact"
         copy.write_bytes(b"\xff" * 50_000)
@@ -155,7 +155,7 @@ def test_a_slow_database_holds_up_no_other_request(database_file, monkeypatch):
         looking.set()
         return not go_on.wait(30)
 
-    with TestClient(create_app(Selector(database_file))) as client:
+    with TestClient(create_app(Selector(database_file)), base_url="http://127.0.0.1") as client:
         choose(client)
         monkeypatch.setattr(Selector, "_changed", slow)
         monkeypatch.setattr("selector.engine.CHECK_S", 0.0)
@@ -173,7 +173,7 @@ def test_a_slow_database_holds_up_no_other_request(database_file, monkeypatch):
 
 def test_measurements_are_seen_without_a_restart(empty_database, database_file, monkeypatch):
     monkeypatch.setattr("selector.engine.CHECK_S", 0.0)
-    with TestClient(create_app(Selector(empty_database))) as client:
+    with TestClient(create_app(Selector(empty_database)), base_url="http://127.0.0.1") as client:
         assert choose(client)["source"] == "default"
         with Database.open(database_file) as measured, measured.read() as connection:
             found = list(records.find(connection))
@@ -207,13 +207,15 @@ def test_one_line_of_log_for_a_request(client, caplog):
 
 def test_no_log_when_switched_off(selector, caplog):
     app = create_app(selector, settings=Settings(access_log=False))
-    with TestClient(app) as client, caplog.at_level(logging.INFO, LOGGER):
+    with TestClient(app, base_url="http://127.0.0.1") as client, caplog.at_level(logging.INFO, LOGGER):
         client.get("/healthz")
     assert caplog.records == []
 
 
 def test_a_smaller_limit_on_bodies(selector):
-    with TestClient(create_app(selector, settings=Settings(max_body_bytes=10))) as client:
+    with TestClient(
+        create_app(selector, settings=Settings(max_body_bytes=10)), base_url="http://127.0.0.1"
+    ) as client:
         response = client.post("/v1/choices", json={"hyperparameters": SIZES})
     assert response.status_code == 413
 
@@ -229,7 +231,7 @@ def test_the_selector_is_warm_before_the_first_request():
             calls.append("choose")
             raise SelectorError("nothing there")
 
-    with TestClient(create_app(Counting())) as client:
+    with TestClient(create_app(Counting()), base_url="http://127.0.0.1") as client:
         assert calls == ["operators", "choose"]
         assert client.get("/healthz").status_code == 200
 

@@ -242,7 +242,7 @@ def failing():
 
     def client(error):
         app = create_app(Failing(UnknownOperator("nothing to warm up")))
-        with TestClient(app, raise_server_exceptions=False) as started:
+        with TestClient(app, base_url="http://127.0.0.1", raise_server_exceptions=False) as started:
             app.state.selector.error = error
             return started
 

@@ -1,0 +1,51 @@
+"""Who sent which records, and the records that were set aside. Each function works in a transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import insert, select
+from sqlalchemy.engine import Connection
+
+from .identity import content_hash
+from .shared import insert_new
+from .tables import Quarantined, Submission
+
+
+def add(connection: Connection, *, author: str, received_at: datetime) -> int:
+    """A new submission; returns its id."""
+    values = {"author": author, "received_at": received_at}
+    made = connection.execute(insert(Submission).values(values).returning(Submission.id))
+    return int(made.scalar_one())
+
+
+def quarantine(connection: Connection, *, submission: int, lines: Iterable[tuple[str, str]]) -> int:
+    """Set records aside, each a JSON line with a reason; returns how many were not there already."""
+    found = {
+        content_hash(line): {"submission_id": submission, "reason": reason, "record": line}
+        for line, reason in lines
+    }
+    if not found:
+        return 0
+    rows = [{"content_hash": hashed, **row} for hashed, row in found.items()]
+    return insert_new(connection, Quarantined, rows)
+
+
+def quarantined(connection: Connection, *, after: int, limit: int) -> list[dict[str, Any]]:
+    """The first records that were set aside with an id beyond `after`, each with author and reason."""
+    query = (
+        select(
+            Quarantined.id,
+            Quarantined.reason,
+            Quarantined.record,
+            Submission.author,
+            Submission.received_at,
+        )
+        .join(Submission)
+        .where(Quarantined.id > after)
+        .order_by(Quarantined.id)
+        .limit(limit)
+    )
+    return [dict(row._mapping) for row in connection.execute(query)]

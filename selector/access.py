@@ -1,0 +1,207 @@
+"""Tokens: who may ask the service for what. Secrets are shown once; the database keeps their digests."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import secrets
+import time
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from threading import Lock
+from typing import TYPE_CHECKING, Any
+
+from kernel_selector.kernels.contract import SelectorError
+from kernel_selector.kernels.contract.errors import shorten
+
+from .errors import InvalidRequest
+from .profiling import opened
+
+if TYPE_CHECKING:
+    from kernel_selector.db import Database
+    from kernel_selector.db.tokens import StoredToken
+
+    from .engine import Selector
+
+SCOPES = ("read", "measure", "admin")  # each by itself: a machine that measures need not read
+PREFIX = "ks"
+RANDOM_BYTES = 32  # so many that a digest without salt and without cost is safe
+LOOK_S = 1.0  # how soon a new, changed or revoked token is noticed
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_SECRET = re.compile(rf"{PREFIX}_([A-Za-z0-9_-]{{43}})_([0-9a-f]{{8}})")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Grant:
+    """What a valid token allows, and whom to name as the author of what comes with it."""
+
+    name: str
+    scopes: frozenset[str]
+
+
+def new_secret() -> str:
+    """A secret: `ks_`, 256 random bits, and a checksum by which scanners tell it from noise."""
+    text = secrets.token_urlsafe(RANDOM_BYTES)
+    return f"{PREFIX}_{text}_{_checksum(text)}"
+
+
+def digest(secret: str) -> str:
+    """What is stored of a secret."""
+    return hashlib.sha256(secret.encode()).hexdigest()
+
+
+def well_formed(secret: str) -> bool:
+    """Whether this can be a secret of ours."""
+    match = _SECRET.fullmatch(secret)
+    return match is not None and _checksum(match[1]) == match[2]
+
+
+def create_token(
+    database: str | Path | Database | None,
+    name: str,
+    *,
+    scopes: Sequence[str] = ("read",),
+    days: float | None = None,
+) -> str:
+    """Store a new token, valid for some days or for ever, and return its secret, which is kept nowhere.
+
+    Raises InvalidRequest for a name that a valid token has, or that is none, and for unknown scopes.
+    """
+    from kernel_selector import db
+
+    if not _NAME.fullmatch(name):
+        raise InvalidRequest(f"name={shorten(name)}: expected 1 to 64 letters, digits, '.', '_' or '-'.")
+    unknown = [scope for scope in scopes if scope not in SCOPES]
+    if unknown or not scopes:
+        raise InvalidRequest(f"scopes={shorten(list(scopes))}: expected some of {', '.join(SCOPES)}.")
+    with opened(database) as store, store.write() as connection:
+        if any(token.name == name and token.valid_at(_now()) for token in db.tokens.every(connection)):
+            raise InvalidRequest(
+                f"There is a valid token {name!r}: rotate or revoke it, or take another name."
+            )
+        secret, token = _made(name, tuple(scopes), days)
+        db.tokens.add(connection, token)
+    return secret
+
+
+def rotate_token(
+    database: str | Path | Database | None, name: str, *, grace_hours: float = 24.0, days: float | None = None
+) -> str:
+    """A new secret with the scopes of the old one, which stays valid for a while. Raises InvalidRequest."""
+    from kernel_selector import db
+
+    if not 0 <= grace_hours <= 24 * 365:
+        raise InvalidRequest(f"grace_hours={shorten(grace_hours)}: expected hours from 0 to a year.")
+    with opened(database) as store, store.write() as connection:
+        old = _valid(db.tokens.every(connection), name)
+        db.tokens.revoke(connection, name=name, when=_now() + timedelta(hours=grace_hours))
+        secret, token = _made(name, old.scopes, days)
+        db.tokens.add(connection, token)
+    return secret
+
+
+def revoke_token(database: str | Path | Database | None, name: str) -> None:
+    """End all tokens of a name now. Raises InvalidRequest when none is valid."""
+    from kernel_selector import db
+
+    with opened(database) as store, store.write() as connection:
+        _valid(db.tokens.every(connection), name)
+        db.tokens.revoke(connection, name=name, when=_now())
+
+
+def list_tokens(database: str | Path | Database | None) -> list[dict[str, Any]]:
+    """JSON-ready: name, scopes, times and whether it is valid, of all tokens."""
+    from kernel_selector import db
+
+    with opened(database) as store, store.read() as connection:
+        found = db.tokens.every(connection)
+    return [
+        {
+            "name": token.name,
+            "scopes": list(token.scopes),
+            "valid": token.valid_at(_now()),
+            **{
+                name: moment.isoformat() if moment else None
+                for name, moment in (
+                    ("created_at", token.created_at),
+                    ("expires_at", token.expires_at),
+                    ("revoked_at", token.revoked_at),
+                )
+            },
+        }
+        for token in found
+    ]
+
+
+class AccessList:
+    """The tokens of a selector's database, in memory; looked for anew about once a second.
+
+    While the database cannot be read, those that were read go on counting, and go on expiring.
+    """
+
+    def __init__(self, selector: Selector) -> None:
+        self._selector = selector
+        self._tokens: dict[str, StoredToken] = {}
+        self._due = 0.0
+        self._lock = Lock()
+
+    def is_due(self) -> bool:
+        """Whether `refresh` has something to do: it may wait for the database."""
+        return time.monotonic() >= self._due
+
+    def refresh(self) -> None:
+        """Read the tokens. One thread does, the others go on with what there is."""
+        from kernel_selector import db
+
+        if not self._lock.acquire(blocking=False):
+            return
+        try:
+            with self._selector.database.read() as connection:
+                self._tokens = {token.digest: token for token in db.tokens.every(connection)}
+        except SelectorError:
+            pass  # the selector says in its status what is wrong with the database
+        finally:
+            self._due = time.monotonic() + LOOK_S
+            self._lock.release()
+
+    def grant(self, secret: str) -> Grant | None:
+        """What a secret allows now; None when it is unknown, expired or revoked."""
+        token = self._tokens.get(digest(secret)) if well_formed(secret) else None
+        if token is None or not token.valid_at(_now()):
+            return None
+        return Grant(name=token.name, scopes=frozenset(token.scopes))
+
+
+def _made(name: str, scopes: tuple[str, ...], days: float | None) -> tuple[str, StoredToken]:
+    from kernel_selector import db
+
+    if days is not None and not 0 < days <= 36500:
+        raise InvalidRequest(f"days={shorten(days)}: expected a number of days above 0, at most 36500.")
+    secret, now = new_secret(), _now()
+    token = db.tokens.StoredToken(
+        name=name,
+        digest=digest(secret),
+        scopes=tuple(sorted(set(scopes))),
+        created_at=now,
+        expires_at=None if days is None else now + timedelta(days=days),
+    )
+    return secret, token
+
+
+def _valid(tokens: Sequence[StoredToken], name: str) -> StoredToken:
+    """The newest valid token of a name."""
+    found = [token for token in tokens if token.name == name and token.valid_at(_now())]
+    if not found:
+        raise InvalidRequest(f"There is no valid token {shorten(name)}: `selector token list` shows them.")
+    return found[-1]
+
+
+def _checksum(text: str) -> str:
+    return f"{zlib.crc32(text.encode()):08x}"
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)

@@ -1,0 +1,130 @@
+"""Records from other machines: checked, stored once, and with the name of who sent them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from threading import Lock
+from typing import TYPE_CHECKING, Any
+
+from kernel_selector.kernels.contract import CorruptRecord, Record
+
+from .errors import InvalidRequest
+from .review import Review
+
+if TYPE_CHECKING:
+    from kernel_selector.db import Database
+
+    from .engine import Selector
+
+SHOWN_FAULTS = 10
+MOST_RECORDS = 50_000  # in one submission
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fault:
+    """A line that is no record, counted from 1."""
+
+    line: int
+    detail: str
+
+
+class NotRecords(InvalidRequest):
+    """Some lines are no records, so none was stored. `faults` are the first of them."""
+
+    def __init__(self, message: str, faults: Sequence[Fault] = ()) -> None:
+        super().__init__(message)
+        self.faults = tuple(faults)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Receipt:
+    """What became of the records of one submission: new, known before, or set aside (line and reason)."""
+
+    received: int
+    added: int
+    known: int
+    quarantined: tuple[Fault, ...]
+
+
+class Intake:
+    """Takes records into a selector's database, from several threads."""
+
+    def __init__(self, selector: Selector) -> None:
+        self._selector = selector
+        self._lock = Lock()
+        self._open: Database | None = None
+
+    def take(self, lines: Iterable[str], author: str) -> Receipt:
+        """Store the records of JSON lines, all or none; empty lines do not count.
+
+        The same lines again change nothing. Records that contradict what is known are set aside, where
+        choices do not see them. Raises NotRecords, InvalidRequest for none or too many, and DatabaseError.
+        """
+        from kernel_selector.db import submissions
+
+        found = _records(lines)
+        review = Review(self._selector, datetime.now(UTC))
+        judged = [(number, line, record, review.objection(record)) for number, line, record in found]
+        good = [record for _, _, record, reason in judged if reason is None]
+        bad = [(number, line, reason) for number, line, _, reason in judged if reason is not None]
+        with self._database().write() as connection:
+            submission = submissions.add(connection, author=author, received_at=datetime.now(UTC))
+            added = _add(connection, good, submission)
+            set_aside = [(line, reason) for _, line, reason in bad]
+            submissions.quarantine(connection, submission=submission, lines=set_aside)
+        return Receipt(
+            received=len(judged),
+            added=added,
+            known=len(good) - added,
+            quarantined=tuple(Fault(line=number, detail=reason) for number, _, reason in bad),
+        )
+
+    def close(self) -> None:
+        """Close the database."""
+        with self._lock:
+            if self._open is not None:
+                self._open.close()
+            self._open = None
+
+    def _database(self) -> Database:
+        """A connection of its own: writers wait for each other longer than questions can."""
+        from kernel_selector.db import Database
+
+        with self._lock:
+            if self._open is None:
+                self._open = Database.open(self._selector.database.url)
+            return self._open
+
+
+def _add(connection: Any, found: list[Record], submission: int) -> int:
+    from kernel_selector.db import records
+
+    try:
+        return records.add(connection, found, submission=submission)
+    except CorruptRecord as error:  # text with NUL, integers beyond 64 bits
+        raise InvalidRequest(f"Nothing was stored. {error}") from error
+
+
+def _records(lines: Iterable[str]) -> list[tuple[int, str, Record]]:
+    found: list[tuple[int, str, Record]] = []
+    faults: list[Fault] = []
+    count = 0
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        if len(found) == MOST_RECORDS:
+            raise InvalidRequest(f"More than {MOST_RECORDS} records at once: send them in parts.")
+        try:
+            found.append((number, line, Record.from_json(line)))
+        except CorruptRecord as error:
+            count += 1
+            if len(faults) < SHOWN_FAULTS:
+                faults.append(Fault(line=number, detail=str(error)))
+    if faults:
+        first = f"Line {faults[0].line}: {faults[0].detail}"
+        raise NotRecords(f"{count} lines are no records; nothing was stored. {first}", faults)
+    if not found:
+        raise InvalidRequest("There are no records in it: expected one JSON document a line.")
+    return found

@@ -1,0 +1,78 @@
+"""Measurements by the page, in the order in which they were stored."""
+
+from __future__ import annotations
+
+import json
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from kernel_selector.kernels.contract.errors import shorten
+
+from .errors import InvalidRequest
+
+if TYPE_CHECKING:
+    from .engine import Selector
+
+MOST_ITEMS = 1000
+LARGEST_ID = 2**63 - 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Page:
+    """Some items, and where the next ones begin: None after the last."""
+
+    items: list[dict[str, Any]]
+    next: str | None
+
+
+def measurements(selector: Selector, equal: Mapping[str, str], *, cursor: str | None, limit: int) -> Page:
+    """Records, each as `Record.to_json` has it, with its author (None: measured where the database is).
+
+    `equal` may hold an operator, a device's key, an implementation and a status. Raises InvalidRequest for
+    a cursor that no page gave, and the errors of the database.
+    """
+    from kernel_selector.db import records
+
+    after = _after(cursor)
+    with selector.database.read() as connection:
+        found = records.page(connection, after=after, limit=limit + 1, equal=equal)
+    items = [{"author": author, "record": json.loads(record.to_json())} for _, record, author in found]
+    return Page(items=items[:limit], next=_cursor(found[limit - 1][0]) if len(found) > limit else None)
+
+
+def quarantined(selector: Selector, *, cursor: str | None, limit: int) -> Page:
+    """Records that were set aside, with author, time and reason. Raises as `measurements`."""
+    from kernel_selector.db import submissions
+
+    after = _after(cursor)
+    with selector.database.read() as connection:
+        found = submissions.quarantined(connection, after=after, limit=limit + 1)
+    items = [
+        {
+            "author": row["author"],
+            "received_at": row["received_at"].isoformat(),
+            "reason": row["reason"],
+            "record": json.loads(row["record"]),
+        }
+        for row in found[:limit]
+    ]
+    return Page(items=items, next=_cursor(found[limit - 1]["id"]) if len(found) > limit else None)
+
+
+def _cursor(number: int) -> str:
+    return urlsafe_b64encode(f"after {number}".encode()).decode().rstrip("=")
+
+
+def _after(cursor: str | None) -> int:
+    if cursor is None:
+        return 0
+    try:
+        word, number = urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)).decode().split(" ")
+        after = int(number) if number.isdecimal() and len(number) < 20 else -1
+    except ValueError:
+        word, after = "", -1
+    if word != "after" or not 0 <= after <= LARGEST_ID:
+        raise InvalidRequest(f"cursor={shorten(cursor)}: expected `next` of a page, or none.")
+    return after

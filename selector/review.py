@@ -1,0 +1,117 @@
+"""Whether a record from elsewhere may count: what contradicts the evidence is set aside, with the reason.
+
+A record can be wrong by accident (a busy machine, a wrong clock, a unit) or by intent. One that differs from
+others of the same problem, implementation and version by more than machines of one kind do, that beats
+the device's own rate, or that fails where it worked, would change choices: a person decides about it.
+The first record of anything has nothing to contradict.
+"""
+
+from __future__ import annotations
+
+import statistics
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING
+
+from kernel_selector.kernels import registry
+from kernel_selector.kernels.contract import Device, Record, UnknownDevice
+
+from .evidence import FAILURES, WORDS, Measured
+from .units import format_ms
+
+if TYPE_CHECKING:
+    from .engine import Selector
+    from .evidence import Evidence
+
+MOST_RATIO = 8.0  # between times of one problem on machines of one kind; hosts and drivers explain less
+MOST_RATE_RATIO = 4.0  # between rates that were probed on devices of one kind
+OVER_RATE = 4.0  # times the probed rate of matrix products, on a busy machine, that nothing exceeds
+CLOCK_S = 300.0  # that clocks may differ
+
+
+class Review:
+    """Judges records against what a selector knows. Raises the errors of reading its database."""
+
+    def __init__(self, selector: Selector, now: datetime) -> None:
+        self._selector = selector
+        self._latest = now + timedelta(seconds=CLOCK_S)
+        self._devices: dict[tuple[object, ...], str | None] = {}
+        self._evidence: dict[tuple[str, str], Evidence] = {}
+
+    def objection(self, record: Record) -> str | None:
+        """Why a record must not count, or None when nothing speaks against it."""
+        if record.measured_at > self._latest:
+            return f"measured at {record.measured_at.isoformat()}, which is still to come"
+        if not registry.is_valid(record.problem):
+            return f"no operator here makes the problem {record.problem}"
+        if record.implementation not in registry.implementations(record.problem.operator):
+            return f"{record.problem.operator} has no implementation {record.implementation!r} here"
+        return self._of_device(record.device) or self._of_figures(record)
+
+    def _of_device(self, device: Device) -> str | None:
+        key = device.fingerprint, device.copy_bytes_per_s, tuple(device.matmul_flops_per_s.items())
+        if key not in self._devices:
+            self._devices[key] = self._implausible(device)
+        return self._devices[key]
+
+    def _implausible(self, device: Device) -> str | None:
+        try:
+            known = self._selector.device(device.key)
+        except UnknownDevice:
+            return None
+        pairs = {
+            "copy_bytes_per_s": (device.copy_bytes_per_s, known.copy_bytes_per_s),
+            "memory_bytes": (device.memory_bytes, known.memory_bytes),
+            **{
+                f"matmul_flops_per_s[{dtype}]": (rate, known.matmul_flops_per_s.get(dtype))
+                for dtype, rate in device.matmul_flops_per_s.items()
+            },
+        }
+        for name, (given, expected) in pairs.items():
+            if given and expected and not _alike(given, expected, MOST_RATE_RATIO):
+                return f"a {device.name} with {name}={given:.3g}, where {expected:.3g} is known"
+        return None
+
+    def _of_figures(self, record: Record) -> str | None:
+        same = self._peers(record)
+        if record.status in FAILURES:
+            good = sum(1 for item in same if item.estimate)
+            return f"{WORDS[record.status]}, where {good} records are good" if good else None
+        if record.total is None:
+            return None
+        time_ms = record.total.p50_ms
+        return self._too_fast(record, time_ms) or _outlier(time_ms, same)
+
+    def _peers(self, record: Record) -> list[Measured]:
+        """What others measured of the same problem, implementation and version on the same kind of device."""
+        pair = record.problem.operator, record.device.key
+        if pair not in self._evidence:
+            self._evidence[pair] = self._selector.evidence(*pair)
+        groups = self._evidence[pair].groups.get(record.problem.key, {}).values()
+        found = [group[record.implementation] for group in groups if record.implementation in group]
+        return [item for item in found if item.version == record.implementation_version]
+
+    def _too_fast(self, record: Record, time_ms: float) -> str | None:
+        try:
+            rates = self._selector.device(record.device.key).matmul_flops_per_s
+        except UnknownDevice:
+            rates = record.device.matmul_flops_per_s
+        if not rates:
+            return None
+        item = registry.implementation(record.problem.operator, record.implementation)
+        least_ms = item.work(record.problem).flops / max(rates.values()) / OVER_RATE * 1e3
+        if time_ms >= least_ms:
+            return None
+        words = f"where its operations take {format_ms(least_ms)} at {OVER_RATE:g} times the device's rate"
+        return f"{format_ms(time_ms)}, {words}"
+
+
+def _outlier(time_ms: float, peers: list[Measured]) -> str | None:
+    times = [item.estimate.time_ms for item in peers if item.estimate]
+    if not times or _alike(time_ms, statistics.median(times), MOST_RATIO):
+        return None
+    middle = format_ms(statistics.median(times))
+    return f"{format_ms(time_ms)}, where the median of {len(times)} others is {middle}"
+
+
+def _alike(one: float, other: float, ratio: float) -> bool:
+    return one <= other * ratio and other <= one * ratio

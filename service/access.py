@@ -1,0 +1,96 @@
+"""Who may ask for what: tokens and their rates, checked before a body is read.
+
+A connection over the loopback interface may read without a token unless settings say otherwise; writing
+always needs one, because a page in somebody's browser can reach the loopback interface too.
+"""
+
+from __future__ import annotations
+
+import time
+from ipaddress import ip_address
+
+from fastapi.concurrency import run_in_threadpool
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from selector.access import AccessList, Grant
+
+from .problems import BY_STATUS, problem
+
+FREE = frozenset({"/healthz", "/readyz", "/openapi.json", "/docs"})
+NEEDED = {("POST", "/v1/measurements"): "measure", ("GET", "/v1/quarantine"): "admin"}
+BURST_S = 2.0  # of its rate that a token may use at once
+ANONYMOUS = Grant(name="local", scopes=frozenset({"read"}))
+# one text for all of them: neither a wrong nor an old secret is worth a hint
+UNAUTHORIZED = "Expected `Authorization: Bearer` with a valid token: `selector token create` makes one."
+
+
+class Access:
+    """Answers 401 without a valid token, 403 without the scope, 429 beyond the rate; else goes on."""
+
+    def __init__(self, app: ASGIApp, *, required: bool, requests_per_s: float) -> None:
+        self.app = app
+        self.required = required
+        self.rates = Rates(requests_per_s)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or scope["path"] in FREE:
+            await self.app(scope, receive, send)
+            return
+        needed = NEEDED.get((scope["method"], scope["path"]), "read")
+        grant = await self._grant(scope)
+        if grant is None or (grant is ANONYMOUS and needed != "read"):
+            await _refuse(401, UNAUTHORIZED, {"www-authenticate": "Bearer"}, scope, receive, send)
+        elif needed not in grant.scopes:
+            await _refuse(403, f"This needs a token with the scope {needed!r}.", {}, scope, receive, send)
+        elif grant is not ANONYMOUS and (wait_s := self.rates.wait_s(grant.name)) > 0:
+            detail = f"This token may ask {self.rates.per_s:g} times a second. Ask for many things at once."
+            await _refuse(429, detail, {"retry-after": str(int(wait_s) + 1)}, scope, receive, send)
+        else:
+            scope["author"] = grant.name
+            await self.app(scope, receive, send)
+
+    async def _grant(self, scope: Scope) -> Grant | None:
+        header = Headers(scope=scope).get("authorization")
+        if header is None:
+            return ANONYMOUS if not self.required and is_local(scope) else None
+        access: AccessList = scope["app"].state.access
+        if access.is_due():
+            await run_in_threadpool(access.refresh)
+        kind, _, secret = header.partition(" ")
+        return access.grant(secret.strip()) if kind.lower() == "bearer" else None
+
+
+class Rates:
+    """A bucket of requests for each token, refilled evenly; each process of the service has its own."""
+
+    def __init__(self, per_s: float) -> None:
+        self.per_s = per_s  # 0: without limit
+        self._buckets: dict[str, tuple[float, float]] = {}  # requests that are left, and when that was
+
+    def wait_s(self, name: str) -> float:
+        """0 when the request may go on, else seconds until one may. Names are of valid tokens: few."""
+        if not self.per_s:
+            return 0.0
+        now, most = time.monotonic(), max(1.0, self.per_s * BURST_S)
+        left, then = self._buckets.get(name, (most, now))
+        left = min(most, left + (now - then) * self.per_s)
+        self._buckets[name] = (left - 1 if left >= 1 else left), now
+        return 0.0 if left >= 1 else (1 - left) / self.per_s
+
+
+def is_local(scope: Scope) -> bool:
+    """Whether the connection came in over the loopback interface: its own end says so, not the client."""
+    server = scope.get("server")
+    try:
+        return server is not None and ip_address(server[0]).is_loopback
+    except ValueError:  # a path, of a Unix socket
+        return False
+
+
+async def _refuse(
+    status: int, detail: str, headers: dict[str, str], scope: Scope, receive: Receive, send: Send
+) -> None:
+    # the body is not read, so the connection cannot be used again
+    answer = problem(BY_STATUS[status], detail, scope=scope, headers={**headers, "connection": "close"})
+    await answer(scope, receive, send)

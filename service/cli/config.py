@@ -1,0 +1,29 @@
+"""`selector config`."""
+
+from __future__ import annotations
+
+from . import output
+from .options import JsonOption
+
+
+def config(as_json: JsonOption = False) -> None:
+    """Show the settings of the service, and where each comes from: default, file or environment.
+
+    Examples:
+
+    \b
+      selector config
+      SELECTOR_MAX_BODY_BYTES=131072 selector config --json
+    """
+    from dataclasses import asdict
+
+    from ..settings import PREFIX, in_force
+
+    found = in_force()
+    if as_json:
+        output.print_json({"settings": [asdict(item) for item in found]})
+        return
+    table = output.table("setting", "value", "from", "meaning", numbers=("value",))
+    for item in found:
+        table.add_row(PREFIX + item.name.upper(), str(item.value).lower(), item.source, item.meaning)
+    output.out().print(table)

@@ -1,0 +1,116 @@
+"""`selector token`: who may ask the service."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from . import output
+from .options import DatabaseOption, JsonOption
+
+app = typer.Typer(
+    name="token",
+    help="Who may ask the service over a network, and who may send it measurements.",
+    no_args_is_help=True,
+)
+Name = Annotated[str, typer.Argument(metavar="NAME", help="Who or what shows it, such as worker-7.")]
+Days = Annotated[
+    float | None, typer.Option(metavar="N", help="Days until it expires. Default: it does not expire.")
+]
+
+
+@app.command()
+def create(
+    name: Name,
+    scope: Annotated[
+        list[str] | None,
+        typer.Option(metavar="read|measure|admin", help="What it allows; give several. Default: read."),
+    ] = None,
+    days: Days = None,
+    database: DatabaseOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Make a token. Its secret is printed once and kept nowhere.
+
+    Examples:
+
+    \b
+      selector token create scheduler --days 90
+      selector token create worker-7 --scope measure
+    """
+    from selector.access import create_token
+
+    _print(name, create_token(database, name, scopes=scope or ["read"], days=days), as_json=as_json)
+
+
+@app.command()
+def rotate(
+    name: Name,
+    grace_hours: Annotated[
+        float, typer.Option(metavar="N", help="Hours for which the old secret stays valid.")
+    ] = 24.0,
+    days: Days = None,
+    database: DatabaseOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Make a new secret with the same scopes; the old one ends a while later.
+
+    Examples:
+
+    \b
+      selector token rotate scheduler
+      selector token rotate worker-7 --grace-hours 0
+    """
+    from selector.access import rotate_token
+
+    _print(name, rotate_token(database, name, grace_hours=grace_hours, days=days), as_json=as_json)
+
+
+@app.command()
+def revoke(name: Name, database: DatabaseOption = None, as_json: JsonOption = False) -> None:
+    """End a token now. Running services notice within about a second.
+
+    Examples:
+
+    \b
+      selector token revoke worker-7
+    """
+    from selector.access import revoke_token
+
+    revoke_token(database, name)
+    if as_json:
+        output.print_json({"name": name, "revoked": True})
+    else:
+        output.out().print(f"Revoked: {name}")
+
+
+@app.command(name="list")
+def list_all(database: DatabaseOption = None, as_json: JsonOption = False) -> None:
+    """List all tokens, those that have ended too.
+
+    Examples:
+
+    \b
+      selector token list
+      selector token list --json
+    """
+    from selector.access import list_tokens
+
+    found = list_tokens(database)
+    if as_json:
+        output.print_json({"tokens": found})
+        return
+    table = output.table("name", "scopes", "valid", "created", "expires", "revoked")
+    for token in found:
+        ends = [(token[name] or "")[:16] for name in ("created_at", "expires_at", "revoked_at")]
+        table.add_row(token["name"], " ".join(token["scopes"]), "yes" if token["valid"] else "no", *ends)
+    output.out().print(table if found else "There are no tokens: `selector token create NAME` makes one.")
+
+
+def _print(name: str, secret: str, *, as_json: bool) -> None:
+    if as_json:
+        output.print_json({"name": name, "secret": secret})
+    else:
+        print(secret)
+        output.err().print("This is shown once. Send it as `Authorization: Bearer ...`.", style="dim")

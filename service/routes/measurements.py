@@ -1,0 +1,91 @@
+"""Measurements: read by the page, and taken in from the machines that measure."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Annotated, Any
+
+from fastapi import APIRouter, HTTPException, Query, Request, Response
+from fastapi.concurrency import run_in_threadpool
+
+from kernel_selector.kernels.contract import Status
+from selector.listing import MOST_ITEMS, measurements, quarantined
+
+from .. import examples
+from ..documentation import problem_response
+from ..schemas.measurements import MeasurementPage, QuarantinePage, ReceiptDocument
+from ..strict_json import require_type
+from .common import CONDITIONAL, INTERNAL, UNAVAILABLE, conditional, selector_of
+
+router = APIRouter(tags=["measurements"])
+NDJSON = "application/x-ndjson"
+
+Cursor = Annotated[str | None, Query(max_length=100, description="`next` of the page before.")]
+Limit = Annotated[int, Query(ge=1, le=MOST_ITEMS, description="Most items of the page.")]
+Word = Annotated[str | None, Query(min_length=1, max_length=200)]
+
+
+@router.get(
+    "/v1/measurements",
+    operation_id="listMeasurements",
+    response_model=MeasurementPage,
+    responses={422: problem_response("A parameter is wrong."), **CONDITIONAL, **INTERNAL, **UNAVAILABLE},
+)
+def list_measurements(
+    request: Request,
+    operator: Word = None,
+    device: Annotated[str | None, Query(min_length=1, max_length=200, description="Its key.")] = None,
+    implementation: Word = None,
+    status: Status | None = None,
+    cursor: Cursor = None,
+    limit: Limit = 100,
+) -> Response:
+    """Records in the order in which they were stored; they can be sent to another service as they are."""
+    given = {"operator": operator, "device": device, "implementation": implementation, "status": status}
+    equal = {name: str(value) for name, value in given.items() if value is not None}
+    return conditional(request, asdict(measurements(selector_of(request), equal, cursor=cursor, limit=limit)))
+
+
+@router.get(
+    "/v1/quarantine",
+    operation_id="listQuarantine",
+    response_model=QuarantinePage,
+    responses={422: problem_response("A parameter is wrong."), **CONDITIONAL, **INTERNAL, **UNAVAILABLE},
+)
+def list_quarantine(request: Request, cursor: Cursor = None, limit: Limit = 100) -> Response:
+    """Records that contradict what is known: no choice sees them. Needs a token with the scope `admin`."""
+    return conditional(request, asdict(quarantined(selector_of(request), cursor=cursor, limit=limit)))
+
+
+@router.post(
+    "/v1/measurements",
+    operation_id="addMeasurements",
+    summary="Add measurements",
+    response_model=ReceiptDocument,
+    openapi_extra={
+        "requestBody": {
+            "required": True,
+            "content": {NDJSON: {"schema": {"type": "string"}, "examples": examples.RECORDS}},
+        }
+    },
+    responses={
+        400: problem_response("The body is not UTF-8."),
+        413: problem_response("The body is longer than the service accepts."),
+        415: problem_response("The body is not announced as lines of JSON."),
+        422: problem_response("Some lines are no records; nothing was stored."),
+        **INTERNAL,
+        **UNAVAILABLE,
+    },
+)
+async def add_measurements(request: Request) -> dict[str, Any]:
+    """Records as `python -m kernels.measure` prints them, one a line. All lines are stored, or none; the same
+    lines again change nothing. Who sent them is kept, by the name of the token, which needs the scope
+    `measure`. Records that contradict what is known are set aside, each with the reason."""
+    require_type(request, NDJSON)
+    body = await request.body()
+    try:
+        lines = body.decode("utf-8").split("\n")
+    except UnicodeDecodeError as error:
+        raise HTTPException(400, f"Byte {error.start} of the body is not UTF-8.") from None
+    receipt = await run_in_threadpool(request.app.state.intake.take, lines, request.scope["author"])
+    return asdict(receipt)

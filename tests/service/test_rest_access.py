@@ -1,0 +1,192 @@
+"""Tokens: who needs one, what it allows, how it ends, and that nothing is given away."""
+
+import pytest
+from starlette.testclient import TestClient
+
+from kernel_selector.db import Database
+from kernel_selector.service.access import Rates
+from kernel_selector.service.app import create_app
+from kernel_selector.service.settings import Settings
+from selector import InvalidRequest, Selector, access
+
+SIZES = {"hyperparameters": {"hidden": 64, "batch": 8}}
+FROM_AFAR = "http://198.51.100.7"
+
+
+@pytest.fixture
+def database(tmp_path):
+    path = tmp_path / "tokens.sqlite"
+    Database.open(path, create=True).close()
+    return path
+
+
+@pytest.fixture
+def service(database, monkeypatch):
+    """A function: a client of the service over an address, with settings."""
+    monkeypatch.setattr(access, "LOOK_S", 0.0)
+    selector = Selector(database)
+
+    def client(base_url=FROM_AFAR, **settings):
+        return TestClient(create_app(selector, settings=Settings(**settings)), base_url=base_url)
+
+    yield client
+    selector.close()
+
+
+def headers(secret):
+    return {"authorization": f"Bearer {secret}"}
+
+
+def status(client, secret=None, path="/v1/operators"):
+    return client.get(path, headers=headers(secret) if secret else {}).status_code
+
+
+def test_from_afar_reading_needs_a_token(service, database):
+    client = service()
+    refused = client.post("/v1/choices", json=SIZES)
+    assert refused.status_code == 401
+    assert refused.headers["www-authenticate"] == "Bearer"
+    assert refused.headers["content-type"] == "application/problem+json"
+    secret = access.create_token(database, "scheduler")
+    assert client.post("/v1/choices", json=SIZES, headers=headers(secret)).status_code == 200
+    for path in ("/healthz", "/openapi.json"):
+        assert status(client, path=path) == 200
+    assert status(client, path="/readyz") == 503  # of an empty database, not of a missing token
+    assert status(client, path="/v1/nonesuch") == 401
+
+
+@pytest.mark.parametrize("base_url", ["http://127.0.0.1", "http://127.9.9.9", "http://[::1]"])
+def test_over_the_loopback_interface_reading_is_free_and_writing_is_not(service, base_url):
+    client = service(base_url)
+    assert status(client) == 200
+    for method, path in (("POST", "/v1/measurements"), ("GET", "/v1/quarantine")):
+        assert client.request(method, path).status_code == 401
+
+
+def test_tokens_can_be_required_everywhere(service):
+    assert status(service("http://127.0.0.1", tokens="required")) == 401
+
+
+def test_a_wrong_token_is_refused_also_where_none_is_needed(service):
+    assert status(service("http://127.0.0.1"), secret=access.new_secret()) == 401
+
+
+def test_no_hint_which_it_was(service, database):
+    client = service()
+    revoked = access.create_token(database, "revoked")
+    access.revoke_token(database, "revoked")
+    expired = access.create_token(database, "expired", days=1e-9)
+    answers = [
+        client.get("/v1/operators", headers=given).text
+        for given in (
+            {},
+            *(headers(secret) for secret in (revoked, expired, access.new_secret(), "ks_", "", "%" * 9)),
+            {"authorization": f"Basic {revoked}"},
+            {"authorization": "Bearer"},
+            {"authorization": "x" * 10_000},
+            {"authorization": b"Bearer \xe9\xff"},
+        )
+    ]
+    assert len(set(answers)) == 1
+
+
+def test_scopes(service, database):
+    client = service()
+    reader = access.create_token(database, "reader", scopes=["read"])
+    measurer = access.create_token(database, "measurer", scopes=["measure"])
+    admin = access.create_token(database, "admin", scopes=["admin", "read"])
+    for secret, path, expected in (
+        (reader, "/v1/operators", 200),
+        (measurer, "/v1/operators", 403),
+        (reader, "/v1/quarantine", 403),
+        (admin, "/v1/quarantine", 200),
+    ):
+        assert status(client, secret, path) == expected
+    assert client.post("/v1/measurements", headers=headers(reader)).status_code == 403
+    assert client.post("/v1/measurements", headers=headers(measurer)).status_code == 415
+
+
+def test_a_token_ends_without_a_restart(service, database):
+    client = service()
+    secret = access.create_token(database, "scheduler")
+    assert status(client, secret) == 200
+    access.revoke_token(database, "scheduler")
+    assert status(client, secret) == 401
+
+
+def test_rotation(service, database):
+    client = service()
+    old = access.create_token(database, "scheduler", scopes=["admin"])
+    new = access.rotate_token(database, "scheduler", grace_hours=1)
+    assert status(client, old, "/v1/quarantine") == status(client, new, "/v1/quarantine") == 200
+    last = access.rotate_token(database, "scheduler", grace_hours=0)
+    assert status(client, new, "/v1/quarantine") == 401
+    access.revoke_token(database, "scheduler")
+    assert [status(client, secret, "/v1/quarantine") for secret in (old, new, last)] == [401] * 3
+
+
+def test_tokens_count_while_the_database_is_away(service, database):
+    client = service()
+    secret = access.create_token(database, "scheduler")
+    assert status(client, secret) == 200
+    database.write_bytes(b"\xff" * 5000)
+    assert status(client, secret) == 200
+
+
+def test_the_secret_is_kept_nowhere(database):
+    secret = access.create_token(database, "scheduler")
+    assert access.well_formed(secret)
+    assert not access.well_formed(secret[:-1] + ("0" if secret[-1] != "0" else "1"))
+    stored = b"".join(file.read_bytes() for file in database.parent.iterdir())
+    assert secret.encode() not in stored
+    assert secret.split("_", 1)[1][:43].encode() not in stored
+    assert access.digest(secret).encode() in stored
+
+
+@pytest.mark.parametrize(
+    ("given", "word"),
+    [
+        ({"name": ""}, "name"),
+        ({"name": "a b"}, "name"),
+        ({"name": "x" * 65}, "name"),
+        ({"name": "a", "scopes": ["write"]}, "read, measure, admin"),
+        ({"name": "a", "scopes": []}, "scopes"),
+        ({"name": "a", "days": 0}, "days"),
+        ({"name": "a", "days": float("nan")}, "days"),
+        ({"name": "taken"}, "valid token 'taken'"),
+    ],
+)
+def test_tokens_that_are_none(database, given, word):
+    access.create_token(database, "taken")
+    with pytest.raises(InvalidRequest, match=word):
+        access.create_token(database, **given)
+
+
+def test_names_without_a_token(database):
+    for change in (access.revoke_token, access.rotate_token):
+        with pytest.raises(InvalidRequest, match="no valid token"):
+            change(database, "nonesuch")
+    with pytest.raises(InvalidRequest, match="grace_hours"):
+        access.rotate_token(database, "a", grace_hours=-1)
+
+
+def test_a_token_that_asks_too_often(service, database):
+    client = service(requests_per_s=1)
+    first, second = (access.create_token(database, name) for name in ("first", "second"))
+    found = [client.get("/v1/operators", headers=headers(first)) for _ in range(4)]
+    assert [answer.status_code for answer in found] == [200, 200, 429, 429]
+    assert 1 <= int(found[-1].headers["retry-after"]) <= 2
+    assert status(client, second) == 200
+
+
+def test_buckets_fill_again(monkeypatch):
+    now = [100.0]
+    monkeypatch.setattr("kernel_selector.service.access.time.monotonic", lambda: now[0])
+    rates = Rates(2.0)
+    assert [rates.wait_s("a") for _ in range(4)] == [0.0] * 4
+    assert rates.wait_s("a") == pytest.approx(0.5)
+    now[0] += 0.5
+    assert rates.wait_s("a") == 0.0
+    now[0] += 1e9
+    assert [rates.wait_s("a") > 0 for _ in range(5)] == [False] * 4 + [True]
+    assert Rates(0).wait_s("a") == 0.0

@@ -1,0 +1,231 @@
+"""Measurements over HTTP: taken in once, all or none, by name, and set aside where they contradict."""
+
+import json
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from starlette.testclient import TestClient
+
+from kernel_selector.db import Database, records
+from kernel_selector.kernels import registry
+from kernel_selector.kernels.contract import Record, Status, Timing
+from kernel_selector.service.app import create_app
+from selector import Selector, access
+from tests.service.conftest import measured_records
+
+NDJSON = {"content-type": "application/x-ndjson"}
+
+
+def scaled(record, factor, driver="another"):
+    def times(timing):
+        return Timing(
+            p20_ms=timing.p20_ms * factor,
+            p50_ms=timing.p50_ms * factor,
+            p80_ms=timing.p80_ms * factor,
+            samples=timing.samples,
+        )
+
+    return replace(
+        record,
+        forward=times(record.forward),
+        forward_backward=times(record.forward_backward),
+        environment=replace(record.environment, driver=driver),
+    )
+
+
+@pytest.fixture(scope="module")
+def made():
+    """Records of times that a processor can reach."""
+    return [scaled(record, 100, driver=record.environment.driver) for record in measured_records()]
+
+
+@pytest.fixture
+def database(empty_database):
+    return empty_database
+
+
+@pytest.fixture
+def client(database, monkeypatch):
+    monkeypatch.setattr("selector.engine.CHECK_S", 0.0)
+    secret = access.create_token(database, "worker-7", scopes=["measure", "read", "admin"])
+    selector = Selector(database)
+    headers = {"authorization": f"Bearer {secret}"}
+    with TestClient(create_app(selector), base_url="http://127.0.0.1", headers=headers) as started:
+        yield started
+    selector.close()
+
+
+def send(client, found, **headers):
+    lines = "".join(f"{one.to_json()}\n" if isinstance(one, Record) else f"{one}\n" for one in found)
+    return client.post("/v1/measurements", content=lines, headers={**NDJSON, **headers})
+
+
+def receipt(client, found):
+    answer = send(client, found)
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+def stored(database):
+    with Database.open(database) as opened, opened.read() as connection:
+        return list(records.find(connection))
+
+
+def test_records_are_stored_once_and_used(client, database, made):
+    first = receipt(client, made)
+    assert first == {"received": len(made), "added": len(made), "known": 0, "quarantined": []}
+    assert receipt(client, made)["known"] == len(made)
+    assert stored(database) == made
+    sizes = dict(made[0].problem.values)
+    question = {"hyperparameters": {"hidden": sizes["hidden"], "batch": sizes["batch"]}}
+    assert client.post("/v1/choices", json=question).json()["source"] == "exact"
+
+
+def test_pages_name_the_author_and_can_be_sent_on(client, made):
+    receipt(client, made)
+    found, cursor = [], None
+    while True:
+        given = {"limit": 7, **({"cursor": cursor} if cursor else {})}
+        answer = client.get("/v1/measurements", params=given).json()
+        found += answer["items"]
+        cursor = answer["next"]
+        if cursor is None:
+            break
+    assert {item["author"] for item in found} == {"worker-7"}
+    assert [Record.from_json(json.dumps(item["record"])) for item in found] == made
+    assert receipt(client, [json.dumps(item["record"]) for item in found])["known"] == len(made)
+
+
+def test_filters(client, made):
+    receipt(client, made)
+    count = sum(record.implementation == made[0].implementation for record in made)
+    for params, expected in (
+        ({"implementation": made[0].implementation}, count),
+        ({"operator": "gru"}, 0),
+        ({"device": made[0].device.key, "status": "ok"}, len(made)),
+        ({"status": "crashed"}, 0),
+    ):
+        assert len(client.get("/v1/measurements", params=params).json()["items"]) == expected
+
+
+@pytest.mark.parametrize(
+    "params",
+    [{"cursor": "x"}, {"cursor": "YWZ0ZXIgLTE"}, {"limit": 0}, {"limit": 1001}, {"status": "fine"}]
+    + [{"cursor": cursor} for cursor in ("YWZ0ZXIgOTk5OTk5OTk5OTk5OTk5OTk5OTk5", "é", "", "a" * 101)],
+)
+def test_pages_that_are_none(client, params):
+    answer = client.get("/v1/measurements", params=params)
+    assert answer.status_code == 422, answer.text
+    assert answer.headers["content-type"] == "application/problem+json"
+
+
+def test_one_bad_line_stores_nothing(client, database, made):
+    bad = ["{", '{"schema": 1}', made[0].to_json().replace('"seed": 0', '"seed": NaN')]
+    answer = send(client, [made[0], *bad, made[1]])
+    assert answer.status_code == 422
+    document = answer.json()
+    assert document["type"].endswith(":not-records")
+    assert [fault["line"] for fault in document["errors"]] == [2, 3, 4]
+    assert stored(database) == []
+
+
+@pytest.mark.parametrize(
+    ("body", "headers", "status"),
+    [
+        (b"", NDJSON, 422),
+        (b"\n \n", NDJSON, 422),
+        (b"\xff\xfe", NDJSON, 400),
+        (b"{}", {"content-type": "application/json"}, 415),
+        (b"[" * 100_000, NDJSON, 422),
+        (b"[]\n1\nnull\n", NDJSON, 422),
+        (b" " * (16 * 2**20 + 1), NDJSON, 413),
+    ],
+)
+def test_bodies_that_are_no_records(client, body, headers, status):
+    answer = client.post("/v1/measurements", content=body, headers=headers)
+    assert answer.status_code == status, answer.text
+    assert answer.headers["content-type"] == "application/problem+json"
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("reason", "\0"), ("seed", 2**63), ("policy", "\ud800"), ("seed", -(2**64))]
+)
+def test_what_no_database_can_hold(client, database, made, name, value):
+    answer = send(client, [made[1], replace(made[0], **{name: value})])
+    assert answer.status_code == 422, answer.text
+    assert stored(database) == []
+
+
+LIES = [
+    ("far too fast", lambda one: scaled(one, 1 / 20), "median of"),
+    ("far too slow", lambda one: scaled(one, 20), "median of"),
+    ("impossibly fast", lambda one: scaled(one, 1e-9), "device's rate"),
+    (
+        "wrong where it was right",
+        lambda one: replace(one, status=Status.INCORRECT, reason="made up"),
+        "records are good",
+    ),
+    (
+        "from the future",
+        lambda one: replace(one, measured_at=datetime.now(UTC) + timedelta(days=1)),
+        "still to come",
+    ),
+    ("of no implementation", lambda one: replace(one, implementation="mine"), "no implementation"),
+    (
+        "of another device by this name",
+        lambda one: replace(one, device=replace(one.device, copy_bytes_per_s=1e15)),
+        "copy_bytes_per_s",
+    ),
+]
+
+
+@pytest.mark.parametrize(("lie", "word"), [case[1:] for case in LIES], ids=[case[0] for case in LIES])
+def test_what_contradicts_is_set_aside_with_the_reason(client, database, made, lie, word):
+    receipt(client, made)
+    false = lie(made[0])
+    answer = receipt(client, [false, scaled(made[1], 1.3)])
+    assert answer["added"] == 1
+    (aside,) = answer["quarantined"]
+    assert aside["line"] == 1
+    assert word in aside["detail"]
+    assert len(stored(database)) == len(made) + 1
+    (kept,) = client.get("/v1/quarantine").json()["items"]
+    assert Record.from_json(json.dumps(kept["record"])) == false
+    assert (kept["author"], kept["reason"]) == ("worker-7", aside["detail"])
+
+
+def test_a_slower_machine_is_no_lie(client, made):
+    receipt(client, made)
+    assert receipt(client, [scaled(one, 2) for one in made])["quarantined"] == []
+
+
+def test_a_new_device_has_nothing_to_contradict(client, made):
+    new = replace(made[0].device, name="NVIDIA X1", kind="cuda", host="elsewhere")
+    assert receipt(client, [replace(made[0], device=new)])["added"] == 1
+
+
+def test_a_problem_of_no_operator(client, made):
+    from kernel_selector.kernels.contract import Problem
+
+    odd = replace(made[0], problem=Problem("lstm", (("hidden", 64), ("mode", "training"))))
+    (aside,) = receipt(client, [odd])["quarantined"]
+    assert "no operator" in aside["detail"]
+
+
+def test_unchanged_answers_are_not_sent_again(client, made):
+    receipt(client, made)
+    for path in ("/v1/measurements", "/v1/operators", "/v1/devices", "/v1/implementations", "/v1/models"):
+        first = client.get(path)
+        etag = first.headers["etag"]
+        again = client.get(path, headers={"if-none-match": f'"other", W/{etag}'})
+        assert (again.status_code, again.content, again.headers["etag"]) == (304, b"", etag)
+        assert client.get(path, headers={"if-none-match": '"other"'}).content == first.content
+    assert client.get("/v1/operators", headers={"if-none-match": "*"}).status_code == 304
+
+
+def test_implementations_have_the_versions_that_count(client):
+    listed = client.get("/v1/implementations").json()
+    assert {item["operator"] for item in listed} == registry.operators().keys()
+    versions = {item["name"]: item["version"] for item in listed if item["operator"] == "lstm"}
+    assert versions == {name: item.version for name, item in registry.implementations("lstm").items()}
