@@ -17,6 +17,8 @@ from selector.intake import Intake
 
 from . import documentation, problems
 from .access import Access
+from .logs import write_json_lines
+from .metrics import Metrics
 from .middleware import BodyLimit, RequestLog
 from .routes import ROUTERS
 from .settings import Settings
@@ -39,10 +41,14 @@ def create_app(selector: Selector, *, settings: Settings | None = None) -> FastA
 
     Without `settings`, those of the environment.
     """
-    app = assemble(settings or Settings.load())
+    given = settings or Settings.load()
+    if given.log_format == "json":
+        write_json_lines()
+    app = assemble(given)
     app.state.selector = selector
     app.state.access = AccessList(selector)
     app.state.intake = Intake(selector)
+    app.state.metrics = Metrics()
     return app
 
 

@@ -57,7 +57,7 @@ class BodyLimit:
 
 
 class RequestLog:
-    """Gives each request an id (the client's `X-Request-ID` if it is a plain one) and logs its end."""
+    """Gives each request an id (the client's `X-Request-ID` if it is plain), counts it, and logs its end."""
 
     def __init__(self, app: ASGIApp, enabled: bool) -> None:
         self.app = app
@@ -82,11 +82,23 @@ class RequestLog:
         try:
             await self.app(scope, receive, tagged)
         finally:
+            spent_s = time.perf_counter() - started
+            scope["app"].state.metrics.request(scope, status, spent_s)
             if self.enabled:
-                spent_ms = (time.perf_counter() - started) * 1e3
-                # %a: a path with a line break must stay on its line
-                line = (scope["method"], scope["path"], status, spent_ms, request_id)
-                LOGGER.info("%s %a %d %.2f ms %s", *line)
+                _log(scope, status, spent_s * 1e3)
+
+
+def _log(scope: Scope, status: int, spent_ms: float) -> None:
+    fields = {
+        "method": scope["method"],
+        "path": scope["path"],
+        "status": status,
+        "ms": round(spent_ms, 2),
+        "request_id": scope["request_id"],
+        "author": scope.get("author"),
+    }
+    # %a: a path with a line break must stay on its line
+    LOGGER.info("%s %a %d %.2f ms %s", *list(fields.values())[:5], extra={"request": fields})
 
 
 async def _refuse(most: int, scope: Scope, receive: Receive, send: Send) -> None:

@@ -32,6 +32,8 @@ HOMES = {  # libraries that belong to a layer
     "sklearn": {"selector"},
     "fastapi": {"service"},
     "pydantic": {"service"},
+    "pydantic_settings": {"service"},
+    "prometheus_client": {"service"},
     "starlette": {"service"},
     "typer": {"service"},
     "rich": {"service"},

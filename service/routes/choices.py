@@ -55,6 +55,7 @@ async def choose(
     )
     at_once = selector.answers_at_once(question.operator, question.device)
     choice = ask() if at_once else await run_in_threadpool(ask)
+    request.app.state.metrics.choices([choice])
     # as it is: checking and writing it again would take longer than all the rest
     return Response(choice.json, media_type="application/json")
 
@@ -73,6 +74,7 @@ def choose_each(
     """What `POST /v1/choices` says of each, from one state of the database; one fault spoils one answer."""
     pairs = [(number, device) for number in range(len(batch.problems)) for device in batch.devices]
     found = selector_of(request).choose_each(batch.problems[number].query(device) for number, device in pairs)
+    request.app.state.metrics.choices(found)
     answers = [
         {
             "problem": number,

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, Request, Response
 
 from ..documentation import problem_response
+from ..metrics import CONTENT_TYPE
 from ..problems import NOT_READY, ProblemResponse, problem
 from ..schemas.catalogue import Health, Readiness
 from .common import selector_of
@@ -36,3 +37,16 @@ def readiness(request: Request) -> dict[str, Any] | ProblemResponse:
         return problem(NOT_READY, why, scope=request.scope)
     counts = {"records": state["records"], "models": len(state["models"])}
     return {"status": "ready", "snapshot": state["snapshot"], **counts}
+
+
+class MetricsResponse(Response):
+    """Lines that Prometheus reads."""
+
+    media_type = "text/plain"
+
+
+@router.get("/metrics", operation_id="metrics", response_class=MetricsResponse)
+def metrics(request: Request) -> Response:
+    """Requests, choices by source, measurements received, age of models: as Prometheus reads them."""
+    text = request.app.state.metrics.text(selector_of(request))
+    return Response(text, headers={"content-type": CONTENT_TYPE})

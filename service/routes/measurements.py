@@ -88,4 +88,7 @@ async def add_measurements(request: Request) -> dict[str, Any]:
     except UnicodeDecodeError as error:
         raise HTTPException(400, f"Byte {error.start} of the body is not UTF-8.") from None
     receipt = await run_in_threadpool(request.app.state.intake.take, lines, request.scope["author"])
+    request.app.state.metrics.received(
+        added=receipt.added, known=receipt.known, quarantined=len(receipt.quarantined)
+    )
     return asdict(receipt)

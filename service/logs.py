@@ -1,0 +1,32 @@
+"""Log lines as JSON, one document a line, for those who collect them."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from datetime import UTC, datetime
+
+from .problems import LOGGER
+
+
+class JsonLines(logging.Formatter):
+    """Time, level and message; of a request also what it was and how it ended."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The line."""
+        moment = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
+        fields = getattr(record, "request", None) or {"message": record.getMessage()}
+        line = {"time": moment, "level": record.levelname.lower(), **fields}
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        return json.dumps(line)  # escapes line breaks and what is not ASCII
+
+
+def write_json_lines() -> None:
+    """Let the service's log be lines of JSON on stderr, beside uvicorn's own."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(JsonLines())
+    LOGGER.handlers = [handler]
+    LOGGER.propagate = False
+    LOGGER.setLevel(logging.INFO)
