@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import typer
 
-from . import ask, config, database, doctor, learn, measure, overview, quickstart, serve, token
+from . import ask, config, database, doctor, extender, learn, measure, overview, quickstart, serve, token
 
 app = typer.Typer(
     name="selector",
@@ -43,6 +43,7 @@ register(START, doctor.doctor)
 register(CHOOSE, ask.choose)
 register(CHOOSE, ask.explain)
 register(CHOOSE, serve.serve)
+register(CHOOSE, extender.extender)
 register(MEASURE, measure.profile)
 register(MEASURE, learn.train)
 register(MEASURE, learn.evaluate)

@@ -40,8 +40,8 @@ def serve(
     from ..problems import LOGGER
     from ..settings import Settings
 
-    _require_free(host, port)
-    settings = Settings.load() if _is_loopback(host) else Settings.load(tokens="required")
+    require_free(host, port)
+    settings = Settings.load() if is_loopback(host) else Settings.load(tokens="required")
     application = create_app(Selector(database), settings=settings)
     address = f"http://{f'[{host}]' if ':' in host else host}:{port}"
 
@@ -75,7 +75,7 @@ def _announce(address: str, as_json: bool) -> None:
         )
 
 
-def _is_loopback(host: str) -> bool:
+def is_loopback(host: str) -> bool:
     """Whether nobody from another machine can connect to it."""
     try:
         return host == "localhost" or ip_address(host).is_loopback
@@ -83,7 +83,7 @@ def _is_loopback(host: str) -> bool:
         return False
 
 
-def _require_free(host: str, port: int) -> None:
+def require_free(host: str, port: int) -> None:
     """uvicorn would log a taken port and exit; this says what to do about it."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]

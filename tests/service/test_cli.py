@@ -21,6 +21,7 @@ PROMISED = [
     "doctor",
     "evaluate",
     "explain",
+    "extender",
     "operators",
     "profile",
     "quickstart",

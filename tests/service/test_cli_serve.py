@@ -12,7 +12,8 @@ from pathlib import Path
 import httpx2 as httpx
 import pytest
 
-from kernel_selector.service.cli.serve import _is_loopback
+from kernel_selector.service.cli import main
+from kernel_selector.service.cli.serve import is_loopback
 
 ROOT = Path(__file__).parents[2]
 
@@ -56,4 +57,9 @@ def test_requests_are_logged_unless_switched_off(database_file: Path, logged: bo
     ],
 )
 def test_only_the_loopback_interface_goes_without_tokens(host: str, free: bool) -> None:
-    assert _is_loopback(host) is free
+    assert is_loopback(host) is free
+
+
+def test_the_extender_listens_elsewhere_only_with_certificates(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["extender", "--host", "0.0.0.0"]) == 2
+    assert "--client-ca" in capsys.readouterr().err

@@ -1,0 +1,86 @@
+"""`selector extender`."""
+
+from __future__ import annotations
+
+import json
+import ssl
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from . import output
+from .options import DatabaseOption, JsonOption
+from .serve import is_loopback, require_free
+
+FileOption = typer.Option(exists=True, dir_okay=False, metavar="FILE")
+
+
+def extender(
+    host: Annotated[str, typer.Option(metavar="ADDRESS", help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(metavar="N", min=1, max=65535, help="Port to listen on.")] = 8010,
+    nodes: Annotated[
+        Path | None,
+        typer.Option(
+            exists=True,
+            dir_okay=False,
+            metavar="FILE",
+            help='JSON {"node": "NVIDIA-H200", ...}, for a scheduler that sends names alone.',
+        ),
+    ] = None,
+    certificate: Annotated[Path | None, FileOption] = None,
+    key: Annotated[Path | None, FileOption] = None,
+    client_ca: Annotated[Path | None, FileOption] = None,
+    database: DatabaseOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Answer Kubernetes' scheduler: which nodes fit a pod, and how well. Until Ctrl-C.
+
+    It can show no token, so another address than the loopback interface needs --certificate, --key and
+    --client-ca: then only clients with a certificate of that authority are answered.
+
+    Examples:
+
+    \b
+      selector extender
+      selector extender --nodes nodes.json --port 8010
+    """
+    import uvicorn
+
+    from selector import Selector
+
+    from ..extender import PREFIX, create_extender
+
+    secured = None not in (certificate, key, client_ca)
+    if not (secured or is_loopback(host)):
+        raise typer.BadParameter(
+            f"listening on {host} needs --certificate, --key and --client-ca: the scheduler shows no token."
+        )
+    require_free(host, port)
+    tls: dict[str, Any] = {}
+    if secured:
+        tls = {
+            "ssl_certfile": certificate,
+            "ssl_keyfile": key,
+            "ssl_ca_certs": str(client_ca),
+            "ssl_cert_reqs": ssl.CERT_REQUIRED,
+        }
+    application = create_extender(Selector(database), nodes=_products(nodes))
+    address = f"{'https' if secured else 'http'}://{host}:{port}{PREFIX}"
+    if as_json:
+        output.print_json({"serving": address})
+    else:
+        output.err().print(f"Answering at [bold]{address}[/]. Ctrl-C stops.", soft_wrap=True)
+    uvicorn.run(application, host=host, port=port, log_level="warning", **tls)
+
+
+def _products(file: Path | None) -> dict[str, str]:
+    if file is None:
+        return {}
+    try:
+        found = json.loads(file.read_text())
+    except (ValueError, OSError) as error:
+        raise typer.BadParameter(f"{file} cannot be read as JSON: {error}") from None
+    if not isinstance(found, dict) or not all(isinstance(value, str) for value in found.values()):
+        raise typer.BadParameter(f'{file}: expected {{"node": "product", ...}}.')
+    return found

@@ -1,0 +1,203 @@
+"""The scheduler extender speaks Kubernetes' types, in both forms, and never stops a pod by an error.
+
+The shapes are those of kubernetes/kube-scheduler, extender/v1/types.go and its test of compatibility.
+"""
+
+import json
+import time
+
+import pytest
+from starlette.testclient import TestClient
+
+from kernel_selector.service.extender import ANNOTATION, create_extender, filtered, prioritized
+from selector import Selector
+from selector.node_scores import judge
+from selector.query import Query
+from tests.selector import replay
+from tests.selector.conftest import here, trained_file  # noqa: F401 - fixtures
+
+LABEL = "nvidia.com/gpu.product"
+PRODUCT = replay.HERE.name.replace(" ", "-")
+PROBLEM = {"operator": "lstm", "hyperparameters": {"hidden": 64, "batch": 8, "seq": 20}}
+TOO_LARGE = {**PROBLEM, "memory": 1}
+
+
+@pytest.fixture
+def selector(request, trained_file):  # noqa: F811
+    request.getfixturevalue("here")
+    opened = Selector(trained_file)
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def client(selector):
+    """As Go's client sees it: only the answer counts, and 200 is the only good one."""
+    app = create_extender(selector, nodes={"a": PRODUCT, "c": "NVIDIA-X"})
+    return TestClient(app, raise_server_exceptions=False)
+
+
+def node(name, product=None):
+    labels = {LABEL: product} if product else {}
+    return {"metadata": {"name": name, "labels": labels}, "spec": {}, "status": {"capacity": {"cpu": "4"}}}
+
+
+def arguments(problem=PROBLEM, names=None, nodes=(("a", PRODUCT), ("b", None), ("c", "NVIDIA-X"))):
+    annotation = problem if isinstance(problem, str) else json.dumps(problem)
+    pod = {"metadata": {"name": "p", "annotations": {} if problem is None else {ANNOTATION: annotation}}}
+    listed = None if names is not None else {"metadata": {}, "items": [node(*one) for one in nodes]}
+    return {"Pod": pod, "Nodes": listed, "NodeNames": names}
+
+
+def post(client, verb, body):
+    answer = client.post(f"/k8s/v1/{verb}", json=body)
+    assert answer.status_code == 200, answer.text
+    assert answer.headers["content-type"] == "application/json"
+    return answer.json()
+
+
+def test_whole_nodes(client):
+    body = arguments()
+    found = post(client, "filter", body)
+    assert found == {
+        "Nodes": body["Nodes"],  # as they came
+        "NodeNames": None,
+        "FailedNodes": {},
+        "FailedAndUnresolvableNodes": {},
+        "Error": "",
+    }
+    scores = post(client, "prioritize", body)
+    assert scores == [{"Host": "a", "Score": 10}, {"Host": "b", "Score": 5}, {"Host": "c", "Score": 5}]
+
+
+def test_names_alone(client):
+    body = arguments(names=["b", "a"])
+    assert post(client, "filter", body)["NodeNames"] == ["b", "a"]
+    assert post(client, "filter", body)["Nodes"] is None
+    assert post(client, "prioritize", body) == [{"Host": "b", "Score": 5}, {"Host": "a", "Score": 10}]
+
+
+@pytest.mark.parametrize("names", [None, ["a", "b"]])
+def test_what_does_not_fit_says_why(client, names):
+    found = post(client, "filter", arguments(TOO_LARGE, names=names))
+    (message,) = found["FailedAndUnresolvableNodes"].values()
+    assert found["FailedAndUnresolvableNodes"].keys() == {"a"}
+    assert "Nothing fits into memory=1 bytes" in message
+    kept = found["NodeNames"] or [item["metadata"]["name"] for item in found["Nodes"]["items"]]
+    assert "a" not in kept
+    assert "b" in kept
+    assert post(client, "prioritize", arguments(TOO_LARGE, names=names))[0] == {"Host": "a", "Score": 0}
+
+
+def test_keys_in_any_case(client):
+    body = arguments()
+    lower = {"pod": body["Pod"], "nodes": body["Nodes"], "nodenames": None, "unknown": 1}
+    assert post(client, "prioritize", lower) == post(client, "prioritize", body)
+    assert post(client, "filter", lower) == post(client, "filter", body)
+
+
+@pytest.mark.parametrize(
+    "problem",
+    [
+        None,
+        "",
+        "{",
+        "null",
+        "[]",
+        "{}",
+        "[" * 100_000,
+        {"operator": "nonesuch", "hyperparameters": {}},
+        {**PROBLEM, "hyperparameters": {"hidden": 0}},
+        {**PROBLEM, "unknown": 1},
+        {**PROBLEM, "objective": "fast"},
+        {**PROBLEM, "memory": "much"},
+    ],
+    ids=range(12),
+)
+def test_a_pod_without_a_usable_problem_is_none_of_our_business(client, problem):
+    body = arguments(problem)
+    assert post(client, "filter", body)["Nodes"] == body["Nodes"]
+    assert {item["Score"] for item in post(client, "prioritize", body)} == {5}
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"{",
+        b"null",
+        b"[]",
+        b"1",
+        b"\xff",
+        b"[" * 100_000,
+        b'{"Nodes": 1}',
+        b'{"Nodes": {"items": [1]}}',
+        b'{"NodeNames": {"a": 1}}',
+        b'{"NodeNames": "ab"}',
+        b'{"Pod": NaN}',
+    ],
+)
+def test_what_is_not_understood_is_neutral(client, body):
+    for verb in ("filter", "prioritize"):
+        answer = client.post(f"/k8s/v1/{verb}", content=body)
+        assert answer.status_code == 200
+        if verb == "filter":
+            assert answer.json()["Error"].startswith("Not understood")
+        else:
+            assert answer.json() == []
+
+
+@pytest.mark.parametrize("pod", [None, 1, "x", {}, {"metadata": 1}, {"metadata": {"annotations": [1]}}])
+def test_pods_that_are_none(client, pod):
+    body = {**arguments(), "Pod": pod}
+    assert post(client, "filter", body)["FailedAndUnresolvableNodes"] == {}
+    assert len(post(client, "prioritize", body)) == 3
+
+
+def test_half_of_a_character_comes_back(client):
+    body = json.dumps(arguments(nodes=((r"\ud800", None),))).replace("\\\\", "\\")
+    answer = client.post("/k8s/v1/filter", content=body)
+    assert answer.status_code == 200
+    assert "\\ud800" in answer.text
+
+
+def test_an_error_of_ours_stops_no_pod(client, monkeypatch):
+    def fail(*_):
+        raise RuntimeError("anything")
+
+    monkeypatch.setattr("kernel_selector.service.extender.judge", fail)
+    assert post(client, "filter", arguments(TOO_LARGE))["FailedAndUnresolvableNodes"] == {}
+    assert {item["Score"] for item in post(client, "prioritize", arguments())} == {5}
+
+
+def test_scores_are_whole_numbers_of_the_speed(selector, monkeypatch):
+    from selector import node_scores
+    from selector.planning import Throughput
+
+    times = {"nvidia-h200": 1.0, "tesla-t4": 3.0, "nvidia-l4": 100.0, "nvidia-a10": None}
+
+    def throughputs(_, __, keys):
+        return [
+            Throughput(job="pod", device=key, batch=1, feasible=True, reason="", time_ms=times[key])
+            for key in keys
+        ]
+
+    monkeypatch.setattr(node_scores, "throughputs", throughputs)
+    products = ["NVIDIA-H200", "Tesla-T4", "NVIDIA-L4", "NVIDIA-A10", "NVIDIA-H200-SHARED", "NVIDIA-X"]
+    found = {name: verdict.score for name, verdict in judge(selector, Query(), products).items()}
+    assert list(found.values()) == [10, 3, 1, 5, 10, 5]
+
+
+@pytest.mark.parametrize("form", ["whole", "names"])
+def test_a_hundred_nodes_take_milliseconds(selector, form):
+    products = {f"node-{number}": PRODUCT for number in range(100)}
+    names = list(products) if form == "names" else None
+    body = json.dumps(arguments(names=names, nodes=products.items())).encode()
+    filtered(selector, products, body)
+    spent = []
+    for _ in range(5):
+        started = time.process_time()
+        assert filtered(selector, products, body)["FailedAndUnresolvableNodes"] == {}
+        assert len(prioritized(selector, products, body)) == 100
+        spent.append(time.process_time() - started)
+    assert min(spent) < 0.010
