@@ -23,8 +23,9 @@ from kernel_selector.kernels.contract import (
 
 from .api import choose, evaluate, train
 from .choice import Candidate, Choice
+from .client import Client
 from .engine import Selector
-from .errors import InvalidRequest, ModelVersionMismatch, NoMeasurements, NothingFits
+from .errors import InvalidRequest, ModelVersionMismatch, NoMeasurements, NothingFits, ServiceError
 from .onboarding import quickstart
 from .profiling import profile
 from .query import Query
@@ -33,6 +34,7 @@ from .units import format_bytes, format_ms, parse_bytes
 __all__ = [
     "Candidate",
     "Choice",
+    "Client",
     "Device",
     "InvalidHyperparameter",
     "InvalidRequest",
@@ -43,6 +45,7 @@ __all__ = [
     "Query",
     "Selector",
     "SelectorError",
+    "ServiceError",
     "UnknownDevice",
     "UnknownHyperparameter",
     "UnknownImplementation",

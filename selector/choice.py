@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from json import dumps
@@ -109,6 +110,24 @@ class Choice:
         data["caveats"] = list(self.caveats)
         return data
 
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Choice:
+        """What `to_dict` wrote on another machine; so it has no `torch_device` here."""
+        given = dict(data)
+        values = dict(given.pop("problem"))
+        problem = Problem(values.pop("operator"), tuple(values.items()), tuple(given.pop("assumed")))
+        candidates = tuple(Candidate(**_with_tuples(item)) for item in given.pop("candidates"))
+        return cls(
+            **_with_tuples(given)
+            | {
+                "problem": problem,
+                "device": Device.from_dict(given["device"]),
+                "candidates": candidates,
+                "caveats": tuple(given["caveats"]),
+                "torch_device": None,
+            }
+        )
+
     def summary(self) -> dict[str, Any]:
         """JSON-ready and short, for answers by the hundred: without problem, device and other figures."""
         data = {name: getattr(self, name) for name in SUMMARY}
@@ -122,3 +141,11 @@ class Choice:
     def json(self) -> bytes:
         """`to_dict` as JSON in UTF-8; made once, because a choice is asked for again and again."""
         return dumps(self.to_dict(), ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
+
+
+def _with_tuples(data: Mapping[str, Any]) -> dict[str, Any]:
+    """The intervals, which JSON has as lists, as they were."""
+    return {
+        name: tuple(value) if isinstance(value, list) and "interval" in name else value
+        for name, value in data.items()
+    }

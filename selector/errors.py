@@ -31,3 +31,7 @@ class TooFewProblems(NoMeasurements):
 
 class ModelVersionMismatch(SelectorError):
     """A stored cost model that this version cannot use, or that was changed after it was stored."""
+
+
+class ServiceError(SelectorError):
+    """A service could not be asked, refused the token, or failed."""

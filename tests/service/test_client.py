@@ -1,0 +1,183 @@
+"""`Client.choose` is `Selector.choose` over a network: the same answers, the same errors."""
+
+import http.server
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from kernel_selector.kernels.contract import (
+    InvalidHyperparameter,
+    UnknownDevice,
+    UnknownHyperparameter,
+    UnknownImplementation,
+    UnknownOperator,
+)
+from selector import Choice, Client, InvalidRequest, NothingFits, ServiceError, access
+from tests.service.conftest import measured_records
+
+ROOT = Path(__file__).parents[2]
+SIZES = {"hidden": 256, "batch": 32}
+
+
+def free_port():
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return free.getsockname()[1]
+
+
+@pytest.fixture(scope="module")
+def service(database_file):
+    """The URL of a service in a process of its own."""
+    url = f"http://127.0.0.1:{free_port()}"
+    command = [sys.executable, "-m", "kernel_selector.service.cli", "serve", "--port", url.rsplit(":", 1)[1]]
+    environment = {**os.environ, "SELECTOR_ACCESS_LOG": "false"}
+    process = subprocess.Popen(
+        [*command, "--database", str(database_file)], cwd=ROOT, env=environment, stdout=subprocess.PIPE
+    )
+    assert process.stdout
+    process.stdout.readline()  # printed once questions are answered
+    yield url
+    process.terminate()
+    process.communicate(timeout=30)
+
+
+@pytest.fixture
+def remote(service):
+    with Client(service) as client:
+        yield client
+
+
+@pytest.mark.parametrize(
+    ("operator", "given"),
+    [
+        ("lstm", {**SIZES, "device": "cpu", "memory": "1GiB"}),
+        (None, SIZES),
+        ("gru", {"hidden": 33, "batch": 1, "objective": "memory", "device": "h200"}),
+        ("lstm", {**SIZES, "override": "torch_lstm", "dropout": 0.25, "layers": 2}),
+    ],
+)
+def test_the_same_answer(remote, selector, operator, given):
+    assert remote.choose(operator, **given) == replace(selector.choose(operator, **given), torch_device=None)
+
+
+def test_the_answer_explains_and_builds(remote):
+    choice = remote.choose("lstm", **SIZES, device="cpu")
+    assert "torch_lstm" in choice.explain()
+    assert choice.build().training
+
+
+@pytest.mark.parametrize(
+    ("operator", "given", "error"),
+    [
+        ("lstmm", SIZES, UnknownOperator),
+        ("lstm", {"hiden": 1, "batch": 1}, UnknownHyperparameter),
+        ("lstm", {"hidden": 0, "batch": 1}, InvalidHyperparameter),
+        ("lstm", {**SIZES, "device": "nonesuch"}, UnknownDevice),
+        ("lstm", {**SIZES, "override": "nonesuch"}, UnknownImplementation),
+        ("lstm", {**SIZES, "memory": 1}, NothingFits),
+        ("lstm", {**SIZES, "objective": "fast"}, InvalidRequest),
+    ],
+)
+def test_the_same_errors(remote, selector, operator, given, error):
+    with pytest.raises(error) as here:
+        selector.choose(operator, **given)
+    with pytest.raises(error) as there:
+        remote.choose(operator, **given)
+    assert type(there.value) is type(here.value)
+    if error is not InvalidRequest:  # the service looks at words like these before the selector does
+        assert str(there.value) == str(here.value)
+
+
+def test_what_is_no_json(remote):
+    for value in (float("nan"), object(), {1, 2}):
+        with pytest.raises(InvalidRequest, match="cannot be written as JSON"):
+            remote.choose("lstm", hidden=value, batch=1)
+
+
+def test_a_device_by_its_key(remote, selector):
+    device = selector.device("h200")
+    assert remote.choose("lstm", **SIZES, device=device).device.key == device.key
+
+
+def test_measurements_with_a_token(service, database_file):
+    records = list(measured_records())[:2]
+    with Client(service) as anonymous, pytest.raises(ServiceError, match="401"):
+        anonymous.send(records)
+    secret = access.create_token(database_file, "client-test", scopes=["measure"])
+    time.sleep(2 * access.LOOK_S)
+    with Client(service, token=secret) as client:
+        found = client.send(records)
+        assert found["received"] == 2
+        assert found["added"] == 0
+        with pytest.raises(ServiceError, match="403"):
+            client.choose("lstm", **SIZES)
+
+
+def test_threads_share_a_client(remote):
+    found = []
+    threads = [
+        threading.Thread(target=lambda: found.append(remote.choose("lstm", **SIZES))) for _ in range(8)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(found) == 8
+    assert len({choice.implementation for choice in found}) == 1
+
+
+def test_nobody_there():
+    with pytest.raises(ServiceError, match="cannot be asked"):
+        Client(f"http://127.0.0.1:{free_port()}").choose("lstm", **SIZES)
+
+
+@pytest.mark.parametrize("url", ["", "127.0.0.1:8000", "ftp://x", "http://", "file:///etc/passwd"])
+def test_urls_that_are_none(url):
+    with pytest.raises(InvalidRequest, match="url="):
+        Client(url)
+
+
+class Odd(http.server.BaseHTTPRequestHandler):
+    """Answers with what no service of ours says."""
+
+    answer: tuple[int, bytes] = (200, b"")
+
+    def do_POST(self):
+        self.rfile.read(int(self.headers["content-length"]))
+        status, body = self.answer
+        self.send_response(status)
+        self.send_header("content-length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_):
+        pass
+
+
+@pytest.mark.parametrize(
+    "answer", [(200, b"<html>"), (502, b"bad gateway"), (500, b"[1]"), (404, b'{"a": 1}')]
+)
+def test_other_servers(monkeypatch, answer):
+    monkeypatch.setattr(Odd, "answer", answer)
+    server = http.server.HTTPServer(("127.0.0.1", 0), Odd)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        with Client(f"http://127.0.0.1:{server.server_port}") as client, pytest.raises(ServiceError):
+            client.choose("lstm", **SIZES)
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+def test_a_connection_that_was_closed_is_opened_again(remote):
+    first = remote.choose("lstm", **SIZES)
+    remote._idle[0].sock.shutdown(socket.SHUT_RDWR)
+    assert remote.choose("lstm", **SIZES) == first
+    assert isinstance(first, Choice)
