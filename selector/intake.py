@@ -117,7 +117,7 @@ def _records(lines: Iterable[str]) -> list[tuple[int, str, Record]]:
         if len(found) == MOST_RECORDS:
             raise InvalidRequest(f"More than {MOST_RECORDS} records at once: send them in parts.")
         try:
-            found.append((number, line, Record.from_json(line)))
+            found.append((number, line, _sharing(Record.from_json(line), found)))
         except CorruptRecord as error:
             count += 1
             if len(faults) < SHOWN_FAULTS:
@@ -128,3 +128,17 @@ def _records(lines: Iterable[str]) -> list[tuple[int, str, Record]]:
     if not found:
         raise InvalidRequest("There are no records in it: expected one JSON document a line.")
     return found
+
+
+def _sharing(record: Record, before: Sequence[tuple[int, str, Record]]) -> Record:
+    """The record, holding the objects of the one before where they are equal.
+
+    Most lines of a submission name one device and environment. Their fingerprints, which each object
+    makes once, are half of the time that a record takes. The record is still nobody else's.
+    """
+    if before:
+        last = before[-1][2]
+        for name in ("device", "environment"):
+            if getattr(record, name) == getattr(last, name):
+                vars(record)[name] = getattr(last, name)
+    return record

@@ -35,6 +35,8 @@ class Review:
         self._selector = selector
         self._latest = now + timedelta(seconds=CLOCK_S)
         self._devices: dict[tuple[object, ...], str | None] = {}
+        self._known: dict[str, Device | None] = {}
+        self._least_ms: dict[tuple[str, str, str], float] = {}
         self._evidence: dict[tuple[str, str], Evidence] = {}
 
     def objection(self, record: Record) -> str | None:
@@ -54,9 +56,8 @@ class Review:
         return self._devices[key]
 
     def _implausible(self, device: Device) -> str | None:
-        try:
-            known = self._selector.device(device.key)
-        except UnknownDevice:
+        known = self._device(device.key)
+        if known is None:
             return None
         pairs = {
             "copy_bytes_per_s": (device.copy_bytes_per_s, known.copy_bytes_per_s),
@@ -91,18 +92,30 @@ class Review:
         return [item for item in found if item.version == record.implementation_version]
 
     def _too_fast(self, record: Record, time_ms: float) -> str | None:
-        try:
-            rates = self._selector.device(record.device.key).matmul_flops_per_s
-        except UnknownDevice:
-            rates = record.device.matmul_flops_per_s
-        if not rates:
-            return None
-        item = registry.implementation(record.problem.operator, record.implementation)
-        least_ms = item.work(record.problem).flops / max(rates.values()) / OVER_RATE * 1e3
+        least_ms = self._least(record)
         if time_ms >= least_ms:
             return None
         words = f"where its operations take {format_ms(least_ms)} at {OVER_RATE:g} times the device's rate"
         return f"{format_ms(time_ms)}, {words}"
+
+    def _least(self, record: Record) -> float:
+        """Milliseconds that the operations take at a rate which nothing reaches; 0 when no rate is known."""
+        key = record.problem.key, record.implementation, record.device.key
+        if key not in self._least_ms:
+            rates = (self._device(record.device.key) or record.device).matmul_flops_per_s
+            item = registry.implementation(record.problem.operator, record.implementation)
+            flops = item.work(record.problem).flops
+            self._least_ms[key] = flops / max(rates.values()) / OVER_RATE * 1e3 if rates else 0.0
+        return self._least_ms[key]
+
+    def _device(self, key: str) -> Device | None:
+        """What is known of a kind of device, None when nothing is."""
+        if key not in self._known:
+            try:
+                self._known[key] = self._selector.device(key)
+            except UnknownDevice:
+                self._known[key] = None
+        return self._known[key]
 
 
 def _outlier(time_ms: float, peers: list[Measured]) -> str | None:
