@@ -164,7 +164,12 @@ async def _on_http_error(request: Request, error: Exception) -> ProblemResponse:
     detail = error.detail
     if detail == HTTPStatus(code).phrase:  # raised by the router, which says no more
         detail = f"{detail}: {request.method} {request.url.path}. /openapi.json lists what there is."
-    return problem(kind, detail, scope=request.scope, headers=error.headers)
+    headers = dict(error.headers or {})
+    if "allow" in {name.lower() for name in headers}:
+        # the router names the methods of the first route of the path alone
+        operations = request.app.openapi()["paths"].get(request.url.path, {})
+        headers = {"allow": ", ".join(sorted(map(str.upper, operations)))} if operations else headers
+    return problem(kind, detail, scope=request.scope, headers=headers)
 
 
 async def _on_internal_error(request: Request, error: Exception) -> ProblemResponse:

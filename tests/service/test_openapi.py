@@ -73,6 +73,14 @@ def test_every_reference_leads_somewhere():
         assert name in DOCUMENT["components"]["schemas"]
 
 
+@pytest.mark.parametrize("path", ["/v1/throughputs", "/v1/placements"])
+def test_other_formats_are_documented_beside_ours(path):
+    content = DOCUMENT["paths"][path]["post"]["responses"]["200"]["content"]
+    assert "text/csv" in content or "text/plain" in content
+    schema = content["application/json"]["schema"]
+    assert list(schema) == ["anyOf"]
+
+
 def test_hyperparameters_are_those_of_the_operators():
     schema = DOCUMENT["components"]["schemas"]["Hyperparameters"]
     for name in ("ChooseRequest", "Layer"):

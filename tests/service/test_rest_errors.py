@@ -221,6 +221,13 @@ def test_a_method_that_is_not_allowed(client):
     assert response.headers["allow"] == "POST"
 
 
+def test_all_methods_of_a_path_are_allowed(client):
+    response = client.options("/v1/measurements")
+    assert_problem(response, 405, "method-not-allowed")
+    assert response.headers["allow"] == "GET, POST"
+    assert client.post("/v1/operators/lstm").headers["allow"] == "GET"
+
+
 class Failing:
     """A selector that always raises one error."""
 
