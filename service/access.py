@@ -1,13 +1,15 @@
 """Who may ask for what: tokens and their rates, checked before a body is read.
 
-A connection over the loopback interface may read without a token unless settings say otherwise; writing
-always needs one, because a page in somebody's browser can reach the loopback interface too.
+A connection over the loopback interface may read without a token unless settings say otherwise, if it asks
+for this host: a page in somebody's browser, whose name was made to lead here, and a proxy that passes on
+what others ask, name another one. Writing always needs a token.
 """
 
 from __future__ import annotations
 
 import time
 from ipaddress import ip_address
+from urllib.parse import urlsplit
 
 from fastapi.concurrency import run_in_threadpool
 from starlette.datastructures import Headers
@@ -53,7 +55,8 @@ class Access:
     async def _grant(self, scope: Scope) -> Grant | None:
         header = Headers(scope=scope).get("authorization")
         if header is None:
-            return ANONYMOUS if not self.required and is_local(scope) else None
+            local = not self.required and is_local(scope) and names_this_host(scope)
+            return ANONYMOUS if local else None
         access: AccessList = scope["app"].state.access
         if access.is_due():
             await run_in_threadpool(access.refresh)
@@ -85,6 +88,15 @@ def is_local(scope: Scope) -> bool:
     try:
         return server is not None and ip_address(server[0]).is_loopback
     except ValueError:  # a path, of a Unix socket
+        return False
+
+
+def names_this_host(scope: Scope) -> bool:
+    """Whether the request asks for the loopback interface by address or as localhost."""
+    try:
+        name = urlsplit(f"//{Headers(scope=scope).get('host', '')}").hostname or ""
+        return name == "localhost" or ip_address(name).is_loopback
+    except ValueError:
         return False
 
 

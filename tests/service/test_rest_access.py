@@ -63,6 +63,23 @@ def test_over_the_loopback_interface_reading_is_free_and_writing_is_not(service,
         assert client.request(method, path).status_code == 401
 
 
+@pytest.mark.parametrize(
+    ("host", "expected"),
+    [
+        ("localhost:8000", 200),
+        ("127.0.0.1", 200),
+        ("[::1]:8000", 200),
+        ("attacker.example", 401),
+        ("localhost.attacker.example", 401),
+        ("127.0.0.1.attacker.example:8000", 401),
+        ("[", 401),
+        ("", 401),
+    ],
+)
+def test_a_name_that_leads_here_is_not_this_host(service, host, expected):
+    assert service("http://127.0.0.1").get("/v1/operators", headers={"host": host}).status_code == expected
+
+
 def test_tokens_can_be_required_everywhere(service):
     assert status(service("http://127.0.0.1", tokens="required")) == 401
 

@@ -88,7 +88,7 @@ def test_raw_bytes_that_are_no_text(server):
     body = b'\xff\xfe{"a": 1}'
     lines = (
         "POST /v1/choices HTTP/1.1",
-        "Host: x",
+        "Host: 127.0.0.1",
         "Content-Type: application/json",
         f"Content-Length: {len(body)}",
         "Connection: close",
