@@ -145,6 +145,7 @@ class AccessList:
     def __init__(self, selector: Selector) -> None:
         self._selector = selector
         self._tokens: dict[str, StoredToken] = {}
+        self._read = False
         self._due = 0.0
         self._lock = Lock()
 
@@ -153,7 +154,10 @@ class AccessList:
         return time.monotonic() >= self._due
 
     def refresh(self) -> None:
-        """Read the tokens. One thread does, the others go on with what there is."""
+        """Read the tokens. One thread does, the others go on with what there is.
+
+        Raises the errors of the database, unless tokens were read before.
+        """
         from kernel_selector import db
 
         if not self._lock.acquire(blocking=False):
@@ -161,8 +165,10 @@ class AccessList:
         try:
             with self._selector.database.read() as connection:
                 self._tokens = {token.digest: token for token in db.tokens.every(connection)}
+            self._read = True
         except SelectorError:
-            pass  # the selector says in its status what is wrong with the database
+            if not self._read:
+                raise
         finally:
             self._due = time.monotonic() + LOOK_S
             self._lock.release()

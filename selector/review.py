@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 MOST_RATIO = 8.0  # between times of one problem on machines of one kind; hosts and drivers explain less
 # between rates that were probed on devices of one kind; a busy processor is several times slower
 MOST_RATE_RATIO, MOST_CPU_RATE_RATIO = 4.0, 16.0
-OVER_RATE = 4.0  # times the probed rate of matrix products, on a busy machine, that nothing exceeds
+OVER_RATE = 2.0  # times the probed rate of matrix products that nothing exceeds
 CLOCK_S = 300.0  # that clocks may differ
 
 
@@ -104,10 +104,12 @@ class Review:
         return f"{format_ms(time_ms)}, {words}"
 
     def _least(self, record: Record) -> float:
-        """Milliseconds that the operations take at a rate which nothing reaches; 0 when no rate is known."""
+        """Milliseconds that the operations take at a rate which nothing reaches; 0 when that is not known."""
         key = record.problem.key, record.implementation, record.device.key
         if key not in self._least_ms:
-            rates = (self._device(record.device.key) or record.device).matmul_flops_per_s
+            device = self._device(record.device.key) or record.device
+            # a busy processor's probe says too little, by factors
+            rates = {} if device.kind == "cpu" else device.matmul_flops_per_s
             item = registry.implementation(record.problem.operator, record.implementation)
             flops = item.work(record.problem).flops
             self._least_ms[key] = flops / max(rates.values()) / OVER_RATE * 1e3 if rates else 0.0

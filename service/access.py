@@ -15,9 +15,10 @@ from fastapi.concurrency import run_in_threadpool
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from kernel_selector.kernels.contract import SelectorError
 from selector.access import AccessList, Grant
 
-from .problems import BY_STATUS, problem
+from .problems import BY_STATUS, kind_of, problem
 
 FREE = frozenset({"/healthz", "/readyz", "/openapi.json", "/docs"})
 NEEDED = {("POST", "/v1/measurements"): "measure", ("GET", "/v1/quarantine"): "admin"}
@@ -40,7 +41,11 @@ class Access:
             await self.app(scope, receive, send)
             return
         needed = NEEDED.get((scope["method"], scope["path"]), "read")
-        grant = await self._grant(scope)
+        try:
+            grant = await self._grant(scope)
+        except SelectorError as error:
+            await problem(kind_of(error), str(error), scope=scope)(scope, receive, send)
+            return
         if grant is None or (grant is ANONYMOUS and needed != "read"):
             await _refuse(401, UNAUTHORIZED, {"www-authenticate": "Bearer"}, scope, receive, send)
         elif needed not in grant.scopes:

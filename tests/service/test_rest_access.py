@@ -150,6 +150,15 @@ def test_tokens_count_while_the_database_is_away(service, database):
     assert status(client, secret) == 200
 
 
+def test_without_a_database_nobody_can_be_known(service, database):
+    client = service()
+    secret = access.create_token(database, "scheduler")
+    database.write_bytes(b"\xff" * 5000)
+    answer = client.get("/v1/operators", headers=headers(secret))
+    assert answer.status_code == 503
+    assert answer.json()["type"].endswith(":database-unavailable")
+
+
 def test_the_secret_is_kept_nowhere(database):
     secret = access.create_token(database, "scheduler")
     assert access.well_formed(secret)
