@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
+from collections import Counter
 from pathlib import Path
 
 from sqlalchemy import Engine, QueuePool, create_engine, event
@@ -21,6 +22,11 @@ CREATE = (
     "or in Python with Database.open(..., create=True)."
 )
 DAMAGED = "Nothing was changed. Restore a copy, or move the file away and measure again."
+
+# Connections of this process by the file's inode. When a process closes any descriptor of a file, it gives up
+# all its POSIX locks on it: other processes then believe that SQLite has left, remove the log under it, and
+# what it writes afterwards is lost.
+_CONNECTIONS: Counter[int | None] = Counter()
 
 
 def make_engine(path: Path, *, busy_timeout_s: float, create: bool = False, checked: bool = True) -> Engine:
@@ -52,6 +58,11 @@ def make_engine(path: Path, *, busy_timeout_s: float, create: bool = False, chec
     @event.listens_for(engine, "connect")
     def remember(_: DBAPIConnection, record: ConnectionPoolEntry) -> None:
         record.info["file"] = _identity(path)
+        _CONNECTIONS[record.info["file"]] += 1
+
+    @event.listens_for(engine, "close")
+    def forget(_: DBAPIConnection, record: ConnectionPoolEntry) -> None:
+        _CONNECTIONS[record.info["file"]] -= 1
 
     @event.listens_for(engine, "checkout")
     def verify(_: DBAPIConnection, record: ConnectionPoolEntry, __: object) -> None:
@@ -82,6 +93,8 @@ def check_file(path: Path) -> None:
         raise DatabaseMissing(f"No database at {path}: the folder {path.parent} does not exist. {CREATE}")
     if path.is_dir():
         raise DatabaseCorrupt(f"{path} is a folder: expected the file of an SQLite database.")
+    if _CONNECTIONS[_identity(path)]:
+        return  # reading it beside our own connections would cost them their locks; SQLite judges it then
     try:
         with path.open("rb") as file:
             header = file.read(100)

@@ -107,3 +107,26 @@ def test_a_live_log_is_read_by_another_process(path, make_record):
             [sys.executable, "-c", script, str(path)], cwd=ROOT, capture_output=True, text=True, check=True
         )
     assert done.stdout.strip() == "1"
+
+
+def test_opening_a_file_again_gives_up_no_lock(path, make_record):
+    """The other process must not take the log away, as the last one to leave does."""
+    count = (
+        "import sys; from kernel_selector.db import Database, records\n"
+        "with Database.open(sys.argv[1]) as database, database.read() as connection:\n"
+        "    print(records.total(connection))"
+    )
+
+    def seen_elsewhere():
+        command = [sys.executable, "-c", count, str(path)]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+        return int(done.stdout)
+
+    with Database.open(path, create=True) as first:
+        with first.read() as connection:
+            records.total(connection)
+        with Database.open(path) as second:
+            assert seen_elsewhere() == 0
+            with second.write() as connection:
+                records.add(connection, [make_record()])
+        assert seen_elsewhere() == 1
