@@ -54,6 +54,12 @@ def make_engine(path: Path, *, busy_timeout_s: float, create: bool = False, chec
         return connection
 
     engine = create_engine("sqlite://", creator=connect, poolclass=QueuePool)
+    _watch(engine, path)
+    return engine
+
+
+def _watch(engine: Engine, path: Path) -> None:
+    """Let the engine's connections notice a file that was replaced, and begin as they are meant to."""
 
     @event.listens_for(engine, "connect")
     def remember(_: DBAPIConnection, record: ConnectionPoolEntry) -> None:
@@ -75,8 +81,6 @@ def make_engine(path: Path, *, busy_timeout_s: float, create: bool = False, chec
         writing = bool(connection.get_execution_options().get("writing"))
         connection.exec_driver_sql(f"PRAGMA query_only={'OFF' if writing else 'ON'}")
         connection.exec_driver_sql("BEGIN IMMEDIATE" if writing else "BEGIN")
-
-    return engine
 
 
 def is_writable(path: Path) -> bool:

@@ -2,6 +2,7 @@
 
 import http.server
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -33,13 +34,21 @@ def free_port():
 
 
 @pytest.fixture(scope="module")
-def service(database_file):
+def own_file(database_file, tmp_path_factory):
+    """A copy that nothing else reads in this process, which would give up SQLite's locks by that."""
+    path = tmp_path_factory.mktemp("client") / "measured.sqlite"
+    shutil.copy(database_file, path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def service(own_file):
     """The URL of a service in a process of its own."""
     url = f"http://127.0.0.1:{free_port()}"
     command = [sys.executable, "-m", "kernel_selector.service.cli", "serve", "--port", url.rsplit(":", 1)[1]]
     environment = {**os.environ, "SELECTOR_ACCESS_LOG": "false"}
     process = subprocess.Popen(
-        [*command, "--database", str(database_file)], cwd=ROOT, env=environment, stdout=subprocess.PIPE
+        [*command, "--database", str(own_file)], cwd=ROOT, env=environment, stdout=subprocess.PIPE
     )
     assert process.stdout
     process.stdout.readline()  # printed once questions are answered
@@ -106,11 +115,11 @@ def test_a_device_by_its_key(remote, selector):
     assert remote.choose("lstm", **SIZES, device=device).device.key == device.key
 
 
-def test_measurements_with_a_token(service, database_file):
+def test_measurements_with_a_token(service, own_file):
     records = list(measured_records())[:2]
     with Client(service) as anonymous, pytest.raises(ServiceError, match="401"):
         anonymous.send(records)
-    secret = access.create_token(database_file, "client-test", scopes=["measure"])
+    secret = access.create_token(own_file, "client-test", scopes=["measure"])
     time.sleep(2 * access.LOOK_S)
     with Client(service, token=secret) as client:
         found = client.send(records)
