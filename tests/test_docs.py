@@ -16,7 +16,7 @@ import typer
 
 from kernel_selector.kernels import registry
 from kernel_selector.service.cli.application import app
-from kernel_selector.service.routes import router
+from kernel_selector.service.routes import ROUTERS
 
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md"))]
@@ -73,7 +73,8 @@ def test_every_command_is_documented(name: str, command: Any) -> None:
 
 def test_every_route_is_documented() -> None:
     texts = README + (ROOT / "docs/rest.md").read_text()
-    assert [route.path for route in router.routes if route.path not in texts] == []  # type: ignore[attr-defined]
+    paths = [route.path for router in ROUTERS for route in router.routes]  # type: ignore[attr-defined]
+    assert [path for path in paths if path not in texts] == []
 
 
 @pytest.mark.parametrize("source", examples("python"))
@@ -88,7 +89,7 @@ def test_bash_examples_parse_and_name_real_commands(source: str) -> None:
     for line in source.replace("\\\n", " ").splitlines():
         words = shlex.split(line, comments=True)
         if words and words[0].removeprefix(".venv/bin/") == "selector":
-            name = "selector " + " ".join(words[1:3] if words[1] == "database" else words[1:2])
+            name = "selector " + " ".join(words[1:3] if words[1] in ("database", "token") else words[1:2])
             assert name in known, line
             options = {option for one in known[name].params for option in one.opts}
             assert {word for word in words if word.startswith("--")} <= options, line

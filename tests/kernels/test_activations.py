@@ -82,7 +82,7 @@ def test_kernels_pass_the_gate_in_the_interpreter(operator):
 @pytest.mark.parametrize(("operator", "form"), FORMS)
 def test_kernels_are_as_torch_at_special_values_and_in_other_calls(operator, form):
     given = [
-        {"operator": operator, "elements": 1, "dtype": dtype, **form} for dtype in ("float32", "bfloat16")
+        {"operator": operator, "elements": 1024, "dtype": dtype, **form} for dtype in ("float32", "bfloat16")
     ]
     names = TRITON[operator]
     results = run("interpreted_activations.py", *names, given=given)

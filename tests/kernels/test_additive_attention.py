@@ -7,8 +7,8 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from kernel_selector.kernels import registry
-from kernel_selector.kernels.additive_attention import _compiled, recompute
+from kernel_selector.kernels import compiling, registry
+from kernel_selector.kernels.additive_attention import recompute
 from kernel_selector.kernels.contract import Device, InvalidHyperparameter
 from kernel_selector.kernels.gate import Gate
 
@@ -210,7 +210,7 @@ def test_compiled_equations_are_one_graph_for_each_circumstance(name, monkeypatc
         seen.append(function)
         return function
 
-    _compiled._compiled.cache_clear()
+    compiling.compiled.cache_clear()
     monkeypatch.setattr(torch, "compile", compile_eagerly)
     for lengths in (False, True):
         problem = OPERATOR.problem(
@@ -227,7 +227,7 @@ def test_compiled_equations_are_one_graph_for_each_circumstance(name, monkeypatc
         result = Gate(problem, "cpu").check(module)
         assert result.passed, result.detail
     assert len(seen) == 2
-    _compiled._compiled.cache_clear()
+    compiling.compiled.cache_clear()
     unsupported = registry.implementation("additive_attention", name).unsupported
     assert "C++ compiler" in unsupported(problem, CPU)
     assert "7.0" in unsupported(problem, Device(name="K80", kind="cuda", compute_capability=(3, 7)))

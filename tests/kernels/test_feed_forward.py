@@ -254,8 +254,16 @@ def test_kernels_compile_for_gpus_that_are_not_here_and_load_16_bytes_at_once(tm
 )
 def test_refusals_say_why(name, given, device, reason):
     implementation = registry.implementation("feed_forward", name)
-    assert reason in implementation.unsupported(problem_of(**given), device)
-    assert implementation.unsupported(problem_of(dtype="bfloat16"), H200) is None
+    large = {"rows": 64, "inner": 64}
+    assert reason in implementation.unsupported(problem_of(**large, **given), device)
+    assert implementation.unsupported(problem_of(**large, dtype="bfloat16"), H200) is None
+
+
+@pytest.mark.parametrize(("inner", "refused"), [(15, True), (16, False)])
+def test_slopes_are_fitted_where_many_elements_average_their_errors(inner, refused):
+    unsupported = registry.implementation("feed_forward", "from_output").unsupported
+    reason = unsupported(problem_of(rows=64, inner=inner, dtype="bfloat16"), H200)
+    assert ("do not average" in reason) if refused else reason is None
 
 
 def test_what_is_kept_between_the_passes():
