@@ -5,14 +5,14 @@ Triton is imported when a module runs: implementations are listed where it is no
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch._compile import _disable_dynamo
 
-from .autograd import first_order
+from ..autograd import first_order
+from ..triton_launch import launch
 
 BLOCK_BYTES = (
     4096  # of a tensor for a program: two 16-byte loads for each thread of 4 warps, in flight at once
@@ -53,13 +53,6 @@ def dense(x: Tensor) -> Tensor:
     return x if like.stride() == x.stride() else like.copy_(x)
 
 
-def on_device_of(x: Tensor) -> AbstractContextManager[Any]:
-    """Makes the device of x the one that Triton launches on; nothing to do where there is but one."""
-    if not x.is_cuda or x.get_device() == torch.cuda.current_device():
-        return nullcontext()
-    return torch.cuda.device(x.device)
-
-
 def _activated(x: Tensor, activation: str, keep: str) -> Tensor:
     expected = ROUNDED if keep == OUTPUT and activation != "relu" else EXACT
     if x.dtype not in expected:
@@ -81,10 +74,10 @@ def _forward(x: Tensor, bits: Tensor | None, activation: str) -> Tensor:
     y, elements = torch.empty_like(x), x.numel()
     if elements:
         block = BLOCK_BYTES // x.element_size()
-        with on_device_of(x):
-            pointwise_forward_kernel[-(-elements // block),](
-                x, y, bits, elements, KIND=activation, BLOCK=block, num_warps=WARPS
-            )
+        launch(
+            pointwise_forward_kernel, (-(-elements // block),),
+            x, y, bits, elements, KIND=activation, BLOCK=block, num_warps=WARPS,
+        )  # fmt: skip
     return y
 
 
@@ -96,10 +89,10 @@ def _backward(
     dx, elements = torch.empty_like(dy), dy.numel()
     if elements:
         block = BLOCK_BYTES // dy.element_size()
-        with on_device_of(dy):
-            pointwise_backward_kernel[-(-elements // block),](
-                dy, kept, bits, dx, elements, KIND=activation, OUTPUT=output, BLOCK=block, num_warps=WARPS
-            )
+        launch(
+            pointwise_backward_kernel, (-(-elements // block),),
+            dy, kept, bits, dx, elements, KIND=activation, OUTPUT=output, BLOCK=block, num_warps=WARPS,
+        )  # fmt: skip
     return dx
 
 

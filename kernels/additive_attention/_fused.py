@@ -9,8 +9,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
+from ..autograd import first_order
+from ..triton_launch import launch
 from ._equations import EPSILON, masked_softmax, product, scores_of
 from ._module import Parameters
 from ._tiles import BACKWARD_WARPS, FORWARD_WARPS, REGISTERS, backward_cut, forward_cut
@@ -52,12 +53,9 @@ class _Weights(torch.autograd.Function):
         return weights
 
     @staticmethod
+    @first_order
     def backward(ctx: Any, d_weights: Tensor) -> tuple[Tensor | None, ...]:
-        if torch.is_grad_enabled():
-            # a second derivative has to raise, also where what comes from above is a constant
-            d_weights = d_weights.detach().requires_grad_()
-        gradients: tuple[Tensor | None, ...] = once_differentiable(_backward)(ctx, d_weights)
-        return gradients
+        return _backward(ctx, d_weights)
 
 
 def _backward(ctx: Any, d_weights: Tensor) -> tuple[Tensor | None, ...]:
@@ -74,15 +72,15 @@ def _weights(q: Tensor, k: Tensor, given: Given, dtype: torch.dtype) -> Tensor:
     cut = forward_cut(batch * heads, target, source, width)
     scores = torch.empty((batch, heads, target, source), dtype=torch.float32, device=q.device)
     weights = torch.empty_like(scores, dtype=dtype)
-    with torch.cuda.device_of(q):  # type: ignore[no-untyped-call]  # where Triton launches
-        mean, rstd = _statistics(q, k, gain)
-        scores_kernel[(batch * heads * cut.t_splits * cut.s_tiles,)](
-            q, k, v, gain, shift, mean, rstd, lengths, scores, *_strides(q), *_strides(k), target, source,
-            width, heads, cut.steps, TANH=_tanh(q), WHOLE=cut.chunks == 1,
-            BLOCK_S=cut.block_s, BLOCK_D=cut.block_d, num_warps=FORWARD_WARPS,
-        )  # fmt: skip
-        grid, sizes, options = _rows(weights)
-        softmax_kernel[grid](scores, weights, lengths, *sizes, **options)
+    mean, rstd = _statistics(q, k, gain)
+    launch(
+        scores_kernel, (batch * heads * cut.t_splits * cut.s_tiles,),
+        q, k, v, gain, shift, mean, rstd, lengths, scores, *_strides(q), *_strides(k), target, source,
+        width, heads, cut.steps, TANH=_tanh(q), WHOLE=cut.chunks == 1,
+        BLOCK_S=cut.block_s, BLOCK_D=cut.block_d, num_warps=FORWARD_WARPS,
+    )  # fmt: skip
+    grid, sizes, options = _rows(weights)
+    launch(softmax_kernel, grid, scores, weights, lengths, *sizes, **options)
     return weights
 
 
@@ -100,19 +98,21 @@ def _gradients(q: Tensor, k: Tensor, given: Given, weights: Tensor, d_weights: T
     count = 1 if gain is None else 3
     shared = d_scores.new_empty((count, batch, heads, cut.t_splits * cut.s_splits, width))
     means = None if gain is None else d_scores.new_empty((2, cut.chunks, *weights.shape))
-    with torch.cuda.device_of(q):  # type: ignore[no-untyped-call]
-        grid, sizes, options = _rows(weights)
-        softmax_backward_kernel[grid](weights, d_weights.contiguous(), d_scores, lengths, *sizes, **options)
-        mean, rstd = _statistics(q, k, gain)
-        scores_backward_kernel[(batch * heads * cut.t_splits * cut.s_splits * cut.chunks,)](
-            q, k, v, gain, shift, mean, rstd, lengths, d_scores, parts_q, parts_k,
-            *(shared[row] if row < count else None for row in range(3)),
-            *((None, None) if means is None else means.unbind(0)), *_strides(q), *_strides(k),
-            *parts_q.stride()[:3], *parts_k.stride()[:3], target, source, width, heads, weights.numel(),
-            cut.steps, cut.s_splits, TANH=_tanh(q), ROWS=cut.rows(q.element_size()),
-            BLOCK_S=cut.block_s, BLOCK_D=cut.block_d, num_warps=BACKWARD_WARPS,
-            maxnreg=REGISTERS if gain is None else None,
-        )  # fmt: skip
+    grid, sizes, options = _rows(weights)
+    launch(
+        softmax_backward_kernel, grid, weights, d_weights.contiguous(), d_scores, lengths, *sizes, **options
+    )
+    mean, rstd = _statistics(q, k, gain)
+    launch(
+        scores_backward_kernel, (batch * heads * cut.t_splits * cut.s_splits * cut.chunks,),
+        q, k, v, gain, shift, mean, rstd, lengths, d_scores, parts_q, parts_k,
+        *(shared[row] if row < count else None for row in range(3)),
+        *((None, None) if means is None else means.unbind(0)), *_strides(q), *_strides(k),
+        *parts_q.stride()[:3], *parts_k.stride()[:3], target, source, width, heads, weights.numel(),
+        cut.steps, cut.s_splits, TANH=_tanh(q), ROWS=cut.rows(q.element_size()),
+        BLOCK_S=cut.block_s, BLOCK_D=cut.block_d, num_warps=BACKWARD_WARPS,
+        maxnreg=REGISTERS if gain is None else None,
+    )  # fmt: skip
     d_v = shared[0].sum((0, 2)).to(v.dtype)  # type: ignore[union-attr]
     if gain is None:
         return _joined(parts_q, q), _joined(parts_k, k), d_v, None, None
@@ -149,7 +149,8 @@ def _statistics(q: Tensor, k: Tensor, gain: Tensor | None) -> tuple[Tensor | Non
     (batch, target, heads, width), source = q.shape, k.size(1)
     found = torch.empty((2, batch, heads, target, source), dtype=torch.float32, device=q.device)
     tiles = -(-target // STATISTICS_TILE["BLOCK_T"]) * -(-source // STATISTICS_TILE["BLOCK_S"])
-    statistics_kernel[(batch * heads * tiles,)](
+    launch(
+        statistics_kernel, (batch * heads * tiles,),
         q, k, found[0], found[1], *_strides(q), *_strides(k), target, source, width, heads,
         EPSILON=EPSILON, **STATISTICS_TILE, num_warps=WARPS,
     )  # fmt: skip

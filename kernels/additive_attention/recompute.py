@@ -12,8 +12,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 
+from ..autograd import first_order
 from ..contract import Device, Problem, Work
 from . import _problem
 from ._equations import attend, masked_softmax, product, scores_of
@@ -86,7 +86,7 @@ class _Scores(torch.autograd.Function):
         return torch.cat([_scores(own, k, *rest) for own in _steps(q, k)], 2)
 
     @staticmethod
-    @once_differentiable
+    @first_order
     def backward(ctx: Any, d_scores: Tensor) -> tuple[Tensor | None, ...]:
         q, *shared = ctx.saved_tensors
         device, dtype, enabled = ctx.autocast

@@ -2,28 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from ._module import Call
 from ._sdpa import grouped, logits, softmax
-
-
-def is_final(backward: Callable[..., tuple[Any, ...]]) -> Callable[..., tuple[Any, ...]]:
-    """A backward pass whose second derivative raises, also where what comes from above is a constant."""
-    once = once_differentiable(backward)
-
-    def checked(ctx: Any, *upstream: Tensor | None) -> tuple[Any, ...]:
-        if torch.is_grad_enabled():
-            upstream = tuple(None if d is None else d.detach().requires_grad_() for d in upstream)
-        gradients: tuple[Any, ...] = once(ctx, *upstream)
-        return gradients
-
-    return checked
 
 
 def weights_of(call: Call) -> Tensor:

@@ -14,9 +14,10 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
+from ..autograd import first_order
 from ..contract import Device, Problem, Work
 from ..replay import draw_seed
-from ._function import is_final
+from ..triton_launch import launch
 from ._module import Attention, Call, Outputs
 from ._tiles import Tile, Tiles, most_features, padded, tiles_of
 from ._work import ELEMENT_BYTES, Counts, row_sums, rows
@@ -78,7 +79,7 @@ class _Fused(torch.autograd.Function):
         return out
 
     @staticmethod
-    @is_final
+    @first_order
     def backward(ctx: Any, d_out: Tensor) -> tuple[Any, ...]:
         seed, sums, out, *given = ctx.saved_tensors
         call = Call(*given, *ctx.settings)
@@ -97,11 +98,10 @@ def _forward(call: Call, seed: Tensor | None, sums: Tensor | None) -> Tensor:
     tiles, by_pair = _tiles(q), mask is not None and mask.size(2) > 1
     tile = tiles.busy_out if by_pair or bias is not None or seed is not None else tiles.out
     launch(
-        attention_forward_kernel,
-        -(-q.size(2) // tile.block_m) * q.size(0) * q.size(1),
-        (q, k, v, out, mask, bias, seed, sums, *_strides(q, k, v, out), *mask_strides, *_scalars(call)),
-        _options(call, tile),
-    )
+        attention_forward_kernel, (-(-q.size(2) // tile.block_m) * q.size(0) * q.size(1),),
+        q, k, v, out, mask, bias, seed, sums, *_strides(q, k, v, out), *mask_strides, *_scalars(call),
+        **_options(call, tile),
+    )  # fmt: skip
     return out
 
 
@@ -122,20 +122,18 @@ def _backward(
     inputs = _strides(q, k, v)
     ends = (*_strides(out, d_out), *mask_strides, *_strides(d_q))
     launch(
-        attention_queries_kernel,
-        -(-seq // tiles.queries.block_m) * batch * heads,
-        (q, k, v, out, d_out, *extras, d_q, *inputs, *ends, *scalars),
-        _options(call, tiles.queries),
-    )
+        attention_queries_kernel, (-(-seq // tiles.queries.block_m) * batch * heads,),
+        q, k, v, out, d_out, *extras, d_q, *inputs, *ends, *scalars,
+        **_options(call, tiles.queries),
+    )  # fmt: skip
     if needs[1] or needs[2]:
         d_k, d_v = like(k), like(v)
         ends = (*_strides(d_out), *mask_strides, *_strides(d_k, d_v))
         launch(
-            attention_keys_kernel,
-            -(-keys // tiles.keys.block_n) * batch * groups,
-            (q, k, v, d_out, *extras, d_k, d_v, *inputs, *ends, *scalars),
-            _options(call, tiles.keys),
-        )
+            attention_keys_kernel, (-(-keys // tiles.keys.block_n) * batch * groups,),
+            q, k, v, d_out, *extras, d_k, d_v, *inputs, *ends, *scalars,
+            **_options(call, tiles.keys),
+        )  # fmt: skip
     if needs[4] and call.bias is not None:
         d_bias = _bias_gradient(call, (q, k, v, d_out, *extras), mask_strides)
     return d_q, d_k, d_v, None, d_bias
@@ -152,18 +150,11 @@ def _bias_gradient(
     tile = _tiles(q).bias
     launch(
         attention_bias_kernel,
-        -(-q.size(2) // tile.block_m) * -(-k.size(2) // tile.block_n) * q.size(1),
-        (*tensors, d_bias, *_strides(q, k, v, d_out), *mask_strides, q.size(0), *_scalars(call)),
-        _options(call, tile),
-    )
+        (-(-q.size(2) // tile.block_m) * -(-k.size(2) // tile.block_n) * q.size(1),),
+        *tensors, d_bias, *_strides(q, k, v, d_out), *mask_strides, q.size(0), *_scalars(call),
+        **_options(call, tile),
+    )  # fmt: skip
     return d_bias
-
-
-def launch(kernel: Any, programs: int, arguments: tuple[Any, ...], options: dict[str, Any]) -> None:
-    """Start a kernel on the device of its first argument, unless there is nothing to do."""
-    if programs:
-        with torch.cuda.device_of(arguments[0]):  # type: ignore[no-untyped-call]
-            kernel[(programs,)](*arguments, **options)
 
 
 def side_by_side(tensor: Tensor) -> Tensor:

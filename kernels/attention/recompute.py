@@ -12,9 +12,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ..autograd import first_order
 from ..contract import Device, Problem, Work
 from ..replay import draw_seed
-from ._function import is_final, parts_of_backward, weights_of
+from ._function import parts_of_backward, weights_of
 from ._module import Attention, Call, Outputs
 from ._replay import kept
 from ._sdpa import weighted
@@ -105,7 +106,7 @@ class _Recompute(torch.autograd.Function):
         return out, every
 
     @staticmethod
-    @is_final
+    @first_order
     def backward(ctx: Any, d_out: Tensor | None, d_weights: Tensor | None) -> tuple[Any, ...]:
         seed, *given = ctx.saved_tensors
         call = Call(*given, *ctx.settings)

@@ -12,8 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ..autograd import first_order
 from ..contract import Device, Problem, Work
-from ._function import is_final, parts_of_backward, summed_bias, weights_of
+from ._function import parts_of_backward, summed_bias, weights_of
 from ._module import Attention, Call, Outputs
 from ._sdpa import weighted
 from ._work import ELEMENT_BYTES, Counts, pairs
@@ -66,7 +67,7 @@ class _Tempo(torch.autograd.Function):
         return weighted(dropped, call.v), dropped if call.return_weights else None
 
     @staticmethod
-    @is_final
+    @first_order
     def backward(ctx: Any, d_out: Tensor | None, d_weights: Tensor | None) -> tuple[Any, ...]:
         weights, bits, *given = ctx.saved_tensors
         call = Call(*given, *ctx.settings)

@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch._compile import _disable_dynamo
-from torch.autograd.function import once_differentiable
 
+from ..autograd import first_order
 from ..contract import Device, Problem, Work
 from ..matmul.launch import DTYPES, MOST_BATCH, chosen, matmul
 from ..matmul.limits import limits_of
@@ -106,7 +106,7 @@ class _Product(torch.autograd.Function):
         return matmul(a, b)
 
     @staticmethod
-    @once_differentiable
+    @first_order
     def backward(ctx: Any, dc: Tensor) -> tuple[Tensor | None, ...]:
         """da_s = dc_s b_s^T, db_s = a_s^T dc_s."""
         a, b = ctx.saved_tensors

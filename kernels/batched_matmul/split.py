@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 
+from ..autograd import first_order
 from ..contract import Device, Problem, Work
 from . import work as plain_work
 from ._module import BatchedMatmul
@@ -67,7 +67,7 @@ class _Split(torch.autograd.Function):
         return _products(a, b)
 
     @staticmethod
-    @once_differentiable
+    @first_order
     def backward(ctx: Any, dc: Tensor) -> tuple[Tensor | None, ...]:
         """da_s = dc_s b_s^T, db_s = a_s^T dc_s."""
         a, b = ctx.saved_tensors

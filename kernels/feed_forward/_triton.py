@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ..activations.pointwise import on_device_of
+from ..triton_launch import launch
 from ._middle import BOTH, CODES, HIDDEN, OUTPUT, Middle
 
 ROWS, GROUPS = 16, 16  # of a tile: 16 x 128 elements, 16 a thread, so two loads of 16 bytes in flight
@@ -34,11 +34,11 @@ def forward(h: Tensor, middle: Middle) -> tuple[Tensor, tuple[Tensor, ...]]:
         codes = torch.empty_like(h, dtype=torch.int8)
         steps = h.new_empty(rows, -(-inner // COLUMNS), dtype=torch.float32)
     if rows:
-        with on_device_of(h):
-            feed_forward_forward_kernel[-(-rows // ROWS) * -(-inner // COLUMNS),](
-                h, a, bits, codes, steps, middle.seed, rows, inner, middle.threshold, middle.scale,
-                KIND=middle.activation, ROWS=ROWS, GROUPS=GROUPS, num_warps=WARPS,
-            )  # fmt: skip
+        launch(
+            feed_forward_forward_kernel, (-(-rows // ROWS) * -(-inner // COLUMNS),),
+            h, a, bits, codes, steps, middle.seed, rows, inner, middle.threshold, middle.scale,
+            KIND=middle.activation, ROWS=ROWS, GROUPS=GROUPS, num_warps=WARPS,
+        )  # fmt: skip
     return a, tuple(one for one in (bits, codes, steps) if one is not None)
 
 
@@ -56,10 +56,10 @@ def backward(
     bits = more[0] if middle.branches else None
     codes, scales = more if kept is None else (None, None)
     if rows:
-        with on_device_of(da):
-            feed_forward_backward_kernel[programs * -(-inner // COLUMNS),](
-                kept, bits, codes, scales, middle.seed, da, da, a, sums, rows, inner, middle.threshold,
-                middle.scale, KIND=middle.activation, OUTPUT=middle.keep == OUTPUT, STEPS=steps,
-                ROWS=ROWS, GROUPS=GROUPS, num_warps=WARPS,
-            )  # fmt: skip
+        launch(
+            feed_forward_backward_kernel, (programs * -(-inner // COLUMNS),),
+            kept, bits, codes, scales, middle.seed, da, da, a, sums, rows, inner, middle.threshold,
+            middle.scale, KIND=middle.activation, OUTPUT=middle.keep == OUTPUT, STEPS=steps,
+            ROWS=ROWS, GROUPS=GROUPS, num_warps=WARPS,
+        )  # fmt: skip
     return da, a, None if sums is None else sums.sum(0).to(da.dtype)

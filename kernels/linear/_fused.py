@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 from torch._compile import _disable_dynamo
-from torch.autograd.function import once_differentiable
 
+from ..autograd import first_order
 from ..contract import Device, Problem, Work
 from ..matmul.backward import dropout_scale, through_epilogue
 from ..matmul.epilogue import ACTIVATIONS, BIAS, DROPOUT, KEEP, RESIDUAL, Step
@@ -190,7 +190,7 @@ class _Layer(torch.autograd.Function):
         return y
 
     @staticmethod
-    @once_differentiable
+    @first_order
     def backward(ctx: Any, dy: Tensor) -> tuple[Any, ...]:
         """One pointwise pass, a product for x, one for the weight, and a sum for the bias."""
         x, weight, kept, seed = ctx.saved_tensors

@@ -12,9 +12,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 from torch.nn.functional import linear
 
+from ..autograd import first_order
 from ..contract import Device, Problem, Work
 from . import ELEMENT_BYTES
 from . import work as plain_work
@@ -69,7 +69,7 @@ class _ColumnMajor(torch.autograd.Function):
         return flipped.t().contiguous()
 
     @staticmethod
-    @once_differentiable
+    @first_order
     def backward(ctx: Any, dz: Tensor) -> tuple[Tensor | None, ...]:
         """dX^T [K, M] = W^T dY^T; dW [N, K] = dY^T X."""
         x, weight = ctx.saved_tensors

@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
+from ..autograd import first_order
 from . import IGNORED
 from ._logits import (
     add_product,
@@ -81,7 +81,7 @@ class ColumnChunks(torch.autograd.Function):
         return loss
 
     @staticmethod
-    @once_differentiable
+    @first_order
     def backward(ctx: Any, factor: Tensor) -> tuple[Tensor | None, ...]:
         """The gradients of x, weight and bias."""
         x, weight, bias, labels, log_total, count = ctx.saved_tensors

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..triton_launch import launch
 from . import IGNORED
 
 # where the kernels run; float64 is computed by torch there too, because they are float32 inside
@@ -33,7 +34,8 @@ def _launch(name: str, logits: Tensor, *arguments: Any, **constants: Any) -> Non
     rows, columns = logits.shape
     block = min(BLOCK, max(128, 1 << (columns - 1).bit_length()))
     warps = max(1, WARPS * block // BLOCK)
-    getattr(_kernels(), name)[(rows,)](logits, *arguments, **constants, BLOCK=block, num_warps=warps)
+    kernel = getattr(_kernels(), name)
+    launch(kernel, (rows,), logits, *arguments, **constants, BLOCK=block, num_warps=warps)
 
 
 def wide(dtype: torch.dtype) -> torch.dtype:

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
+from ..autograd import first_order
 from . import IGNORED
 from ._logits import add_product, buffer, cross_entropy_, for_weight, products, wide
 
@@ -98,7 +98,7 @@ class RowChunks(torch.autograd.Function):
         return loss
 
     @staticmethod
-    @once_differentiable
+    @first_order
     def backward(ctx: Any, factor: Tensor) -> tuple[Tensor | None, ...]:
         """The gradients of x, weight and bias; new tensors, for the kept ones may be needed again."""
         count, weight_factor, dx, dw, db = ctx.saved_tensors

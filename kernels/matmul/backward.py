@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from ..triton_launch import launch
 from .launch import MOST_PLACES_32
 
 ENOUGH_PROGRAMS = 512  # to keep the largest GPUs busy
@@ -39,19 +40,19 @@ def through_epilogue(
     tensors, share = (dy, kept, seed, dz), (p, dropout_scale(p))
     wide = dz.numel() >= MOST_PLACES_32
     forms = {"ACTIVATION": activation, "DROPS": seed is not None, "WIDE": wide, "num_warps": pointwise.WARPS}
-    with torch.cuda.device_of(dy):  # type: ignore[no-untyped-call]
-        if not for_bias:
-            programs = -(-dz.numel() // pointwise.BLOCK)
-            kernel = pointwise.upstream_kernel
-            kernel[(programs,)](*tensors, dz.numel(), *share, BLOCK=pointwise.BLOCK, **forms)
-            return dz, None
-        (m, n), columns = dz.shape, pointwise.SUM_COLUMNS
-        tiles_n = -(-n // columns)
-        many = -(-m // pointwise.MANY_ROWS) * tiles_n >= ENOUGH_PROGRAMS
-        rows = pointwise.MANY_ROWS if many else pointwise.FEW_ROWS
-        sums = torch.empty(-(-m // rows), n, dtype=torch.float32, device=dz.device)
-        pointwise.upstream_sums_kernel[(len(sums) * tiles_n,)](
-            *tensors, sums, m, n, *share, EIGHTS=n % 8 == 0, ROWS=rows, STEP=pointwise.SUM_STEP,
-            COLUMNS=columns, **forms,
-        )  # fmt: skip
+    if not for_bias:
+        grid = (-(-dz.numel() // pointwise.BLOCK),)
+        kernel = pointwise.upstream_kernel
+        launch(kernel, grid, *tensors, dz.numel(), *share, BLOCK=pointwise.BLOCK, **forms)
+        return dz, None
+    (m, n), columns = dz.shape, pointwise.SUM_COLUMNS
+    tiles_n = -(-n // columns)
+    many = -(-m // pointwise.MANY_ROWS) * tiles_n >= ENOUGH_PROGRAMS
+    rows = pointwise.MANY_ROWS if many else pointwise.FEW_ROWS
+    sums = torch.empty(-(-m // rows), n, dtype=torch.float32, device=dz.device)
+    launch(
+        pointwise.upstream_sums_kernel, (len(sums) * tiles_n,),
+        *tensors, sums, m, n, *share, EIGHTS=n % 8 == 0, ROWS=rows, STEP=pointwise.SUM_STEP,
+        COLUMNS=columns, **forms,
+    )  # fmt: skip
     return dz, sums.sum(0).to(dtype)

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from ..triton_launch import launch
 from . import tuned
 from .epilogue import Step
 from .generated import combine_kernel, matmul_kernel
@@ -71,11 +72,7 @@ def matmul(
         (fused.steps, fused.prologue, only, schedule, a.device),
     )  # fmt: skip
     c = torch.empty(*a.shape[:-1], b.size(-1), dtype=dtype or a.dtype, device=a.device)
-    if a.is_cuda and a.device.index != torch.cuda.current_device():
-        with torch.cuda.device(a.device):
-            _launch(plan, a, b, c, fused)
-    else:
-        _launch(plan, a, b, c, fused)
+    _launch(plan, a, b, c, fused)
     return c
 
 
@@ -96,14 +93,14 @@ def _launch(plan: Plan, a: Tensor, b: Tensor, c: Tensor, fused: Epilogue) -> Non
     if schedule.bulk:
         left = _descriptor(a, plan.a_flipped, (schedule.block_m, schedule.block_k))
         right = _descriptor(b, plan.b_flipped, (schedule.block_k, schedule.block_n))
-        plan.kernel[plan.grid](left, right, target, m, n, k, *values, **plan.options)
+        launch(plan.kernel, plan.grid, left, right, target, m, n, k, *values, **plan.options)
     else:
         strides = (a.stride(-2), a.stride(-1), b.stride(-2), b.stride(-1))
         batches = (a.stride(0), b.stride(0)) if a.dim() == 3 else ()
-        plan.kernel[plan.grid](a, b, target, m, n, k, *strides, *batches, *values, **plan.options)
+        launch(plan.kernel, plan.grid, a, b, target, m, n, k, *strides, *batches, *values, **plan.options)
     if plan.combine is not None:
         kernel, grid, options = plan.combine
-        kernel[grid](target, c, m, n, *fused.values, **options)
+        launch(kernel, grid, target, c, m, n, *fused.values, **options)
 
 
 def _descriptor(matrix: Tensor, flipped: bool, block: tuple[int, int]) -> Any:

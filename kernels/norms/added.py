@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 from torch._compile import _disable_dynamo
-from torch.autograd.function import once_differentiable
 
+from ..autograd import first_order
 from ..contract import Problem
 from ..replay import draw_seed
 from .fused import FromOutput, parameter_gradients
@@ -190,7 +190,7 @@ class _DropoutAddNorm(torch.autograd.Function):
         return y, z if call.prenorm else None
 
     @staticmethod
-    @once_differentiable
+    @first_order
     def backward(ctx: Any, dy: Tensor | None, dz: Tensor | None) -> tuple[Tensor | None, ...]:
         source, weight, bias, mean, rstd, seed, mask = ctx.saved_tensors
         x_dtype, dtype, bias_dtype = ctx.dtypes

@@ -6,8 +6,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
+from ..autograd import first_order
 from .launch import Form, Gradients, Kept, Outputs, _least, backward, forward
 from .module import output_dtype, statistics_for, wants_gradients
 
@@ -98,7 +98,7 @@ class _Norm(torch.autograd.Function):
         return y
 
     @staticmethod
-    @once_differentiable
+    @first_order
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
         kept = Kept(*ctx.saved_tensors)._replace(from_output=ctx.from_output)
         for_x, for_weight, for_bias = ctx.needs_input_grad[:3]

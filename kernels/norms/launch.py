@@ -11,6 +11,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from ..triton_launch import launch
+
 MOST_FEATURES = 16384  # a row, its gradient and two sums of rows have to fit into the registers of a program
 MOST_ROWS = 2**30  # counted with 32 bits; elements are with 64
 MOST_STAGES = 3
@@ -85,12 +87,12 @@ def forward(
         return
     block = _block(hidden)
     tile, warps = forward_tile(block)
-    with torch.cuda.device_of(x):  # type: ignore[no-untyped-call]  # where Triton launches
-        norm_forward_kernel[(-(-rows // tile),)](
-            x, residual, *affine, dropout.seed, out.y, out.z, out.mean, out.rstd, dropout.mask,
-            rows, form.eps, *dropout.numbers,
-            HIDDEN=hidden, BLOCK=block, ROWS=tile, RMS=form.rms, num_warps=warps,
-        )  # fmt: skip
+    launch(
+        norm_forward_kernel, (-(-rows // tile),),
+        x, residual, *affine, dropout.seed, out.y, out.z, out.mean, out.rstd, dropout.mask,
+        rows, form.eps, *dropout.numbers,
+        HIDDEN=hidden, BLOCK=block, ROWS=tile, RMS=form.rms, num_warps=warps,
+    )  # fmt: skip
 
 
 def backward(
@@ -116,19 +118,20 @@ def backward(
     # with more registers the last programs would wait until the first have ended, or none would start
     registers = REGISTERS // (32 * warps * resident)
     partial = None if sums is None else dy.new_empty(2, programs, hidden, dtype=torch.float32)
-    with torch.cuda.device_of(dy):  # type: ignore[no-untyped-call]
-        norm_backward_kernel[(programs,)](
-            dy, dz, *kept[:5], dropout.seed, dropout.mask, out.x, out.dropped, partial,
-            rows, form.eps, _least(dy.dtype), *dropout.numbers,
-            HIDDEN=hidden, BLOCK=block, ROWS=tile, STAGES=stages, RMS=form.rms,
-            FROM_OUTPUT=kept.from_output, WITH_BIAS=out.bias is not None,
-            num_warps=warps, maxnreg=registers,
+    launch(
+        norm_backward_kernel, (programs,),
+        dy, dz, *kept[:5], dropout.seed, dropout.mask, out.x, out.dropped, partial,
+        rows, form.eps, _least(dy.dtype), *dropout.numbers,
+        HIDDEN=hidden, BLOCK=block, ROWS=tile, STAGES=stages, RMS=form.rms,
+        FROM_OUTPUT=kept.from_output, WITH_BIAS=out.bias is not None,
+        num_warps=warps, maxnreg=registers,
+    )  # fmt: skip
+    if partial is not None:
+        launch(
+            norm_sums_kernel, (-(-hidden // SUM_COLUMNS), 1 if out.bias is None else 2),
+            partial, out.weight, out.bias, programs,
+            HIDDEN=hidden, COLUMNS=SUM_COLUMNS, ROWS=SUM_ROWS, num_warps=4,
         )  # fmt: skip
-        if partial is not None:
-            norm_sums_kernel[(-(-hidden // SUM_COLUMNS), 1 if out.bias is None else 2)](
-                partial, out.weight, out.bias, programs,
-                HIDDEN=hidden, COLUMNS=SUM_COLUMNS, ROWS=SUM_ROWS, num_warps=4,
-            )  # fmt: skip
 
 
 @lru_cache(maxsize=256)

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
+from ..autograd import first_order
 from .graph_copies import Inbox, Outbox, Results, packed
 
 WARM_UP_RUNS = 3  # on the capturing stream, as torch asks for: libraries choose and allocate in these
@@ -171,13 +171,13 @@ class Replay(torch.autograd.Function):
     """(lease, inputs, what needs gradients) to the outputs of a capture's graphs."""
 
     @staticmethod
-    def forward(ctx: Any, lease: Lease, inputs: tuple[Tensor, ...], *_leaves: Tensor) -> Results:
-        ctx.lease = lease
+    def forward(ctx: Any, lease: Lease, inputs: tuple[Tensor, ...], *leaves: Tensor) -> Results:
+        ctx.lease, ctx.anchors = lease, leaves
         ctx.set_materialize_grads(False)
         return lease.forward(inputs)
 
     @staticmethod
-    @once_differentiable
+    @first_order
     def backward(ctx: Any, *upstream: Tensor | None) -> Results:
         return None, None, *ctx.lease.backward(upstream)
 

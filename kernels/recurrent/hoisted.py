@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 from torch.nn.functional import linear
 
+from ..autograd import first_order
 from . import hoisted_gru, hoisted_lstm, hoisted_lstm_back, hoisted_rnn
 from .hoisted_loops import Direction, Layout, LoopGradients, Scan, Upstream, wide_dtype
 from .layer import Cell, LayerFunction, States, Weights
@@ -92,12 +92,9 @@ class _Hoisted(torch.autograd.Function):
         return (y, *last)
 
     @staticmethod
+    @first_order
     def backward(ctx: Any, *upstream: Tensor | None) -> tuple[Tensor | None, ...]:
-        if torch.is_grad_enabled():
-            # with create_graph: a second derivative must raise, also where the upstream is a constant
-            upstream = tuple(None if d is None else d.detach().requires_grad_() for d in upstream)
-        gradients: tuple[Tensor | None, ...] = once_differentiable(_backward)(ctx, *upstream)
-        return gradients
+        return _backward(ctx, *upstream)
 
 
 class _Saved(NamedTuple):

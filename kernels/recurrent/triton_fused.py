@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from ..triton_launch import launch
 from .triton_layer import Tape, Upstream
 from .triton_projection import slot_count
 
@@ -37,9 +38,10 @@ class FusedLoop(NamedTuple):
                     targets[t].addmm_(weight, states[before])
                 else:
                     targets[t].addmm_(states[before], weight.t())
-                fused_forward_kernel[walk.grid](
-                    *arguments, t, before, *walk.sizes, KEEP=tape.keep, **walk.options
-                )
+                launch(
+                    fused_forward_kernel, walk.grid, *arguments, t, before, *walk.sizes,
+                    KEEP=tape.keep, **walk.options,
+                )  # fmt: skip
 
     def backward(self, tape: Tape, upstream: Upstream) -> Tensor:
         """See `triton_layer.Engine`."""
@@ -58,7 +60,7 @@ class FusedLoop(NamedTuple):
                 upstream.h if carries else None, upstream.c, tape.lengths,
             )  # fmt: skip
             for t, before in reversed(walk.steps):
-                fused_backward_kernel[walk.grid](*arguments, t, before, *walk.sizes, **walk.options)
+                launch(fused_backward_kernel, walk.grid, *arguments, t, before, *walk.sizes, **walk.options)
                 if self.minor:
                     torch.mm(weight.t(), targets[t], out=product)
                 else:

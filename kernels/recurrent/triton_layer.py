@@ -12,8 +12,8 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
+from ..autograd import first_order
 from .layer import Cell, LayerFunction, States, Weights
 from .triton_projection import from_slots, project, slot_count, to_slots
 
@@ -179,12 +179,9 @@ class _Layer(torch.autograd.Function):
         return _results(engine, tape)
 
     @staticmethod
+    @first_order
     def backward(ctx: Any, *upstream: Tensor | None) -> tuple[Any, ...]:
-        if torch.is_grad_enabled():
-            # a second derivative has to raise, also where what comes from above is a constant
-            upstream = tuple(None if d is None else d.detach().requires_grad_() for d in upstream)
-        gradients: tuple[Any, ...] = once_differentiable(_backward)(ctx, *upstream)
-        return gradients
+        return _backward(ctx, *upstream)
 
 
 def _backward(ctx: Any, dy: Tensor | None, *d_last: Tensor | None) -> tuple[Any, ...]:

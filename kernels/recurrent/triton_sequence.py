@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from ..contract import Device, Problem
+from ..triton_launch import launch
 from .layer import Cell
 from .triton_layer import Tape, Upstream
 from .triton_projection import slot_count
@@ -32,7 +33,8 @@ class SequenceLoop(NamedTuple):
 
         tile = _tile(tape, backward=False)
         weights = tape.weights[0] if len(tape.weights) == 1 else torch.stack(tape.weights)
-        persistent_forward_kernel[_grid(tape, tile)](
+        launch(
+            persistent_forward_kernel, _grid(tape, tile),
             tape.slots, tape.hidden, tape.cells, tape.c, weights, _counters(tape, tile), tape.lengths,
             tape.slots.size(1), tape.hidden.size(1), PATIENCE,
             KEEP=tape.keep, **_options(tape, tile),
@@ -45,7 +47,8 @@ class SequenceLoop(NamedTuple):
         tile = _tile(tape, backward=True)
         weights = torch.stack([weight.t() for weight in tape.weights])
         d_slots = torch.empty_like(tape.slots)
-        persistent_backward_kernel[_grid(tape, tile)](
+        launch(
+            persistent_backward_kernel, _grid(tape, tile),
             tape.slots, d_slots, tape.hidden, tape.cells, upstream.y, upstream.h, upstream.c,
             weights, _counters(tape, tile), tape.lengths,
             tape.slots.size(1), tape.hidden.size(1), PATIENCE,

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
+from ...autograd import first_order
 from ..layer import GRU, Cell, LayerFunction, States, Weights
 from .loop import Arguments, loop
 from .plan import Shape
@@ -69,12 +69,9 @@ class _Persistent(torch.autograd.Function):
         return outputs
 
     @staticmethod
+    @first_order
     def backward(ctx: Any, *upstream: Tensor | None) -> tuple[Tensor | None, ...]:
-        if torch.is_grad_enabled():
-            # with create_graph: a second derivative must raise, also where the upstream is a constant
-            upstream = tuple(None if d is None else d.detach().requires_grad_() for d in upstream)
-        gradients: tuple[Tensor | None, ...] = once_differentiable(_backward)(ctx, *upstream)
-        return gradients
+        return _backward(ctx, *upstream)
 
 
 def _weights(flat: tuple[Any, ...]) -> tuple[Weights, ...]:

@@ -14,7 +14,8 @@ def first_order(backward: Callable[..., tuple[Tensor | None, ...]]) -> Callable[
     """For `backward` of an autograd.Function: whoever differentiates its gradients gets an error.
 
     As torch's `once_differentiable`, which says nothing where the upstream gradient is a constant: the
-    second derivative then comes out as zero. Here gradients hang on all saved tensors as well.
+    second derivative then comes out as zero. Here gradients hang on all saved tensors as well, and on
+    `ctx.anchors` where a function saves none.
     """
 
     @wraps(backward)
@@ -23,7 +24,8 @@ def first_order(backward: Callable[..., tuple[Tensor | None, ...]]) -> Callable[
             gradients = backward(ctx, *upstream)
         if not torch.is_grad_enabled():
             return gradients
-        anchors = [one for one in (*upstream, *ctx.saved_tensors) if one is not None and one.requires_grad]
+        reached = (*upstream, *ctx.saved_tensors, *getattr(ctx, "anchors", ()))
+        anchors = [one for one in reached if one is not None and one.requires_grad]
         return tuple(None if one is None else _Last.apply(one, *anchors) for one in gradients)  # type: ignore[no-untyped-call]
 
     return guarded

@@ -1,0 +1,137 @@
+"""Launches of Triton kernels that cost the host little from the second one on.
+
+Triton looks at every argument, builds a key of texts, asks the driver about every pointer and runs hooks
+before each launch: tens of microseconds, as long as a small layer takes. Here a launch is known by
+what Triton specialises a kernel on, and by more where that is cheaper to see; the compiled kernel behind it
+is then started with addresses. What is not known, and every launch while a profiler's hooks are
+there, takes Triton's own way.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+Grid = tuple[int, ...]
+
+# of Triton, major and minor, whose compiled kernels start as here; kernels of others take Triton's own way
+KNOWN_VERSIONS = ("3.6",)
+INT32 = range(-(2**31), 2**31)
+
+
+class _Ready(NamedTuple):
+    """A compiled kernel, and what of its launch stays the same."""
+
+    kernel: Any  # kept, because its id stands for it in keys
+    run: Any
+    function: int
+    metadata: Any
+    constants: tuple[Any, ...]  # the values of the parameters behind the arguments
+    hooks: tuple[list[Any], ...]  # called around launches, by profilers
+
+
+_ready: dict[tuple[Any, ...], _Ready] = {}
+
+
+def launch(kernel: Any, grid: Grid, *arguments: Any, **constants: Any) -> None:
+    """`kernel[grid](*arguments, **constants)` on the device of the first tensor, and its current stream.
+
+    Arguments that may differ between launches come by place; `tl.constexpr` ones and options by name.
+    Does nothing where the grid has no programs.
+    """
+    if 0 in grid:
+        return
+    device = _device(arguments)
+    if device < 0 or device == torch.cuda.current_device():
+        _launch(kernel, grid, device, arguments, constants)
+    else:
+        with torch.cuda.device(device):
+            _launch(kernel, grid, device, arguments, constants)
+
+
+def _launch(
+    kernel: Any, grid: Grid, device: int, arguments: tuple[Any, ...], constants: dict[str, Any]
+) -> None:
+    passed, key = _seen(arguments)
+    whole = (id(kernel), device, key, tuple(constants.items()))
+    ready = _ready.get(whole)
+    if ready is None or any(ready.hooks):
+        compiled = kernel[grid](*arguments, **constants)
+        if ready is None and None not in key and _known(kernel, compiled):
+            _ready[whole] = _of(kernel, compiled, len(arguments), constants)
+        return
+    x, y, z = (*grid, 1, 1)[:3]
+    stream = torch._C._cuda_getCurrentRawStream(device)
+    ready.run(
+        x, y, z, stream, ready.function, ready.metadata, None, None, None, *passed, *ready.constants
+    )  # fmt: skip
+
+
+def _device(arguments: tuple[Any, ...]) -> int:
+    """The number of the first tensor's GPU; -1 for CPUs, where Triton's interpreter runs."""
+    for value in arguments:
+        if isinstance(value, Tensor):
+            return value.get_device()
+    return -1
+
+
+def _seen(arguments: tuple[Any, ...]) -> tuple[list[Any], tuple[Any, ...]]:
+    """What is passed for the arguments, and what compiled kernels depend on; None for what is not known.
+
+    Addresses and numbers count by whether 16 divides them, numbers also by whether they are 1 and need 64
+    bits. The device is part of it, so that a tensor of another one reaches Triton, which refuses it.
+    """
+    passed: list[Any] = []
+    key: list[Any] = []
+    for value in arguments:
+        if isinstance(value, Tensor):
+            address = value.data_ptr()
+            passed.append(address)
+            key.append((value.dtype, address % 16 == 0, value.get_device()))
+            continue
+        passed.append(value)
+        kind = type(value)
+        if kind is int:
+            key.append((value % 16 == 0, value == 1, value in INT32, value < 2**63))
+        elif kind is float or kind is bool or value is None:
+            key.append(kind)
+        else:
+            key.append(_of_descriptor(value))
+    return passed, tuple(key)
+
+
+def _of_descriptor(value: Any) -> Any:
+    """The same of a tensor descriptor; None for anything else."""
+    base = getattr(value, "base", None)
+    if not isinstance(base, Tensor):
+        return None
+    return base.dtype, tuple(value.block_shape), base.get_device(), getattr(value, "padding", None)
+
+
+def _known(kernel: Any, compiled: Any) -> bool:
+    """Whether this is a compiled kernel of a Triton whose launches are as those here."""
+    import triton  # type: ignore[import-untyped]
+
+    if not isinstance(kernel, triton.JITFunction) or compiled is None:  # the interpreter's, or not compiled
+        return False
+    return triton.__version__.rpartition(".")[0] in KNOWN_VERSIONS and not kernel.pre_run_hooks
+
+
+def _of(kernel: Any, compiled: Any, given: int, constants: dict[str, Any]) -> _Ready:
+    import triton
+
+    by_place = [one.name for one in kernel.params[:given] if one.is_constexpr]
+    if by_place:
+        raise TypeError(f"{kernel.__name__}: {by_place} are constants of the kernel: give them by name")
+    values = tuple(constants.get(one.name, one.default) for one in kernel.params[given:])
+    chains = (triton.knobs.runtime.launch_enter_hook, triton.knobs.runtime.launch_exit_hook)
+    return _Ready(
+        kernel,
+        compiled.run,
+        compiled.function,
+        compiled.packed_metadata,
+        values,
+        tuple(chain.calls for chain in chains),
+    )
