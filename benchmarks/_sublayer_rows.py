@@ -165,7 +165,7 @@ def small(row: Row) -> Row:
         **dict.fromkeys(("rows", "seq", "kv_seq", "source"), 5),
         **dict.fromkeys(("batch", "heads", "kv_heads", "target"), 2),
         **dict.fromkeys(("hidden", "head_dim"), 8),
-        **dict.fromkeys(("inner", "vocabulary", "elements"), 32),
+        **dict.fromkeys(("inner", "vocabulary", "elements", "in_features", "out_features", "columns"), 32),
     }
 
     def shrunk(given: Mapping[str, object]) -> dict[str, object]:
