@@ -99,7 +99,7 @@ def _parser(comparison: Comparison, description: str) -> argparse.ArgumentParser
     add("--commit", help="what is measured, where there is no repository to ask")
     add("--rows", nargs="+", metavar="NAME", choices=rows, help=f"of {', '.join(rows)}")
     add("--skip", nargs="+", default=[], metavar="NAME", help="implementations to leave out")
-    add("--shard", type=_shard, metavar="i/n", help="every n-th problem, from the i-th on")
+    add("--shard", type=parse_shard, metavar="i/n", help="every n-th problem, from the i-th on")
     add("--resume", action="store_true", help="skip what the result files hold")
     add("--results", type=Path, metavar="DIR", help=f"where to store (default: {RESULTS.name}/)")
     add("--join", metavar="DEVICE", help="put all files of a device (nvidia-h200) together, and stop")
@@ -109,7 +109,8 @@ def _parser(comparison: Comparison, description: str) -> argparse.ArgumentParser
     return parser
 
 
-def _shard(text: str) -> tuple[int, int]:
+def parse_shard(text: str) -> tuple[int, int]:
+    """1/4 as (1, 4). Raises ValueError."""
     index, _, count = text.partition("/")
     if not 1 <= int(index) <= int(count):
         raise ValueError

@@ -2,9 +2,9 @@
 
 A product is MxNxK, with `:float16` or another dtype behind it (default bfloat16). For each one the schedules
 on the model's shortlist are judged against a product in float64 of some rows and timed beside cuBLAS,
-all in turns. Standard output has a line of JSON for each schedule, and then the lines of
-`tuned_table.TABLE`: a schedule takes effect, and gives the implementations another version, when its line
-is pasted there.
+all in turns, as CUDA graphs: launches take longer than small products do. Standard output has a line of
+JSON for each schedule, and then the lines of `tuned_table.TABLE`: a schedule takes effect, and gives the
+implementations another version, when its line is pasted there.
 
     --best 8     how many of the shortlist are measured: the records' first ranks
     --all        the whole space, to know what the ranking misses
@@ -18,7 +18,7 @@ import argparse
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
 from statistics import median
@@ -27,16 +27,22 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from ..measure.clock import Clock, EventClock, HostClock
 from ..measure.environment import current_environment
+from ..measure.graphs import capture
+from ..measure.workload import Mark
 from .launch import _name, matmul
 from .limits import limits_here
 from .ranking import Size, estimate_us, ranked, shortlist
 from .schedule import Schedule
 
-FLUSH_BYTES = 2**27  # written before each run, more than any L2: weights and inputs are cold
+L2_BYTES = 2**26  # twice as much is written before each run: weights and inputs are cold
 JUDGED_ROWS = 64
 # of the result's root mean square; rounding of 16-bit results is 1e-3 to 2e-3, a missing step 1e-1
 MOST_ERROR = {torch.float32: 5e-3, torch.float16: 4e-3, torch.bfloat16: 1e-2}
+
+
+Call = Callable[[], Tensor]
 
 
 class Product(NamedTuple):
@@ -49,8 +55,8 @@ class Product(NamedTuple):
     rows: Tensor
 
     @classmethod
-    def of(cls, text: str) -> Product:
-        """The product of such a text. Raises ValueError."""
+    def of(cls, text: str, device: str = "cuda") -> Product:
+        """The product of such a text, `MxNxK:dtype`, on a torch device. Raises ValueError."""
         sizes, _, name = text.partition(":")
         dtype = getattr(torch, name or "bfloat16", None)
         try:
@@ -59,11 +65,12 @@ class Product(NamedTuple):
             raise ValueError(f"{text!r}: expected MxNxK, such as 64x4096x1024:float16") from None
         if dtype not in MOST_ERROR or min(m, n, k) < 1:
             raise ValueError(f"{text!r}: expected sizes from 1, and one of float32, float16, bfloat16")
-        generator = torch.Generator("cuda").manual_seed(0)
-        a = torch.randn(m, k, device="cuda", generator=generator).to(dtype)
-        b = (torch.randn(n, k, device="cuda", generator=generator) * k**-0.5).to(dtype).t()
+        generator = torch.Generator(device).manual_seed(0)
+        a = torch.randn(m, k, device=device, generator=generator).to(dtype)
+        b = (torch.randn(n, k, device=device, generator=generator) * k**-0.5).to(dtype).t()
         half = min(m, JUDGED_ROWS) // 2 + 1
-        rows = torch.unique(torch.cat((torch.arange(half), torch.arange(m - half, m).clamp(min=0)))).cuda()
+        rows = torch.unique(torch.cat((torch.arange(half), torch.arange(m - half, m).clamp(min=0))))
+        rows = rows.to(device)
         bulk = k * dtype.itemsize % 16 == 0
         size = Size(m, n, k, dtype.itemsize, 1, bulk)
         return cls(size, a, b, a[rows].double() @ b.double(), rows)
@@ -89,9 +96,9 @@ def main(arguments: list[str]) -> int:
         if given.share:
             first, of = given.share
             for one in order[first::of]:
-                _judged(product, str(one), partial(matmul, product.a, product.b, schedule=one))
+                judged(product, str(one), on(product, one))
             continue
-        records = list(_measured(product, order, given.rounds))
+        records = list(measured(product, order, given.rounds))
         for record in records:
             print(json.dumps(record | about), flush=True)
         failed |= any(record["status"] == "incorrect" for record in records)
@@ -145,23 +152,32 @@ def _key(size: Size) -> tuple[int, int, int, int, bool, bool]:
     return (size.rows, size.columns, size.depth, size.element_bytes, size.batch > 1, size.bulk)
 
 
-def _measured(product: Product, order: tuple[Schedule, ...], rounds: int) -> Iterator[dict[str, Any]]:
-    """A record for cuBLAS and each schedule: judged first, timed in turns if right."""
-    runs: dict[str, Any] = {"cublas": lambda: product.a @ product.b}
-    runs |= {str(one): lambda one=one: matmul(product.a, product.b, schedule=one) for one in order}
-    records = {name: _judged(product, name, run) for name, run in runs.items()}
+def on(product: Product, schedule: Schedule) -> Call:
+    """The product on a schedule."""
+    return partial(matmul, product.a, product.b, schedule=schedule)
+
+
+def measured(
+    product: Product, order: Sequence[Schedule], rounds: int, *, beside_cublas: bool = True
+) -> Iterator[dict[str, Any]]:
+    """A record for each schedule, and for cuBLAS before them: judged first, timed in turns if right."""
+    runs: dict[str, Call] = {"cublas": partial(torch.mm, product.a, product.b)} if beside_cublas else {}
+    by_name = {str(one): one for one in order}
+    runs |= {name: on(product, one) for name, one in by_name.items()}
+    records = {name: judged(product, name, run) for name, run in runs.items()}
     right = {name: runs[name] for name, record in records.items() if record["status"] == "ok"}
-    times = _times(right, rounds)
+    found = times(right, rounds, product.a.device)
     limits = limits_here(product.a.device)
-    for rank, (name, record) in enumerate(records.items()):
-        if name in times:
-            record |= {"p50_ms": median(times[name]), "min_ms": min(times[name]), "samples": rounds}
-        if name != "cublas":
-            record |= {"rank": rank, "estimate_us": estimate_us(order[rank - 1], product.size, limits)}
+    for rank, (name, record) in enumerate(records.items(), 1 - beside_cublas):
+        if name in found:
+            record |= {"p50_ms": median(found[name]), "min_ms": min(found[name]), "samples": rounds}
+        if name in by_name:
+            record |= {"rank": rank, "estimate_us": estimate_us(by_name[name], product.size, limits)}
         yield record
 
 
-def _judged(product: Product, name: str, run: Any) -> dict[str, Any]:
+def judged(product: Product, name: str, run: Call) -> dict[str, Any]:
+    """A record of a run whose result was compared, but not timed."""
     size = product.size
     record: dict[str, Any] = {
         "rows": size.rows, "columns": size.columns, "depth": size.depth,
@@ -174,21 +190,24 @@ def _judged(product: Product, name: str, run: Any) -> dict[str, Any]:
     return record | {"status": "ok" if error <= MOST_ERROR[product.a.dtype] else "incorrect", "error": error}
 
 
-def _times(runs: dict[str, Any], rounds: int) -> dict[str, list[float]]:
-    """Milliseconds of each run, round by round, with cold caches."""
-    flush = torch.empty(FLUSH_BYTES, dtype=torch.uint8, device="cuda")
-    event = partial(torch.cuda.Event, enable_timing=True)
-    times: dict[str, list[float]] = {name: [] for name in runs}
-    for _ in range(rounds):
-        for name, run in runs.items():
-            start, end = event(), event()
-            flush.zero_()
-            start.record()
-            run()
-            end.record()
-            torch.cuda.synchronize()
-            times[name].append(start.elapsed_time(end))
-    return times
+def times(runs: Mapping[str, Call], rounds: int, device: torch.device) -> dict[str, list[float]]:
+    """Milliseconds of each run, round by round, with cold caches; on a GPU replayed as a CUDA graph."""
+    gpu = device.type == "cuda"
+    clock: Clock = EventClock(str(device), L2_BYTES) if gpu else HostClock()
+
+    def timed(call: Call) -> Callable[[int, Mark], None]:
+        def run(_index: int, _mark: Mark) -> None:
+            call()
+
+        return capture(run) if gpu else run
+
+    ready = {name: timed(call) for name, call in runs.items()}
+    found: dict[str, list[float]] = {name: [] for name in runs}
+    for turn in range(rounds):
+        for name, run in ready.items():
+            (laps,) = clock.burst(run, turn, 1)
+            found[name].append(laps[-1])
+    return found
 
 
 if __name__ == "__main__":
