@@ -250,8 +250,9 @@ def _bulk_product(schedule: Schedule, form: Form) -> list[str]:
     """The loop over the depth, tiles coming by descriptor, which fills edges with zeros by itself."""
     m, n, k = schedule.block_m, schedule.block_n, schedule.block_k
     variable = _variable(schedule)
-    a = f"[{variable} * {k}, tile_m * {m}]).T" if form.a_flipped else f"[tile_m * {m}, {variable} * {k}])"
-    b = f"[tile_n * {n}, {variable} * {k}]).T" if form.b_flipped else f"[{variable} * {k}, tile_n * {n}])"
+    block = variable if schedule.split == 1 else f"(first + {variable})"
+    a = f"[{block} * {k}, tile_m * {m}]).T" if form.a_flipped else f"[tile_m * {m}, {block} * {k}])"
+    b = f"[tile_n * {n}, {block} * {k}]).T" if form.b_flipped else f"[{block} * {k}, tile_n * {n}])"
     return [
         f"acc = tl.zeros(({m}, {n}), tl.float32)",
         f"for {variable} in range(0, blocks):",

@@ -48,7 +48,10 @@ def _fitting(limits: Limits, element_bytes: int) -> Iterator[Schedule]:
             SPLITS,
             _feeds(limits, block_m, block_n, element_bytes),
         ):
-            if split > 1 and (block_m > 64 or persistent or bulk or stages < 4 or (split == 2 and narrow)):
+            # large tiles are split too: a weight's gradient is as deep as the batch, and has few of them
+            if split > 1 and (persistent or stages < 4 or bulk != (block_m > 64) or (split == 2 and narrow)):
+                continue
+            if bulk and split > 1 and (split > 8 or block_n < 128):
                 continue
             try:
                 yield Schedule(

@@ -34,6 +34,7 @@ SCHEDULES = (
     "32x32x32 warps=4 stages=3 persistent",
     "32x32x32 warps=4 stages=3 bulk persistent",
     "64x128x32 warps=4 stages=3 bulk",
+    "64x128x32 warps=4 stages=3 bulk split=2",
 )
 
 

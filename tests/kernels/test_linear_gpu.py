@@ -36,6 +36,7 @@ SPREAD = [  # one of each kind of schedule
     "64x128x64 warps=4 stages=4 split=8", "128x128x64 warps=8 stages=3 persistent",
     "128x128x64 warps=4 stages=4 bulk", "128x256x64 warps=8 stages=4 bulk persistent",
     "256x128x64 warps=8 stages=3 bulk persistent",
+    "128x256x64 warps=8 stages=4 bulk split=4", "128x128x64 warps=4 stages=4 bulk split=2",
 ]  # fmt: skip
 
 
