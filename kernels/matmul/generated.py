@@ -33,7 +33,6 @@ def kernel(source: str, name: str) -> Any:
     import triton  # type: ignore[import-untyped]
     import triton.language as tl  # type: ignore[import-untyped]
 
-    from ..triton_replay import kept
     from . import functions
 
     place = f"<generated {name} {hashlib.sha256(source.encode()).hexdigest()[:12]}>"
@@ -43,8 +42,7 @@ def kernel(source: str, name: str) -> Any:
         "__name__": f"{__name__}.{name}",
         "triton": triton,
         "tl": tl,
-        "kept": kept,
-        **{word: getattr(functions, word) for word in ("relu", "gelu", "gelu_tanh", "silu")},
+        **{word: getattr(functions, word) for word in ("kept", "relu", "gelu", "gelu_tanh", "silu")},
     }
     exec(compile(source, place, "exec"), names)
     return names[name]

@@ -6,8 +6,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from ..triton_replay import kept
-from .functions import d_gelu, d_gelu_tanh, d_relu, d_silu
+from .functions import d_gelu, d_gelu_tanh, d_relu, d_silu, kept
 
 BLOCK = 2048  # elements of a program: 16 bytes of a 16-bit dtype for each of 256 threads
 WARPS = 8

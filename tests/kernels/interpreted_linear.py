@@ -18,12 +18,15 @@ os.environ["TRITON_DEFAULT_FP_FUSION"] = "1"  # without it triton 3.9 warns abou
 import interpreted
 import pytest
 import torch
+import triton
+import triton.language as tl
 from torch.nn.functional import dropout, gelu, linear
 from torch.utils.checkpoint import checkpoint
 
 from kernel_selector.kernels import registry
 from kernel_selector.kernels.matmul import generated
 from kernel_selector.kernels.matmul.epilogue import ACTIVATIONS, BIAS, DROPOUT, KEEP, ON_LEFT, RESIDUAL, SCALE
+from kernel_selector.kernels.matmul.functions import drawn
 from kernel_selector.kernels.matmul.launch import Epilogue, matmul
 from kernel_selector.kernels.matmul.schedule import parse
 
@@ -184,6 +187,28 @@ def masks() -> None:
     print(json.dumps(["masks", float(found[0].float().mean())]))
 
 
+@triton.jit
+def drawn_kernel(bits_ptr, place_ptr, seed_ptr):
+    """The bits of one place and seed."""
+    tl.store(bits_ptr, drawn(tl.load(seed_ptr), tl.load(place_ptr)).to(tl.int64))
+
+
+def draws() -> None:
+    """Dropout's bits are those of the published generator: Random123's known answers, philox2x32 of 7 rounds."""
+    for low, high, key, bits in (
+        (0, 0, 0, 0x257A3673),
+        (0x243F6A88, 0x85A308D3, 0x13198A2E, 0xBEDBBE6B),
+    ):
+        seed = high << 32 | key
+        found = torch.empty(1, dtype=torch.int64)
+        given = (torch.tensor([low]), torch.tensor([seed - (seed >> 63 << 64)]))
+        drawn_kernel[(1,)](found, *given)  # a place of 64 bits
+        assert found.item() == bits
+        drawn_kernel[(1,)](found, given[0].int(), given[1])
+        assert found.item() == bits
+    print(json.dumps(["draws"]))
+
+
 def fault() -> None:
     """The gate finds a kernel that leaves out the last step of the depth."""
     plain = generated.matmul_source
@@ -221,5 +246,6 @@ if __name__ == "__main__":
         "calls": calls,
         "drops": drops,
         "masks": masks,
+        "draws": draws,
         "fault": fault,
     }[sys.argv[1]]()

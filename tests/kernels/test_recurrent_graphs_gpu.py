@@ -67,7 +67,14 @@ def assert_equal(actual, expected):
         {},
         {"seq": 1, "batch": 1},
         {"hidden": 200, "batch": 33, "layers": 3},
-        {"bidirectional": True, "layers": 2, "batch": 15, "batch_first": True, "bias": False, "dtype": "float16"},
+        {
+            "bidirectional": True,
+            "layers": 2,
+            "batch": 15,
+            "batch_first": True,
+            "bias": False,
+            "dtype": "float16",
+        },
     ],
 )
 def test_passes_the_gate(operator, name, given, mode):
