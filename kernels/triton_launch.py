@@ -1,10 +1,10 @@
 """Launches of Triton kernels that cost the host little from the second one on.
 
 Triton looks at every argument, builds a key of texts, asks the driver about every pointer and runs hooks
-before each launch: 12 to 15 us of an H200's host for a kernel of four arguments, where this takes 8 to 10, and
-more with each. Here a launch is known by what Triton specialises a kernel on, and by more where that
-is cheaper to see; the compiled kernel behind it is then started with addresses. What is not known, and every launch while a profiler's hooks are
-there, takes Triton's own way.
+before each launch: 12 to 15 us of an H200's host for a kernel of four arguments, where this takes 8 to 10.
+Here a launch is known by what Triton specialises a kernel on, and by more where that is cheaper to see;
+the compiled kernel behind it is then started with addresses. What is not known, and every launch while
+a profiler's hooks are there, takes Triton's own way.
 """
 
 from __future__ import annotations

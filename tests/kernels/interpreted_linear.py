@@ -194,7 +194,7 @@ def drawn_kernel(bits_ptr, place_ptr, seed_ptr):
 
 
 def draws() -> None:
-    """Dropout's bits are those of the published generator: Random123's known answers, philox2x32 of 7 rounds."""
+    """Dropout's bits are Random123's known answers of philox2x32 with 7 rounds."""
     for low, high, key, bits in (
         (0, 0, 0, 0x257A3673),
         (0x243F6A88, 0x85A308D3, 0x13198A2E, 0xBEDBBE6B),
