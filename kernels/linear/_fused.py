@@ -161,7 +161,7 @@ def _forward(
     values: list[Any] = []
     kept = seed = None
     if bias is not None:
-        steps, values = [BIAS], [bias]
+        steps, values = [BIAS], [bias.contiguous()]
     if keep and options.needs_z:
         kept = torch.empty(x.size(0), weight.size(0), dtype=x.dtype, device=x.device)
         steps, values = [*steps, KEEP], [*values, kept]

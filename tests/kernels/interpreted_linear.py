@@ -105,6 +105,8 @@ def calls() -> None:
         close(built(x, r), plain(x, r))
         scattered = torch.randn(24, 7, 6).permute(2, 1, 0)[::2]
         close(built(scattered, r), plain(scattered, r))
+        built.bias = plain.bias = torch.nn.Parameter(torch.randn(40)[::2])
+        close(built(x, r), plain(x, r))
         with torch.autocast("cpu", torch.bfloat16):
             narrow, wide = built(x, r.bfloat16()), built(x, r)
         assert (narrow.dtype, wide.dtype) == (torch.bfloat16, torch.float32)

@@ -196,6 +196,19 @@ def test_outputs_beyond_32_bits():
         del y
 
 
+@pytest.mark.parametrize(
+    "text",
+    ["128x64x64 warps=4 stages=3", "128x64x64 warps=4 stages=4 bulk", "64x64x64 warps=4 stages=4 split=4"],
+)
+def test_inputs_beyond_32_bits(text):
+    rows, depth = 70_000, 32_768  # 2.3e9 elements
+    x = torch.randn(rows, depth, device="cuda", dtype=torch.bfloat16)
+    weight = torch.randn(64, depth, device="cuda", dtype=torch.bfloat16)
+    y = matmul(x, weight.t(), schedule=parse(text))
+    expected = torch.nn.functional.linear(x[-300:], weight)
+    torch.testing.assert_close(y[-300:], expected, rtol=2e-2, atol=2)
+
+
 def test_inside_torch_compile():
     module = layer("scheduled", activation="gelu").eval()
     x = torch.randn(256, 256, device="cuda", dtype=torch.bfloat16)
