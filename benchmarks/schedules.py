@@ -57,7 +57,7 @@ METHOD = (
     "gpu_ms is the time in which the GPU ran kernels or copies, by the profiler, with everything compiled; "
     "gpu_time_ figures are ratios of it to that of the shortlist.",
     "compile_s adds up the seconds that one process took for each schedule, its first run included.",
-    "Autotuning is the first call of torch.compile(torch.mm, mode='max-autotune-no-cudagraphs') in a new "
+    "Autotuning is the first call of a @ b by torch.compile(mode='max-autotune-no-cudagraphs') in a new "
     "process with empty caches; wall_s includes its compilation.",
 )
 
