@@ -6,16 +6,20 @@ import argparse
 import os
 import sys
 import time
-from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TextIO
 
+import torch
+
 from .. import registry
-from ..contract import MeasurementFailed, Problem, Record, SelectorError
+from ..contract import MeasurementFailed, SelectorError
 from .environment import default_torch_device
+from .fleet import Fleet, default_judges
+from .jobs import InvalidJobs, Job, read_jobs, share
+from .log import Log, say
 from .policies import POLICIES, policy
 from .session import Session
 from .sweeps import Finished, check_output, parse_grid, parse_seconds, parse_seed
@@ -32,6 +36,7 @@ examples:
   {PROGRAM} lstm hidden=64,128 batch=8
   {PROGRAM} lstm hidden=256 batch=1,32 seq=50 dtype=bfloat16 mode=inference --policy thorough
   {PROGRAM} lstm hidden=64,128,256 batch=1,16,64 --output records.jsonl --budget 10m
+  {PROGRAM} --problems plan.jsonl --device all --policy sweep --budget 9m --output records.jsonl
 
 hyperparameters that are not given take their defaults; a wrong name lists the right ones.
 """
@@ -64,42 +69,87 @@ def _parser() -> argparse.ArgumentParser:
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("operator", help=f"one of: {', '.join(registry.operators())}")
-    parser.add_argument("grid", nargs="*", metavar="name=value,...", help="hyperparameters")
-    parser.add_argument("--device", help="cpu or cuda:0 (default: the GPU if there is one)")
-    parser.add_argument("--policy", default="quick", help=f"{' or '.join(POLICIES)} (default: quick)")
-    parser.add_argument("--implementations", metavar="a,b", help="only these (default: all)")
-    parser.add_argument("--output", type=Path, metavar="FILE", help="append to FILE, skip what it holds")
-    parser.add_argument("--budget", metavar="10m", help="start no problem that would end later than this")
-    parser.add_argument("--timeout", metavar="60s", help="limit of each stage of a candidate")
-    parser.add_argument("--seed", default="0", help="of inputs and parameters (default: 0)")
+    operators = ", ".join(registry.operators())
+    policies = f"{', '.join(list(POLICIES)[:-1])} or {list(POLICIES)[-1]}"
+    add = parser.add_argument
+    add("operator", nargs="?", help=f"one of: {operators}")
+    add("grid", nargs="*", metavar="name=value,...", help="hyperparameters")
+    add("--problems", type=Path, metavar="FILE", help="what to measure, as selector profile --plan writes it")
+    add("--shard", metavar="i/n", help="every n-th problem, from the i-th on")
+    add("--device", help="cpu, cuda:0, cuda:0,cuda:1 or all GPUs (default: the first GPU if there is one)")
+    add("--policy", default="quick", help=f"{policies} (default: quick)")
+    add("--implementations", metavar="a,b", help="only these (default: all)")
+    add("--output", "--resume", type=Path, metavar="FILE", help="append to FILE, skip what it holds")
+    add("--budget", metavar="10m", help="start no problem that would end later than this")
+    add("--judges", type=int, metavar="N", help="processes a GPU that compile and check before it times")
+    add("--timeout", metavar="60s", help="limit of each stage of a candidate")
+    add("--seed", default="0", help="of inputs and parameters (default: 0)")
     return parser
 
 
 def _sweep(options: argparse.Namespace) -> None:
-    operator = registry.operator(options.operator)
-    problems = parse_grid(operator, options.grid)
+    start = time.monotonic()
     chosen = policy(options.policy)
     if options.timeout:
         chosen = replace(chosen, timeout_s=parse_seconds(options.timeout))
-    budget_s = parse_seconds(options.budget) if options.budget else None
+    end = start + (parse_seconds(options.budget) if options.budget else float("inf"))
     seed = parse_seed(options.seed)
     if options.output:
         check_output(options.output)
-    names = options.implementations.split(",") if options.implementations else None
-    versions = {
-        name: registry.implementation(operator.name, name).version
-        for name in names or registry.implementations(operator.name)
-    }
+    jobs = share(_jobs(options), options.shard)
     finished = Finished.read(options.output) if options.output else Finished()
-    device = options.device or default_torch_device()
-    with (
-        _lines(options.output) as output,
-        Session(device, policy=chosen, seed=seed) as session,
-    ):
-        missing = {problem: finished.missing(problem, versions, session) for problem in problems}
-        todo = {problem: names for problem, names in missing.items() if names}
-        _measure(session, todo, output, budget_s=budget_s, skipped=len(problems) - len(todo))
+    devices = _devices(options.device)
+    judges = default_judges(devices) if options.judges is None else max(0, options.judges)
+    with _lines(options.output) as output, ExitStack() as stack:
+        sessions = [stack.enter_context(Session(one, policy=chosen, seed=seed)) for one in devices]
+        missing = {job: finished.missing(job.problem, _versions(job), sessions[0]) for job in jobs}
+        todo = [Job(job.problem, tuple(names)) for job, names in missing.items() if names]
+        log = Log(todo, end=end)
+        say(f"{_named(sessions)}: {len(todo)} problems to measure, {len(jobs) - len(todo)} already done")
+        fleet = Fleet(sessions=sessions, judges=min(judges, len(todo)), end=end)
+        with closing(fleet.run(todo)) as steps:
+            for step in steps:
+                if step.record is not None:
+                    print(step.record.to_json(), file=output, flush=True)
+                log.show(step)
+        log.finish(fleet)
+
+
+def _jobs(options: argparse.Namespace) -> list[Job]:
+    """What is asked for, in a file or as a grid, with the implementations that are wanted of it."""
+    only = options.implementations.split(",") if options.implementations else None
+    if options.problems and options.operator:
+        raise InvalidJobs(f"--problems and {options.operator}: give a file or an operator, not both.")
+    if not options.problems and not options.operator:
+        raise InvalidJobs("Nothing to measure: give an operator, or a file after --problems. Try --help.")
+    if options.problems:
+        jobs = read_jobs(options.problems)
+        return [
+            Job(job.problem, tuple(name for name in job.implementations if only is None or name in only))
+            for job in jobs
+        ]
+    operator = registry.operator(options.operator)
+    problems = parse_grid(operator, options.grid)
+    names = tuple(only or registry.implementations(operator.name))
+    for name in names:
+        registry.implementation(operator.name, name)
+    return [Job(problem, names) for problem in problems]
+
+
+def _versions(job: Job) -> dict[str, str]:
+    known = registry.implementations(job.problem.operator)
+    return {name: known[name].version for name in job.implementations}
+
+
+def _devices(text: str | None) -> list[str]:
+    if text == "all":
+        return [f"cuda:{index}" for index in range(torch.cuda.device_count())] or ["cpu"]
+    return list(dict.fromkeys(text.split(","))) if text else [default_torch_device()]
+
+
+def _named(sessions: Sequence[Session]) -> str:
+    count = f"{len(sessions)} x " if len(sessions) > 1 else ""
+    return count + sessions[0].device.name
 
 
 @contextmanager
@@ -109,42 +159,6 @@ def _lines(file: Path | None) -> Iterator[TextIO]:
     else:
         with file.open("a") as handle:
             yield handle
-
-
-def _measure(
-    session: Session,
-    todo: dict[Problem, list[str]],
-    output: TextIO,
-    *,
-    budget_s: float | None,
-    skipped: int,
-) -> None:
-    _say(f"{session.device.name}: {len(todo)} problems to measure, {skipped} already done")
-    start, counts = time.monotonic(), Counter[str]()
-    for index, (problem, names) in enumerate(todo.items()):
-        elapsed = time.monotonic() - start
-        pace = elapsed / index if index else 0.0
-        if budget_s is not None and elapsed + pace > budget_s:
-            _say(f"The budget is spent: {len(todo) - index} problems are left.")
-            break
-        left = f", about {pace * (len(todo) - index):.0f} s left" if index else ""
-        _say(f"[{index + 1}/{len(todo)}{left}] {problem.key}")
-        for record in session.measure(problem, names):
-            print(record.to_json(), file=output, flush=True)
-            counts[record.status.value] += 1
-            _say(f"    {_summary(record)}")
-    tally = ", ".join(f"{count} {status}" for status, count in sorted(counts.items())) or "nothing"
-    _say(f"Measured in {time.monotonic() - start:.1f} s: {tally}.")
-
-
-def _summary(record: Record) -> str:
-    total = record.total
-    text = f"{total.p50_ms:.4g} ms ({total.samples} samples)" if total else record.reason
-    return f"{record.implementation:24} {record.status.value:14} {text}"
-
-
-def _say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

@@ -133,10 +133,14 @@ class Child:
         lines = os.pread(descriptor, LOG_TAIL_BYTES, start).decode(errors="replace").strip().splitlines()
         return lines[-1].strip()[:300] if lines else ""
 
-    def close(self) -> None:
-        """Kill the child with everything that it started, and wait for it. May be called twice."""
+    def kill(self) -> None:
+        """Kill the child with everything that it started."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
+
+    def close(self) -> None:
+        """Kill the child and wait for it. May be called twice."""
+        self.kill()
         self._process.wait()
         for descriptor in (self._events, self._jobs):
             if descriptor >= 0:

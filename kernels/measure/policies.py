@@ -80,6 +80,21 @@ COMPARE = Policy(
     gate_seq=1024,
 )
 
+# thousands of candidates on a GPU: what a database is filled with; a cost model averages over problems
+SWEEP = Policy(
+    name="sweep",
+    min_samples=3,
+    max_samples=20,
+    candidate_budget_ms=12,
+    relative_spread=0.01,
+    long_run_ms=40,
+    warmup_ms=1,
+    burst_ms=4,
+    timeout_s=60,
+    graph_forward=False,
+    gate_seq=128,
+)
+
 # the gate and one sample: finds out what works, and leaves compiled kernels in their caches
 ONCE = Policy(
     name="once",
@@ -95,7 +110,7 @@ ONCE = Policy(
     gate_seq=50,
 )
 
-POLICIES = {policy.name: policy for policy in (QUICK, THOROUGH, COMPARE, ONCE)}
+POLICIES = {policy.name: policy for policy in (QUICK, THOROUGH, COMPARE, SWEEP, ONCE)}
 
 
 def policy(name: str) -> Policy:

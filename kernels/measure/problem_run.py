@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Protocol
 
@@ -11,25 +11,19 @@ import torch
 from torch import nn
 
 from .. import registry
-from ..contract import GateResult, Inputs, Memory, Problem, Status, UnsupportedProblem
+from ..contract import GateResult, Inputs, Memory, Problem, Status
 from ..gate import Gate
+from .building import without_draws
 from .clock import Clock
 from .graphs import capture
 from .memory import measure_memory
+from .outcomes import Judged, failure, outcome, status_of
 from .policies import Policy
 from .timing import Contestant, interleave, timing
 from .workload import Run, Workload
 
 REFERENCE = "computing the reference"
-OUT_OF_MEMORY_TEXTS = (
-    "out of memory",
-    "not enough memory",
-    "can't allocate memory",
-    "bad_alloc",
-    "ALLOC_FAILED",
-    "Storage size calculation overflowed",
-    "invalid configuration: size",
-)
+BUILDING = "building"
 
 
 class Reporter(Protocol):
@@ -57,6 +51,16 @@ class _Candidate:
     timings: dict[str, Any] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class _Shared:
+    """What the candidates of a problem have in common; no gate where all were judged elsewhere."""
+
+    gate: Gate | None
+    note: str
+    inputs: Inputs
+    workload: Workload
+
+
 class ProblemRun:
     """Measures the candidates of one problem and reports each one's outcome."""
 
@@ -77,27 +81,50 @@ class ProblemRun:
         self._torch_device = torch_device
         self._seed = seed
 
-    def measure(self, names: list[str], *, cache_bytes: int) -> None:
-        """Raises ChildMustEnd when a new process has to go on with the rest."""
-        self._report.stage(None, REFERENCE)
-        try:
-            gate, note = self._gate()
-            inputs = self._inputs() if note else gate.inputs
-            workload = Workload(self._problem, inputs, cache_bytes=cache_bytes)
-        except BaseException as error:
-            for name in names:
-                self._report.outcome(name, failure(error, REFERENCE))
-            self._go_on_after(error)
+    def measure(self, names: list[str], *, judged: Mapping[str, Judged], cache_bytes: int) -> None:
+        """Judge and time; who is among the `judged` is timed only.
+
+        Raises ChildMustEnd when a new process has to go on with the rest.
+        """
+        shared = self._share(names, gated=not judged.keys() >= set(names), cache_bytes=cache_bytes)
+        if shared is None:
             return
-        prepared = [self._prepare(name, gate, workload, note) for name in names]
+        prepared = [
+            self._load(name, judged[name], shared) if name in judged else self._prepare(name, shared)
+            for name in names
+        ]
         candidates = [candidate for candidate in prepared if candidate is not None]
-        del gate, inputs  # the float64 results make room
+        workload = shared.workload
+        del shared  # the float64 results make room
         with workload.grad_mode():
             candidates = self._time(candidates, workload)
             if self._torch_device != "cpu" and self._policy.graphs:
                 self._time_graphs(candidates, workload)
         for candidate in candidates:
             self._succeed(candidate)
+
+    def judge(self, names: list[str]) -> None:
+        """Gate and memory alone, which other processes on the device do not disturb; else as `measure`."""
+        shared = self._share(names, gated=True, cache_bytes=0)
+        if shared is None:
+            return
+        for name in names:
+            candidate = self._prepare(name, shared)
+            if candidate is not None:
+                self._succeed(candidate)
+
+    def _share(self, names: list[str], *, gated: bool, cache_bytes: int) -> _Shared | None:
+        """What all candidates need; None where that failed, for which all of them pay."""
+        self._report.stage(None, REFERENCE)
+        try:
+            gate, note = self._gate() if gated else (None, "")
+            inputs = gate.inputs if gate and not note else self._inputs()
+            return _Shared(gate, note, inputs, Workload(self._problem, inputs, cache_bytes=cache_bytes))
+        except BaseException as error:
+            for name in names:
+                self._report.outcome(name, failure(error, REFERENCE))
+            self._go_on_after(error)
+            return None
 
     def _gate(self) -> tuple[Gate, str]:
         """The gate, and what its results have to say where it judges fewer time steps than are timed."""
@@ -112,19 +139,38 @@ class ProblemRun:
         operator = registry.operator(self._problem.operator)
         return operator.make_inputs(self._problem, self._torch_device, self._seed)
 
-    def _prepare(self, name: str, gate: Gate, workload: Workload, note: str) -> _Candidate | None:
-        """Build, judge and weigh one candidate; None when that is the end of it."""
-        stage, result = "building", None
+    def _build(self, name: str) -> nn.Module:
+        self._report.stage(name, BUILDING)
+        with without_draws():
+            return registry.implementation(self._problem.operator, name).build(self._problem)
+
+    def _load(self, name: str, judged: Judged, shared: _Shared) -> _Candidate | None:
+        """Build a candidate that was judged elsewhere; None when that is the end of it."""
+        gate = GateResult(**judged["gate"])
         try:
-            self._report.stage(name, stage)
-            module = registry.implementation(self._problem.operator, name).build(self._problem)
+            module = self._build(name)
+            module.to(self._torch_device)
+            module.load_state_dict(shared.inputs.state_dict)
+            module.train(shared.workload.training)
+            return _Candidate(name, module, gate, Memory(**judged["memory"]))
+        except BaseException as error:
+            self._report.outcome(name, failure(error, BUILDING, gate))
+            self._go_on_after(error)
+            return None
+
+    def _prepare(self, name: str, shared: _Shared) -> _Candidate | None:
+        """Build, judge and weigh one candidate; None when that is the end of it."""
+        stage, result, workload = BUILDING, None, shared.workload
+        assert shared.gate is not None
+        try:
+            module = self._build(name)
             stage = "the correctness gate"
             self._report.stage(name, stage)
-            result = gate.check(module)
-            result = replace(result, detail=result.detail + note)
+            result = shared.gate.check(module)
+            result = replace(result, detail=result.detail + shared.note)
             self._synchronize()
             if not result.passed:
-                self._report.outcome(name, _outcome(Status.INCORRECT, result.detail, result))
+                self._report.outcome(name, outcome(Status.INCORRECT, result.detail, result))
                 return None
             stage = "measuring memory"
             self._report.stage(name, stage)
@@ -204,14 +250,14 @@ class ProblemRun:
         interleave(contestants, self._clock, self._policy, seed=self._seed, before=before, failed=failed)
 
     def _succeed(self, candidate: _Candidate, *, final: bool = True) -> None:
-        outcome = _outcome(Status.OK, "", candidate.gate)
-        outcome["memory"] = asdict(candidate.memory)
-        outcome["timings"] = {kind: asdict(one) for kind, one in candidate.timings.items()}
-        self._report.outcome(candidate.name, outcome, final=final)
+        result = outcome(Status.OK, "", candidate.gate)
+        result["memory"] = asdict(candidate.memory)
+        result["timings"] = {kind: asdict(one) for kind, one in candidate.timings.items()}
+        self._report.outcome(candidate.name, result, final=final)
 
     def _go_on_after(self, error: BaseException) -> None:
         """Returns when this process is still good for other candidates; else raises ChildMustEnd."""
-        if _status(error) is Status.OUT_OF_MEMORY:
+        if status_of(error) is Status.OUT_OF_MEMORY:
             # what the failed candidate still holds would make the next ones fail
             raise ChildMustEnd from error
         if self._torch_device != "cpu" and _broken_context():
@@ -221,33 +267,6 @@ class ProblemRun:
         """Errors of a GPU arrive late: have them before the next candidate starts."""
         if self._torch_device != "cpu":
             torch.cuda.synchronize()
-
-
-def failure(error: BaseException, stage: str, gate: GateResult | None = None) -> dict[str, Any]:
-    """The outcome of a candidate that raised."""
-    lines = str(error).strip().splitlines() or [""]
-    text = f"{type(error).__name__}: {lines[0]}".removesuffix(": ")
-    return _outcome(_status(error), f"{text} (while {_doing(stage)})", gate)
-
-
-def _doing(stage: str) -> str:
-    return stage if stage.split()[0].endswith("ing") else f"in {stage}"
-
-
-def _outcome(status: Status, reason: str, gate: GateResult | None) -> dict[str, Any]:
-    result = gate or GateResult.not_reached(reason)
-    return {"status": status.value, "reason": reason, "gate": asdict(result)}
-
-
-def _status(error: BaseException) -> Status:
-    if isinstance(error, UnsupportedProblem):
-        return Status.UNSUPPORTED
-    if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
-        return Status.OUT_OF_MEMORY
-    text = str(error)
-    if isinstance(error, RuntimeError) and any(words in text for words in OUT_OF_MEMORY_TEXTS):
-        return Status.OUT_OF_MEMORY
-    return Status.CRASHED
 
 
 def _broken_context() -> bool:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from types import TracebackType
@@ -15,6 +16,7 @@ from .. import registry
 from ..contract import GateResult, Implementation, Memory, Problem, Record, Status, Timing
 from .child import Child, ChildDied
 from .environment import canonical_torch_device, current_environment
+from .outcomes import Judged
 from .policies import QUICK, Policy
 from .probe import probe
 
@@ -26,16 +28,26 @@ UNSUPPORTED = "deciding whether it takes the problem"
 class Session:
     """A device to measure on, and the child process that does it; a context manager.
 
-    The child starts with the first problem and is kept while it is healthy. Raises UnknownDevice for a
-    torch device that is not in this machine.
+    The child starts with the first problem and is kept while it is healthy. `threads` are those of torch
+    in the child, as many as here when None. `seconds` counts where the time went, by stage. Raises
+    UnknownDevice for a torch device that is not in this machine.
     """
 
-    def __init__(self, torch_device: str = "cpu", *, policy: Policy = QUICK, seed: int = 0) -> None:
+    def __init__(
+        self,
+        torch_device: str = "cpu",
+        *,
+        policy: Policy = QUICK,
+        seed: int = 0,
+        threads: int | None = None,
+    ) -> None:
         self.torch_device = canonical_torch_device(torch_device)
         self.policy = policy
         self.seed = seed
         self.device = probe(self.torch_device)
         self.environment = current_environment(self.torch_device)
+        self.seconds: dict[str, float] = defaultdict(float)
+        self._threads = threads
         self._child: Child | None = None
 
     def __enter__(self) -> Session:
@@ -52,29 +64,81 @@ class Session:
             self._child.close()
             self._child = None
 
-    def measure(self, problem: Problem, implementations: Sequence[str] | None = None) -> Iterator[Record]:
+    def interrupt(self) -> None:
+        """End the child from another thread: whoever waits for it here goes on at once, with its death."""
+        child = self._child
+        if child is not None:
+            child.kill()
+
+    def measure(
+        self,
+        problem: Problem,
+        implementations: Sequence[str] | None = None,
+        *,
+        judged: Mapping[str, Judged] | None = None,
+    ) -> Iterator[Record]:
         """Gate and time implementations (None: all) of a problem; one record each, in order of ending.
 
         A crash, a hang or a lack of memory costs the candidate that it happened to one record with that
-        status, and the others are still measured. Raises UnknownImplementation at once, and
-        MeasurementFailed when the child process cannot be started.
+        status, and the others are still measured. Who is among the `judged` of `judge` is timed only.
+        Raises UnknownImplementation at once, and MeasurementFailed when the child process cannot be
+        started.
         """
-        known = registry.implementations(problem.operator)
-        names = known if implementations is None else dict.fromkeys(implementations)
-        chosen = [registry.implementation(problem.operator, name) for name in names]
-        return self._measure(problem, chosen)
+        chosen = self._chosen(problem, implementations)
+        outcomes = self._outcomes(problem, chosen, judged or {}, timed=True)
+        return (self._record(problem, chosen[name], outcome) for name, outcome in outcomes)
 
-    def _measure(self, problem: Problem, chosen: list[Implementation]) -> Iterator[Record]:
-        waiting: dict[str, Implementation] = {}
-        for implementation in chosen:
+    def judge(
+        self, problem: Problem, implementations: Sequence[str] | None = None
+    ) -> tuple[dict[str, Judged], list[Record]]:
+        """Gate implementations and count their bytes, but time nothing: what `measure` can go on from.
+
+        Other processes may use the device meanwhile, also to judge. Who passed, by name, and the records
+        of all others. Raises as `measure` does.
+        """
+        chosen = self._chosen(problem, implementations)
+        passed: dict[str, Judged] = {}
+        ended: list[Record] = []
+        for name, outcome in self._outcomes(problem, chosen, {}, timed=False):
+            if outcome["status"] == Status.OK:
+                passed[name] = outcome
+            else:
+                ended.append(self._record(problem, chosen[name], outcome))
+        return passed, ended
+
+    def _chosen(self, problem: Problem, names: Sequence[str] | None) -> dict[str, Implementation]:
+        known = registry.implementations(problem.operator)
+        chosen = known if names is None else dict.fromkeys(names)
+        return {name: registry.implementation(problem.operator, name) for name in chosen}
+
+    def _outcomes(
+        self,
+        problem: Problem,
+        chosen: Mapping[str, Implementation],
+        judged: Mapping[str, Judged],
+        *,
+        timed: bool,
+    ) -> Iterator[tuple[str, dict[str, Any]]]:
+        """What becomes of each, by name: the refusals first, then as the children say."""
+        waiting: dict[str, None] = {}
+        for implementation in chosen.values():
             refusal = self._refusal(problem, implementation)
             if refusal is None:
-                waiting[implementation.name] = implementation
+                waiting[implementation.name] = None
             else:
-                yield self._record(problem, implementation, refusal)
+                yield implementation.name, refusal
+        job = {
+            "operator": problem.operator,
+            "hyperparameters": dict(problem.as_dict),
+            "judged": dict(judged),
+            "timed": timed,
+            "policy": asdict(self.policy),
+            "seed": self.seed,
+        }
         while waiting:
-            for name, outcome in self._attempt(problem, list(waiting)):
-                yield self._record(problem, waiting.pop(name), outcome)
+            for name, outcome in self._attempt(job | {"implementations": list(waiting)}):
+                del waiting[name]
+                yield name, outcome
 
     def _refusal(self, problem: Problem, implementation: Implementation) -> dict[str, Any] | None:
         """The outcome of a candidate that does not take the problem, decided without running it."""
@@ -85,42 +149,36 @@ class Session:
             return _ended(Status.CRASHED, reason)
         return None if reason is None else _ended(Status.UNSUPPORTED, str(reason) or "it gives no reason")
 
-    def _attempt(self, problem: Problem, names: list[str]) -> Iterator[tuple[str, dict[str, Any]]]:
+    def _attempt(self, job: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
         """Outcomes until the child is done, dies or hangs; at least one, so that repeating ends."""
-        progress = _Progress(names)
+        progress = _Progress(job["implementations"], self.seconds)
         completed = False
         try:
             child = self._start()
-            yield from self._follow(child, progress, problem)
+            yield from self._follow(child, progress, job)
             completed = True
         except TimeoutError:
             reason = f"no answer for {self.policy.timeout_s:g} s (while {progress.stage})"
             yield from progress.blame(Status.TIMEOUT, reason)
         except ChildDied:
             words = child.last_words(progress.printed)
-            reason = f"{child.how_it_ended()} (while {progress.stage})" + (f": {words}" if words else "")
+            doing = f"while {progress.stage}, after {progress.spent_s():.1f} s"
+            reason = f"{child.how_it_ended()} ({doing})" + (f": {words}" if words else "")
             yield from progress.blame(Status.CRASHED, reason)
         finally:
+            progress.spend()
             if not completed:
                 self.close()
 
     def _follow(
-        self, child: Child, progress: _Progress, problem: Problem
+        self, child: Child, progress: _Progress, job: dict[str, Any]
     ) -> Iterator[tuple[str, dict[str, Any]]]:
         """Final outcomes as the child reports them."""
-        job = {
-            "operator": problem.operator,
-            "hyperparameters": dict(problem.as_dict),
-            "implementations": list(progress.waiting),
-            "policy": asdict(self.policy),
-            "seed": self.seed,
-        }
         child.send(job)
         while True:
             event = child.receive(time.monotonic() + self.policy.timeout_s)
             if event["event"] == "stage":
-                progress.name, progress.stage = event["implementation"], event["stage"]
-                progress.printed = event["printed"]
+                progress.begin(event)
             elif event["event"] == "done":
                 if not event["healthy"]:
                     self.close()
@@ -134,7 +192,8 @@ class Session:
     def _start(self) -> Child:
         if self._child is None:
             cache_bytes = self.device.l2_bytes or DEFAULT_CACHE_BYTES
-            self._child = Child(self.torch_device, cache_bytes=cache_bytes, threads=torch.get_num_threads())
+            threads = self._threads or torch.get_num_threads()
+            self._child = Child(self.torch_device, cache_bytes=cache_bytes, threads=threads)
         return self._child
 
     def _record(self, problem: Problem, implementation: Implementation, outcome: dict[str, Any]) -> Record:
@@ -162,13 +221,28 @@ class Session:
 class _Progress:
     """What the child was last heard to do, and who still waits for an outcome."""
 
-    def __init__(self, names: list[str]) -> None:
+    def __init__(self, names: list[str], seconds: dict[str, float]) -> None:
         self.waiting = dict.fromkeys(names)
         self.provisional: dict[str, dict[str, Any]] = {}
         self.name: str | None = None
         self.stage = "starting"
         self.printed = 0  # bytes of the child's log when the stage began
         self._resolved_any = False
+        self._seconds, self._began = seconds, time.monotonic()
+
+    def begin(self, event: dict[str, Any]) -> None:
+        """The child says what it starts to do."""
+        self.spend()
+        self.name, self.stage, self.printed = event["implementation"], event["stage"], event["printed"]
+
+    def spend(self) -> None:
+        """Count the time since the stage began, which ends."""
+        self._seconds[self.stage] += self.spent_s()
+        self._began = time.monotonic()
+
+    def spent_s(self) -> float:
+        """Seconds since the stage began."""
+        return time.monotonic() - self._began
 
     def resolve(self, name: str) -> None:
         """A candidate has its final outcome."""

@@ -71,7 +71,11 @@ def main(config: Mapping[str, Any]) -> None:
             problem, clock, Policy(**job["policy"]), pipe, torch_device=torch_device, seed=job["seed"]
         )
         try:
-            run.measure(job["implementations"], cache_bytes=rotated_bytes)
+            if job["timed"]:
+                run.measure(job["implementations"], judged=job["judged"], cache_bytes=rotated_bytes)
+            else:
+                run.judge(job["implementations"])
+                _make_room(torch_device)
         except ChildMustEnd:
             os._exit(1)
         del run
@@ -86,6 +90,12 @@ def _tidy() -> None:
     """
     gc.collect()
     gc.freeze()
+
+
+def _make_room(torch_device: str) -> None:
+    """Give the GPU's memory back, of which others need some too."""
+    if torch_device != "cpu":
+        torch.cuda.empty_cache()
 
 
 def _jobs(descriptor: int) -> queue.SimpleQueue[dict[str, Any]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -13,13 +14,21 @@ from .options import AgainOption, DatabaseOption, JsonOption, TorchDeviceOption
 
 def profile(
     what: Annotated[
-        list[str],
+        list[str] | None,
         typer.Argument(
-            metavar="[OPERATOR] NAME=VALUE[,VALUE...]...",
+            metavar="[OPERATOR] [NAME=VALUE[,VALUE...]]...",
             help="The operator and its hyperparameters; commas make a grid.",
             show_default=False,
         ),
-    ],
+    ] = None,
+    operators: Annotated[
+        str | None,
+        typer.Option(
+            "--operator",
+            metavar="A,B|all",
+            help="Sweep over so many operators: published layers, random ones.",
+        ),
+    ] = None,
     count: Annotated[
         int | None,
         typer.Option(
@@ -34,6 +43,13 @@ def profile(
         str | None, typer.Option(metavar="TIME", help="Stop after so long: 90s, 10m, 2h. Default: no limit.")
     ] = None,
     again: AgainOption = False,
+    plan: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Measure nothing: write the problems, for python -m kernels.measure --problems FILE.",
+        ),
+    ] = None,
     device: TorchDeviceOption = None,
     database: DatabaseOption = None,
     as_json: JsonOption = False,
@@ -56,7 +72,10 @@ def profile(
 
     from .progress import ProgressView
 
-    name, given = words.split(what)
+    if plan is not None:
+        _write_plan(plan, operators, count, seed, device, as_json=as_json)
+        return
+    name, given = words.split(what or [])
     operator = name or "lstm"
     budget_s = None if budget is None else words.seconds(budget)
     problems = (
@@ -84,3 +103,20 @@ def profile(
     elif finished.measured:
         same = f" --database {shlex.quote(database)}" if database else ""
         output.out().print(f"Next: selector train {operator}{same}", soft_wrap=True)
+
+
+def _write_plan(
+    file: Path, operators: str | None, count: int | None, seed: int, device: str | None, *, as_json: bool
+) -> None:
+    """The problems of a sweep to a file, for a machine that has torch alone."""
+    from kernel_selector.kernels.measure.jobs import write_jobs
+    from selector.profiling import device_kind
+    from selector.sweep import named_operators, sweep_jobs
+
+    jobs = sweep_jobs(named_operators(operators or "all"), device_kind(device), count=count or 68, seed=seed)
+    write_jobs(file, jobs)
+    candidates = sum(len(job.implementations) for job in jobs)
+    if as_json:
+        output.print_json({"file": str(file), "problems": len(jobs), "candidates": candidates})
+    else:
+        output.out().print(f"{len(jobs)} problems, {candidates} candidates: {file}", soft_wrap=True)

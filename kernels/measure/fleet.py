@@ -1,0 +1,174 @@
+"""Several processes on one or more devices that work off one list of problems.
+
+First many processes a device judge: they compile, run the correctness gate and count bytes, which takes most
+of the time and does not mind company. Then one process a device, alone on it, times who passed.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import queue
+import threading
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Generator, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field, replace
+
+from ..contract import Record, Status
+from .jobs import Job
+from .outcomes import Judged
+from .session import Session
+
+JUDGING_SHARE = 0.5  # of the budget, at most
+JUDGING_PATIENCE = 2  # times the policy's timeout: many compilers share the cores
+MOST_JUDGES = 14  # processes a device
+MOST_HANGS = 3  # of an implementation: each costs a timeout
+# how a judge's candidate ended that need not try again alone on the device
+FINAL = (Status.INCORRECT, Status.UNSUPPORTED, Status.TIMEOUT)
+
+Worker = Callable[[Job], Iterator[Record]]
+Done = tuple[Job, Record | None]  # None: nothing more comes of the job
+
+
+@dataclass(frozen=True)
+class Step:
+    """A record of a job; or, without one, that the job was `judged`, or has been measured to its end."""
+
+    job: Job
+    record: Record | None
+    judged: bool
+
+
+@dataclass(kw_only=True)
+class Fleet:
+    """The sessions that time, one a device, and `judges` processes a device before them.
+
+    No problem is started that is not expected to end before `end` (of time.monotonic). `seconds` counts
+    where the time of all processes went, by stage; `hangs` how often an implementation did not answer.
+    """
+
+    sessions: Sequence[Session]
+    judges: int = 0
+    end: float = math.inf
+    seconds: dict[str, float] = field(default_factory=lambda: defaultdict(float))
+    hangs: Counter[tuple[str, str]] = field(default_factory=Counter)
+
+    def run(self, jobs: Sequence[Job]) -> Generator[Step]:
+        """The records of the jobs as they come. A job whose end is not among them was left out.
+
+        An implementation that hung MOST_HANGS times is not run again. Raises MeasurementFailed when a
+        process cannot be started.
+        """
+        judged: dict[Job, dict[str, Judged]] = {}
+        ended: dict[Job, set[str]] = defaultdict(set)
+        for job, record in self._judged(jobs, judged):
+            if record is not None:
+                ended[job].add(record.implementation)
+            yield Step(job, record, judged=True)
+
+        def time_in(session: Session) -> Worker:
+            def worker(job: Job) -> Iterator[Record]:
+                waiting = [name for name in self._patient(job) if name not in ended[job]]
+                return session.measure(job.problem, waiting, judged=judged.get(job))
+
+            return worker
+
+        order = sorted(jobs, key=lambda job: self.judges > 0 and job not in judged)
+        for job, record in self._shared(order, self.sessions, time_in, self.end):
+            yield Step(job, record, judged=False)
+
+    def _judged(self, jobs: Sequence[Job], judged: dict[Job, dict[str, Judged]]) -> Iterator[Done]:
+        """Judge as many jobs as half the budget allows; fills `judged`."""
+        if not self.judges:
+            return
+        start = time.monotonic()
+
+        def judge_in(session: Session) -> Worker:
+            def worker(job: Job) -> Iterator[Record]:
+                passed, ended = session.judge(job.problem, self._patient(job))
+                judged[job] = passed
+                return (record for record in ended if record.status in FINAL)
+
+            return worker
+
+        threads = max(1, len(os.sched_getaffinity(0)) // (self.judges * len(self.sessions)))
+        with ExitStack() as stack:
+            judges = [
+                stack.enter_context(Session(one.torch_device, policy=policy, seed=one.seed, threads=threads))
+                for one in self.sessions
+                for policy in [replace(one.policy, timeout_s=JUDGING_PATIENCE * one.policy.timeout_s)]
+                for _ in range(self.judges)
+            ]
+            yield from self._shared(
+                jobs, judges[: len(jobs)], judge_in, start + JUDGING_SHARE * (self.end - start)
+            )
+
+    def given_up(self) -> list[tuple[str, str]]:
+        """Operator and name of the implementations that hung too often."""
+        return sorted(who for who, count in self.hangs.items() if count >= MOST_HANGS)
+
+    def _patient(self, job: Job) -> list[str]:
+        """The implementations of a job without those that hung too often."""
+        operator = job.problem.operator
+        return [name for name in job.implementations if self.hangs[operator, name] < MOST_HANGS]
+
+    def _shared(
+        self,
+        jobs: Sequence[Job],
+        sessions: Sequence[Session],
+        works: Callable[[Session], Worker],
+        end: float,
+    ) -> Iterator[Done]:
+        """Each session takes one job after the other; what they give as it comes."""
+        waiting: queue.SimpleQueue[Job] = queue.SimpleQueue()
+        done: queue.SimpleQueue[Done | None] = queue.SimpleQueue()
+        stop = threading.Event()
+        for job in jobs:
+            waiting.put(job)
+
+        def work(session: Session) -> None:
+            worker, start, count = works(session), time.monotonic(), 0
+            try:
+                with suppress(queue.Empty):
+                    while not stop.is_set():
+                        now = time.monotonic()
+                        if now + (now - start) / max(count, 1) > end:
+                            return
+                        job = waiting.get_nowait()
+                        for record in worker(job):
+                            if stop.is_set():
+                                return
+                            done.put((job, record))
+                        done.put((job, None))
+                        count += 1
+            finally:
+                done.put(None)
+
+        with ThreadPoolExecutor(len(sessions) or 1) as threads:
+            working = [threads.submit(work, session) for session in sessions]
+            try:
+                for _ in working:
+                    for job, record in iter(done.get, None):
+                        if record is not None and record.status is Status.TIMEOUT:
+                            self.hangs[job.problem.operator, record.implementation] += 1
+                        yield job, record
+            except BaseException:  # nobody listens any more: no process may keep its thread waiting
+                stop.set()
+                for session in sessions:
+                    session.interrupt()
+                raise
+            for finished in working:
+                finished.result()
+        for session in sessions:
+            for stage, seconds in session.seconds.items():
+                self.seconds[stage] += seconds
+
+
+def default_judges(torch_devices: Sequence[str]) -> int:
+    """Processes a device that judge: one for each core but two of its share; none on a CPU."""
+    if "cpu" in torch_devices:
+        return 0
+    return min(MOST_JUDGES, max(0, len(os.sched_getaffinity(0)) // len(torch_devices) - 2))

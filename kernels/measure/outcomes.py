@@ -1,0 +1,51 @@
+"""What became of a candidate, as the child process says it: status, reason, the gate's result."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+import torch
+
+from ..contract import GateResult, Status, UnsupportedProblem
+
+Judged = Mapping[str, Any]  # the outcome of a candidate that passed: the fields of its gate and memory
+OUT_OF_MEMORY_TEXTS = (
+    "out of memory",
+    "not enough memory",
+    "can't allocate memory",
+    "bad_alloc",
+    "ALLOC_FAILED",
+    "Storage size calculation overflowed",
+    "invalid configuration: size",
+)
+
+
+def failure(error: BaseException, stage: str, gate: GateResult | None = None) -> dict[str, Any]:
+    """The outcome of a candidate that raised."""
+    lines = str(error).strip().splitlines() or [""]
+    text = f"{type(error).__name__}: {lines[0]}".removesuffix(": ")
+    return outcome(status_of(error), f"{text} (while {_doing(stage)})", gate)
+
+
+def _doing(stage: str) -> str:
+    return stage if stage.split()[0].endswith("ing") else f"in {stage}"
+
+
+def outcome(status: Status, reason: str, gate: GateResult | None) -> dict[str, Any]:
+    """The outcome of a candidate, without times and bytes; the reason stands for a gate not reached."""
+    result = gate or GateResult.not_reached(reason)
+    return {"status": status.value, "reason": reason, "gate": asdict(result)}
+
+
+def status_of(error: BaseException) -> Status:
+    """How an error ends a measurement."""
+    if isinstance(error, UnsupportedProblem):
+        return Status.UNSUPPORTED
+    if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
+        return Status.OUT_OF_MEMORY
+    text = str(error)
+    if isinstance(error, RuntimeError) and any(words in text for words in OUT_OF_MEMORY_TEXTS):
+        return Status.OUT_OF_MEMORY
+    return Status.CRASHED

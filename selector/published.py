@@ -1,0 +1,166 @@
+"""The layers of models that were published, at the sizes and batches of their papers and training recipes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import product
+from typing import Any
+
+from kernel_selector.kernels import registry
+from kernel_selector.kernels.contract import Problem
+
+Values = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Transformer:
+    """Sizes of a transformer and of one of its batches; heads are of 64 features each."""
+
+    batch: int
+    seq: int
+    hidden: int
+    vocabulary: int
+    decoder: bool  # causal, and its loss is over every position; else masked words of padded sentences
+
+    @property
+    def rows(self) -> int:
+        """Tokens of a batch."""
+        return self.batch * self.seq
+
+
+TRANSFORMERS = (
+    Transformer(32, 128, 768, 30522, decoder=False),  # BERT base, first phase
+    Transformer(8, 512, 768, 30522, decoder=False),  # BERT base, second phase
+    Transformer(32, 128, 1024, 30522, decoder=False),  # BERT large
+    Transformer(8, 512, 1024, 30522, decoder=False),
+    Transformer(16, 512, 768, 50265, decoder=False),  # RoBERTa base
+    Transformer(16, 512, 1024, 50265, decoder=False),  # RoBERTa large
+    Transformer(8, 1024, 768, 50257, decoder=True),  # GPT-2 small
+    Transformer(8, 1024, 1024, 50257, decoder=True),  # GPT-2 medium
+    Transformer(4, 1024, 1280, 50257, decoder=True),  # GPT-2 large
+    Transformer(4, 1024, 1600, 50257, decoder=True),  # GPT-2 XL
+)
+
+# recurrent layers, of which each model has one or more
+RECURRENT: Mapping[str, tuple[Values, ...]] = {
+    "lstm": (
+        # language models: Zaremba et al. 2014, small to large; Merity et al. 2017; Jozefowicz et al. 2016
+        {"hidden": 200, "batch": 20, "seq": 20, "layers": 2},
+        {"hidden": 650, "batch": 20, "seq": 35, "layers": 2},
+        {"hidden": 1500, "batch": 20, "seq": 35, "layers": 2},
+        {"hidden": 1150, "input": 400, "batch": 80, "seq": 70},
+        {"hidden": 1150, "batch": 80, "seq": 70},
+        {"hidden": 400, "input": 1150, "batch": 80, "seq": 70},
+        {"hidden": 2048, "projection": 512, "input": 512, "batch": 128, "seq": 20},
+        # translation: Luong et al. 2015; OpenNMT's default; Wu et al. 2016, its encoder's first layer beside
+        {"hidden": 1000, "batch": 128, "seq": 50, "layers": 4},
+        {"hidden": 500, "batch": 64, "seq": 50, "layers": 2},
+        {"hidden": 1024, "batch": 128, "seq": 50},
+        {"hidden": 1024, "batch": 128, "seq": 50, "bidirectional": True},
+        {"hidden": 1024, "input": 2048, "batch": 128, "seq": 50},
+        # DeepBench: machine translation, language modelling, character models
+        *({"hidden": hidden, "batch": 64, "seq": 25} for hidden in (512, 1024, 2048, 4096)),
+        *({"hidden": 1536, "batch": batch, "seq": 50} for batch in (8, 16, 32)),
+        *({"hidden": 256, "batch": batch, "seq": 150} for batch in (16, 32, 64)),
+    ),
+    "gru": (
+        # translation: Bahdanau et al. 2015, encoder and decoder
+        {"hidden": 1000, "input": 620, "batch": 80, "seq": 30, "bidirectional": True},
+        {"hidden": 1000, "input": 2000, "batch": 80, "seq": 30},
+        # speech: Deep Speech 2's recurrent layers of 1280; DeepBench's of 1024 to 2816
+        {"hidden": 1280, "batch": 32, "seq": 150},
+        {"hidden": 1280, "batch": 32, "seq": 150, "bidirectional": True},
+        *({"hidden": hidden, "batch": 32, "seq": 187} for hidden in (1536, 2048, 2560, 2816)),
+        {"hidden": 2560, "batch": 32, "seq": 375},
+        {"hidden": 1024, "batch": 64, "seq": 1500},
+        {"hidden": 512, "batch": 32, "seq": 1},
+    ),
+    "rnn": (
+        # speech: Deep Speech 2 and DeepBench, rectifiers of 1760 to 2560; a tanh layer of each width beside
+        *(
+            {"hidden": hidden, "batch": batch, "seq": 50, "nonlinearity": "relu"}
+            for hidden, batch in product((1760, 2048, 2560), (16, 32, 64, 128))
+        ),
+        {"hidden": 1760, "batch": 32, "seq": 50, "bidirectional": True, "nonlinearity": "relu"},
+        *({"hidden": hidden, "batch": 32, "seq": 50} for hidden in (1760, 2048, 2560)),
+        # language models: Mikolov et al. 2010
+        {"hidden": 200, "batch": 10, "seq": 20},
+    ),
+}
+# attention of recurrent translation models: Bahdanau, Luong's two scores, Wu's over a decoder of 1024
+ADDITIVE: tuple[Values, ...] = (
+    {"hidden": 1000, "batch": 80, "source": 30},
+    {"hidden": 1000, "batch": 80, "source": 30, "target": 1},
+    {"hidden": 1000, "batch": 128, "source": 50, "score": "general"},
+    {"hidden": 1000, "batch": 128, "source": 50, "score": "dot"},
+    {"hidden": 1024, "batch": 128, "source": 50, "lengths": True},
+    {"hidden": 1024, "batch": 128, "source": 50, "target": 1, "lengths": True},
+    {"hidden": 512, "batch": 128, "source": 100, "lengths": True},
+)
+# a training set's dtypes; and what one who only runs the model asks for
+TRAINED = ({"dtype": "bfloat16"}, {"dtype": "float16"}, {"dtype": "float32"})
+SERVED = {"dtype": "bfloat16", "mode": "inference"}
+
+
+def published_problems(operator: str) -> list[Problem]:
+    """The operator's problems in published models, as trained in three dtypes and as served; maybe none."""
+    known = registry.operator(operator)
+    problems = (
+        known.problem({**given, **circumstances})
+        for given in _layers(operator)
+        for circumstances in (*TRAINED, SERVED, *_alone(given))
+    )
+    return list(dict.fromkeys(problems))
+
+
+def _alone(given: Values) -> Iterator[Values]:
+    """One sentence at a time, where the layer has a batch."""
+    if given.get("batch", 1) > 1:
+        yield {**SERVED, "batch": 1}
+
+
+def _layers(operator: str) -> Iterable[Values]:
+    if operator in RECURRENT:
+        return RECURRENT[operator]
+    if operator == "additive_attention":
+        return ADDITIVE
+    return (given for model in TRANSFORMERS for given in _of(model).get(operator, ()))
+
+
+def _of(model: Transformer) -> dict[str, list[Values]]:
+    """A transformer's layers by operator, dropping a tenth as these models do."""
+    rows, hidden, inner = model.rows, model.hidden, 4 * model.hidden
+    heads, gelu = hidden // 64, "gelu_tanh" if model.decoder else "gelu"
+    seen = {"causal": True} if model.decoder else {"mask": "padding"}
+    of_heads = {"batch": model.batch * heads, "rows": model.seq}
+    wide = {"rows": rows, "in_features": hidden}
+    elements = {"elements": rows * inner}
+    return {
+        "attention": [{"batch": model.batch, "heads": heads, "seq": model.seq, "dropout": 0.1, **seen}],
+        "batched_matmul": [
+            {**of_heads, "inner": 64, "columns": model.seq, "transposed": True},
+            {**of_heads, "inner": model.seq, "columns": 64},
+        ],
+        "dropout_add_norm": [{"rows": rows, "hidden": hidden, "prenorm": model.decoder}],
+        "feed_forward": [{"rows": rows, "hidden": hidden, "activation": gelu, "inner": inner}],
+        "gelu": [{**elements, "approximate": "tanh" if model.decoder else "none"}],
+        "relu": [elements],
+        "silu": [elements],
+        "layer_norm": [{"rows": rows, "hidden": hidden}],
+        "rms_norm": [{"rows": rows, "hidden": hidden}],
+        "linear": [
+            {**wide, "out_features": 3 * hidden},
+            {**wide, "out_features": hidden, "residual": True, "dropout": 0.1},
+            {**wide, "out_features": inner, "activation": gelu},
+            {"rows": rows, "in_features": inner, "out_features": hidden, "residual": True, "dropout": 0.1},
+        ],
+        "linear_cross_entropy": [
+            {
+                "rows": rows,
+                "hidden": hidden,
+                "vocabulary": model.vocabulary,
+                "labelled": 1.0 if model.decoder else 0.15,
+            }
+        ],
+    }
