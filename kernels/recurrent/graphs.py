@@ -8,6 +8,7 @@ capture, as does another stream. Parameters are read where they are: a replay se
 
 from __future__ import annotations
 
+import sys
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -96,7 +97,7 @@ class Graphed(nn.RNNBase):
 
     def forward(self, input: Any, hx: Any = None) -> tuple[Any, Any]:
         """As the module without graphs; `input` [T, B, I], and optionally the initial states."""
-        if torch.compiler.is_compiling():
+        if "torch._dynamo" in sys.modules:  # else nothing is compiled
             outputs: tuple[Any, Any] = _outside_of_compiled(self, input, hx)
             return outputs
         return self._replayed(input, hx)

@@ -6,6 +6,7 @@ torch: it gets every call that does not fit, and raises.
 
 from __future__ import annotations
 
+import sys
 from typing import Any, cast
 
 import torch
@@ -70,7 +71,7 @@ class Layered(nn.RNNBase):
 
     def forward(self, input: Any, hx: Any = None) -> tuple[Any, Any]:
         """x [T, B, I] and optionally the initial states, as in torch: batch first, unbatched or packed."""
-        if torch.compiler.is_compiling():
+        if "torch._dynamo" in sys.modules:  # else nothing is compiled
             outputs: tuple[Any, Any] = _outside_of_graphs(self, input, hx)
             return outputs
         return self._forward(input, hx)
