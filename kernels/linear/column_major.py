@@ -18,6 +18,7 @@ from ..autograd import first_order
 from ..contract import Device, Problem, Work
 from . import ELEMENT_BYTES
 from . import work as plain_work
+from ._layouts import in_words
 from ._module import Linear
 
 
@@ -41,6 +42,17 @@ def unsupported(_problem: Problem, _device: Device) -> str | None:
 def build(problem: Problem) -> nn.Module:
     """The layer for a problem."""
     return Linear(problem, column_major)
+
+
+def describe(problem: Problem, _device: Device) -> str:
+    """The layout of each product, and why so."""
+    return in_words(
+        problem,
+        "with the weight on the left few rows become few columns, for which cuBLAS has other tiles",
+        forward="as W x^T, rows innermost; the result is copied back into rows",
+        x_gradient="as W^T dz^T, left with rows innermost",
+        weight_gradient="dz by columns, x in rows",
+    )
 
 
 def column_major(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:

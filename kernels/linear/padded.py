@@ -15,6 +15,7 @@ from torch.nn.functional import linear, pad
 from ..contract import Device, Problem, Work
 from . import ELEMENT_BYTES
 from . import work as plain_work
+from ._layouts import in_words
 from ._module import Linear
 
 MULTIPLE = 8
@@ -46,6 +47,17 @@ def unsupported(problem: Problem, _device: Device) -> str | None:
 def build(problem: Problem) -> nn.Module:
     """The layer for a problem."""
     return Linear(problem, padded)
+
+
+def describe(problem: Problem, _device: Device) -> str:
+    """The layout of each product, and why so."""
+    return in_words(
+        problem,
+        "so that rows start where 16 bytes can be read at once",
+        forward="x in rows, the weight as it lies, both copied with features filled up to multiples of 8",
+        x_gradient="of the padded matrices, both in rows, cut afterwards",
+        weight_gradient="of the padded matrices, dz by columns, cut afterwards",
+    )
 
 
 def padded(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from ..contract import Device, Problem
+from ._layouts import in_words
 from ._module import Linear
 
 
@@ -26,3 +27,14 @@ def build(problem: Problem) -> nn.Module:
     module.weight = nn.Parameter(transposed)
     assert transposed.stride() == (1, transposed.size(0)) or 1 in transposed.shape
     return module.to(getattr(torch, problem["dtype"]))
+
+
+def describe(problem: Problem, _device: Device) -> str:
+    """The layout of each product, and why so."""
+    return in_words(
+        problem,
+        "forwards then multiplies matrices that both lie in rows",
+        forward="x in rows, the weight stored transposed, [K, N], in rows",
+        x_gradient="dz in rows, the weight transposed on the way",
+        weight_gradient="written as [K, N], x by columns, dz in rows",
+    )

@@ -10,6 +10,7 @@ from __future__ import annotations
 from torch import nn
 
 from ..contract import Device, Problem
+from ._layouts import in_words
 from ._module import Linear
 
 
@@ -21,3 +22,14 @@ def unsupported(_problem: Problem, _device: Device) -> str | None:
 def build(problem: Problem) -> nn.Module:
     """The layer for a problem."""
     return Linear(problem)
+
+
+def describe(problem: Problem, _device: Device) -> str:
+    """The layout of each product, and why so."""
+    return in_words(
+        problem,
+        "nothing is copied",
+        forward="x in rows, the weight as it lies, [N, K], and transposed on the way",
+        x_gradient="both in rows",
+        weight_gradient="dz by columns, x in rows",
+    )

@@ -12,6 +12,7 @@ from torch.nn.functional import gelu, linear, silu
 
 from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import InvalidHyperparameter
+from kernel_selector.kernels.devices import known_device
 
 LAYOUTS = ["torch_linear", "column_major", "padded", "pre_transposed"]
 PRODUCTS = ["torch_bmm", "split", "column_major"]
@@ -114,6 +115,18 @@ def test_dropout_leaves_out_its_share_and_scales_the_rest(name):
     torch.testing.assert_close(module.eval()(x), whole)
     module.train().dropout = 1.0
     assert not module(x).any()
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_layouts_are_explained(name):
+    sizes = {"rows": 64, "in_features": 1023, "out_features": 4096}
+    device = known_device("h200")
+    for mode, products in (("training", 3), ("inference", 1)):
+        problem = registry.operator("linear").problem(**sizes, mode=mode)
+        lines = registry.implementation("linear", name).describe(problem, device).splitlines()
+        assert len(lines) == products + 1
+        assert "rows" in lines[0]
+        assert "cuBLAS's own choice; " in lines[-1]
 
 
 def test_a_transposed_weight_stays_so():
