@@ -37,10 +37,10 @@ from kernel_selector.kernels.measure.sweeps import parse_seconds
 
 # Families of products that differ in sizes alone share their compiled kernels: a shard is a whole family.
 PRODUCTS = (
-    ("4096x4096x4096", "2048x8192x2048", "8192x1024x4096", "16384x3072x768"),
-    ("64x4096x1024", "64x1024x4096", "16x4096x4096", "32x8192x1024"),
-    ("333x777x1000", "2047x4095x1023"),
-    ("4096x1024x4096:float16", "640x30522x1024:float16"),
+    ("4096x4096x5120", "2048x8192x2048", "8192x1024x4096", "16384x3072x768"),
+    ("64x4096x1024", "64x1024x4096", "16x5120x4096", "32x8192x1024"),
+    ("333x777x1000", "2047x3071x1023"),
+    ("4096x1280x4096:float16", "768x30522x1024:float16"),
 )
 SMOKE = (("4x17x20:float32",),)
 SMOKE_EFFORT = Effort(1, 1, 2)
