@@ -27,6 +27,11 @@ LATENCY_US = 0.8  # of memory
 LAUNCH_US = 4.0  # of a kernel, its end included
 PLAIN_RATE, BULK_RATE = 0.82, 0.95  # of the matrix rate where threads compute addresses, and where not
 OF_EACH_TILE = 2  # schedules that tuning measures
+# where no two elements are sure to be loaded at once, measured on an H200 with 2047 x 3071 x 1023
+LOOSE_ELEMENTS = 7e9  # a second, of a multiprocessor
+LOOSE_STAYING = 1.5  # times as long in programs that stay: the compiler pipelines their loads worse
+LOOSE_SPILLED = 6  # times as long where addresses and so many accumulators do not fit into registers
+MOST_LOOSE_ACCUMULATORS = 64  # of a thread
 REST = 0.05  # of what is hidden behind something longer
 WARP_RATE = 0.5  # of it without warpgroups
 
@@ -40,6 +45,11 @@ class Size(NamedTuple):
     element_bytes: int
     batch: int = 1
     bulk: bool = True
+
+    @property
+    def loose(self) -> bool:
+        """Whether rows start anywhere, so that elements are loaded one by one."""
+        return not self.bulk and self.batch == 1 and self.depth * self.element_bytes % 16 != 0
 
 
 def best(size: Size, limits: Limits, *, only: str = "") -> Schedule:
@@ -88,7 +98,10 @@ def estimate_us(schedule: Schedule, size: Size, limits: Limits) -> float:
     stored = s.block_m * s.block_n * (4 if s.split > 1 else e) * at_once * active / COPY_BYTES * 1e6
     # a program that stays copies the next tile's data while it stores this one's
     fill, stored = (LATENCY_US / waves, stored / 2) if s.persistent else (LATENCY_US, stored)
-    work = waves * (steps * _step_us(s, e, limits, at_once, active) + fill + stored)
+    step = _step_us(s, e, limits, at_once, active)
+    if size.loose:
+        step = max(step, _loose_step_us(s, at_once))
+    work = waves * (steps * step + fill + stored)
     matrices = size.rows * size.depth + size.depth * size.columns + size.rows * size.columns
     least = size.batch * matrices * e / COPY_BYTES * 1e6
     parts = 2 * s.split * size.batch * size.rows * size.columns * 4 / L2_BYTES * 1e6
@@ -106,6 +119,14 @@ def _step_us(s: Schedule, e: int, limits: Limits, at_once: int, active: int) -> 
     l2 = copied / min(L2_BYTES / active, L2_BYTES_OF_ONE)
     latency = LATENCY_US / max(s.stages - 1, 1)
     return max(at_once * _overlapped(product, shared, l2) * 1e6, latency)
+
+
+def _loose_step_us(s: Schedule, at_once: int) -> float:
+    """The same where loading its elements one by one is what takes the time."""
+    elements = (s.block_m + s.block_n) * s.block_k * at_once
+    spilled = s.block_m * s.block_n > MOST_LOOSE_ACCUMULATORS * s.threads
+    slower = (LOOSE_STAYING if s.persistent else 1) * (LOOSE_SPILLED if spilled else 1)
+    return elements / LOOSE_ELEMENTS * 1e6 * slower
 
 
 def _overlapped(*times: float) -> float:

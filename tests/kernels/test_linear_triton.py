@@ -141,10 +141,10 @@ def test_refusals_say_why(name, given, device, reason):
         (
             "scheduled",
             {},
-            ("forward x W^T", "the weight as it lies", "warps=", "multiprocessors", "estimate"),
+            ("forward x W^T", "the weight as it lies", "warps=", "multiprocessors", "measured"),
         ),
         ("scheduled_gradients", {"rows": 4096}, ("gradient of x", "dz by columns", "bulk persistent")),
-        ("split_k", {}, ("split=",)),
+        ("split_k", {}, ("split=", "estimate")),
         ("persistent", {"rows": 4096}, ("persistent",)),
         ("skinny", {"rows": 4}, ("spatial('blocks', 1)", "4 columns a thread", "8388608 bytes once")),
     ],
