@@ -17,6 +17,7 @@ from ..contract import MeasurementFailed
 
 START_TIMEOUT_S = 180
 END_TIMEOUT_S = 10  # for a core dump, say
+MOST_COMPILERS = 32  # as torch has it
 LOG_TAIL_BYTES = 2000
 SETTINGS = {
     "KINETO_LOG_LEVEL": "99",  # the profiler would log each start and stop
@@ -80,6 +81,8 @@ class Child:
             raise
 
     def _spawn(self, config: dict[str, Any], descriptors: tuple[int, int]) -> subprocess.Popen[bytes]:
+        # of torch.compile, which starts a process for each; 1: it compiles in this one
+        compilers = min(MOST_COMPILERS, config["threads"])
         return subprocess.Popen(
             [sys.executable, "-c", BOOT, json.dumps(config)],
             stdin=subprocess.DEVNULL,
@@ -87,7 +90,7 @@ class Child:
             stderr=self._log,
             pass_fds=descriptors,
             start_new_session=True,
-            env={**os.environ, **SETTINGS},
+            env={**os.environ, **SETTINGS, "TORCHINDUCTOR_COMPILE_THREADS": str(compilers)},
         )
 
     def send(self, job: dict[str, Any]) -> None:
