@@ -16,6 +16,7 @@ from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import Device, SelectorError
 
 from .answer import DEFAULT_OPERATOR, answer, parse
+from .asked import remembering
 from .choice import Choice
 from .database_argument import require_database
 from .knowledge import Changed, Knowledge, Pair, state_of
@@ -231,7 +232,8 @@ class Selector:
             self._knowledge = knowledge
             self._trouble = ""
             self._due = time.monotonic() + CHECK_S
-            self._cached = lru_cache(CACHE_SIZE, typed=True)(partial(_decide, knowledge))
+            deciding = remembering(self._open, partial(_decide, knowledge))
+            self._cached = lru_cache(CACHE_SIZE, typed=True)(deciding)
 
     def _opened(self) -> Database:
         """The database: open as it is, or opened anew after trouble, because it may be another one."""

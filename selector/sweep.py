@@ -20,6 +20,7 @@ from .published import published_problems
 # these compile for each problem anew, 10 to 60 s: they run on every so many problems of an operator
 COMPILED = ("torch_compile", "flex")
 COMPILED_EVERY = 8
+PROBLEMS = 68  # of each operator, where nobody says how many: about a thousand in all
 
 
 def sweep_jobs(operators: Sequence[str], kind: str, *, count: int, seed: int = 0) -> list[Job]:

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from . import output, words
 from .options import AgainOption, DatabaseOption, JsonOption, TorchDeviceOption
+
+if TYPE_CHECKING:
+    from selector.profiling_events import Event, ProfilingFinished
+    from selector.wanted import Wanted
 
 
 def profile(
@@ -23,38 +28,43 @@ def profile(
     ] = None,
     operators: Annotated[
         str | None,
-        typer.Option(
-            "--operator",
-            metavar="A,B|all",
-            help="Sweep over so many operators: published layers, random ones.",
-        ),
+        typer.Option("--operator", metavar="A,B|all", help="Sweep: layers of real models and random ones."),
     ] = None,
+    asked: Annotated[
+        bool, typer.Option("--asked", help="What was asked about and answered without being sure.")
+    ] = False,
     count: Annotated[
         int | None,
         typer.Option(
-            metavar="N", min=1, max=100_000, help="Draw so many random problems; the given values stay fixed."
+            metavar="N",
+            min=1,
+            max=100_000,
+            help="Random problems to draw, given values stay fixed; of a sweep, those of each operator.",
         ),
     ] = None,
     seed: Annotated[int, typer.Option(metavar="N", help="Of the random problems.")] = 0,
     policy: Annotated[
-        str, typer.Option(metavar="NAME", help="How carefully to measure: quick or thorough.")
+        str, typer.Option(metavar="NAME", help="How carefully to measure: quick, thorough or sweep.")
     ] = "quick",
     budget: Annotated[
         str | None, typer.Option(metavar="TIME", help="Stop after so long: 90s, 10m, 2h. Default: no limit.")
     ] = None,
+    active: Annotated[
+        bool,
+        typer.Option("--active", help="Measure first where the choice is uncertain, and no clear losers."),
+    ] = False,
     again: AgainOption = False,
     plan: Annotated[
         Path | None,
         typer.Option(
-            metavar="FILE",
-            help="Measure nothing: write the problems, for python -m kernels.measure --problems FILE.",
+            metavar="FILE", help="Only write the problems, for python -m kernels.measure --problems."
         ),
     ] = None,
     device: TorchDeviceOption = None,
     database: DatabaseOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Measure every implementation for given or random problems, into the database.
+    """Measure every implementation for given, random or published problems, into the database.
 
     What has been measured before is skipped, so a run may be interrupted and repeated at any time.
     With --again all of it is measured once more, for example because the machine was busy before.
@@ -64,28 +74,46 @@ def profile(
     \b
       selector profile lstm hidden=64,128,256 batch=8,32 --device cpu
       selector profile lstm --count 60 --budget 10m
-      selector profile lstm mode=inference --count 30 --policy thorough
+      selector profile --operator lstm,attention --device cuda:0 --budget 20m --active
+      selector profile --operator all --device cuda --plan plan.jsonl
     """
-    from selector.problem_sets import grid, random_problems
-    from selector.profiling import ProfilingFinished, device_kind
-    from selector.profiling import profile as run
+    from selector.profiling import sweep
+    from selector.wanted import Wanted
+
+    budget_s = None if budget is None else words.seconds(budget)
+    name, given = words.split(what or [])
+    wanted = Wanted(
+        operator=name,
+        given=given,
+        operators=operators,
+        asked=asked,
+        count=count,
+        seed=seed,
+        device=device,
+        database=database,
+    )
+    if plan is not None:
+        _write(plan, wanted, as_json=as_json)
+        return
+    events = sweep(
+        wanted.jobs(),
+        device=device,
+        database=database,
+        policy=policy,
+        budget_s=budget_s,
+        again=again,
+        active=active,
+    )
+    report(events, database=database, as_json=as_json)
+
+
+def report(events: Iterator[Event], *, database: str | None, as_json: bool) -> ProfilingFinished:
+    """Show the events of a run as they come, and its result."""
+    from selector.profiling_events import ProfilingFinished
 
     from .progress import ProgressView
 
-    if plan is not None:
-        _write_plan(plan, operators, count, seed, device, as_json=as_json)
-        return
-    name, given = words.split(what or [])
-    operator = name or "lstm"
-    budget_s = None if budget is None else words.seconds(budget)
-    problems = (
-        grid(operator, given)
-        if count is None
-        else random_problems(operator, device_kind(device), count=count, seed=seed, fixed=given)
-    )
     finished: ProfilingFinished | None = None
-    where = {"device": device, "database": database}
-    events = run(operator, problems, policy=policy, budget_s=budget_s, again=again, **where)
     with ProgressView() as view:
         try:
             for event in events:
@@ -102,21 +130,17 @@ def profile(
         output.print_json(finished.to_dict())
     elif finished.measured:
         same = f" --database {shlex.quote(database)}" if database else ""
-        output.out().print(f"Next: selector train {operator}{same}", soft_wrap=True)
+        for operator in finished.winners:
+            output.out().print(f"Next: selector train {operator}{same}", soft_wrap=True)
+    return finished
 
 
-def _write_plan(
-    file: Path, operators: str | None, count: int | None, seed: int, device: str | None, *, as_json: bool
-) -> None:
-    """The problems of a sweep to a file, for a machine that has torch alone."""
-    from kernel_selector.kernels.measure.jobs import write_jobs
-    from selector.profiling import device_kind
-    from selector.sweep import named_operators, sweep_jobs
+def _write(file: Path, wanted: Wanted, *, as_json: bool) -> None:
+    """The problems to a file, for a machine that has torch alone."""
+    from selector.wanted import write_plan
 
-    jobs = sweep_jobs(named_operators(operators or "all"), device_kind(device), count=count or 68, seed=seed)
-    write_jobs(file, jobs)
-    candidates = sum(len(job.implementations) for job in jobs)
+    problems, candidates = write_plan(file, wanted)
     if as_json:
-        output.print_json({"file": str(file), "problems": len(jobs), "candidates": candidates})
+        output.print_json({"file": str(file), "problems": problems, "candidates": candidates})
     else:
-        output.out().print(f"{len(jobs)} problems, {candidates} candidates: {file}", soft_wrap=True)
+        output.out().print(f"{problems} problems, {candidates} candidates: {file}", soft_wrap=True)

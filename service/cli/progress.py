@@ -132,7 +132,7 @@ def _started(event: ProfilingStarted) -> str:
     known = f", {event.skipped} measured already" if event.skipped else ""
     budget = f", at most {output.span(event.budget_s)}" if event.budget_s and todo else ""
     return (
-        f"[bold]Profiling[/] {event.operator} on {event.device.name}: "
+        f"[bold]Profiling[/] {', '.join(event.operators)} on {event.device.name}: "
         f"{output.number_of(event.problems, 'problem')}{known}{budget}"
     )
 
@@ -141,6 +141,11 @@ def _finished(event: ProfilingFinished) -> str:
     if not event.measured and not event.remaining:
         return "  nothing left to measure"
     counted = output.counted(event.statuses)
-    left = f"; [yellow]{event.remaining} left out: the budget is spent[/]" if event.remaining else ""
+    more = f", about {output.span(event.needed_s)} more at this pace" if event.needed_s else ""
+    left = f"; [yellow]{event.remaining} left out{more}[/]" if event.remaining else ""
     measured = output.number_of(event.measured, "problem")
-    return f"  {measured} measured in {output.span(event.seconds)}: {counted}{left}"
+    lines = [f"  {measured} measured in {output.span(event.seconds)}: {counted}{left}"]
+    for operator, wins in event.winners.items():
+        best = ", ".join(f"{name} {count}" for name, count in wins.items())
+        lines.append(f"  fastest, {operator}: {best or 'nothing is measured'}")
+    return "\n".join(lines)

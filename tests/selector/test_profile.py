@@ -9,7 +9,7 @@ import pytest
 
 from kernel_selector.db import Database, records
 from kernel_selector.kernels import registry
-from selector import profiling
+from selector import profiling, profiling_run
 from selector.problem_sets import grid
 from selector.profiling import (
     Measured,
@@ -94,7 +94,7 @@ def test_the_budget_ends_a_run_between_problems(
     sqlite_database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = itertools.count(step=1.0)
-    monkeypatch.setattr(profiling, "time", SimpleNamespace(monotonic=lambda: float(next(clock))))
+    monkeypatch.setattr(profiling_run, "time", SimpleNamespace(monotonic=lambda: float(next(clock))))
     events = run(sqlite_database, ReplaySession(), budget_s=12.0)
     finished = events[-1]
     assert 0 < finished.measured < 4

@@ -1,0 +1,96 @@
+"""Questions that were answered without being sure, remembered beside the database: the next to measure.
+
+A line of JSON each, in `<database>.asked.jsonl`: a problem, and the key of the device that it was asked
+about. Nothing else is kept, nothing leaves the machine, and `SELECTOR_REMEMBER=0` keeps nothing at all.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from kernel_selector.kernels import registry
+from kernel_selector.kernels.contract import Problem, SelectorError
+
+from .choice import Choice
+
+if TYPE_CHECKING:
+    from kernel_selector.db import Database
+
+VARIABLE = "SELECTOR_REMEMBER"
+LARGEST_BYTES = 2**18  # of the file: some thousand questions; then no more are added
+
+log = logging.getLogger(__name__)
+
+
+def file_of(database: Database | None) -> Path:
+    """Where the questions to a database are kept; beside the user's own for one that is no file."""
+    from kernel_selector.db import location
+
+    path = location.resolve(database.location).path if database is not None else None
+    path = path or location.resolve().path or location.default_path()
+    return path.with_name(f"{path.stem}.asked.jsonl")
+
+
+def remembering(database: Database | None, choose: Callable[..., Choice]) -> Callable[..., Choice]:
+    """`choose`, of which uncertain answers are remembered, unless the user wants none to be."""
+    if os.environ.get(VARIABLE, "1").lower() in ("0", "false", "no", "off"):
+        return choose
+    noted: set[tuple[Problem, str]] = set()
+
+    def chosen(*arguments: Any, **hyperparameters: Any) -> Choice:
+        choice = choose(*arguments, **hyperparameters)
+        question = choice.problem, choice.device.key
+        if question not in noted and is_uncertain(choice):
+            noted.add(question)
+            note(file_of(database), choice)
+        return choice
+
+    return chosen
+
+
+def is_uncertain(choice: Choice) -> bool:
+    """Whether a measurement might change the choice: nothing was measured at the problem or near it, and
+    another candidate may be faster, as far as its interval goes, or has no figure at all."""
+    if choice.source not in ("model", "default") or choice.objective != "time":
+        return False
+    rivals = [one for one in choice.candidates if one.excluded is None and one.name != choice.implementation]
+    if choice.time_interval_ms is None:
+        return bool(rivals)
+    slowest = choice.time_interval_ms[1]
+    return any(one.time_interval_ms is None or one.time_interval_ms[0] < slowest for one in rivals)
+
+
+def note(file: Path, choice: Choice) -> None:
+    """Add a question to a file, if there is room; an answer is worth more than the note of it."""
+    problem = {"operator": choice.problem.operator, "hyperparameters": dict(choice.problem.as_dict)}
+    line = json.dumps({**problem, "device": choice.device.key}) + "\n"
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with file.open("a") as handle:
+            if handle.tell() + len(line) <= LARGEST_BYTES:
+                handle.write(line)
+    except OSError as error:
+        log.info("The question about %s is not remembered: %s", choice.problem, error)
+
+
+def asked(database: Database | None, device_key: str) -> list[Problem]:
+    """The problems that were asked about a kind of device, each once, in the order of asking.
+
+    A line that was cut, by a full disk for example, or is of another version of an operator, is passed
+    over.
+    """
+    file = file_of(database)
+    found: dict[Problem, None] = {}
+    for line in file.read_text(errors="replace").splitlines() if file.exists() else ():
+        try:
+            data = json.loads(line)
+            if data["device"] == device_key:
+                found[registry.operator(data["operator"]).problem(data["hyperparameters"])] = None
+        except (SelectorError, ValueError, KeyError, TypeError):
+            log.info("%s: not a question of this version: %s", file, line[:100])
+    return list(found)

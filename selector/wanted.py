@@ -1,0 +1,106 @@
+"""What a run is asked to measure: a grid, random problems, a sweep, or what was asked about before."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from kernel_selector.kernels import registry
+from kernel_selector.kernels.contract import Problem
+
+from .asked import asked
+from .errors import InvalidRequest
+from .problem_sets import grid, random_problems
+from .profiling import device_kind, opened
+from .sweep import PROBLEMS, named_operators, sweep_jobs
+
+if TYPE_CHECKING:
+    from kernel_selector.kernels.measure.jobs import Job
+
+LARGEST_GRID = 100_000  # problems
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wanted:
+    """The words of a request.
+
+    An `operator` with `given` values means their grid, with a `count` random problems that have them;
+    `operators`, or one operator alone, mean a sweep of `count` problems each; `asked` what is remembered
+    of questions about the device.
+    """
+
+    operator: str | None = None
+    given: Mapping[str, str]
+    operators: str | None = None
+    asked: bool = False
+    count: int | None = None
+    seed: int = 0
+    device: str | None = None
+    database: str | None = None
+
+    def jobs(self) -> list[Job]:
+        """The problems with the implementations to run. Raises InvalidRequest for words that do not go
+        together or mean nothing, and the errors of unknown names and values."""
+        self._check()
+        kind = device_kind(self.device)
+        if self.asked:
+            return _every(self._remembered())
+        if self.operators or (not self.given and self.count is None):
+            names = named_operators(self.operators or self.operator or "all")
+            return sweep_jobs(names, kind, count=self.count or PROBLEMS, seed=self.seed)
+        operator = self.operator or "lstm"
+        if self.count is None:
+            return _every(grid(operator, self.given))
+        return _every(random_problems(operator, kind, count=self.count, seed=self.seed, fixed=self.given))
+
+    def _check(self) -> None:
+        if self.operators and (self.operator or self.given):
+            words = " ".join([*([self.operator] if self.operator else []), *self.given])
+            raise InvalidRequest(
+                f"--operator {self.operators} and {words}: a sweep draws its own problems; leave one out."
+            )
+        if self.asked and (self.operators or self.operator or self.given or self.count):
+            raise InvalidRequest("--asked measures what was asked about: leave the rest out.")
+        size = prod(text.count(",") + 1 for text in self.given.values())
+        if size > LARGEST_GRID and self.count is None:
+            raise InvalidRequest(
+                f"A grid of {size:,} problems, {size / 3600:,.0f} hours at a second each: expected at most "
+                f"{LARGEST_GRID:,}. Give fewer values, or draw some of them with --count."
+            )
+
+    def _remembered(self) -> list[Problem]:
+        from kernel_selector.kernels.measure import identify
+
+        from .devices import default_torch_device
+
+        device = identify(self.device or default_torch_device())
+        with opened(self.database) as store:
+            found = asked(store, device.key)
+        if not found:
+            raise InvalidRequest(
+                f"Nothing was asked about {device.name} that was answered without being sure: there is "
+                "nothing to measure for it."
+            )
+        return found
+
+
+def write_plan(file: Path, wanted: Wanted) -> tuple[int, int]:
+    """Write what is wanted to a file for `python -m kernels.measure --problems`: problems, candidates.
+
+    Raises as `Wanted.jobs`, and OSError.
+    """
+    from kernel_selector.kernels.measure.jobs import write_jobs
+
+    jobs = wanted.jobs()
+    write_jobs(file, jobs)
+    return len(jobs), sum(len(job.implementations) for job in jobs)
+
+
+def _every(problems: list[Problem]) -> list[Job]:
+    """All implementations of each problem."""
+    from kernel_selector.kernels.measure.jobs import Job
+
+    return [Job(problem, tuple(registry.implementations(problem.operator))) for problem in problems]

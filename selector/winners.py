@@ -1,0 +1,58 @@
+"""Which implementation is the fastest on which problems, by what is measured here and now."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable
+from math import inf
+from typing import TYPE_CHECKING
+
+from kernel_selector.kernels import registry
+from kernel_selector.kernels.contract import Problem, Record
+
+if TYPE_CHECKING:
+    from kernel_selector.db import Database
+    from kernel_selector.kernels.measure import Session
+
+
+def winners(store: Database, measuring: Session, problems: Collection[Problem]) -> dict[str, dict[str, int]]:
+    """On how many of the problems each implementation is the fastest, by operator, the most frequent first.
+
+    Only records of this device, environment and policy count, and of the sources as they are.
+    """
+    from kernel_selector.db import records
+
+    found: dict[str, dict[str, int]] = {}
+    for operator in dict.fromkeys(problem.operator for problem in problems):
+        with store.read() as connection:
+            every = records.find(
+                connection, operator=operator, device_key=measuring.device.key, statuses=["ok"]
+            )
+            best = fastest(
+                record for record in every if record.problem in problems and is_current(record, measuring)
+            )
+        found[operator] = dict(Counter(record.implementation for record in best.values()).most_common())
+    return found
+
+
+def fastest(found: Iterable[Record]) -> dict[Problem, Record]:
+    """The fastest record of each problem; of two of one implementation the later one counts."""
+    times: dict[Problem, dict[str, Record]] = {}
+    for record in found:
+        times.setdefault(record.problem, {})[record.implementation] = record
+    return {
+        problem: min(each.values(), key=lambda record: record.total.p50_ms if record.total else inf)
+        for problem, each in times.items()
+    }
+
+
+def is_current(record: Record, measuring: Session) -> bool:
+    """Whether a session would measure the same anew: its circumstances, and the sources as they are."""
+    known = registry.implementations(record.problem.operator).get(record.implementation)
+    return (
+        known is not None
+        and known.version == record.implementation_version
+        and record.device.fingerprint == measuring.device.fingerprint
+        and record.environment.fingerprint == measuring.environment.fingerprint
+        and record.policy == measuring.policy.name
+    )
