@@ -23,6 +23,7 @@ Array = NDArray[np.float64]
 DRAWS = 256  # of the posterior, to see who may be the fastest
 LIKELY = 0.02  # share of the draws from which on an implementation is worth its time
 EXPLORED_EVERY = 4  # problems, one of which is taken at random: the model may be sure and wrong
+REFITTED_EVERY = 10  # problems: how far times are alike changes slowly
 NOISE = 0.02  # relative standard deviation of a median
 REACHES = (1.0, 2.0, 4.0)  # doublings of a size over which times are alike, to choose from
 SPREADS = (0.15, 0.4)  # standard deviation of log time about the line of operations and bytes
@@ -55,10 +56,13 @@ class Coordinates:
         centred = (logs - logs.mean(0)) / (logs.std(0) + 1e-9)
         return cls(np.hstack([np.ones((len(problems), 1)), centred]), np.array(columns, dtype=float).T)
 
+    def squared_distances(self) -> Array:
+        """Between every two places: [N, N]."""
+        return ((self.place[:, None, :] - self.place[None, :, :]) ** 2).sum(-1)
+
     def covariance(self, reach: float, spread: float) -> Array:
         """Of log times between every two problems: [N, N]."""
-        squared = ((self.place[:, None, :] - self.place[None, :, :]) ** 2).sum(-1)
-        nearby = spread**2 * np.exp(-0.5 * squared / reach**2)
+        nearby = spread**2 * np.exp(-0.5 * self.squared_distances() / reach**2)
         return LINE**2 * self.line @ self.line.T + nearby
 
 
@@ -79,6 +83,7 @@ class Sampler:
         self._index = {problem: index for index, problem in enumerate(self._list)}
         self._names = sorted({name for names in self.problems.values() for name in names})
         coordinates = Coordinates.of(self._list)
+        self._apart = coordinates.squared_distances()
         self._kernels = {
             (reach, spread): coordinates.covariance(reach, spread) for reach in REACHES for spread in SPREADS
         }
@@ -86,6 +91,7 @@ class Sampler:
         self._draws = np.random.default_rng(self.seed).standard_normal((DRAWS, len(self._names)))
         self._picks = 0
         self._proposed: dict[Problem, set[str]] = {}
+        self._chosen = REACHES[1], SPREADS[-1]
 
     def add(self, problem: Problem, implementation: str, time_ms: float | None) -> None:
         """A measurement; None when the candidate failed or refused."""
@@ -140,17 +146,27 @@ class Sampler:
         shape = len(self._list), len(self._names)
         mean, deviation = np.full(shape, np.inf), np.zeros(shape)
         fits = {name: self._known(name) for name in self._names}
-        kernel = self._kernels[self._likeliest(fits)]
+        if self._picks % REFITTED_EVERY == 0:
+            self._chosen = self._likeliest(fits)
+        kernel = self._kernels[self._chosen]
         for column, name in enumerate(self._names):
             runs = [row for row, problem in enumerate(self._list) if name in self.problems[problem]]
             rows, values = fits[name]
             mean[runs, column], deviation[runs, column] = _posterior(kernel, rows, values, runs)
             mean[rows, column], deviation[rows, column] = values, NOISE
-        for problem, found in self.measured.items():
-            failed = [self._names.index(name) for name, value in found.items() if value is None]
-            mean[self._index[problem], failed] = np.inf
-            deviation[self._index[problem], failed] = 0.0
+            mean[self._failing(name, rows), column] = np.inf
+        deviation[np.isinf(mean)] = 0.0
         return mean, deviation
+
+    def _failing(self, name: str, good: list[int]) -> list[int]:
+        """Where an implementation is expected to fail: the nearest problem that it was run on is one that it
+        failed on."""
+        bad = [self._index[one] for one, each in self.measured.items() if each.get(name, 0.0) is None]
+        if not bad:
+            return []
+        nearest_bad = self._apart[:, bad].min(axis=1)
+        nearest_good = self._apart[:, good].min(axis=1) if good else np.full(len(self._list), np.inf)
+        return [int(row) for row in np.flatnonzero(nearest_bad < nearest_good)]
 
     def _known(self, name: str) -> tuple[list[int], Array]:
         found = {self._index[one]: each.get(name) for one, each in self.measured.items()}

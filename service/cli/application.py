@@ -7,7 +7,20 @@ from collections.abc import Callable
 
 import typer
 
-from . import ask, config, database, doctor, extender, learn, measure, overview, quickstart, serve, token
+from . import (
+    ask,
+    config,
+    database,
+    doctor,
+    extender,
+    learn,
+    measure,
+    overview,
+    quickstart,
+    serve,
+    status,
+    token,
+)
 
 app = typer.Typer(
     name="selector",
@@ -45,8 +58,10 @@ register(CHOOSE, ask.explain)
 register(CHOOSE, serve.serve)
 register(CHOOSE, extender.extender)
 register(MEASURE, measure.profile)
+register(MEASURE, status.refresh)
 register(MEASURE, learn.train)
 register(MEASURE, learn.evaluate)
+register(INSPECT, status.status)
 register(INSPECT, overview.operators)
 register(INSPECT, overview.devices)
 register(INSPECT, config.config)

@@ -1,0 +1,102 @@
+"""`selector status` and `selector refresh`: how much still holds, and measuring again what does not."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.markup import escape
+
+from . import output, words
+from .measure import report
+from .options import DatabaseOption, JsonOption, TorchDeviceOption
+
+if TYPE_CHECKING:
+    from selector.freshness import Freshness
+
+SHOWN = 3  # changes of a row
+
+
+def status(database: DatabaseOption = None, as_json: JsonOption = False) -> None:
+    """Show what is measured, how much of it still holds, and what to measure next.
+
+    A measurement holds while the implementation's sources and the device's software (driver, torch,
+    triton and so on) are as they were. Older ones still answer, as second-best evidence.
+
+    Examples:
+
+    \b
+      selector status
+      selector status --database measurements.sqlite --json
+    """
+    from selector.overview import overview
+
+    found = overview(database)
+    if as_json:
+        output.print_json(found.to_dict())
+        return
+    console = output.out()
+    numbers = ("problems", "measured", "hold", "sources", "software", "failed")
+    table = output.table("operator", "device", *numbers, "last", numbers=numbers)
+    for row in found.rows:
+        here = " (here)" if row.here else ""
+        table.add_row(
+            row.operator,
+            f"{row.device}{here}",
+            str(row.problems),
+            str(row.pairs),
+            _share(row),
+            *(str(count or "") for count in (row.older_sources, row.older_software, row.failed)),
+            f"{row.last_measured_at:%Y-%m-%d}",
+        )
+    console.print(table)
+    for row in found.rows:
+        for line in _words(row):
+            console.print(f"[dim]{row.operator}[/] {escape(line)}", soft_wrap=True)
+    for line in found.advice:
+        console.print(escape(line), soft_wrap=True)
+
+
+def refresh(
+    budget: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Stop after so long: 90s, 10m, 2h. Default: no limit.")
+    ] = None,
+    policy: Annotated[
+        str, typer.Option(metavar="NAME", help="How carefully to measure: quick, thorough or sweep.")
+    ] = "quick",
+    device: TorchDeviceOption = None,
+    database: DatabaseOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Measure again what does not hold any more, problems with a close race first.
+
+    What was measured before an update of the driver, of torch or triton, or before an implementation was
+    changed, is measured anew on this machine; the older records stay. See: selector status.
+
+    Examples:
+
+    \b
+      selector refresh --budget 20m
+      selector refresh --device cpu --policy thorough
+    """
+    from selector.freshness import refresh as run
+
+    budget_s = None if budget is None else words.seconds(budget)
+    events = run(device=device, database=database, policy=policy, budget_s=budget_s)
+    report(events, database=database, as_json=as_json)
+
+
+def _share(row: Freshness) -> str:
+    share = row.current / row.pairs
+    colour = "green" if share == 1 else "yellow"
+    return f"[{colour}]{share:.0%}[/]"
+
+
+def _words(row: Freshness) -> list[str]:
+    """What changed since, and what was never measured."""
+    more = len(row.changes) - SHOWN
+    changes = ", ".join(row.changes[:SHOWN]) + (f", and {more} more" if more > 0 else "")
+    lines = [f"on {row.device}, since measured: {changes}"] if changes else []
+    if row.unmeasured:
+        lines.append(f"on {row.device}, never measured: {', '.join(row.unmeasured)}")
+    return lines
