@@ -10,7 +10,7 @@ from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import Device, Problem, Record
 
 from .sampling import Sampler
-from .winners import is_current
+from .fastest import is_current
 
 if TYPE_CHECKING:
     from kernel_selector.db import Database

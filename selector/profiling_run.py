@@ -19,7 +19,7 @@ from .profiling_events import (
     ProfilingFinished,
     ProfilingStarted,
 )
-from .winners import winners
+from .fastest import winners
 
 if TYPE_CHECKING:
     from kernel_selector.db import Database
