@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import textwrap
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from kernel_selector.kernels import registry
@@ -25,9 +26,7 @@ SOURCES = {
 def explain(choice: Choice) -> str:
     """What was asked, what was assumed, the choice with its evidence, and every other candidate."""
     lines = [*_question(choice), "", *_answer(choice), "", "Candidates", *_table(choice)]
-    reasons = [
-        f"{item.name}: {item.excluded or item.note}" for item in choice.candidates if _passed_over(item)
-    ]
+    reasons = list(why_not(choice))
     for title, words in (("Why not", reasons), ("Caveats", choice.caveats)):
         if words:
             lines += ["", title, *(_wrapped("  - ", text) for text in words)]
@@ -58,20 +57,24 @@ def _answer(choice: Choice) -> list[str]:
     default = next((item.name for item in choice.candidates if item.default), None)
     standing = " (the framework's default)" if choice.implementation == default else ""
     lines = [f"Choice      {choice.implementation}{standing}", f"Because     {SOURCES[choice.source]}"]
-    describe = registry.implementation(choice.problem.operator, choice.implementation).describe
-    if describe is not None:
-        words = describe(choice.problem, choice.device).splitlines()
-        lines += [_wrapped("How         " if not row else " " * 12, text) for row, text in enumerate(words)]
+    lines += [_wrapped("How         " if not row else " " * 12, text) for row, text in enumerate(how(choice))]
     if choice.time_ms is not None:
-        lines.append(f"Time        {_time(choice)} for {kind}")
+        lines.append(f"Time        {format_time(choice)} for {kind}")
     if choice.memory_bytes is not None:
-        lines.append(f"Memory      {_memory(choice)} at the peak, beyond parameters and inputs")
+        lines.append(f"Memory      {format_memory(choice)} at the peak, beyond parameters and inputs")
     if choice.runner_up is not None and choice.margin is not None:
-        lines.append(f"Runner-up   {choice.runner_up}, {_margin(choice)}")
+        lines.append(f"Runner-up   {choice.runner_up}, {format_margin(choice)}")
     return lines
 
 
-def _margin(choice: Choice) -> str:
+def how(choice: Choice) -> list[str]:
+    """What the chosen implementation does for this problem, in lines of text, where it can say."""
+    describe = registry.implementation(choice.problem.operator, choice.implementation).describe
+    return describe(choice.problem, choice.device).splitlines() if describe is not None else []
+
+
+def format_margin(choice: Choice) -> str:
+    """How much worse the runner-up is; there must be one."""
     assert choice.margin is not None
     words = ("more", "less") if choice.objective == "memory" else ("slower", "faster")
     if choice.margin >= 0:
@@ -79,7 +82,8 @@ def _margin(choice: Choice) -> str:
     return f"{-choice.margin:.1%} {words[1]}"
 
 
-def _time(item: Choice | Candidate) -> str:
+def format_time(item: Choice | Candidate) -> str:
+    """The time with its interval."""
     if item.time_interval_ms is None:
         return format_ms(item.time_ms)
     low, high = map(format_ms, item.time_interval_ms)
@@ -88,7 +92,8 @@ def _time(item: Choice | Candidate) -> str:
     return f"{format_ms(item.time_ms)} ({low} - {high})"
 
 
-def _memory(item: Choice | Candidate) -> str:
+def format_memory(item: Choice | Candidate) -> str:
+    """The memory with the upper end of its interval."""
     low_high = item.memory_interval_bytes
     if low_high is None or low_high[0] == low_high[1]:
         return format_bytes(item.memory_bytes)
@@ -106,24 +111,31 @@ def _table(choice: Choice) -> list[str]:
 
 
 def _row(choice: Choice, candidate: Candidate) -> tuple[str, str, str, str, str]:
-    chosen = candidate.name == choice.implementation
-    remarks = {
-        "chosen": chosen,
+    return (
+        f"{'*' if candidate.name == choice.implementation else ' '} {candidate.name}",
+        format_time(candidate),
+        format_bytes(candidate.memory_bytes),
+        candidate.source or "-",
+        remarks(choice, candidate),
+    )
+
+
+def remarks(choice: Choice, candidate: Candidate) -> str:
+    """What a candidate is in its choice: "chosen, default", "excluded", "within noise", or nothing."""
+    words = {
+        "chosen": candidate.name == choice.implementation,
         "default": candidate.default,
         "excluded": candidate.excluded is not None,
         "within noise": bool(candidate.note),
     }
-    return (
-        f"{'*' if chosen else ' '} {candidate.name}",
-        _time(candidate),
-        format_bytes(candidate.memory_bytes),
-        candidate.source or "-",
-        ", ".join(words for words, holds in remarks.items() if holds),
-    )
+    return ", ".join(word for word, holds in words.items() if holds)
 
 
-def _passed_over(candidate: Candidate) -> bool:
-    return bool(candidate.excluded or candidate.note)
+def why_not(choice: Choice) -> Iterator[str]:
+    """For each candidate that was passed over in spite of its figures, the reason."""
+    for item in choice.candidates:
+        if item.excluded or item.note:
+            yield f"{item.name}: {item.excluded or item.note}"
 
 
 def _wrapped(start: str, text: str) -> str:

@@ -1,0 +1,118 @@
+"""What the database covers, and how fresh it is, by operator and kind of device."""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from threading import Lock
+from typing import TYPE_CHECKING, Any
+
+from kernel_selector.kernels import registry
+from kernel_selector.kernels.contract import Status, UnknownOperator
+
+from .evidence import FAILURES
+
+if TYPE_CHECKING:
+    from .engine import Selector
+
+BACK_OFF = 9  # times as long as counting took, nothing is counted again: it costs a tenth of the time
+
+
+@dataclass(frozen=True, kw_only=True)
+class Coverage:
+    """What was measured of an operator on a kind of device.
+
+    A record is current when it is of an implementation's present version; older ones are second-best
+    evidence. `measured` of `implementations` have a good current record; for an operator that is not
+    known here, both are 0.
+    """
+
+    operator: str
+    device: str  # its name
+    device_key: str
+    problems: int
+    records: int
+    current: int  # good ones of present versions
+    failed: int  # of those of present versions: wrong, out of memory, timed out, crashed
+    measured: int
+    implementations: int
+    last_measured_at: datetime
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-ready."""
+        return asdict(self) | {"last_measured_at": self.last_measured_at.isoformat()}
+
+
+def coverage(connection: Any) -> list[Coverage]:
+    """Every operator on every kind of device that was measured. Reads all measurements: about a second
+    for a million. Raises the errors of the database."""
+    from kernel_selector.db.coverage import problems, versions
+
+    by_pair: dict[tuple[str, str], list[dict[str, Any]]] = defaultdict(list)
+    for row in versions(connection):
+        by_pair[row["operator"], row["device_key"]].append(row)
+    counts = problems(connection)
+    return [_coverage(rows, counts[pair]) for pair, rows in sorted(by_pair.items())]
+
+
+class CoverageCache:
+    """The coverage of a selector's database, counted again when it changed, at most a tenth of the time.
+
+    Safe to share among threads.
+    """
+
+    def __init__(self, selector: Selector) -> None:
+        self._selector = selector
+        self._lock = Lock()
+        self._snapshot: str | None = None
+        self._rows: list[Coverage] = []
+        self._due = 0.0
+
+    def rows(self) -> list[Coverage]:
+        """As of now, or a moment ago. Raises the errors of the database when it was never counted."""
+        snapshot = self._selector.status()["snapshot"]
+        first = self._snapshot is None
+        if snapshot != self._snapshot and time.monotonic() >= self._due and self._lock.acquire(first):
+            started = time.monotonic()
+            try:
+                if self._snapshot != snapshot:
+                    with self._selector.database.read() as connection:
+                        self._rows = coverage(connection)
+                    self._snapshot = snapshot
+            finally:
+                ended = time.monotonic()
+                self._due = ended + BACK_OFF * (ended - started)
+                self._lock.release()
+        return self._rows
+
+
+def _coverage(rows: Iterable[dict[str, Any]], problems: int) -> Coverage:
+    found = list(rows)
+    operator = found[0]["operator"]
+    versions = _versions(operator)
+    present = [row for row in found if versions.get(row["implementation"]) == row["version"]]
+    good = [row for row in present if row["status"] == Status.OK]
+    newest = max(found, key=lambda row: row["last_measured_at"])
+    return Coverage(
+        operator=operator,
+        device=newest["device"],
+        device_key=newest["device_key"],
+        problems=problems,
+        records=sum(row["records"] for row in found),
+        current=sum(row["records"] for row in good),
+        failed=sum(row["records"] for row in present if row["status"] in FAILURES),
+        measured=len({row["implementation"] for row in good}),
+        implementations=len(versions),
+        last_measured_at=newest["last_measured_at"],
+    )
+
+
+def _versions(operator: str) -> dict[str, str]:
+    """The present versions of an operator's implementations; none of an operator that is not known here."""
+    try:
+        return {name: item.version for name, item in registry.implementations(operator).items()}
+    except UnknownOperator:
+        return {}
