@@ -3,11 +3,15 @@
 A connection over the loopback interface may read without a token unless settings say otherwise, if it asks
 for this host: a page in somebody's browser, whose name was made to lead here, and a proxy that passes on
 what others ask, name another one. Writing always needs a token.
+
+On the page that people open, and nowhere else, a browser may give the token as the password of HTTP Basic: it
+then sends it by itself, which must not do more than read that page.
 """
 
 from __future__ import annotations
 
 import time
+from base64 import b64decode
 from ipaddress import ip_address
 from urllib.parse import urlsplit
 
@@ -20,7 +24,10 @@ from selector.access import AccessList, Grant
 
 from .problems import BY_STATUS, kind_of, problem
 
-FREE = frozenset({"/healthz", "/readyz", "/openapi.json", "/docs"})
+FREE = frozenset({"/healthz", "/readyz", "/openapi.json", "/docs", "/page/style.css", "/page/icon.svg"})
+PAGE = "/"
+BEARER = {"www-authenticate": "Bearer"}
+BASIC = {"www-authenticate": 'Basic realm="kernel-selector: a token as password", charset="UTF-8"'}
 NEEDED = {("POST", "/v1/measurements"): "measure", ("GET", "/v1/quarantine"): "admin"}
 BURST_S = 2.0  # of its rate that a token may use at once
 ANONYMOUS = Grant(name="local", scopes=frozenset({"read"}))
@@ -47,7 +54,8 @@ class Access:
             await problem(kind_of(error), str(error), scope=scope)(scope, receive, send)
             return
         if grant is None or (grant is ANONYMOUS and needed != "read"):
-            await _refuse(401, UNAUTHORIZED, {"www-authenticate": "Bearer"}, scope, receive, send)
+            challenge = BASIC if scope["path"] == PAGE else BEARER
+            await _refuse(401, UNAUTHORIZED, challenge, scope, receive, send)
         elif needed not in grant.scopes:
             await _refuse(403, f"This needs a token with the scope {needed!r}.", {}, scope, receive, send)
         elif grant is not ANONYMOUS and (wait_s := self.rates.wait_s(grant.name)) > 0:
@@ -65,8 +73,10 @@ class Access:
         access: AccessList = scope["app"].state.access
         if access.is_due():
             await run_in_threadpool(access.refresh)
-        kind, _, secret = header.partition(" ")
-        return access.grant(secret.strip()) if kind.lower() == "bearer" else None
+        kind, _, given = header.partition(" ")
+        if kind.lower() == "basic" and scope["path"] == PAGE:
+            return access.grant(password(given))
+        return access.grant(given.strip()) if kind.lower() == "bearer" else None
 
 
 class Rates:
@@ -85,6 +95,14 @@ class Rates:
         left = min(most, left + (now - then) * self.per_s)
         self._buckets[name] = (left - 1 if left >= 1 else left), now
         return 0.0 if left >= 1 else (1 - left) / self.per_s
+
+
+def password(credentials: str) -> str:
+    """The password of HTTP Basic, whatever the user's name; "" where there is none."""
+    try:
+        return b64decode(credentials.strip(), validate=True).decode().partition(":")[2]
+    except ValueError:  # no base64, or no UTF-8 in it
+        return ""
 
 
 def is_local(scope: Scope) -> bool:

@@ -13,6 +13,7 @@ from fastapi import FastAPI
 from kernel_selector.kernels.contract import SelectorError
 from selector import Selector
 from selector.access import AccessList
+from selector.coverage import CoverageCache
 from selector.intake import Intake
 
 from . import documentation, problems
@@ -47,6 +48,7 @@ def create_app(selector: Selector, *, settings: Settings | None = None) -> FastA
     app = assemble(given)
     app.state.selector = selector
     app.state.access = AccessList(selector)
+    app.state.coverage = CoverageCache(selector)
     app.state.intake = Intake(selector)
     app.state.metrics = Metrics()
     return app

@@ -35,6 +35,7 @@ HOMES = {  # libraries that belong to a layer
     "pydantic_settings": {"service"},
     "prometheus_client": {"service"},
     "starlette": {"service"},
+    "jinja2": {"service"},
     "typer": {"service"},
     "rich": {"service"},
     "uvicorn": {"service"},

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from . import catalogue, choices, health, measurements, planning
+from . import catalogue, choices, health, measurements, page, planning
 
-ROUTERS = (choices.router, planning.router, measurements.router, catalogue.router, health.router)
+ROUTERS = (choices.router, planning.router, measurements.router, catalogue.router, health.router, page.router)

@@ -1,0 +1,87 @@
+"""The page, put together: its sections, and the HTML that they become."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from functools import cache
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from kernel_selector.kernels import registry
+from selector import Selector
+from selector.coverage import Coverage, CoverageCache
+
+from . import explained, heat_map, sections
+from .question import Question, parse
+from .sections import Fault, Subject, guarded
+
+PACKAGE = "kernel_selector.service"
+UNITS = (("day", 86400), ("hour", 3600), ("minute", 60))
+
+
+def render(
+    selector: Selector, coverage: CoverageCache, parameters: Iterable[tuple[str, str]]
+) -> tuple[int, str]:
+    """The status and the HTML of the page for the (name, value) pairs of its address.
+
+    A fault of one section is said there, and gives its status to the page; the others are shown all the same.
+    """
+    rows = guarded(coverage.rows)
+    covered = [] if isinstance(rows, Fault) else rows
+    asked = guarded(lambda: _asked(parameters, covered))
+    context: dict[str, Any] = {"coverage": rows, "state": guarded(selector.status)}
+    if isinstance(asked, Fault):
+        context |= {"fault": asked, "about": sections.subject(Question(), covered)}
+    else:
+        context |= _shown(selector, covered, *asked)
+    context["models"] = guarded(lambda: sections.models(selector))
+    context["operators"] = list(registry.operators())
+    faults = [value.status for value in context.values() if isinstance(value, Fault)]
+    return max(faults, default=200), _templates().get_template("page.html").render(context)
+
+
+def _asked(parameters: Iterable[tuple[str, str]], rows: list[Coverage]) -> tuple[Question, Subject]:
+    question = parse(parameters)
+    return question, sections.subject(question, rows)
+
+
+def _shown(selector: Selector, rows: list[Coverage], question: Question, about: Subject) -> dict[str, Any]:
+    return {
+        "fault": None,
+        "about": about,
+        "winners": guarded(lambda: heat_map.winners(selector, question, about, rows)),
+        "fields": guarded(lambda: explained.fields(selector, question, about)),
+        "explained": guarded(lambda: explained.explained(selector, question, about)),
+    }
+
+
+@cache
+def _templates() -> Environment:
+    # every value is escaped, whatever it is: names come out of records that others have sent
+    made = Environment(
+        loader=PackageLoader(PACKAGE, "pages"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        auto_reload=False,
+    )
+    made.filters |= {"age": age, "moment": moment}
+    return made
+
+
+def age(when: datetime) -> str:
+    """How long ago that was, in the largest unit that fits."""
+    seconds = (datetime.now(UTC) - when).total_seconds()
+    for unit, size in UNITS:
+        if seconds >= size:
+            count = int(seconds // size)
+            return f"{count} {unit}{'' if count == 1 else 's'} ago"
+    return "just now" if seconds >= 0 else "in the future"
+
+
+def moment(when: datetime) -> str:
+    """A moment to the minute, in UTC."""
+    return f"{when.astimezone(UTC):%Y-%m-%d %H:%M}"

@@ -1,0 +1,112 @@
+"""What the sections of the page show, as plain data for their templates."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, TypeVar
+
+from kernel_selector.kernels import registry
+from kernel_selector.kernels.contract import SelectorError
+from selector import Selector
+from selector.coverage import Coverage
+
+from ..problems import kind_of
+from .question import Question
+
+DEFAULT_OPERATOR = "lstm"  # where nothing is measured yet
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fault:
+    """Why a section has nothing to show."""
+
+    status: int  # of HTTP
+    text: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Subject:
+    """The operator and the kind of device that the page is about."""
+
+    operator: str
+    device: str | None  # its key; None for this machine's own
+
+
+@dataclass(frozen=True, kw_only=True)
+class Model:
+    """A cost model in use. `comparisons` are what was held out, and figures by selector as text."""
+
+    operator: str
+    version: str
+    created_at: datetime
+    current: bool  # nothing was measured since
+    facts: str
+    comparisons: tuple[tuple[str, tuple[tuple[str, ...], ...]], ...]
+
+
+def guarded(section: Callable[[], T]) -> T | Fault:
+    """What a section shows, or the fault that it met."""
+    try:
+        return section()
+    except SelectorError as error:
+        return Fault(status=kind_of(error).status, text=str(error))
+
+
+def subject(question: Question, rows: Sequence[Coverage]) -> Subject:
+    """What was asked about; what was left open is the best covered one. Raises UnknownOperator."""
+    operator, device = question.plain.get("operator"), question.plain.get("device")
+    if operator is not None:
+        registry.operator(operator)
+    fitting = [
+        row
+        for row in rows
+        if row.operator in registry.operators()
+        if operator in (None, row.operator) and device in (None, row.device_key)
+    ]
+    best = max(fitting, key=lambda row: row.problems, default=None)
+    if best is None:
+        return Subject(operator=operator or DEFAULT_OPERATOR, device=device)
+    return Subject(operator=best.operator, device=best.device_key)
+
+
+def models(selector: Selector) -> list[Model]:
+    """The cost models in use, by operator."""
+    state = selector.status()
+    latest: dict[str, Mapping[str, Any]] = {}
+    for model in state["models"]:  # the latest first
+        latest.setdefault(model["operator"], model)
+    return [_model(latest[operator], state["snapshot"]) for operator in sorted(latest)]
+
+
+def _model(model: Mapping[str, Any], snapshot: str) -> Model:
+    evaluation = model["evaluation"]
+    try:
+        facts = (
+            f"Learned from {evaluation['records']} records of {evaluation['problems']} problems. Median "
+            f"error at problems it had not seen: time {evaluation['time_error']:.1%}, "
+            f"memory {evaluation['memory_error']:.1%}."
+        )
+        comparisons = tuple(
+            (one["held_out"], tuple(map(_figures, one["selectors"].items())))
+            for one in evaluation["comparisons"]
+        )
+        current = evaluation["snapshot"] == snapshot
+    except (KeyError, TypeError, ValueError, AttributeError):  # written by another version, or by hand
+        facts, comparisons, current = "What is stored of its evaluation cannot be read.", (), False
+    return Model(
+        operator=model["operator"],
+        version=model["version"],
+        created_at=datetime.fromisoformat(model["created_at"]),
+        current=current,
+        facts=facts,
+        comparisons=comparisons,
+    )
+
+
+def _figures(item: tuple[str, Mapping[str, Any]]) -> tuple[str, ...]:
+    name, quality = item
+    slowdowns = (f"{quality[part]:.3f}" for part in ("gmean", "p90", "p99", "worst"))
+    return name.strip(), *slowdowns, f"{quality['within_5_percent']:.0%}", str(quality["problems"])
