@@ -10,7 +10,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
-from kernel_selector.kernels.contract import Problem
+from kernel_selector.kernels.contract import Operator, Problem
 from kernel_selector.kernels.contract.errors import shorten, suggest
 
 from .errors import InvalidRequest
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 Value = int | float | bool | str
 MOST_VALUES = 12  # of one hyperparameter that are shown one by one
-_CONTESTS: WeakKeyDictionary[Evidence, list[Contest]] = WeakKeyDictionary()
+_CONTESTS: WeakKeyDictionary[Evidence, Contests] = WeakKeyDictionary()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -82,57 +82,67 @@ class Axis:
         return f"{low:.0f} to {2 * low - 1:.0f}" if low > 1 else "1"
 
 
-def contests(evidence: Evidence, default: str) -> list[Contest]:
-    """Every problem with a winner among at least two; made once for the same evidence."""
-    found = _CONTESTS.get(evidence)
-    if found is None:
-        made = (_contest(evidence, problem, default) for problem in evidence.problems.values())
-        found = _CONTESTS[evidence] = [contest for contest in made if contest is not None]
-    return found
+class Contests:
+    """All problems of an operator on a kind of device with a winner among at least two implementations.
 
-
-def axes(found: Sequence[Contest], names: Iterable[str]) -> dict[str, Axis]:
-    """The values of each hyperparameter in these contests."""
-    return {name: Axis(name, (contest.problem[name] for contest in found)) for name in names}
-
-
-def winner_map(
-    found: Sequence[Contest], known: Mapping[str, Axis], x: str, y: str, only: Mapping[str, str]
-) -> WinnerMap:
-    """The map of the contests whose hyperparameters have the labels of `only`.
-
-    `known` is what `axes` gave of them. Raises InvalidRequest for a name or label that is not there.
+    `axes` has the values of each hyperparameter there. `alone` counts the problems at which one
+    implementation alone was measured.
     """
-    for argument, name in (("x", x), ("y", y), *(("only", name) for name in only)):
-        if name not in known:
-            raise InvalidRequest(
-                f"{argument}={shorten(name)}: expected a hyperparameter. {suggest(name, known)}"
-            )
-    for name, label in only.items():
-        if label not in known[name].labels:
-            raise InvalidRequest(
-                f"{name}={shorten(label)}: expected a value that was measured. "
-                f"{suggest(label, known[name].labels)}"
-            )
-    if x == y:
-        raise InvalidRequest(f"x={x} and y={y}: expected two different hyperparameters.")
-    chosen = [
-        contest
-        for contest in found
-        if all(known[name].label(contest.problem[name]) == label for name, label in only.items())
-    ]
-    across, down = (Axis(name, (contest.problem[name] for contest in chosen)) for name in (x, y))
-    places: dict[tuple[str, str], list[Contest]] = defaultdict(list)
-    for contest in chosen:
-        places[down.label(contest.problem[y]), across.label(contest.problem[x])].append(contest)
-    return WinnerMap(
-        x=across,
-        y=down,
-        cells={place: _cell(there) for place, there in places.items()},
-        ranking=_ranking(chosen),
-        problems=len(chosen),
-        earlier=sum(1 for contest in chosen if not contest.current),
-    )
+
+    def __init__(self, evidence: Evidence, operator: Operator) -> None:
+        made = [_contest(evidence, problem, operator.default) for problem in evidence.problems.values()]
+        self.found = tuple(contest for contest in made if contest is not None)
+        self.alone = len(made) - len(self.found)
+        self.axes = {
+            spec.name: Axis(spec.name, (contest.problem[spec.name] for contest in self.found))
+            for spec in operator.hyperparameters
+        }
+
+    @classmethod
+    def of(cls, evidence: Evidence, operator: Operator) -> Contests:
+        """Those of an operator's evidence; made once."""
+        if evidence not in _CONTESTS:
+            _CONTESTS[evidence] = cls(evidence, operator)
+        return _CONTESTS[evidence]
+
+    def map(self, x: str, y: str, only: Mapping[str, str]) -> WinnerMap:
+        """The map of the contests whose hyperparameters have the labels of `only`.
+
+        Raises InvalidRequest for a name or a label that is not there.
+        """
+        self._require(x, y, only)
+        chosen = [
+            contest
+            for contest in self.found
+            if all(self.axes[name].label(contest.problem[name]) == label for name, label in only.items())
+        ]
+        across, down = (Axis(name, (contest.problem[name] for contest in chosen)) for name in (x, y))
+        places: dict[tuple[str, str], list[Contest]] = defaultdict(list)
+        for contest in chosen:
+            places[down.label(contest.problem[y]), across.label(contest.problem[x])].append(contest)
+        return WinnerMap(
+            x=across,
+            y=down,
+            cells={place: _cell(there) for place, there in places.items()},
+            ranking=_ranking(chosen),
+            problems=len(chosen),
+            earlier=sum(1 for contest in chosen if not contest.current),
+        )
+
+    def _require(self, x: str, y: str, only: Mapping[str, str]) -> None:
+        for argument, name in (("x", x), ("y", y), *(("only", name) for name in only)):
+            if name not in self.axes:
+                raise InvalidRequest(
+                    f"{argument}={shorten(name)}: expected a hyperparameter. {suggest(name, self.axes)}"
+                )
+        for name, label in only.items():
+            if label not in self.axes[name].labels:
+                raise InvalidRequest(
+                    f"{name}={shorten(label)}: expected a value that was measured. "
+                    f"{suggest(label, self.axes[name].labels)}"
+                )
+        if x == y:
+            raise InvalidRequest(f"x={x} and y={y}: expected two different hyperparameters.")
 
 
 def _contest(evidence: Evidence, problem: Problem, default: str) -> Contest | None:

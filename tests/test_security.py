@@ -17,7 +17,8 @@ def test_every_scope_is_described():
 
 
 def test_what_is_free_tells_nothing_of_measurements():
-    assert {"/healthz", "/readyz", "/openapi.json", "/docs"} == FREE
+    looks = {"/page/style.css", "/page/icon.svg"}
+    assert {"/healthz", "/readyz", "/openapi.json", "/docs", *looks} == FREE
 
 
 def test_settings_that_are_named_exist():

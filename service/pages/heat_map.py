@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from kernel_selector.kernels import registry
+from kernel_selector.kernels.contract import Operator
 from selector import Selector
 from selector.coverage import Coverage
-from selector.winners import Axis, WinnerMap, axes, contests, winner_map
+from selector.winners import Contests, WinnerMap
 
 from .fields import Field
 from .question import ONLY, Question
@@ -23,7 +24,9 @@ class Winners:
 
     map: WinnerMap
     colours: Mapping[str, str]  # classes of the style sheet, by implementation
-    fields: tuple[Field, ...]
+    axes: tuple[Field, ...]
+    filters: tuple[Field, ...]
+    filtered: bool
     alone: int  # problems at which one implementation alone was measured
 
 
@@ -38,42 +41,42 @@ def winners(
     if about.device is None or (about.operator, about.device) not in covered:
         return None
     operator = registry.operator(about.operator)
-    evidence = selector.evidence(about.operator, about.device)
-    found = contests(evidence, operator.default)
-    known = axes(found, [spec.name for spec in operator.hyperparameters])
-    x, y = _names(question, list(known.values()))
-    made = winner_map(found, known, x, y, question.only)
+    found = Contests.of(selector.evidence(about.operator, about.device), operator)
+    x, y = _names(question, operator, found)
+    made = found.map(x, y, question.only)
     ranks = {name: min(rank, COLOURS - 1) for rank, (name, _) in enumerate(made.ranking)}
     return Winners(
         map=made,
         colours={name: f"c{rank}" for name, rank in ranks.items()},
-        fields=tuple(_fields(question, known, x, y)),
-        alone=len(evidence.problems) - len(found),
+        axes=tuple(
+            Field(name=name, label=label, value=value, choices=tuple((axis, axis) for axis in found.axes))
+            for name, label, value in (("x", "across", x), ("y", "down", y))
+        ),
+        filters=tuple(_filters(question, found)),
+        filtered=bool(question.only),
+        alone=found.alone,
     )
 
 
-def _names(question: Question, known: Sequence[Axis]) -> tuple[str, str]:
-    """The hyperparameters across and down: as asked for, else those with the most values."""
+def _names(question: Question, operator: Operator, found: Contests) -> tuple[str, str]:
+    """The hyperparameters across and down: as asked for, else of those with several values the ones that
+    users must give, then the ones with the most values."""
     x, y = question.plain.get("x"), question.plain.get("y")
-    ranked = sorted(known, key=lambda axis: -len(axis.labels))
-    free = [axis.name for axis in ranked if axis.name not in (x, y, *question.only)]
-    free += [axis.name for axis in ranked if axis.name not in (x, y, *free)]
-    return x or free.pop(0), y or free.pop(0)
+    counts = {name: 1 if name in question.only else len(axis.labels) for name, axis in found.axes.items()}
+    ranked = sorted(
+        (spec for spec in operator.hyperparameters if spec.name not in (x, y)),
+        key=lambda spec: (counts[spec.name] < 2, spec.default is not None, -counts[spec.name]),
+    )
+    free = (spec.name for spec in ranked)
+    return x or next(free), y or next(free)
 
 
-def _fields(question: Question, known: Mapping[str, Axis], x: str, y: str) -> list[Field]:
-    names = tuple((name, name) for name in known)
-    return [
-        Field(name="x", label="across", value=x, choices=names),
-        Field(name="y", label="down", value=y, choices=names),
-        *(
-            Field(
+def _filters(question: Question, found: Contests) -> Iterator[Field]:
+    for name, axis in found.axes.items():
+        if len(axis.labels) > 1:
+            yield Field(
                 name=f"{ONLY}{name}",
                 label=f"{name} is",
                 value=question.only.get(name, ""),
                 choices=(("", "any"), *((label, label) for label in axis.labels)),
             )
-            for name, axis in known.items()
-            if len(axis.labels) > 1
-        ),
-    ]

@@ -30,18 +30,18 @@ def page(request: Request) -> HTMLResponse:
     return HTMLResponse(html, status_code=status, headers={**HEADERS, **FRESH})
 
 
-@router.get("/page/style.css")
-def style() -> Response:
-    """The page's style sheet."""
+def _style(_: Request) -> Response:
     return _file("style.css", "text/css")
 
 
-@router.get("/page/icon.svg")
-def icon() -> Response:
-    """The page's icon."""
+def _icon(_: Request) -> Response:
     return _file("icon.svg", "image/svg+xml")
 
 
 def _file(name: str, media_type: str) -> Response:
     text = (files("kernel_selector.service") / "pages" / name).read_text()
     return Response(text, media_type=media_type, headers={**HEADERS, **KEPT})
+
+
+router.add_route("/page/style.css", _style)
+router.add_route("/page/icon.svg", _icon)

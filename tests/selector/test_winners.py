@@ -11,11 +11,10 @@ from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import Problem, Record, Status
 from selector import InvalidRequest
 from selector.evidence import Evidence
-from selector.winners import MOST_VALUES, Axis, axes, contests, winner_map
+from selector.winners import MOST_VALUES, Axis, Contest, Contests
 from tests.selector import replay
 
 OPERATOR = registry.operator("lstm")
-NAMES = [spec.name for spec in OPERATOR.hyperparameters]
 VERSIONS = {name: item.version for name, item in registry.implementations("lstm").items()}
 SMALL, LARGE = (OPERATOR.problem(hidden=hidden, batch=8) for hidden in (64, 512))
 
@@ -24,8 +23,12 @@ def times(problem: Problem, **by_name: float) -> list[Record]:
     return [replay.record(problem, name, time_ms=time_ms) for name, time_ms in by_name.items()]
 
 
-def found(*records: Record):
-    return contests(Evidence(records, VERSIONS), OPERATOR.default)
+def contests(*records: Record) -> Contests:
+    return Contests(Evidence(records, VERSIONS), OPERATOR)
+
+
+def found(*records: Record) -> tuple[Contest, ...]:
+    return contests(*records).found
 
 
 def test_the_fastest_wins_and_its_gain_is_over_the_default() -> None:
@@ -37,7 +40,8 @@ def test_the_fastest_wins_and_its_gain_is_over_the_default() -> None:
 
 def test_one_implementation_alone_wins_nothing() -> None:
     lost = replay.failed(SMALL, "unfused", Status.CRASHED)
-    assert found(*times(SMALL, torch_lstm=4.0), lost) == []
+    made = contests(*times(SMALL, torch_lstm=4.0), lost)
+    assert (made.found, made.alone) == ((), 1)
 
 
 def test_circumstances_are_not_mixed() -> None:
@@ -75,9 +79,8 @@ def test_a_map_over_two_hyperparameters() -> None:
         *times(inference, torch_lstm=4.0, unfused=4.0 / 9.0),
         *times(LARGE, torch_lstm=4.0, unfused=8.0),
     )
-    mine = found(*records)
-    known = axes(mine, NAMES)
-    made = winner_map(mine, known, "hidden", "batch", {})
+    mine = contests(*records)
+    made = mine.map("hidden", "batch", {})
     assert (made.x.labels, made.y.labels) == (("64", "512"), ("8",))
     cell = made.cells["8", "64"]
     assert (cell.winner, cell.wins, cell.problems) == ("unfused", 2, 2)
@@ -85,7 +88,7 @@ def test_a_map_over_two_hyperparameters() -> None:
     assert made.cells["8", "512"].winner == "torch_lstm"
     assert made.ranking == (("unfused", 2), ("torch_lstm", 1))
     assert (made.problems, made.earlier) == (3, 0)
-    training = winner_map(mine, known, "hidden", "batch", {"mode": "training"})
+    training = mine.map("hidden", "batch", {"mode": "training"})
     assert training.cells["8", "64"].problems == 1
 
 
@@ -100,9 +103,8 @@ def test_a_map_over_two_hyperparameters() -> None:
     ],
 )
 def test_what_was_not_measured_is_named(x: str, y: str, only: dict[str, str], words: str) -> None:
-    mine = found(*times(SMALL, torch_lstm=4.0, unfused=1.0))
     with pytest.raises(InvalidRequest) as caught:
-        winner_map(mine, axes(mine, NAMES), x, y, only)
+        contests(*times(SMALL, torch_lstm=4.0, unfused=1.0)).map(x, y, only)
     assert words in str(caught.value)
 
 
@@ -119,4 +121,4 @@ def test_few_values_stand_one_by_one_and_many_in_powers_of_two() -> None:
 
 def test_contests_are_made_once_for_the_same_evidence() -> None:
     evidence = Evidence(times(SMALL, torch_lstm=4.0, unfused=1.0), VERSIONS)
-    assert contests(evidence, OPERATOR.default) is contests(evidence, OPERATOR.default)
+    assert Contests.of(evidence, OPERATOR) is Contests.of(evidence, OPERATOR)
