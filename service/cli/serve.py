@@ -3,15 +3,31 @@
 from __future__ import annotations
 
 import logging
+import os
 import socket
 import sys
+import time
+from collections.abc import Callable
 from ipaddress import ip_address
-from typing import Annotated
+from tempfile import TemporaryDirectory
+from threading import Thread
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from . import output
 from .options import DatabaseOption, JsonOption
+
+if TYPE_CHECKING:
+    import uvicorn
+    from fastapi import FastAPI
+
+    from selector import Selector
+
+    from ..settings import Settings
+
+WORKER_SILENCE_S = 60  # after which a worker counts as hung; importing torch can take that of a busy machine
+LOOK_S = 0.1  # how often to look whether the first worker is ready
 
 
 def serve(
@@ -19,6 +35,9 @@ def serve(
         str, typer.Option(metavar="ADDRESS", help="Address to listen on; 0.0.0.0 for all.")
     ] = "127.0.0.1",
     port: Annotated[int, typer.Option(metavar="N", min=1, max=65535, help="Port to listen on.")] = 8000,
+    workers: Annotated[
+        int, typer.Option(metavar="N", min=1, max=256, help="Processes that answer; each has its own memory.")
+    ] = 1,
     database: DatabaseOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -29,39 +48,107 @@ def serve(
     \b
       selector serve
       selector serve --host 0.0.0.0 --port 8080    (asks for tokens: see selector token)
+      selector serve --workers 4
       curl -s localhost:8000/v1/choices -H 'content-type: application/json' -d '
         {"hyperparameters": {"hidden": 256, "batch": 32}}'
     """
-    import uvicorn
-
     from selector import Selector
 
-    from ..app import create_app
-    from ..problems import LOGGER
     from ..settings import Settings
 
     require_free(host, port)
     settings = Settings.load() if is_loopback(host) else Settings.load(tokens="required")
-    application = create_app(Selector(database), settings=settings)
+    selector = Selector(database)  # what is wrong with the database is said here, once
     address = f"http://{f'[{host}]' if ':' in host else host}:{port}"
+    if workers == 1:
+        _serve_here(selector, settings, (host, port), lambda: _announce(address, as_json))
+        return
+    selector.close()
+    os.environ["SELECTOR_TOKENS"] = settings.tokens
+    if database is not None:
+        os.environ["SELECTOR_DATABASE_URL"] = database
+    _serve_with(workers, settings, (host, port), lambda: _announce(address, as_json))
+
+
+def _serve_here(
+    selector: Selector, settings: Settings, place: tuple[str, int], announce: Callable[[], None]
+) -> None:
+    """Answer in this process."""
+    import uvicorn
+
+    from ..app import create_app
 
     class Announcing(uvicorn.Server):
         async def startup(self, sockets: list[socket.socket] | None = None) -> None:
             await super().startup(sockets)
-            _announce(address, as_json)
+            announce()
 
-    configuration = uvicorn.Config(
+    application = create_app(selector, settings=settings)
+    configuration = _configuration(application, settings, place)
+    _log_requests(settings)
+    Announcing(configuration).run()
+
+
+def _serve_with(
+    workers: int, settings: Settings, place: tuple[str, int], announce: Callable[[], None]
+) -> None:
+    """Answer in several processes; one that dies is replaced. They add up their metrics in a folder."""
+    from uvicorn.supervisors import Multiprocess
+
+    from ..metrics import SHARED
+
+    configuration = _configuration("kernel_selector.service.cli.serve:worker", settings, place)
+    configuration.workers = workers
+    with TemporaryDirectory() as folder:
+        os.environ.setdefault(SHARED, folder)
+        with configuration.bind_socket() as listening:
+            Thread(target=_when_answered, args=(listening, announce), daemon=True).start()
+            Multiprocess(configuration, sockets=[listening]).run()
+
+
+def worker() -> FastAPI:
+    """The application of one process of several, by the environment that `serve` has left it."""
+    from ..app import from_environment
+    from ..settings import Settings
+
+    _log_requests(Settings.load())
+    return from_environment()
+
+
+def _configuration(application: FastAPI | str, settings: Settings, place: tuple[str, int]) -> uvicorn.Config:
+    import uvicorn
+
+    return uvicorn.Config(
         application,
-        host=host,
-        port=port,
+        factory=isinstance(application, str),
+        host=place[0],
+        port=place[1],
         log_level="warning",
         timeout_graceful_shutdown=settings.shutdown_s,
+        timeout_worker_healthcheck=WORKER_SILENCE_S,
     )
-    server = Announcing(configuration)
+
+
+def _log_requests(settings: Settings) -> None:
+    """uvicorn's own remarks stay at warnings: our lines say what they would."""
+    from ..problems import LOGGER
+
     if settings.access_log:
-        # uvicorn's own remarks stay at warnings: the line below says what they would
         LOGGER.setLevel(logging.INFO)
-    server.run()
+
+
+def _when_answered(listening: socket.socket, announce: Callable[[], None]) -> None:
+    """Announce once a worker takes connections: it listens when it is ready, not before."""
+    host, port = listening.getsockname()[:2]
+    own = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
+    while True:
+        try:
+            socket.create_connection((own, port)).close()
+        except OSError:
+            time.sleep(LOOK_S)
+        else:
+            announce()
+            return
 
 
 def _announce(address: str, as_json: bool) -> None:

@@ -1,0 +1,149 @@
+"""`selector serve --workers`: several processes that answer as one, see what is new, and end in order."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+import httpx2 as httpx
+import pytest
+
+from kernel_selector.db import Database, StoredModel, models, records
+from tests.service.conftest import measured_records
+
+ROOT = Path(__file__).parents[2]
+WORKERS = 2
+START_S = 600.0  # of a busy machine; seconds otherwise
+pytestmark = pytest.mark.timeout(1800)
+
+
+@pytest.fixture(scope="module")
+def database(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("workers") / "measured.sqlite"
+    with Database.open(str(path), create=True) as opened, opened.write() as connection:
+        records.add(connection, records=measured_records())
+    return path
+
+
+@pytest.fixture(scope="module")
+def server(database: Path) -> Iterator[tuple[subprocess.Popen[str], int]]:
+    """The process and its port, once it has said that it answers."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = [sys.executable, "-m", "kernel_selector.service.cli", "serve", "--port", str(port), "--json"]
+    process = subprocess.Popen(
+        [*command, "--workers", str(WORKERS), "--database", str(database)],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout
+    try:
+        assert json.loads(process.stdout.readline())["serving"] == f"http://127.0.0.1:{port}"
+        yield process, port
+    finally:
+        if process.poll() is None:
+            process.kill()
+        process.communicate()
+
+
+def children(process: subprocess.Popen[str]) -> list[int]:
+    """The workers by process id, without the helper that Python starts beside them."""
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            parent = int(stat.read_text().rsplit(")", 1)[1].split()[1])
+            command = (stat.parent / "cmdline").read_text()
+        except (OSError, IndexError):  # it has ended meanwhile
+            continue
+        if parent == process.pid and "resource_tracker" not in command:
+            found.append(int(stat.parent.name))
+    return found
+
+
+def models_by_each(port: int) -> list[list[str]]:
+    """What each of many connections is told: the kernel hands them to the workers in turn, more or less."""
+    url = f"http://127.0.0.1:{port}/v1/models"
+    return [[model["version"] for model in httpx.get(url).json()] for _ in range(20)]
+
+
+def wait_for(what: str, holds) -> None:
+    deadline = time.monotonic() + START_S
+    while not holds():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.2)
+
+
+def test_a_model_is_seen_by_all_workers_without_a_restart(server, database: Path) -> None:
+    process, port = server
+    before = children(process)
+    assert len(before) == WORKERS
+    assert models_by_each(port) == [[]] * 20
+    trained = StoredModel(
+        operator="lstm",
+        version="new",
+        schema=1,
+        manifest={},
+        evaluation={},
+        arrays=b"",
+        created_at=datetime(2026, 1, 2, tzinfo=UTC),
+    )
+    with Database.open(str(database)) as opened, opened.write() as connection:
+        models.add(connection, model=trained)
+    wait_for("all workers know the model", lambda: models_by_each(port) == [["new"]] * 20)
+    assert sorted(children(process)) == sorted(before)
+
+
+def test_metrics_are_those_of_all_workers(server) -> None:
+    _, port = server
+    text = httpx.get(f"http://127.0.0.1:{port}/metrics").text
+    counted = next(
+        line
+        for line in text.splitlines()
+        if line.startswith("selector_requests_total") and "/v1/models" in line
+    )
+    assert float(counted.split()[-1]) >= 40
+
+
+def test_a_worker_that_dies_is_replaced(server) -> None:
+    process, port = server
+    victim = children(process)[0]
+    os.kill(victim, signal.SIGKILL)
+    wait_for("a new worker", lambda: victim not in children(process) and len(children(process)) == WORKERS)
+    assert httpx.get(f"http://127.0.0.1:{port}/healthz").status_code == 200
+
+
+def test_what_is_in_flight_is_finished_before_the_end(server) -> None:  # the last one: it ends the server
+    process, port = server
+    body = json.dumps({"hyperparameters": {"hidden": 256, "batch": 32}}).encode()
+    head = (
+        f"POST /v1/choices HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
+        f"Content-Length: {len(body)}\r\n\r\n"
+    )
+    with socket.create_connection(("127.0.0.1", port), timeout=60) as connection:
+        connection.sendall(head.encode() + body[:10])
+        time.sleep(1.0)  # until a worker has begun to read it
+        process.send_signal(signal.SIGTERM)
+        time.sleep(2.0)
+        connection.sendall(body[10:])
+        received = b""
+        while part := connection.recv(65536):
+            received += part
+    assert received.startswith(b"HTTP/1.1 200 ")
+    assert b'"source":"exact"' in received
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 0
+    assert "Traceback" not in errors
+    assert not children(process)
+    with pytest.raises(httpx.TransportError):
+        httpx.get(f"http://127.0.0.1:{port}/healthz")
