@@ -29,7 +29,8 @@ def fields(selector: Selector, question: Question, about: Subject) -> list[Field
     """The form for questions about the subject's operator. Raises the errors of listing devices."""
     specs = registry.operator(about.operator).hyperparameters
     devices = tuple((item["key"], item["name"]) for item in selector.devices())
-    own = () if about.device else (("", "the service's own"),)
+    if about.device not in dict(devices):  # known under another name, or not at all
+        devices = ((about.device or "", about.device or "the service's own"), *devices)
     return [
         *(
             of_hyperparameter(spec, name=f"{SET}{spec.name}", value=question.given.get(spec.name, ""))
@@ -40,7 +41,7 @@ def fields(selector: Selector, question: Question, about: Subject) -> list[Field
             label="device",
             value=about.device or "",
             help="the kind of device that the layer runs on",
-            choices=(*own, *devices),
+            choices=devices,
         ),
         Field(
             name="memory",

@@ -51,10 +51,10 @@ def test_over_the_loopback_interface_it_is_free(service):
 def test_scope_and_rate_are_those_of_the_token(service, database):
     measurer = access.create_token(database, "measurer", scopes=["measure"])
     reader = access.create_token(database, "reader")
-    client = service(requests_per_s=1)
+    client = service(requests_per_s=0.001)
     assert client.get("/", headers=basic(measurer)).status_code == 403
-    found = [client.get("/", headers=basic(reader)).status_code for _ in range(3)]
-    assert found == [200, 200, 429]
+    found = [client.get("/", headers=basic(reader)).status_code for _ in range(2)]
+    assert found == [200, 429]
 
 
 @pytest.mark.parametrize(
