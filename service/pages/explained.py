@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from kernel_selector.kernels import registry
 from selector import Choice, Selector
@@ -64,12 +65,13 @@ def explained(selector: Selector, question: Question, about: Subject) -> Explain
     """The choice that was asked for, None when no hyperparameter was given. Raises as `Selector.choose`."""
     if not question.given:
         return None
+    values: dict[str, Any] = typed(about.operator, question.given)
     made = selector.choose(
         about.operator,
         device=about.device,
         memory=question.plain.get("memory"),
         objective=question.plain.get("objective", "time"),
-        **typed(about.operator, question.given),
+        **values,
     )
     rows = (
         (item.name, format_time(item), format_memory(item), item.source or "-", remarks(made, item) or "-")
