@@ -1,11 +1,11 @@
-"""Measurements and cost models in SQLite or PostgreSQL.
+"""Measurements, cost models and profiling jobs in SQLite or PostgreSQL.
 
-`Database` opens one; `records` and `models` hold the functions that store and find, each of which
-receives an open transaction and does not commit. Rows of tables stay in here: what comes out are the
-frozen dataclasses of `kernels.contract` and plain dictionaries.
+`Database` opens one; `records`, `models`, `jobs` and others hold the functions that store and find, each of
+which receives an open transaction and does not commit. Rows of tables stay in here: what comes out are
+frozen dataclasses, those of `kernels.contract` among them, and plain dictionaries.
 """
 
-from . import models, records, submissions, tokens
+from . import jobs, jobs_listing, models, records, submissions, tokens
 from .database import Database
 from .errors import (
     DatabaseCorrupt,
@@ -15,7 +15,9 @@ from .errors import (
     DatabaseReadOnly,
     DatabaseRevision,
     DatabaseUnreachable,
+    IdempotencyKeyReused,
     InvalidModel,
+    TaskLost,
 )
 from .identity import snapshot
 from .location import default_path
@@ -30,9 +32,13 @@ __all__ = [
     "DatabaseReadOnly",
     "DatabaseRevision",
     "DatabaseUnreachable",
+    "IdempotencyKeyReused",
     "InvalidModel",
     "StoredModel",
+    "TaskLost",
     "default_path",
+    "jobs",
+    "jobs_listing",
     "models",
     "records",
     "snapshot",

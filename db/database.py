@@ -103,14 +103,15 @@ class Database:
             yield connection
 
     @contextmanager
-    def write(self) -> Iterator[Connection]:
+    def write(self, *, in_turn: bool = True) -> Iterator[Connection]:
         """A transaction that writes: stored at the end of the block, undone by an exception.
 
-        Writers take turns. Raises DatabaseLocked when the turn does not come in time.
+        Writers take turns. Raises DatabaseLocked when the turn does not come in time. On PostgreSQL a
+        transaction that waits for no row while it has locked another may go without: `in_turn=False`.
         """
         if self._location.path is not None:
             sqlite.check_writable(self._location.path)
-        with _transaction(self._engine, self._location, writing=True) as connection:
+        with _transaction(self._engine, self._location, writing=True, in_turn=in_turn) as connection:
             yield connection
 
     def stamp(self) -> tuple[int, ...] | None:
@@ -155,10 +156,12 @@ def _make_engine(location: Location, busy_timeout_s: float, *, migrating: bool =
 
 
 @contextmanager
-def _transaction(engine: Engine, location: Location, *, writing: bool) -> Iterator[Connection]:
+def _transaction(
+    engine: Engine, location: Location, *, writing: bool, in_turn: bool = True
+) -> Iterator[Connection]:
     with (
         translated(location),
-        engine.connect().execution_options(writing=writing) as connection,
+        engine.connect().execution_options(writing=writing, in_turn=in_turn) as connection,
         connection.begin(),
     ):
         yield connection

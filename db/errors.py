@@ -33,5 +33,13 @@ class DatabaseUnreachable(DatabaseError):
     """The location is not a database URL, or nothing that we may talk to answers there."""
 
 
+class TaskLost(DatabaseError, LookupError):
+    """A task that this lease does not hold any more."""
+
+
+class IdempotencyKeyReused(DatabaseError, ValueError):
+    """A key that its author used for another job."""
+
+
 class InvalidModel(DatabaseError, ValueError):
     """A cost model that cannot be stored exactly as it is."""

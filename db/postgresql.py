@@ -6,6 +6,7 @@ from sqlalchemy import Engine, create_engine, event
 from sqlalchemy.engine import URL, Connection
 
 CONNECT_TIMEOUT_S = 10
+TURN = "SELECT pg_advisory_xact_lock(hashtext('kernel_selector ' || coalesce(current_schema(), '')))"
 
 
 def make_engine(url: URL, *, busy_timeout_s: float) -> Engine:
@@ -19,11 +20,11 @@ def make_engine(url: URL, *, busy_timeout_s: float) -> Engine:
 
     @event.listens_for(engine, "begin")
     def begin(connection: Connection) -> None:
-        if connection.get_execution_options().get("writing"):
+        options = connection.get_execution_options()
+        if options.get("writing"):
             connection.exec_driver_sql(f"SET LOCAL lock_timeout = '{max(1, round(busy_timeout_s * 1000))}ms'")
-            connection.exec_driver_sql(
-                "SELECT pg_advisory_xact_lock(hashtext('kernel_selector ' || coalesce(current_schema(), '')))"
-            )
+            if options.get("in_turn", True):
+                connection.exec_driver_sql(TURN)
         else:
             connection.exec_driver_sql("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
 
