@@ -33,7 +33,7 @@ class DatabaseUnreachable(DatabaseError):
     """The location is not a database URL, or nothing that we may talk to answers there."""
 
 
-class TaskLost(DatabaseError, LookupError):
+class TaskLost(DatabaseError):
     """A task that this lease does not hold any more."""
 
 

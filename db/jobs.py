@@ -11,13 +11,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Row, and_, case, insert, select, update
+from sqlalchemy import Row, and_, case, func, insert, select, update
 from sqlalchemy.engine import Connection
 from sqlalchemy.sql.dml import Update
 
 from kernel_selector.kernels.contract import Problem
 
-from .errors import TaskLost
+from .errors import IdempotencyKeyReused, TaskLost
 from .identity import content_hash
 from .jobs_tables import CANCELLED, DONE, FAILED, QUEUED, RUNNING, Job, Task, expired, now_s
 
@@ -68,8 +68,6 @@ def add(connection: Connection, job: NewJob) -> tuple[int, bool]:
 
     Raises IdempotencyKeyReused when the author used the key for another job.
     """
-    from .errors import IdempotencyKeyReused
-
     hashed = job.content_hash
     if job.idempotency_key is not None:
         query = select(Job.id, Job.content_hash).where(
@@ -142,34 +140,36 @@ def renew(connection: Connection, *, task: int, lease: str) -> None:
     _change(connection, _held(task, lease).values(values), task)
 
 
-def finish(connection: Connection, *, task: int, lease: str) -> bool:
-    """The task is done, False if it was so before, by this same claim. Raises TaskLost.
+def finish(connection: Connection, *, task: int, lease: str, records: int = 0) -> bool:
+    """The task is done; False if it was so before, by this same claim. Raises TaskLost.
 
-    Store its records in the same transaction; `count` then says how many were new.
+    Store its records, which are so many, in the same transaction.
     """
     query = select(Task.state).where(Task.id == task, Task.lease == lease).with_for_update()
     if connection.execute(query).scalar_one_or_none() == DONE:
         return False
-    values = {"state": DONE, "reason": "", "finished_s": now_s()}
+    values = {"state": DONE, "reason": "", "finished_s": now_s(), "records": Task.records + records}
     _change(connection, _held(task, lease).values(values), task)
     return True
 
 
-def count(connection: Connection, *, task: int, records: int) -> None:
-    """Add to the number of records that a task has brought."""
-    connection.execute(update(Task).where(Task.id == task).values(records=Task.records + records))
-
-
-def give_back(connection: Connection, *, task: int, lease: str) -> None:
-    """Queue the task again, as if this attempt had not been. Raises TaskLost."""
+def give_back(connection: Connection, *, task: int, lease: str, records: int = 0) -> None:
+    """Queue the task again, as if this attempt had not been, but for its records. Raises TaskLost."""
     values = {"state": QUEUED, "attempts": Task.attempts - 1, "lease": None, "finished_s": None}
-    _change(connection, _held(task, lease).values(values), task)
+    _change(connection, _held(task, lease).values(records=Task.records + records, **values), task)
 
 
-def fail(connection: Connection, *, task: int, lease: str, reason: str) -> None:
+def fail(connection: Connection, *, task: int, lease: str, reason: str, records: int = 0) -> None:
     """The attempt failed; the task is queued again while it has attempts left. Raises TaskLost."""
     values = {"state": _next_state(), "reason": reason, "lease": None, "finished_s": _when_failed()}
-    _change(connection, _held(task, lease).values(values), task)
+    _change(connection, _held(task, lease).values(records=Task.records + records, **values), task)
+
+
+def pending(connection: Connection, *, devices: Sequence[str]) -> int:
+    """How many tasks for these devices have not ended: those that others work on may come back."""
+    query = select(func.count()).select_from(Task)
+    query = query.where(Task.device.in_(devices), Task.state.in_((QUEUED, RUNNING)))
+    return connection.execute(query).scalar_one()
 
 
 def cancel(connection: Connection, *, job: int) -> int:

@@ -73,7 +73,7 @@ class Task(Base):
     lease_s: Mapped[float | None]
     renewed_s: Mapped[float | None]
     finished_s: Mapped[float | None]
-    records: Mapped[int]  # that were new when it was done
+    records: Mapped[int]  # that it has brought
 
     __table_args__ = (
         UniqueConstraint("job_id", "device", "problem_key"),

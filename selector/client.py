@@ -15,7 +15,7 @@ from kernel_selector.kernels.contract.errors import shorten
 
 from . import errors
 from .choice import Choice
-from .errors import InvalidRequest, ServiceError
+from .errors import InvalidRequest, ServiceError, ServiceUnavailable
 
 PROBLEM = "urn:kernel-selector:problem:"
 RAISED: dict[str, type[SelectorError]] = {  # what `choose` would raise here
@@ -83,7 +83,7 @@ class Client:
             "objective": objective,
             "override": override,
         }
-        return Choice.from_dict(self._ask("POST", "/v1/choices", _json(question)))
+        return Choice.from_dict(self.ask("POST", "/v1/choices", question))
 
     def send(self, records: Iterable[Record]) -> dict[str, Any]:
         """Store measurements in the service's database; returns what became of them. Sending again is safe.
@@ -95,6 +95,10 @@ class Client:
             "POST", "/v1/measurements", lines.encode(), content_type="application/x-ndjson"
         )
         return found
+
+    def ask(self, method: str, path: str, question: dict[str, Any]) -> Any:
+        """The service's answer to a JSON document, as docs/rest.md has them."""
+        return self._ask(method, path, _json(question))
 
     def close(self) -> None:
         """Close the connections that are idle; another question opens a new one."""
@@ -114,14 +118,16 @@ class Client:
             document = json.loads(answer)
         except ValueError as error:
             raise ServiceError(f"{self.url} answered {status} with what is not JSON: {error}.") from error
-        if status == 200:
+        if status in (200, 202):
             return document
         detail = str(document.get("detail", document)) if isinstance(document, dict) else str(document)
         kind = str(document.get("type", "")) if isinstance(document, dict) else ""
-        raised = RAISED.get(kind.removeprefix(PROBLEM))
+        kind = kind.removeprefix(PROBLEM)
+        raised = RAISED.get(kind)
         if raised is not None:
             raise raised(detail)
-        raise ServiceError(f"{self.url} answered {status}: {detail}")
+        failed = ServiceUnavailable if status >= 500 or status == 429 else ServiceError
+        raise failed(f"{self.url} answered {status}: {detail}", kind)
 
     def _exchange(self, method: str, path: str, body: bytes, headers: dict[str, str]) -> tuple[int, bytes]:
         """Status and body. Asks again when an idle connection turns out to be closed by the service."""
@@ -137,7 +143,7 @@ class Client:
                 # a time-out is an answer of a kind: no second one of the same length
                 if idle is None or isinstance(error, TimeoutError):
                     words = error or type(error).__name__
-                    raise ServiceError(f"{self.url} cannot be asked: {words}.") from error
+                    raise ServiceUnavailable(f"{self.url} cannot be asked: {words}.") from error
             else:
                 self._idle.append(connection)
                 return found

@@ -42,7 +42,7 @@ def resolve(asked: object = None, measured: Sequence[Device] = ()) -> Resolved:
         )
     if _LOCAL.fullmatch(name):
         return _local(name, measured)
-    known = _named(name, measured)
+    known = named(name, measured)
     here = torch_name(known)
     return _local(here, measured) if here else Resolved(known, None)
 
@@ -76,8 +76,8 @@ def _local(name: str, measured: Sequence[Device]) -> Resolved:
     return Resolved(next(stored, None) or _probed(name), name)
 
 
-def _named(name: str, measured: Sequence[Device]) -> Device:
-    """A device by name: as last measured, else from the shipped table."""
+def named(name: str, measured: Sequence[Device]) -> Device:
+    """A device by name: as last measured, else from the shipped table. Raises UnknownDevice."""
     from kernel_selector.kernels.devices import known_device
 
     try:

@@ -34,4 +34,16 @@ class ModelVersionMismatch(SelectorError):
 
 
 class ServiceError(SelectorError):
-    """A service could not be asked, refused the token, or failed."""
+    """A service could not be asked, refused the token, or failed; `kind` is the last part of its `type`."""
+
+    def __init__(self, message: str, kind: str = "") -> None:
+        super().__init__(message)
+        self.kind = kind
+
+
+class ServiceUnavailable(ServiceError):
+    """A service does not answer now, or says that it cannot: another time it may."""
+
+
+class UnknownJob(SelectorError, LookupError):
+    """There is no profiling job of this number."""

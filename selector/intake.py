@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from threading import Lock
@@ -56,11 +56,14 @@ class Intake:
         self._lock = Lock()
         self._open: Database | None = None
 
-    def take(self, lines: Iterable[str], author: str) -> Receipt:
+    def take(
+        self, lines: Iterable[str], author: str, first: Callable[[Any], object] | None = None
+    ) -> Receipt:
         """Store the records of JSON lines, all or none; empty lines do not count.
 
         The same lines again change nothing. Records that contradict what is known are set aside, where
-        choices do not see them. Raises NotRecords, InvalidRequest for none or too many, and DatabaseError.
+        choices do not see them. `first` is called in the same transaction: what it raises stores nothing.
+        Raises NotRecords, InvalidRequest for none or too many, and DatabaseError.
         """
         from kernel_selector.db import submissions
 
@@ -69,7 +72,9 @@ class Intake:
         judged = [(number, line, record, review.objection(record)) for number, line, record in found]
         good = [record for _, _, record, reason in judged if reason is None]
         bad = [(number, line, reason) for number, line, _, reason in judged if reason is not None]
-        with self._database().write() as connection:
+        with self.database.write() as connection:
+            if first is not None:
+                first(connection)
             submission = submissions.add(connection, author=author, received_at=datetime.now(UTC))
             added = _add(connection, good, submission)
             set_aside = [(line, reason) for _, line, reason in bad]
@@ -88,7 +93,8 @@ class Intake:
                 self._open.close()
             self._open = None
 
-    def _database(self) -> Database:
+    @property
+    def database(self) -> Database:
         """A connection of its own: writers wait for each other longer than questions can."""
         from kernel_selector.db import Database
 

@@ -35,18 +35,18 @@ def measurements(selector: Selector, equal: Mapping[str, str], *, cursor: str | 
     """
     from kernel_selector.db import records
 
-    after = _after(cursor)
+    after = place(cursor)
     with selector.database.read() as connection:
         found = records.page(connection, after=after, limit=limit + 1, equal=equal)
     items = [{"author": author, "record": json.loads(record.to_json())} for _, record, author in found]
-    return Page(items=items[:limit], next=_cursor(found[limit - 1][0]) if len(found) > limit else None)
+    return Page(items=items[:limit], next=cursor_after(found[limit - 1][0]) if len(found) > limit else None)
 
 
 def quarantined(selector: Selector, *, cursor: str | None, limit: int) -> Page:
     """Records that were set aside, with author, time and reason. Raises as `measurements`."""
     from kernel_selector.db import submissions
 
-    after = _after(cursor)
+    after = place(cursor)
     with selector.database.read() as connection:
         found = submissions.quarantined(connection, after=after, limit=limit + 1)
     items = [
@@ -58,14 +58,16 @@ def quarantined(selector: Selector, *, cursor: str | None, limit: int) -> Page:
         }
         for row in found[:limit]
     ]
-    return Page(items=items, next=_cursor(found[limit - 1]["id"]) if len(found) > limit else None)
+    return Page(items=items, next=cursor_after(found[limit - 1]["id"]) if len(found) > limit else None)
 
 
-def _cursor(number: int) -> str:
+def cursor_after(number: int) -> str:
+    """Where the items beyond this id begin."""
     return urlsafe_b64encode(f"after {number}".encode()).decode().rstrip("=")
 
 
-def _after(cursor: str | None) -> int:
+def place(cursor: str | None) -> int:
+    """The id that a cursor stands for; 0 for the beginning. Raises InvalidRequest for no cursor of ours."""
     if cursor is None:
         return 0
     try:

@@ -28,11 +28,23 @@ FREE = frozenset({"/healthz", "/readyz", "/openapi.json", "/docs", "/page/style.
 PAGE = "/"
 BEARER = {"www-authenticate": "Bearer"}
 BASIC = {"www-authenticate": 'Basic realm="kernel-selector: a token as password", charset="UTF-8"'}
-NEEDED = {("POST", "/v1/measurements"): "measure", ("GET", "/v1/quarantine"): "admin"}
+NEEDED = {
+    ("POST", "/v1/measurements"): "measure",
+    ("GET", "/v1/quarantine"): "admin",
+    ("POST", "/v1/profiling-jobs"): "admin",
+    ("POST", "/v1/profiling-tasks:claim"): "measure",
+    ("POST", "/v1/profiling-tasks:heartbeat"): "measure",
+    ("POST", "/v1/profiling-tasks:finish"): "measure",
+}
 BURST_S = 2.0  # of its rate that a token may use at once
 ANONYMOUS = Grant(name="local", scopes=frozenset({"read"}))
 # one text for all of them: neither a wrong nor an old secret is worth a hint
 UNAUTHORIZED = "Expected `Authorization: Bearer` with a valid token: `selector token create` makes one."
+
+
+def needed_scope(method: str, path: str) -> str:
+    """The scope that a request needs."""
+    return "admin" if method == "DELETE" else NEEDED.get((method, path), "read")
 
 
 class Access:
@@ -47,7 +59,7 @@ class Access:
         if scope["type"] != "http" or scope["path"] in FREE:
             await self.app(scope, receive, send)
             return
-        needed = NEEDED.get((scope["method"], scope["path"]), "read")
+        needed = needed_scope(scope["method"], scope["path"])
         try:
             grant = await self._grant(scope)
         except SelectorError as error:

@@ -32,6 +32,7 @@ TAGS = [
     {"name": "choices", "description": "Choose implementations."},
     {"name": "planning", "description": "For cluster schedulers."},
     {"name": "measurements", "description": "What was measured, and where."},
+    {"name": "profiling", "description": "Jobs for workers that measure."},
     {"name": "catalogue", "description": "What can be asked about."},
     {"name": "health", "description": "For load balancers and orchestrators."},
 ]

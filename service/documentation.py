@@ -11,7 +11,7 @@ from fastapi.openapi.utils import get_openapi
 from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import Boolean, Hyperparameter, Integer, Number, OneOf, Operator
 
-from .access import FREE, NEEDED
+from .access import FREE, needed_scope
 from .example_answer import ANSWER
 from .problems import MEDIA_TYPE
 from .schemas.errors import FieldProblem, Problem
@@ -78,7 +78,7 @@ def _add_access(made: dict[str, Any]) -> None:
     for path, operations in made["paths"].items():
         for method, operation in operations.items():
             if path not in FREE:
-                scope = NEEDED.get((method.upper(), path), "read")
+                scope = needed_scope(method.upper(), path)
                 # read is free over the loopback interface
                 operation["security"] = [{"token": [scope]}, *([{}] if scope == "read" else [])]
                 operation["responses"] |= {
@@ -92,7 +92,8 @@ def _leave_formats_open(made: dict[str, Any]) -> None:
     """Where a route documents other JSON than its model's, FastAPI asks for both at once: ask for either."""
     for path in made["paths"].values():
         for operation in path.values():
-            schema = operation["responses"]["200"]["content"].get("application/json", {}).get("schema", {})
+            content = operation["responses"].get("200", {}).get("content", {})
+            schema = content.get("application/json", {}).get("schema", {})
             if "anyOf" in schema:
                 schema.pop("$ref", None)
 

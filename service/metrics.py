@@ -7,7 +7,7 @@ counts; without it each process answers for itself.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
@@ -50,6 +50,10 @@ class Metrics:
             "selector_model_age_seconds", "Since the latest cost model was stored.", registry, "operator"
         )
         self._readable = _state("selector_database_readable", "1 while it can be read.", registry)
+        self._tasks = _state("selector_tasks", "Tasks of profiling jobs.", registry, "device", "state")
+        self._expiries = _state(
+            "selector_lease_expiries", "Leases of tasks that ran out: workers that were lost.", registry
+        )
 
     def request(self, scope: Scope, status: int, seconds: float) -> None:
         """Count a request that was answered, under the path that it matched."""
@@ -70,6 +74,12 @@ class Metrics:
         """Count measurements that were sent by what became of them."""
         for fate, count in counts.items():
             self._records.labels(fate).inc(count)
+
+    def queue(self, counts: Mapping[tuple[str, str], int], expiries: int) -> None:
+        """Take the number of tasks by device and state, and of leases that ran out."""
+        for labels, number in counts.items():
+            self._tasks.labels(*labels).set(number)
+        self._expiries.set(expiries)
 
     def text(self, selector: Selector) -> bytes:
         """All of it, with the state of the selector's database, in Prometheus' format."""

@@ -57,10 +57,14 @@ KINDS: Mapping[str, Kind] = {
     "InvalidHyperparameter": Kind("invalid-hyperparameter", 422, "Invalid hyperparameter"),
     "AmbiguousHyperparameter": Kind("ambiguous-hyperparameter", 422, "Ambiguous hyperparameter"),
     "InvalidRequest": INVALID_REQUEST,
+    "UnknownPolicy": Kind("unknown-policy", 422, "Unknown policy"),
+    "UnknownJob": Kind("unknown-job", 404, "Unknown profiling job"),
+    "IdempotencyKeyReused": Kind("idempotency-key-reused", 422, "The key was used for another job"),
     "NotRecords": Kind("not-records", 422, "Not measurement records"),
     # the question is right, and there is no answer to it
     "UnsupportedProblem": Kind("unsupported-problem", 409, "The implementation refuses this problem"),
     "NothingFits": Kind("nothing-fits", 409, "Nothing fits into the memory limit"),
+    "TaskLost": Kind("task-lost", 409, "The task is not this worker's any more"),
     # the service cannot answer now
     "NoMeasurements": Kind("no-measurements", 503, "There are no measurements"),
     "ModelVersionMismatch": Kind("model-unusable", 503, "The cost model cannot be used"),

@@ -58,6 +58,8 @@ class Settings(BaseSettings):
             "/v1/choices:batch": self.max_batch_bytes,
             "/v1/throughputs": self.max_batch_bytes,
             "/v1/measurements": self.max_upload_bytes,
+            "/v1/profiling-jobs": self.max_batch_bytes,
+            "/v1/profiling-tasks:finish": self.max_upload_bytes,
         }
 
     @classmethod

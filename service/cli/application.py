@@ -13,6 +13,8 @@ from . import (
     database,
     doctor,
     extender,
+    fleet,
+    jobs,
     learn,
     measure,
     overview,
@@ -20,6 +22,7 @@ from . import (
     serve,
     status,
     token,
+    worker,
 )
 
 app = typer.Typer(
@@ -59,11 +62,14 @@ register(CHOOSE, serve.serve)
 register(CHOOSE, extender.extender)
 register(MEASURE, measure.profile)
 register(MEASURE, status.refresh)
+register(MEASURE, worker.worker)
 register(MEASURE, learn.train)
 register(MEASURE, learn.evaluate)
 register(INSPECT, status.status)
 register(INSPECT, overview.operators)
 register(INSPECT, overview.devices)
 register(INSPECT, config.config)
+app.add_typer(jobs.app, rich_help_panel=MEASURE)
+app.add_typer(fleet.app, rich_help_panel=MEASURE)
 app.add_typer(database.app, rich_help_panel=INSPECT)
 app.add_typer(token.app, rich_help_panel=INSPECT)

@@ -2,6 +2,14 @@
 
 from __future__ import annotations
 
-from . import catalogue, choices, health, measurements, page, planning
+from . import catalogue, choices, health, jobs, measurements, page, planning
 
-ROUTERS = (choices.router, planning.router, measurements.router, catalogue.router, health.router, page.router)
+ROUTERS = (
+    choices.router,
+    planning.router,
+    measurements.router,
+    jobs.router,
+    catalogue.router,
+    health.router,
+    page.router,
+)

@@ -9,6 +9,7 @@ from typing import Any
 from fastapi import Request, Response
 
 from selector import Selector
+from selector.intake import Intake
 
 from .. import examples
 from ..documentation import problem_response
@@ -27,6 +28,12 @@ def selector_of(request: Request) -> Selector:
     """The selector that this service answers from."""
     selector: Selector = request.app.state.selector
     return selector
+
+
+def intake_of(request: Request) -> Intake:
+    """What takes measurements in, and has a database connection of its own that may wait for its turn."""
+    intake: Intake = request.app.state.intake
+    return intake
 
 
 CONDITIONAL: Responses = {304: {"description": "Unchanged since the answer with the ETag of If-None-Match."}}

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
+
+from kernel_selector.kernels.contract import SelectorError
+from selector.jobs import queue_depth
 
 from ..documentation import problem_response
 from ..metrics import CONTENT_TYPE
@@ -47,6 +51,10 @@ class MetricsResponse(Response):
 
 @router.get("/metrics", operation_id="metrics", response_class=MetricsResponse)
 def metrics(request: Request) -> Response:
-    """Requests, choices by source, measurements received, age of models: as Prometheus reads them."""
-    text = request.app.state.metrics.text(selector_of(request))
+    """Requests, choices by source, measurements received, age of models, depth of the queue of tasks: as
+    Prometheus reads them."""
+    counted = request.app.state.metrics
+    with suppress(SelectorError):  # selector_database_readable says so, and the last counts stay
+        counted.queue(*queue_depth(selector_of(request).database))
+    text = counted.text(selector_of(request))
     return Response(text, headers={"content-type": CONTENT_TYPE})

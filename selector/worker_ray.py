@@ -1,0 +1,117 @@
+"""A fleet on a Ray cluster: a task of Ray for each GPU, placed by accelerator type, retried by Ray."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+from .placement_formats import RAY_LABEL, model_name
+from .worker_fleet import Crew, FleetFailed
+from .worker_run import Setup, Source, work
+
+LOCAL = "local"  # an address: start a cluster on this machine, and end it with the fleet
+INSTALL = "Install it, on every node: pip install 'kernel-selector[fleet]'."
+
+
+@contextmanager
+def ray_fleet(crew: Crew, address: str) -> Iterator[RayFleet]:
+    """Connect to the cluster at an address ("local": start one here) and start the workers.
+
+    Raises FleetFailed without Ray, without an answer, and when no node has a device of the job.
+    """
+    ray = _ray()
+    try:
+        ray.init(address=None if address == LOCAL else address, log_to_driver=False, configure_logging=False)
+    except Exception as error:
+        raise FleetFailed(
+            f"No Ray cluster answers at {address} ({error}): start one with `ray start`."
+        ) from error
+    try:
+        fleet = RayFleet(ray, crew)
+        try:
+            yield fleet
+        finally:
+            fleet.stop()
+    finally:
+        ray.shutdown()
+
+
+class RayFleet:
+    """The workers on a cluster that is connected."""
+
+    def __init__(self, ray: Any, crew: Crew) -> None:
+        self._ray = ray
+        places = placements(ray.nodes(), crew.devices)
+        if not places:
+            known = sorted({node["Labels"].get(RAY_LABEL, "no GPU") for node in ray.nodes() if node["Alive"]})
+            raise FleetFailed(
+                f"The job needs {', '.join(crew.devices)}, and the cluster's nodes have: {', '.join(known)}. "
+                "Add a node with such a device, or give the job another one."
+            )
+        # Ray repeats a task whose process or node is gone; what kills its workers is given up by the database
+        remote = ray.remote(max_retries=-1)(_work)
+        self._waiting = [
+            remote.options(**options).remote(crew.source, crew.setup) for options in places[: crew.workers]
+        ]
+
+    def alive(self) -> int:
+        """See Fleet."""
+        ended, self._waiting = self._ray.wait(self._waiting, num_returns=len(self._waiting), timeout=0)
+        try:
+            self._ray.get(ended)
+        except self._ray.exceptions.RayError as error:
+            raise FleetFailed(f"A worker ended with an error: {error}") from error
+        return len(self._waiting)
+
+    def stop(self) -> None:
+        """See Fleet."""
+        for reference in self._waiting:
+            self._ray.cancel(reference)
+
+
+def placements(nodes: list[dict[str, Any]], devices: tuple[str, ...]) -> list[dict[str, Any]]:
+    """Options of Ray for each worker: one for each GPU of a wanted kind, one for each node's CPU.
+
+    A worker is bound to a kind, not to a node: when its node is gone, Ray finds another.
+    """
+    models = {key: _model(key) for key in devices if key not in ("cpu", "cuda")}
+    found: list[dict[str, Any]] = []
+    for node in nodes:
+        if not node["Alive"]:
+            continue
+        label = node["Labels"].get(RAY_LABEL)
+        gpus = int(node["Resources"].get("GPU", 0))
+        if label is not None and label in models.values():
+            found += [{"num_gpus": 1, "num_cpus": 1, "label_selector": {RAY_LABEL: label}}] * gpus
+        elif "cuda" in devices:
+            found += [{"num_gpus": 1, "num_cpus": 1}] * gpus
+        if "cpu" in devices:
+            # all cores: two measurements at once on one processor would disturb each other
+            found.append({"num_cpus": node["Resources"].get("CPU", 1)})
+    return found
+
+
+def _work(source: Source, setup: Setup) -> dict[str, Any]:
+    """What runs on a node. Ray shows each task only its own GPU, which is the first one then."""
+    gpu = bool(os.environ.get("CUDA_VISIBLE_DEVICES"))
+    device = setup.device or ("cuda:0" if gpu else "cpu")
+    return work(source, replace(setup, device=device, until_empty=True)).to_dict()
+
+
+def _model(key: str) -> str:
+    from .devices import named
+
+    return model_name(named(key))
+
+
+def _ray() -> Any:
+    # it would report the use of the cluster to its makers
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    try:
+        import ray
+    except ImportError as error:
+        raise FleetFailed(f"Ray is not installed ({error}). {INSTALL}") from error
+    return ray

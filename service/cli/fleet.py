@@ -1,0 +1,131 @@
+"""`selector fleet`: many workers on one job."""
+
+from __future__ import annotations
+
+import getpass
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from . import output, words
+from .jobs import CountOption, PolicyOption, drawn
+from .options import AgainOption, DatabaseOption, JsonOption
+from .worker import LeaseOption
+
+app = typer.Typer(
+    name="fleet",
+    help="Measure with a worker on every GPU: of this machine, of a Ray cluster, of a Slurm site.",
+    no_args_is_help=True,
+)
+
+
+@app.callback()
+def fleet() -> None:
+    """Keeps `profile` a command of a group while it is the only one."""
+
+
+@app.command()
+def profile(
+    what: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[OPERATOR] NAME=VALUE[,VALUE...]...",
+            help="The operator and its hyperparameters; commas make a grid.",
+            show_default=False,
+        ),
+    ] = None,
+    device: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--device", metavar="NAME", help="cpu, cuda or a GPU by name; give several. Default: cuda."
+        ),
+    ] = None,
+    job: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="Go on with this job instead of making one.")
+    ] = None,
+    count: CountOption = None,
+    seed: Annotated[int, typer.Option(metavar="N", help="Of the random problems.")] = 0,
+    policy: PolicyOption = "quick",
+    again: AgainOption = False,
+    address: Annotated[
+        str | None,
+        typer.Option(metavar="ADDRESS", help="A Ray cluster: auto, HOST:PORT, or local to start one here."),
+    ] = None,
+    slurm: Annotated[
+        Path | None,
+        typer.Option(metavar="FOLDER", help="Submit to Slurm; logs go to this folder, which nodes share."),
+    ] = None,
+    partition: Annotated[str | None, typer.Option(metavar="NAME", help="Of Slurm.")] = None,
+    hours: Annotated[float, typer.Option(metavar="N", min=0.1, help="Limit of Slurm.")] = 4.0,
+    workers: Annotated[
+        int | None,
+        typer.Option(metavar="N", min=1, help="Most workers. Default: one for each GPU; with --slurm 1."),
+    ] = None,
+    lease: LeaseOption = "60s",
+    database: DatabaseOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Measure problems with one worker for each GPU; without an address, on this machine.
+
+    The job is in the database, and so is all that was measured: when something of the fleet is killed,
+    others take over; when all of it is, the same command with --job goes on.
+
+    Examples:
+
+    \b
+      selector fleet profile lstm --count 200
+      selector fleet profile lstm --count 200 --device h200 --address auto
+      selector fleet profile --job 7 --slurm logs --partition gpu --workers 16
+    """
+    from selector.jobs import JobRequest, create_job, get_job
+    from selector.worker_fleet import Crew, follow, shared
+    from selector.worker_run import Setup
+
+    if (what is None) == (job is None):
+        raise typer.BadParameter("expected either problems to measure or --job with a job to go on with.")
+    source = shared(database, elsewhere=slurm is not None or address not in (None, "local"))
+    if what is not None:
+        devices = device or ["cuda"]
+        operator, problems = drawn(what, devices, count=count, seed=seed)
+        request = JobRequest(
+            operator=operator, problems=problems, devices=devices, policy=policy, again=again
+        )
+        asked = create_job(source.database, request, author=getpass.getuser())[0]
+    else:
+        asked = get_job(source.database, job or 0)
+    setup = Setup(lease_s=words.seconds(lease))
+    crew = Crew(source=source, setup=setup, devices=tuple(asked["devices"]), workers=workers)
+    with _started(crew, address, slurm, partition, hours) as started:
+        found = follow(started, source.database, asked["id"], _report)
+    _print(found, as_json=as_json)
+
+
+def _started(crew: Any, address: str | None, slurm: Path | None, partition: str | None, hours: float) -> Any:
+    from selector.worker_fleet import LocalFleet, stopped
+
+    if address is not None and slurm is not None:
+        raise typer.BadParameter("expected one of --address and --slurm.")
+    if address is not None:
+        from selector.worker_ray import ray_fleet
+
+        return ray_fleet(crew, address)
+    if slurm is not None:
+        from selector.worker_slurm import Site, SlurmFleet
+
+        return stopped(SlurmFleet(crew, Site(folder=slurm, partition=partition, hours=hours)))
+    return stopped(LocalFleet(crew))
+
+
+def _report(job: dict[str, Any]) -> None:
+    tasks = job["tasks"]
+    line = f"job {job['id']}: {tasks['done']} of {sum(tasks.values())} done, {tasks['running']} running"
+    output.err().print(line, style="dim", soft_wrap=True)
+
+
+def _print(job: dict[str, Any], *, as_json: bool) -> None:
+    from .jobs import print_job
+
+    print_job(job, as_json=as_json)
+    if job["state"] != "done":
+        raise typer.Exit(1)

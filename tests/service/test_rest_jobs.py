@@ -1,0 +1,288 @@
+"""Profiling jobs over HTTP: made once, worked off by workers without a database, cancelled."""
+
+import json
+
+import pytest
+from starlette.testclient import TestClient
+
+from kernel_selector.db import Database, records
+from kernel_selector.kernels import registry
+from kernel_selector.service.app import create_app
+from selector import Selector, access
+from selector.jobs_client import ServiceQueue
+from selector.worker import Worker
+from tests.selector import replay
+from tests.selector.replay_session import ReplaySession
+
+JOB = {
+    "operator": "lstm",
+    "problems": [{"hyperparameters": {"hidden": 32, "batch": size}} for size in (1, 8)],
+    "devices": ["cpu"],
+}
+CANDIDATES = len(registry.implementations("lstm"))
+CLAIM = {
+    "worker": "w1",
+    "device": replay.HERE.to_dict(),
+    "environment": replay.SOFTWARE.to_dict(),
+    "lease_s": 60,
+}
+
+
+class Session(ReplaySession):
+    def close(self):
+        pass
+
+
+class InProcess:
+    """Asks the service without a network, as `selector.Client` does over one."""
+
+    def __init__(self, client, token):
+        from selector import Client
+
+        self._real = Client("http://127.0.0.1", token=token)
+        self._real._exchange = self.exchange
+        self.client = client
+
+    def exchange(self, method, path, body, headers):
+        answer = self.client.request(method, path, content=body, headers=headers)
+        return answer.status_code, answer.content
+
+    def ask(self, *arguments):
+        return self._real.ask(*arguments)
+
+    def close(self):
+        self._real.close()
+
+
+@pytest.fixture
+def service(empty_database, monkeypatch):
+    """A function: a client with a token of these scopes."""
+    monkeypatch.setattr(access, "LOOK_S", 0.0)
+    selector = Selector(empty_database)
+    app = create_app(selector)
+    with TestClient(app, base_url="http://127.0.0.1") as started:
+
+        def client(*scopes):
+            secret = access.create_token(empty_database, "-".join(scopes), scopes=scopes)
+            started.headers["authorization"] = f"Bearer {secret}"
+            return started
+
+        yield client
+    selector.close()
+
+
+@pytest.fixture
+def client(service):
+    return service("admin", "measure", "read")
+
+
+def create(client, job=JOB, status=202, **headers):
+    answer = client.post("/v1/profiling-jobs", json=job, headers=headers)
+    assert answer.status_code == status, answer.text
+    return answer
+
+
+def stored(path):
+    with Database.open(path) as database, database.read() as connection:
+        return records.total(connection)
+
+
+def post(client, verb, body, status=200):
+    answer = client.post(f"/v1/profiling-tasks:{verb}", json=body)
+    assert answer.status_code == status, answer.text
+    return answer.json()
+
+
+def test_a_job_is_accepted_and_looked_at(client):
+    answer = create(client)
+    made = answer.json()
+    assert answer.headers["location"] == f"/v1/profiling-jobs/{made['id']}"
+    assert (made["state"], made["author"], made["tasks"]["queued"]) == ("queued", "admin-measure-read", 2)
+    found = client.get(answer.headers["location"])
+    assert found.json() == made
+    unchanged = {"if-none-match": found.headers["etag"]}
+    assert client.get(answer.headers["location"], headers=unchanged).status_code == 304
+
+
+def test_the_same_key_is_the_same_job(client):
+    first = create(client, **{"Idempotency-Key": "k"})
+    assert create(client, **{"Idempotency-Key": "k"}).json() == first.json()
+    assert create(client).json()["id"] != first.json()["id"]
+    other = create(client, {**JOB, "again": True}, 422, **{"Idempotency-Key": "k"}).json()
+    assert other["type"].endswith(":idempotency-key-reused")
+    create(client, JOB, 422, **{"Idempotency-Key": "k" * 201})
+
+
+def test_a_worker_needs_the_url_and_a_token_alone(client, empty_database):
+    number = create(client).json()["id"]
+    token = client.headers["authorization"].split()[1]
+    worker = Worker(ServiceQueue(InProcess(client, token)), lambda _: Session(), name="w1")
+    assert worker.run(until_empty=True).to_dict()["records"] == 2 * CANDIDATES
+    found = client.get(f"/v1/profiling-jobs/{number}").json()
+    assert (found["state"], found["tasks"]["done"], found["records"]) == ("done", 2, 2 * CANDIDATES)
+    assert stored(empty_database) == 2 * CANDIDATES
+    items = client.get("/v1/measurements", params={"limit": 3}).json()["items"]
+    assert {item["author"] for item in items} == {"admin-measure-read"}
+    create(client)
+    again = Worker(ServiceQueue(InProcess(client, token)), lambda _: Session())
+    assert again.run(until_empty=True).to_dict()["records"] == 0  # all of it is measured already
+
+
+def test_records_of_a_task_that_is_lost_are_refused_and_said_so(client, empty_database):
+    create(client, {**JOB, "problems": JOB["problems"][:1]})
+    task = post(client, "claim", CLAIM)["assignment"]
+    with Database.open(empty_database) as database, database.write() as connection:
+        connection.exec_driver_sql("UPDATE task SET renewed_s = renewed_s - 61")
+    other = post(client, "claim", {**CLAIM, "worker": "w2"})["assignment"]
+    assert other["task"] == task["task"]
+    problem = registry.operator("lstm").problem(JOB["problems"][0]["hyperparameters"])
+    record = json.loads(replay.record(problem, "torch_lstm").to_json())
+    held, end = {"task": task["task"], "lease": task["lease"]}, {"outcome": "done", "records": [record]}
+    assert post(client, "heartbeat", held, 409)["type"].endswith(":task-lost")
+    lost = post(client, "finish", {**held, **end}, 409)
+    assert "another worker has it" in lost["detail"]
+    assert stored(empty_database) == 0
+    mine = {"task": other["task"], "lease": other["lease"]}
+    assert post(client, "heartbeat", mine) == {"task": other["task"]}
+    counts = {"received": 1, "added": 1, "known": 0, "quarantined": 0}
+    assert post(client, "finish", {**mine, **end}) == counts
+    assert post(client, "finish", {**mine, **end}) == {**counts, "added": 0, "known": 1}
+    assert stored(empty_database) == 1
+    assert client.get("/v1/profiling-jobs/1").json()["records"] == 1
+
+
+def test_one_bad_record_leaves_the_task_as_it_was(client, empty_database):
+    create(client)
+    task = post(client, "claim", CLAIM)["assignment"]
+    end = {"task": task["task"], "lease": task["lease"], "outcome": "done", "records": [{"schema": 1}]}
+    assert post(client, "finish", end, 422)["type"].endswith(":not-records")
+    assert post(client, "heartbeat", {"task": task["task"], "lease": task["lease"]})
+    assert stored(empty_database) == 0
+
+
+def test_failures_and_returns(client):
+    number = create(client, {**JOB, "max_attempts": 1, "problems": JOB["problems"][:1]}).json()["id"]
+    for outcome, reason, state in (("returned", "", "queued"), ("failed", "no\nluck\0", "failed")):
+        task = post(client, "claim", CLAIM)["assignment"]
+        end = {"task": task["task"], "lease": task["lease"], "outcome": outcome, "reason": reason}
+        post(client, "finish", end)
+        assert client.get(f"/v1/profiling-jobs/{number}").json()["state"] == state
+    (item,) = client.get(f"/v1/profiling-jobs/{number}/tasks").json()["items"]
+    assert (item["state"], item["reason"], item["owner"]) == ("failed", "no luck", "w1")
+    assert post(client, "claim", CLAIM) == {"assignment": None, "pending": 0}
+
+
+def test_pages_of_jobs_and_tasks(client):
+    numbers = [create(client).json()["id"] for _ in range(3)]
+    for path, expected in (
+        ("/v1/profiling-jobs", numbers),
+        (f"/v1/profiling-jobs/{numbers[1]}/tasks", [3, 4]),
+    ):
+        found, cursor = [], None
+        while cursor is not None or not found:
+            page = client.get(path, params={"limit": 1, **({"cursor": cursor} if cursor else {})}).json()
+            found += [item["id"] for item in page["items"]]
+            cursor = page["next"]
+        assert found == expected
+
+
+def test_cancelling(client):
+    path = create(client).headers["location"]
+    task = post(client, "claim", CLAIM)["assignment"]
+    for _ in range(2):
+        answer = client.delete(path)
+        assert (answer.status_code, answer.json()["state"]) == (200, "cancelled")
+    post(client, "heartbeat", {"task": task["task"], "lease": task["lease"]}, 409)
+    assert post(client, "claim", CLAIM) == {"assignment": None, "pending": 0}
+
+
+@pytest.mark.parametrize(
+    ("change", "kind"),
+    [
+        ({"operator": "lstmm"}, "unknown-operator"),
+        ({"devices": ["h2000"]}, "unknown-device"),
+        ({"devices": []}, "invalid-request"),
+        ({"problems": []}, "invalid-request"),
+        ({"problems": [{"hyperparameters": {"hidden": 32}}]}, "invalid-hyperparameter"),
+        ({"problems": [{"hyperparameters": {"hiden": 32, "batch": 1}}]}, "unknown-hyperparameter"),
+        ({"policy": "quickest"}, "unknown-policy"),
+        ({"implementations": ["fuse"]}, "unknown-implementation"),
+        ({"max_attempts": 0}, "invalid-request"),
+        ({"max_attempts": 2**70}, "invalid-request"),
+        ({"max_attempts": True}, "invalid-request"),
+        ({"again": 1}, "invalid-request"),
+        ({"devices": ["cpu\0"]}, "invalid-request"),
+        ({"colour": "red"}, "invalid-request"),
+    ],
+)
+def test_jobs_that_are_none(client, change, kind):
+    answer = create(client, {**JOB, **change}, 422).json()
+    assert answer["type"].endswith(f":{kind}"), answer
+    assert client.get("/v1/profiling-jobs").json() == {"items": [], "next": None}
+
+
+@pytest.mark.parametrize(
+    ("verb", "body"),
+    [
+        ("claim", {**CLAIM, "device": {}}),
+        ("claim", {**CLAIM, "device": {**CLAIM["device"], "colour": "red"}}),
+        ("claim", {**CLAIM, "device": {**CLAIM["device"], "name": 7}}),
+        ("claim", {**CLAIM, "device": {**CLAIM["device"], "kind": "\0"}}),
+        ("claim", {**CLAIM, "device": {**CLAIM["device"], "compute_capability": 7}}),
+        ("claim", {**CLAIM, "environment": {"python": "3"}}),
+        ("claim", {**CLAIM, "environment": {**CLAIM["environment"], "threads": -1}}),
+        ("claim", {**CLAIM, "lease_s": 0.5}),
+        ("claim", {**CLAIM, "lease_s": 1e300}),
+        ("claim", {**CLAIM, "worker": ""}),
+        ("heartbeat", {"task": 1, "lease": "x"}),
+        ("heartbeat", {"task": 0, "lease": "0" * 32}),
+        ("heartbeat", {"task": 2**63, "lease": "0" * 32}),
+        ("heartbeat", {"task": "1", "lease": "0" * 32}),
+        ("finish", {"task": 1, "lease": "0" * 32}),
+        ("finish", {"task": 1, "lease": "0" * 32, "outcome": "finished"}),
+        ("finish", {"task": 1, "lease": "0" * 32, "outcome": "failed"}),
+        ("finish", {"task": 1, "lease": "0" * 32, "outcome": "failed", "reason": " \0"}),
+        ("finish", {"task": 1, "lease": "0" * 32, "outcome": "done", "records": [1]}),
+    ],
+)
+def test_workers_that_talk_nonsense(client, verb, body):
+    answer = post(client, verb, body, 422)
+    assert answer["type"].startswith("urn:kernel-selector:problem:")
+
+
+@pytest.mark.parametrize("path", ["/v1/profiling-jobs/7", "/v1/profiling-jobs/7/tasks"])
+def test_jobs_that_do_not_exist(client, path):
+    answer = client.get(path)
+    assert (answer.status_code, answer.json()["type"]) == (404, "urn:kernel-selector:problem:unknown-job")
+    assert client.delete("/v1/profiling-jobs/7").status_code == 404
+    for number in ("0", "-1", "x", str(2**63)):
+        assert client.get(f"/v1/profiling-jobs/{number}").status_code == 422
+
+
+@pytest.mark.parametrize(
+    ("scopes", "method", "path", "allowed"),
+    [
+        (("read",), "POST", "/v1/profiling-jobs", False),
+        (("measure",), "POST", "/v1/profiling-jobs", False),
+        (("read", "measure"), "DELETE", "/v1/profiling-jobs/1", False),
+        (("read",), "POST", "/v1/profiling-tasks:claim", False),
+        (("admin",), "POST", "/v1/profiling-tasks:finish", False),
+        (("measure",), "POST", "/v1/profiling-tasks:claim", True),
+        (("read",), "GET", "/v1/profiling-jobs", True),
+        (("admin",), "DELETE", "/v1/profiling-jobs/1", True),
+    ],
+)
+def test_scopes(service, scopes, method, path, allowed):
+    status = service(*scopes).request(method, path).status_code
+    assert (status != 403) is allowed
+    assert status != 401
+
+
+def test_the_queue_is_counted(client):
+    create(client)
+    post(client, "claim", CLAIM)
+    lines = client.get("/metrics").text.splitlines()
+    assert 'selector_tasks{device="cpu",state="queued"} 1.0' in lines
+    assert 'selector_tasks{device="cpu",state="running"} 1.0' in lines
+    assert 'selector_tasks{device="cpu",state="failed"} 0.0' in lines
+    assert "selector_lease_expiries 0.0" in lines
