@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import multiprocessing
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
+from kernel_selector.kernels.contract import Device
+
 from .errors import InvalidRequest
-from .jobs import get_job
+from .jobs import KINDS, get_job
+from .placement_formats import model_name
 from .profiling import opened
 from .worker_run import Setup, Source, work
 
@@ -132,6 +135,12 @@ class LocalFleet:
         process = self._context.Process(target=work, args=(self._source, setup))
         process.start()
         return process
+
+
+def models_of(devices: Sequence[str]) -> list[str]:
+    """`h200` for `nvidia-h200-nvl`: what clusters call the GPUs of these keys, in small letters."""
+    keys = [key for key in devices if key not in KINDS]
+    return list(dict.fromkeys(model_name(Device(name=key, kind="cuda")).lower() for key in keys))
 
 
 @contextmanager

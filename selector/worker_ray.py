@@ -8,9 +8,9 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
-from .placement_formats import RAY_LABEL, model_name
-from .worker_fleet import Crew, FleetFailed
-from .worker_run import Setup, Source, work
+from .placement_formats import RAY_LABEL
+from .worker_fleet import Crew, FleetFailed, models_of
+from .worker_run import Setup, work
 
 LOCAL = "local"  # an address: start a cluster on this machine, and end it with the fleet
 INSTALL = "Install it, on every node: pip install 'kernel-selector[fleet]'."
@@ -52,13 +52,17 @@ class RayFleet:
                 "Add a node with such a device, or give the job another one."
             )
         # Ray repeats a task whose process or node is gone; what kills its workers is given up by the database
-        remote = ray.remote(max_retries=-1)(_work)
+        remote = ray.remote(max_retries=-1)(work)
+        self._grace_s = crew.setup.grace_s
         self._waiting = [
-            remote.options(**options).remote(crew.source, crew.setup) for options in places[: crew.workers]
+            remote.options(**options).remote(crew.source, _told(crew.setup, options))
+            for options in places[: crew.workers]
         ]
 
     def alive(self) -> int:
         """See Fleet."""
+        if not self._waiting:
+            return 0
         ended, self._waiting = self._ray.wait(self._waiting, num_returns=len(self._waiting), timeout=0)
         try:
             self._ray.get(ended)
@@ -70,6 +74,8 @@ class RayFleet:
         """See Fleet."""
         for reference in self._waiting:
             self._ray.cancel(reference)
+        if self._waiting:
+            self._ray.wait(self._waiting, num_returns=len(self._waiting), timeout=self._grace_s)
 
 
 def placements(nodes: list[dict[str, Any]], devices: tuple[str, ...]) -> list[dict[str, Any]]:
@@ -77,14 +83,14 @@ def placements(nodes: list[dict[str, Any]], devices: tuple[str, ...]) -> list[di
 
     A worker is bound to a kind, not to a node: when its node is gone, Ray finds another.
     """
-    models = {key: _model(key) for key in devices if key not in ("cpu", "cuda")}
+    models = models_of(devices)
     found: list[dict[str, Any]] = []
     for node in nodes:
         if not node["Alive"]:
             continue
         label = node["Labels"].get(RAY_LABEL)
         gpus = int(node["Resources"].get("GPU", 0))
-        if label is not None and label in models.values():
+        if label is not None and label.lower() in models:
             found += [{"num_gpus": 1, "num_cpus": 1, "label_selector": {RAY_LABEL: label}}] * gpus
         elif "cuda" in devices:
             found += [{"num_gpus": 1, "num_cpus": 1}] * gpus
@@ -94,17 +100,10 @@ def placements(nodes: list[dict[str, Any]], devices: tuple[str, ...]) -> list[di
     return found
 
 
-def _work(source: Source, setup: Setup) -> dict[str, Any]:
-    """What runs on a node. Ray shows each task only its own GPU, which is the first one then."""
-    gpu = bool(os.environ.get("CUDA_VISIBLE_DEVICES"))
-    device = setup.device or ("cuda:0" if gpu else "cpu")
-    return work(source, replace(setup, device=device, until_empty=True)).to_dict()
-
-
-def _model(key: str) -> str:
-    from .devices import named
-
-    return model_name(named(key))
+def _told(setup: Setup, options: dict[str, Any]) -> Setup:
+    """What a worker in such a place is told. Ray shows it only its own GPU, which is the first one then."""
+    device = setup.device or ("cuda:0" if "num_gpus" in options else "cpu")
+    return replace(setup, device=device, until_empty=True)
 
 
 def _ray() -> Any:

@@ -6,8 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from .placement_formats import model_name
-from .worker_fleet import Crew, FleetFailed
+from .worker_fleet import Crew, FleetFailed, models_of
 from .worker_ray import INSTALL
 from .worker_run import Setup, Source, work
 
@@ -81,14 +80,12 @@ def _executor(site: Site) -> Any:
 
 def _parameters(crew: Crew, site: Site) -> dict[str, Any]:
     """What submitit asks Slurm for: of several kinds of GPU any, by constraints on nodes' features."""
-    from .devices import named
-
     given: dict[str, Any] = {"name": "selector-worker", "timeout_min": max(1, round(60 * site.hours))}
     if site.cluster != "slurm":
         return given
     if set(crew.devices) - {"cpu"}:
         given["gpus_per_node"] = 1
-    kinds = [model_name(named(key)).lower() for key in crew.devices if key not in ("cpu", "cuda")]
+    kinds = models_of(crew.devices)
     if kinds and "cuda" not in crew.devices:
         given["slurm_constraint"] = "|".join(kinds)
     if site.partition is not None:

@@ -30,6 +30,8 @@ HOMES = {  # libraries that belong to a layer
     "sqlalchemy": {"db", "alembic"},
     "alembic": {"db", "alembic"},
     "sklearn": {"selector"},
+    "ray": {"selector"},
+    "submitit": {"selector"},
     "fastapi": {"service"},
     "pydantic": {"service"},
     "pydantic_settings": {"service"},

@@ -89,7 +89,9 @@ def test_bash_examples_parse_and_name_real_commands(source: str) -> None:
     for line in source.replace("\\\n", " ").splitlines():
         words = shlex.split(line, comments=True)
         if words and words[0].removeprefix(".venv/bin/") == "selector":
-            name = "selector " + " ".join(words[1:3] if words[1] in ("database", "token") else words[1:2])
+            name = "selector " + " ".join(
+                words[1:3] if words[1] in ("database", "fleet", "jobs", "token") else words[1:2]
+            )
             assert name in known, line
             options = {option for one in known[name].params for option in one.opts}
             assert {word for word in words if word.startswith("--")} <= options, line

@@ -85,7 +85,7 @@ def test_more_jobs_than_a_page(run, monkeypatch):
     [
         (["jobs", "show", "7"], "no profiling job 7"),
         (["jobs", "cancel", "7"], "no profiling job 7"),
-        (["jobs", "show", "0"], "0"),
+        (["jobs", "show", "0"], "equal to 1"),
         (["jobs", "create", "lstm", "hidden=4", "--device", "cpu"], "batch"),
         (["jobs", "create", "lstmm", "hidden=4", "--device", "cpu"], "Did you mean 'lstm'"),
         (["jobs", "create", *SMALL, "--device", "h2000"], "h2000"),
