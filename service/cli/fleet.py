@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import getpass
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from . import output, words
-from .jobs import CountOption, PolicyOption, drawn
+from .jobs import CountOption, PolicyOption, account, drawn, print_job
 from .options import AgainOption, DatabaseOption, JsonOption
 from .worker import LeaseOption
 
@@ -91,14 +90,16 @@ def profile(
         request = JobRequest(
             operator=operator, problems=problems, devices=devices, policy=policy, again=again
         )
-        asked = create_job(source.database, request, author=getpass.getuser())[0]
+        asked = create_job(source.database, request, author=account())[0]
     else:
         asked = get_job(source.database, job or 0)
     setup = Setup(lease_s=words.seconds(lease))
     crew = Crew(source=source, setup=setup, devices=tuple(asked["devices"]), workers=workers)
     with _started(crew, address, slurm, partition, hours) as started:
         found = follow(started, source.database, asked["id"], _report)
-    _print(found, as_json=as_json)
+    print_job(found, as_json=as_json)
+    if found["state"] != "done":
+        raise typer.Exit(1)
 
 
 def _started(crew: Any, address: str | None, slurm: Path | None, partition: str | None, hours: float) -> Any:
@@ -121,11 +122,3 @@ def _report(job: dict[str, Any]) -> None:
     tasks = job["tasks"]
     line = f"job {job['id']}: {tasks['done']} of {sum(tasks.values())} done, {tasks['running']} running"
     output.err().print(line, style="dim", soft_wrap=True)
-
-
-def _print(job: dict[str, Any], *, as_json: bool) -> None:
-    from .jobs import print_job
-
-    print_job(job, as_json=as_json)
-    if job["state"] != "done":
-        raise typer.Exit(1)

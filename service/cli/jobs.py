@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import getpass
+import os
 from typing import Annotated, Any
 
 import typer
@@ -78,7 +79,7 @@ def create(
         max_attempts=attempts,
         idempotency_key=key,
     )
-    print_job(create_job(database, request, author=getpass.getuser())[0], as_json=as_json)
+    print_job(create_job(database, request, author=account())[0], as_json=as_json)
 
 
 @app.command(name="list")
@@ -141,6 +142,14 @@ def cancel(number: Number, database: DatabaseOption = None, as_json: JsonOption 
     from selector.jobs import cancel_job
 
     print_job(cancel_job(database, number), as_json=as_json)
+
+
+def account() -> str:
+    """Who makes a job: the account's name, or its number where it has none, as in some containers."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return f"uid {os.getuid()}"
 
 
 def drawn(what: list[str], devices: list[str], *, count: int | None, seed: int) -> tuple[str, list[Any]]:

@@ -31,7 +31,7 @@ NAMES = ("torch_lstm", "unfused")
 def context():
     """Starts processes that have imported everything already."""
     made = multiprocessing.get_context("forkserver")
-    made.set_forkserver_preload(["tests.selector.queue_workers", "kernel_selector.kernels.registry", "torch"])
+    made.set_forkserver_preload(["tests.selector.queue_workers"])
     return made
 
 
@@ -85,7 +85,7 @@ def test_processes_that_are_killed_lose_and_repeat_nothing(database, context):
     draw, kills, names = random.Random(0), 0, iter(range(10_000))
 
     def begin():
-        return start(context, source, f"w{next(names)}", 1.0, 0.02)
+        return start(context, source, f"w{next(names)}", 2.0, 0.02)
 
     running = [begin() for _ in range(4)]
     while (found := get_job(database, number))["state"] not in ("done", "failed"):
