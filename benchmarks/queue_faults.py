@@ -11,9 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 import multiprocessing
-import os
 import random
-import signal
 import socket
 import tempfile
 import time
@@ -141,7 +139,7 @@ class Crew:
         kind = "service" if draw.random() < 0.1 else "worker"
         victim = draw.choice(self._services if kind == "service" else self._workers)
         if victim.is_alive():
-            os.kill(victim.pid, signal.SIGKILL)
+            victim.kill()
             victim.join()
             self.kills[kind] += 1
         for index, process in enumerate(self._services):

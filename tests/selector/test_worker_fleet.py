@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from pathlib import Path
 
 import pytest
 
-from kernel_selector.db import Database
 from selector import InvalidRequest, devices
 from selector.jobs import JobRequest, create_job, get_job
 from selector.problem_sets import grid
@@ -132,12 +132,13 @@ def test_this_machine_measures_and_starts_again_what_is_killed(tmp_path):
 
 
 @pytest.mark.timeout(600)
+@pytest.mark.filterwarnings("ignore:.*Popen.__del__")  # submitit waits for no process that it has started
 def test_submitit_runs_workers(tmp_path):
     path = str(tmp_path / "jobs.sqlite")
     number = new_job(path)
     site = Site(folder=tmp_path / "logs", cluster="local")
     with stopped(SlurmFleet(crew(Source(database=path), device="cpu"), site)) as fleet:
         found = follow(fleet, path, number, lambda _: None)
+        while fleet.alive():
+            time.sleep(0.1)
     assert (found["state"], found["records"]) == ("done", 2)
-    with Database.open(path):
-        pass
