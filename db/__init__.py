@@ -5,7 +5,7 @@ which receives an open transaction and does not commit. Rows of tables stay in h
 frozen dataclasses, those of `kernels.contract` among them, and plain dictionaries.
 """
 
-from . import jobs, jobs_listing, models, records, submissions, tokens
+from . import imported, jobs, jobs_listing, models, records, submissions, tokens
 from .database import Database
 from .errors import (
     DatabaseCorrupt,
@@ -37,6 +37,7 @@ __all__ = [
     "StoredModel",
     "TaskLost",
     "default_path",
+    "imported",
     "jobs",
     "jobs_listing",
     "models",

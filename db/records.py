@@ -42,6 +42,17 @@ def add(connection: Connection, records: Iterable[Record], *, submission: int | 
     return added
 
 
+def check(record: Record) -> None:
+    """Raise CorruptRecord for a record that no database can hold, as `add` would for all of them."""
+    rows.canonical(
+        rows.problem_row(record.problem),
+        rows.device_row(record.device),
+        rows.environment_row(record.environment),
+        (record.implementation, record.implementation_version),
+        rows.distinctive(rows.measurement_row(record)),
+    )
+
+
 def find(
     connection: Connection,
     *,

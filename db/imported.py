@@ -1,0 +1,202 @@
+"""Storing and finding measurements that others took. Each function works in the transaction it is given."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import func, insert, select
+from sqlalchemy.engine import Connection
+
+from .identity import content_hash
+from .imported_tables import ImportedBatch, ImportedMeasurement, ImportedProblem
+from .shared import LOOKUP, insert_new
+
+PAGE = 10_000  # rows fetched at once
+
+Values = Mapping[str, Any]
+Figures = tuple[int, int, str, str, str, float | None, int | None]
+
+
+@dataclass(frozen=True, slots=True)
+class ImportedRow:
+    """One measurement. Equal ones are stored once; those that differ in anything are kept side by side.
+
+    `values` are hyperparameters: whole numbers, other numbers, booleans and words. `time_ms` is there when
+    `status` is ok, else `reason` says what happened; `memory_bytes` is None where it was not measured.
+    """
+
+    values: Values
+    implementation: str
+    status: str
+    time_ms: float | None
+    memory_bytes: int | None
+    reason: str = ""
+
+
+def add(
+    connection: Connection,
+    *,
+    operator: str,
+    device: str,
+    rows: Iterable[ImportedRow],
+    source: str,
+    imported_at: datetime,
+) -> int:
+    """Store rows of one operator on one device, and return how many were new.
+
+    `source` says where they come from. Raises CorruptRecord for text that no database can hold.
+    """
+    keys, found = _hashed(operator, device, rows)
+    problems = dict(_ids(connection, list(set(keys.values()))))
+    for hashed in _known(connection, [hashed for hashed in found if keys[hashed] in problems]):
+        del found[hashed]
+    if not found:
+        return 0
+    batch = {
+        "operator": operator,
+        "device": device,
+        "source": source,
+        "imported_at": imported_at,
+        "summary": summary(list(found.values())),
+        "digest": f"{sum(int(hashed, 16) for hashed in found):x}",
+    }
+    batch_id = connection.execute(
+        insert(ImportedBatch).values(batch).returning(ImportedBatch.id)
+    ).scalar_one()
+    missing = {keys[hashed]: row.values for hashed, row in found.items() if keys[hashed] not in problems}
+    problems |= _added(connection, missing)
+    measurements = [
+        {
+            "content_hash": hashed,
+            "batch_id": batch_id,
+            "problem_id": problems[keys[hashed]],
+            "implementation": row.implementation,
+            "status": row.status,
+            "reason": row.reason,
+            "time_ms": row.time_ms,
+            "memory_bytes": row.memory_bytes,
+        }
+        for hashed, row in found.items()
+    ]
+    return insert_new(connection, ImportedMeasurement, measurements)
+
+
+def summary(rows: Sequence[ImportedRow]) -> dict[str, Any]:
+    """What is in some rows: hyperparameters with their ranges, and good rows by implementation."""
+    good = [row for row in rows if row.status == "ok"]
+    hyperparameters = {
+        name: _span({row.values[name] for row in rows}) for name in sorted({*rows[0].values} if rows else ())
+    }
+    return {
+        "rows": len(rows),
+        "hyperparameters": hyperparameters,
+        "implementations": dict(sorted(Counter(row.implementation for row in rows).items())),
+        "memory": any(row.memory_bytes is not None for row in good),
+        "good": len(good),
+    }
+
+
+def _span(values: set[Any]) -> dict[str, Any]:
+    kinds = {type(value) for value in values}
+    if kinds == {str}:
+        return {"kind": "category", "words": sorted(values)}
+    if kinds == {bool}:
+        return {"kind": "boolean"}
+    kind = "integer" if kinds == {int} else "number"
+    return {"kind": kind, "low": min(values), "high": max(values)}
+
+
+def batches(connection: Connection, *, operator: str | None = None) -> list[dict[str, Any]]:
+    """What was imported, in the order in which it was stored: id, operator, device, source, time, summary."""
+    query = select(ImportedBatch.__table__).order_by(ImportedBatch.id)
+    if operator is not None:
+        query = query.where(ImportedBatch.operator == operator)
+    return [dict(row._mapping) for row in connection.execute(query)]
+
+
+def figures(
+    connection: Connection, *, operator: str, device: str | None = None
+) -> Iterator[Sequence[Figures]]:
+    """Pages of rows in the order in which they were imported, those of one import as they were stored:
+    ids of batch and problem, implementation, status, reason, time, bytes."""
+    table = ImportedMeasurement
+    query = (
+        select(
+            table.batch_id,
+            table.problem_id,
+            table.implementation,
+            table.status,
+            table.reason,
+            table.time_ms,
+            table.memory_bytes,
+        )
+        .join(ImportedBatch)
+        .where(ImportedBatch.operator == operator)
+        .order_by(ImportedBatch.imported_at, table.id)
+        .execution_options(yield_per=PAGE)
+    )
+    if device is not None:
+        query = query.where(ImportedBatch.device == device)
+    for page in connection.execute(query).partitions():
+        yield [tuple(row) for row in page]
+
+
+def problems(
+    connection: Connection, *, operator: str, device: str | None = None
+) -> Iterator[tuple[int, Values]]:
+    """Id and hyperparameters of every problem of an operator, by id."""
+    chosen = select(ImportedBatch.id).where(ImportedBatch.operator == operator)
+    if device is not None:
+        chosen = chosen.where(ImportedBatch.device == device)
+    used = select(ImportedMeasurement.problem_id).where(ImportedMeasurement.batch_id.in_(chosen))
+    query = select(ImportedProblem.id, ImportedProblem.values).where(ImportedProblem.id.in_(used))
+    query = query.order_by(ImportedProblem.id).execution_options(yield_per=PAGE)
+    yield from connection.execute(query).tuples()
+
+
+def total(connection: Connection) -> int:
+    """How many rows there are."""
+    return connection.execute(select(func.count()).select_from(ImportedMeasurement)).scalar_one()
+
+
+def _hashed(
+    operator: str, device: str, rows: Iterable[ImportedRow]
+) -> tuple[dict[str, str], dict[str, ImportedRow]]:
+    """The keys of the problems, and the rows, by the content hash of a row."""
+    keys: dict[str, str] = {}
+    found: dict[str, ImportedRow] = {}
+    values, key = None, ""
+    for row in rows:
+        if row.values != values:  # rows of one problem mostly follow each other
+            values, key = row.values, content_hash(operator, row.values)
+        own = row.implementation, row.status, row.time_ms, row.memory_bytes, row.reason
+        hashed = content_hash(key, device, own)
+        found[hashed], keys[hashed] = row, key
+    return keys, found
+
+
+def _added(connection: Connection, missing: Mapping[str, Values]) -> dict[str, int]:
+    """Adds problems, and returns their ids by key."""
+    if not missing:
+        return {}
+    rows = [{"key": key, "values": dict(values)} for key, values in missing.items()]
+    insert_new(connection, ImportedProblem, rows)
+    return dict(_ids(connection, list(missing)))
+
+
+def _ids(connection: Connection, keys: list[str]) -> Iterator[tuple[str, int]]:
+    for start in range(0, len(keys), LOOKUP):
+        query = select(ImportedProblem.key, ImportedProblem.id)
+        query = query.where(ImportedProblem.key.in_(keys[start : start + LOOKUP]))
+        yield from connection.execute(query).tuples()
+
+
+def _known(connection: Connection, hashes: list[str]) -> Iterator[str]:
+    column = ImportedMeasurement.content_hash
+    for start in range(0, len(hashes), LOOKUP):
+        query = select(column).where(column.in_(hashes[start : start + LOOKUP]))
+        yield from connection.execute(query).scalars()
