@@ -56,17 +56,15 @@ def add(
         del found[hashed]
     if not found:
         return 0
-    batch = {
-        "operator": operator,
-        "device": device,
-        "source": source,
-        "imported_at": imported_at,
-        "summary": summary(list(found.values())),
-        "digest": f"{sum(int(hashed, 16) for hashed in found):x}",
-    }
-    batch_id = connection.execute(
-        insert(ImportedBatch).values(batch).returning(ImportedBatch.id)
-    ).scalar_one()
+    batch = insert(ImportedBatch).values(
+        operator=operator,
+        device=device,
+        source=source,
+        imported_at=imported_at,
+        summary=summary(list(found.values())),
+        digest=f"{sum(int(hashed, 16) for hashed in found):x}",
+    )
+    batch_id = connection.execute(batch.returning(ImportedBatch.id)).scalar_one()
     missing = {keys[hashed]: row.values for hashed, row in found.items() if keys[hashed] not in problems}
     problems |= _added(connection, missing)
     measurements = [

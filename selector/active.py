@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import Device, Problem, Record
 
-from .sampling import Sampler
 from .fastest import is_current
+from .sampling import Sampler
 
 if TYPE_CHECKING:
     from kernel_selector.db import Database

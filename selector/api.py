@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -57,20 +58,31 @@ def _shared(database: str | Path | Database | None, environment_url: str | None)
     return Selector(database)
 
 
-def train(operator: str = "lstm", *, database: str | Path | Database | None = None) -> TrainingReport:
+def train(
+    operator: str = "lstm",
+    *,
+    database: str | Path | Database | None = None,
+    progress: Callable[[str, int, int], None] | None = None,
+) -> TrainingReport:
     """Learn a cost model from the measurements of an operator and store it in their database.
 
+    `progress` is told what begins, its number and how many there are, by operators that were imported.
     Raises NoMeasurements when there are too few, UnknownOperator, and the errors of the database.
     """
     from . import learning
 
     with opened(database) as store:
-        return learning.train(operator, store)
+        return learning.train(operator, store, progress)
 
 
-def evaluate(operator: str = "lstm", *, database: str | Path | Database | None = None) -> Evaluation:
+def evaluate(
+    operator: str = "lstm",
+    *,
+    database: str | Path | Database | None = None,
+    progress: Callable[[str, int, int], None] | None = None,
+) -> Evaluation:
     """How well the cost model chooses on what it has not seen, beside baselines. Raises as `train`."""
     from . import learning
 
     with opened(database) as store:
-        return learning.evaluate(operator, store)
+        return learning.evaluate(operator, store, progress)

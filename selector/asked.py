@@ -58,6 +58,8 @@ def is_uncertain(choice: Choice) -> bool:
     another candidate may be faster, as far as its interval goes, or has no figure at all."""
     if choice.source not in ("model", "default") or choice.objective != "time":
         return False
+    if choice.problem.operator not in registry.operators():  # measured elsewhere: there is nothing to profile
+        return False
     rivals = [one for one in choice.candidates if one.excluded is None and one.name != choice.implementation]
     if choice.time_interval_ms is None:
         return bool(rivals)

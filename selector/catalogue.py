@@ -1,10 +1,35 @@
-"""Every implementation that there is, as plain dicts."""
+"""Every operator and implementation that there is, as plain dicts."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from kernel_selector.kernels import registry
+
+from .imported.description import ImportedOperator
+
+
+def imported(operator: str) -> bool:
+    """Whether an operator that there is comes from measurements of others: its kernels are elsewhere."""
+    return operator not in registry.operators()
+
+
+def operators(found: Iterable[ImportedOperator]) -> list[dict[str, Any]]:
+    """JSON-ready: operators with hyperparameters and implementations, the given imported ones last."""
+    ours = [
+        {
+            **operator.describe(),
+            "imported": False,
+            "devices": None,
+            "implementations": [
+                {"name": item.name, "summary": item.summary, "default": item.default}
+                for item in registry.implementations(name).values()
+            ],
+        }
+        for name, operator in registry.operators().items()
+    ]
+    return ours + [operator.describe() for operator in found]
 
 
 def implementations() -> list[dict[str, Any]]:

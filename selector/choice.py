@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import Device, Problem, UnknownDevice
 
+from .errors import NotBuildable
 from .explain import explain
 
 if TYPE_CHECKING:
@@ -84,8 +85,14 @@ class Choice:
         """The chosen module, with fresh parameters, in the problem's dtype and mode.
 
         On `device` (of torch), else on the device that was asked about, or on the CPU when that one is
-        not in this machine. Raises UnknownDevice for a torch device that is not there.
+        not in this machine. Raises UnknownDevice for a torch device that is not there, and NotBuildable
+        for an imported operator.
         """
+        if self.problem.operator not in registry.operators():
+            raise NotBuildable(
+                f"{self.problem.operator} is an imported operator: its kernels are not part of this package. "
+                f"Call {self.implementation!r} where it lives; `choice.implementation` has the name."
+            )
         import torch
 
         target = device or self.torch_device or "cpu"

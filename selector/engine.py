@@ -12,11 +12,12 @@ from pathlib import Path
 from threading import RLock
 from typing import TYPE_CHECKING, Any
 
-from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import Device, SelectorError
 
-from .answer import DEFAULT_OPERATOR, answer, parse
+from .answer import DEFAULT_OPERATOR
 from .asked import remembering
+from .asking import decide
+from .catalogue import operators
 from .choice import Choice
 from .database_argument import require_database
 from .knowledge import Changed, Knowledge, Pair, state_of
@@ -130,17 +131,17 @@ class Selector:
         return not self._is_due() and (operator, device) in self._asked
 
     def operators(self) -> list[dict[str, Any]]:
-        """JSON-ready descriptions of the operators, with their implementations."""
-        return [
-            {
-                **operator.describe(),
-                "implementations": [
-                    {"name": item.name, "summary": item.summary, "default": item.default}
-                    for item in registry.implementations(name).values()
-                ],
-            }
-            for name, operator in registry.operators().items()
-        ]
+        """JSON-ready descriptions of the operators, with their implementations; the imported ones last."""
+        self._refresh()
+        return operators(self._knowledge.imported.values())
+
+    def typed(self, operator: str | None, given: Mapping[str, str]) -> dict[str, Any]:
+        """Hyperparameters from text, of an operator of ours or an imported one. Raises as `choose`."""
+        from .problem_sets import typed
+
+        self._refresh()
+        imported = self._knowledge.imported.get(operator or "")
+        return imported.typed(given) if imported else typed(operator or DEFAULT_OPERATOR, given)
 
     def devices(self) -> list[dict[str, Any]]:
         """JSON-ready: known devices and measured ones, each with `measured` and its name in torch if here."""
@@ -208,7 +209,7 @@ class Selector:
             self._asked.add(arguments[:2])
             return choice
         except TypeError:  # an argument that cannot be hashed: a Device, or one that is refused below
-            return _decide(self._knowledge, *arguments, **hyperparameters)
+            return decide(self._knowledge, *arguments, **hyperparameters)
 
     def _load(self, *wanted: Pair) -> None:
         """Take the state of the database, opened if need be; what was loaded is loaded again.
@@ -232,7 +233,7 @@ class Selector:
             self._knowledge = knowledge
             self._trouble = ""
             self._due = time.monotonic() + CHECK_S
-            deciding = remembering(self._open, partial(_decide, knowledge))
+            deciding = remembering(self._open, partial(decide, knowledge))
             self._cached = lru_cache(CACHE_SIZE, typed=True)(deciding)
 
     def _opened(self) -> Database:
@@ -285,16 +286,3 @@ class Selector:
 
 def _outage(trouble: str) -> str:
     return f"The database cannot be read now, so this rests on what was loaded before. {trouble}"
-
-
-def _decide(
-    knowledge: Knowledge,
-    operator: str | None,
-    device: object,
-    memory: str | int | None,
-    objective: str,
-    override: str | None,
-    /,
-    **hyperparameters: object,
-) -> Choice:
-    return answer(knowledge, parse(knowledge, operator, device, memory, objective, override, hyperparameters))

@@ -33,6 +33,10 @@ class ModelVersionMismatch(SelectorError):
     """A stored cost model that this version cannot use, or that was changed after it was stored."""
 
 
+class NotBuildable(SelectorError):
+    """The kernels of an imported operator are elsewhere: there is nothing to build."""
+
+
 class ServiceError(SelectorError):
     """A service could not be asked, refused the token, or failed; `kind` is the last part of its `type`."""
 

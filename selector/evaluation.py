@@ -55,7 +55,7 @@ class Evaluation:
     devices: tuple[str, ...]
     left_out: Mapping[str, int]  # good records that were of no use, by reason
     time_error: float  # median relative error of the time of unseen problems
-    memory_error: float
+    memory_error: float | None  # None where no bytes were measured
     comparisons: tuple[Comparison, ...]
 
     def to_dict(self) -> dict[str, Any]:
@@ -70,7 +70,8 @@ class Evaluation:
         facts = [
             f"{self.operator}: {self.problems} problems, {self.records} records, {', '.join(self.devices)}.",
             *(f"Left out: {count} records {reason}." for reason, count in self.left_out.items()),
-            f"Median error on unseen problems: time {self.time_error:.1%}, memory {self.memory_error:.1%}.",
+            f"Median error on unseen problems: time {self.time_error:.1%}, memory "
+            f"{'not measured' if self.memory_error is None else format(self.memory_error, '.1%')}.",
             "Slowdown against the best implementation, 1.000 at best, on what was held out from learning:",
         ]
         lines = [line for fact in facts for line in textwrap.wrap(fact, WIDTH, break_on_hyphens=False)]

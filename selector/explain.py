@@ -53,15 +53,16 @@ def _question(choice: Choice) -> list[str]:
 
 
 def _answer(choice: Choice) -> list[str]:
-    kind = "forward and backward" if choice.problem["mode"] == "training" else "forward"
+    ours = choice.problem.operator in registry.operators()
     default = next((item.name for item in choice.candidates if item.default), None)
     standing = " (the framework's default)" if choice.implementation == default else ""
     lines = [f"Choice      {choice.implementation}{standing}", f"Because     {SOURCES[choice.source]}"]
     lines += [_wrapped("How         " if not row else " " * 12, text) for row, text in enumerate(how(choice))]
     if choice.time_ms is not None:
-        lines.append(f"Time        {format_time(choice)} for {kind}")
+        lines.append(f"Time        {format_time(choice)}{_passes(choice) if ours else ''}")
     if choice.memory_bytes is not None:
-        lines.append(f"Memory      {format_memory(choice)} at the peak, beyond parameters and inputs")
+        counted = " at the peak, beyond parameters and inputs" if ours else ""
+        lines.append(f"Memory      {format_memory(choice)}{counted}")
     if choice.runner_up is not None and choice.margin is not None:
         lines.append(f"Runner-up   {choice.runner_up}, {format_margin(choice)}")
     return lines
@@ -69,8 +70,14 @@ def _answer(choice: Choice) -> list[str]:
 
 def how(choice: Choice) -> list[str]:
     """What the chosen implementation does for this problem, in lines of text, where it can say."""
+    if choice.problem.operator not in registry.operators():
+        return []
     describe = registry.implementation(choice.problem.operator, choice.implementation).describe
     return describe(choice.problem, choice.device).splitlines() if describe is not None else []
+
+
+def _passes(choice: Choice) -> str:
+    return " for forward and backward" if choice.problem["mode"] == "training" else " for forward"
 
 
 def format_margin(choice: Choice) -> str:

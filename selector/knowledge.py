@@ -11,11 +11,14 @@ from kernel_selector.kernels.contract import Device
 
 from .errors import ModelVersionMismatch
 from .evidence import Evidence
+from .imported.description import ImportedOperator, imported_operators
 from .stored_models import latest_model, model_listing
 
 if TYPE_CHECKING:
     from kernel_selector.db import Database, StoredModel
 
+    from .imported.evidence import ImportedEvidence
+    from .imported.predictor import ImportedPredictor
     from .predictor import Predictor
 
 Pair = tuple[str, str]  # an operator and the key of a device
@@ -53,6 +56,9 @@ class Knowledge:
         self._evidence: dict[Pair, Evidence] = {}
         self._models: dict[str, StoredModel | ModelVersionMismatch | None] = {}
         self._predictors: dict[str, Predictor] = {}
+        self._imported_evidence: dict[Pair, ImportedEvidence] = {}
+        self._imported_predictors: dict[str, ImportedPredictor] = {}
+        self.imported: dict[str, ImportedOperator] = {}
         self.state: State = NOTHING, []
         self.records = 0
         self.devices: tuple[Device, ...] = ()
@@ -76,7 +82,7 @@ class Knowledge:
     @property
     def loaded(self) -> set[Pair]:
         """What has been read so far."""
-        return set(self._evidence)
+        return {*self._evidence, *self._imported_evidence}
 
     def _open(self, connection: Any, complete: bool, wanted: Iterable[Pair]) -> None:
         from kernel_selector import db
@@ -84,10 +90,12 @@ class Knowledge:
         self.state = state_of(connection)
         self.records = db.records.total(connection)
         self.devices = tuple(db.records.devices(connection))
+        self.imported = imported_operators(connection)
         if not self.devices:
             self.caveats = ("The database has no measurements yet: run `selector quickstart`.",)
         keys = {device.key for device in self.devices}
         everything = [(operator, key) for operator in registry.operators() for key in sorted(keys)]
+        everything += [(name, device) for name, item in self.imported.items() for device in item.devices]
         for pair in everything if complete else wanted:
             self._read(connection, *pair)
 
@@ -99,11 +107,32 @@ class Knowledge:
                 if self._database is None:
                     self._evidence[pair] = Evidence((), {})
                 else:
-                    with self._database.read() as connection:
-                        if state_of(connection) != self.state:
-                            raise Changed(pair)
-                        self._read(connection, *pair)
+                    self._read_later(self._database, pair)
             return self._evidence[pair]
+
+    def imported_evidence(self, operator: str, device: str) -> ImportedEvidence:
+        """The measurements of an imported operator on one of its devices, by name. Raises as `evidence`."""
+        pair = operator, device
+        with self._lock:
+            if pair not in self._imported_evidence and self._database is not None:
+                self._read_later(self._database, pair)
+            return self._imported_evidence[pair]
+
+    def imported_predictor(self, operator: str) -> ImportedPredictor | None:
+        """As `predictor`, of an imported operator."""
+        with self._lock:
+            stored = self._model(operator)
+            if stored is not None and operator not in self._imported_predictors:
+                from .imported.predictor import ImportedPredictor
+
+                self._imported_predictors[operator] = ImportedPredictor(stored)
+            return self._imported_predictors.get(operator)
+
+    def _read_later(self, database: Database, pair: Pair) -> None:
+        with database.read() as connection:
+            if state_of(connection) != self.state:
+                raise Changed(pair)
+            self._read(connection, *pair)
 
     def predictor(self, operator: str) -> Predictor | None:
         """The latest cost model of an operator of which evidence was asked for, or None.
@@ -111,16 +140,20 @@ class Knowledge:
         Raises ModelVersionMismatch.
         """
         with self._lock:
-            stored = self._models.get(operator)
+            stored = self._model(operator)
             if stored is None:
                 return None
-            if isinstance(stored, ModelVersionMismatch):
-                raise stored
             if operator not in self._predictors:
                 from .predictor import Predictor
 
                 self._predictors[operator] = Predictor(stored, registry.operator(operator))
             return self._predictors[operator]
+
+    def _model(self, operator: str) -> StoredModel | None:
+        stored = self._models.get(operator)
+        if isinstance(stored, ModelVersionMismatch):
+            raise stored
+        return stored
 
     def _read(self, connection: Any, operator: str, device_key: str) -> None:
         from kernel_selector import db
@@ -130,6 +163,13 @@ class Knowledge:
                 self._models[operator] = latest_model(connection, operator)
             except ModelVersionMismatch as error:  # raised when the model is needed, which it may not be
                 self._models[operator] = error
+        if operator in self.imported:
+            from .imported.columns import load_columns
+            from .imported.evidence import ImportedEvidence
+
+            columns = load_columns(connection, self.imported[operator], device_key)
+            self._imported_evidence[operator, device_key] = ImportedEvidence(columns)
+            return
         versions = {name: item.version for name, item in registry.implementations(operator).items()}
         found = db.records.find(connection, operator=operator, device_key=device_key)
         self._evidence[operator, device_key] = Evidence(found, versions)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -10,6 +11,8 @@ import numpy as np
 
 from kernel_selector import db
 from kernel_selector.kernels import registry
+from kernel_selector.kernels.contract import UnknownOperator
+from kernel_selector.kernels.contract.errors import shorten, suggest
 
 from .dataset import Dataset, build_dataset
 from .evaluation import (
@@ -20,7 +23,10 @@ from .evaluation import (
     evaluate_split,
     largest_quarter,
 )
+from .imported.description import ImportedOperator, imported_operators
 from .training import Errors, HeldOut, errors, held_out_shapes, stored_model
+
+Progress = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,11 +51,17 @@ class TrainingReport:
         }
 
 
-def train(operator: str, database: db.Database) -> TrainingReport:
+def train(operator: str, database: db.Database, progress: Progress | None = None) -> TrainingReport:
     """Learn from all good records of an operator and store the model with its evaluation.
 
-    Raises NoMeasurements when there are too few, and the errors of the database.
+    Operators may be imported ones, whose training tells its `progress`: what begins, its number, and how
+    many there are. Raises NoMeasurements when there are too few, and the errors of the database.
     """
+    imported = _imported(operator, database)
+    if imported is not None:
+        from .imported import learning
+
+        return learning.train(imported, database, progress)
     started = datetime.now(UTC)
     dataset, snapshot = _load(operator, database)
     held_out = held_out_shapes(dataset)
@@ -70,13 +82,31 @@ def train(operator: str, database: db.Database) -> TrainingReport:
     )
 
 
-def evaluate(operator: str, database: db.Database) -> Evaluation:
+def evaluate(operator: str, database: db.Database, progress: Progress | None = None) -> Evaluation:
     """Judge the cost model on held-out shapes, region, implementations and devices; stores nothing.
 
     Raises NoMeasurements when there are too few records, and the errors of the database.
     """
+    imported = _imported(operator, database)
+    if imported is not None:
+        from .imported import learning
+
+        return learning.evaluate(imported, database, progress)
     dataset, snapshot = _load(operator, database)
     return _evaluation(dataset, held_out_shapes(dataset), snapshot, thorough=True)
+
+
+def _imported(operator: str, database: db.Database) -> ImportedOperator | None:
+    """The imported operator of this name, None for ours. Raises UnknownOperator."""
+    if operator in registry.operators():
+        return None
+    with database.read() as connection:
+        imported = imported_operators(connection)
+    if operator not in imported:
+        raise UnknownOperator(
+            f"Unknown operator {shorten(operator)}. {suggest(operator, {*registry.operators(), *imported})}"
+        )
+    return imported[operator]
 
 
 def _load(operator: str, database: db.Database) -> tuple[Dataset, str]:

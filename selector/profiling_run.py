@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import Problem, Record
 
+from .fastest import winners
 from .profiling_events import (
     Event,
     Measured,
@@ -19,7 +20,6 @@ from .profiling_events import (
     ProfilingFinished,
     ProfilingStarted,
 )
-from .fastest import winners
 
 if TYPE_CHECKING:
     from kernel_selector.db import Database

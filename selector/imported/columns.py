@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,9 +12,6 @@ from numpy.typing import NDArray
 from kernel_selector.kernels.contract import Status
 
 from .description import ImportedOperator
-
-if TYPE_CHECKING:
-    from sqlalchemy.engine import Connection
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -50,7 +47,7 @@ class Columns:
         return len(self.problem)
 
 
-def load_columns(connection: Connection, operator: ImportedOperator, device: str | None = None) -> Columns:
+def load_columns(connection: Any, operator: ImportedOperator, device: str | None = None) -> Columns:
     """The measurements of an operator, on one device or on all."""
     from kernel_selector import db
 

@@ -5,15 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from kernel_selector.kernels.contract import InvalidHyperparameter, Problem, UnknownHyperparameter
 from kernel_selector.kernels.contract.errors import shorten, suggest
 
 from .errors import Contradiction
-
-if TYPE_CHECKING:
-    from sqlalchemy.engine import Connection
 
 LARGEST = 2**53  # beyond, a float no longer holds every whole number
 NUMERIC = ("integer", "number")
@@ -158,7 +155,7 @@ class ImportedOperator:
         }
 
 
-def imported_operators(connection: Connection) -> dict[str, ImportedOperator]:
+def imported_operators(connection: Any) -> dict[str, ImportedOperator]:
     """All imported operators by name, sorted. Raises Contradiction."""
     from kernel_selector import db
 

@@ -20,8 +20,6 @@ from .reading import Line, format_of, open_file, read_lines
 from .t4 import read_results
 
 if TYPE_CHECKING:
-    from sqlalchemy.engine import Connection
-
     from kernel_selector.db import Database
     from kernel_selector.db.imported import ImportedRow
 
@@ -68,7 +66,7 @@ class Report:
 class _Store:
     """Collects rows, and stores those of one operator and device together."""
 
-    def __init__(self, connection: Connection, report: Report) -> None:
+    def __init__(self, connection: Any, report: Report) -> None:
         self._connection = connection
         self._report = report
         self._now = datetime.now(UTC)

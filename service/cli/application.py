@@ -22,6 +22,7 @@ from . import (
     serve,
     status,
     token,
+    transfer,
     worker,
 )
 
@@ -41,11 +42,13 @@ app = typer.Typer(
 )
 
 START, CHOOSE, MEASURE, INSPECT = "Start here", "Choose", "Measure and learn", "Look around"
+EXCHANGE = "Exchange measurements"
 
 
 def register(panel: str, command: Callable[..., None]) -> None:
     """Add a command; the paragraphs of its docstring become its help, wrapped to the terminal."""
-    app.command(rich_help_panel=panel, help=flowing(command.__doc__ or ""))(command)
+    name = command.__name__.rstrip("_")  # `import` is a word of Python
+    app.command(name, rich_help_panel=panel, help=flowing(command.__doc__ or ""))(command)
 
 
 def flowing(text: str) -> str:
@@ -66,6 +69,8 @@ register(MEASURE, worker.worker)
 register(MEASURE, learn.train)
 register(MEASURE, learn.evaluate)
 register(INSPECT, status.status)
+for command in (transfer.import_, transfer.export, transfer.merge, transfer.diff, transfer.promote):
+    register(EXCHANGE, command)
 register(INSPECT, overview.operators)
 register(INSPECT, overview.devices)
 register(INSPECT, config.config)

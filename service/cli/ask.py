@@ -77,16 +77,16 @@ def explain(
         print(choice.explain())
 
 
-def _ask(what: list[str], **request: Any) -> Choice:
-    import selector
-    from selector.problem_sets import typed
+def _ask(what: list[str], database: str | None, **request: Any) -> Choice:
+    from selector import Selector
 
     operator, given = words.split(what)
-    values: dict[str, Any] = typed(operator or "lstm", given)
-    return selector.choose(operator, **request, **values)
+    selector = Selector(database)
+    return selector.choose(operator, **request, **selector.typed(operator, given))
 
 
 def _print(choice: Choice) -> None:
+    from selector.catalogue import imported
     from selector.units import format_bytes, format_ms
 
     console = output.out()
@@ -114,7 +114,8 @@ def _print(choice: Choice) -> None:
         console.print(f"[yellow]note[/]  {escape(caveat)}")
     problem = choice.problem
     given = [f"{name}={value!r}" for name, value in problem.values if name not in problem.assumed]
-    code = f"selector.choose({', '.join([repr(problem.operator), *given])}).build()"
+    code = f"selector.choose({', '.join([repr(problem.operator), *given])})"
+    code += "" if imported(problem.operator) else ".build()"
     console.print(f"[dim]in Python[/]  {code}", soft_wrap=True)
 
 

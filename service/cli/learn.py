@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from selector.learning import TrainingReport
 
 Result = TypeVar("Result")
+Progress = Callable[[str, int, int], None]
 OperatorArgument = Annotated[str, typer.Argument(metavar="[OPERATOR]", help="Whose cost model.")]
 
 
@@ -32,7 +33,9 @@ def train(
     import selector
 
     report = _while_saying(
-        "Training the cost model of", operator, lambda: selector.train(operator, database=database)
+        "Training the cost model of",
+        operator,
+        lambda progress: selector.train(operator, database=database, progress=progress),
     )
     if as_json:
         output.print_json(report.to_dict())
@@ -57,7 +60,9 @@ def evaluate(
     import selector
 
     evaluation = _while_saying(
-        "Evaluating the choices for", operator, lambda: selector.evaluate(operator, database=database)
+        "Evaluating the choices for",
+        operator,
+        lambda progress: selector.evaluate(operator, database=database, progress=progress),
     )
     if as_json:
         output.print_json(evaluation.to_dict())
@@ -65,15 +70,17 @@ def evaluate(
         output.out().print(evaluation.table(), markup=False, soft_wrap=True)
 
 
-def _while_saying(words: str, operator: str, work: Callable[[], Result]) -> Result:
-    from kernel_selector.kernels import registry
-
+def _while_saying(words: str, operator: str, work: Callable[[Progress], Result]) -> Result:
     from .progress import ProgressView
 
-    registry.operator(operator)  # an unknown one is refused before anything is said
     with ProgressView() as view:
+
+        def progress(what: str, index: int, count: int) -> None:
+            view.finish()
+            view.step(what, index, count, detail=f"{words} {operator}")
+
         view.busy(f"{words} {operator}")
-        result = work()
+        result = work(progress)
         view.finish()
     return result
 

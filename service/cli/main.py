@@ -47,7 +47,7 @@ def _explain(error: Exception, given: Sequence[str]) -> tuple[str, str, int]:
     usage = getattr(error, "format_message", None)  # typer's own errors: unknown option, missing value
     if usage is not None:
         command = next((word for word in given if not word.startswith("-")), "")
-        names = {known.callback.__name__ for known in app.registered_commands if known.callback}
+        names = {known.name for known in app.registered_commands}
         place = f"selector {command}" if command in names else "selector"
         message = usage().rstrip(".")  # empty when the help was printed instead
         return "UsageError", message and f"{message}. Try: {place} --help", BAD_INPUT

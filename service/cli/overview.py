@@ -8,11 +8,11 @@ from rich.markup import escape
 from rich.table import Table
 
 from . import output
-from .options import JsonOption
+from .options import DatabaseOption, JsonOption
 
 
-def operators(as_json: JsonOption = False) -> None:
-    """List the operators with their hyperparameters and implementations.
+def operators(database: DatabaseOption = None, as_json: JsonOption = False) -> None:
+    """List the operators with their hyperparameters and implementations, imported ones last.
 
     Examples:
 
@@ -21,17 +21,19 @@ def operators(as_json: JsonOption = False) -> None:
       selector operators --json
     """
     from kernel_selector.kernels import registry
+    from selector import Selector
 
+    imported = [one for one in Selector(database).operators() if one["imported"]]
     found = [
         operator.describe() | {"implementations": _implementations(name)}
         for name, operator in registry.operators().items()
-    ]
+    ] + imported
     if as_json:
         output.print_json({"operators": found})
         return
     console = output.out()
     for operator in found:
-        console.print(f"\n[bold]{operator['name']}[/]  {operator['title']}")
+        console.print(f"\n[bold]{escape(operator['name'])}[/]  {escape(operator['title'])}")
         table = output.table("hyperparameter", "default", "expected", "also", "meaning")
         for spec in operator["hyperparameters"]:
             table.add_row(

@@ -73,6 +73,11 @@ class ProgressView:
             left = f"{output.span(left_s)} left" if left_s is not None else ""
             self.say(", ".join(part for part in (f"{what} {index} of {count}", left, detail) if part))
 
+    def amount(self, done: int, total: int) -> None:
+        """How much of the step that began with `busy` is done."""
+        if self._task is not None:
+            self._bar.update(self._task, total=total, completed=done)
+
     def busy(self, what: str) -> None:
         """One step of unknown length begins."""
         self.finish()

@@ -26,8 +26,8 @@ router = APIRouter(tags=["catalogue"])
     response_model=list[OperatorDocument],
     responses={**CONDITIONAL, **INTERNAL},
 )
-async def list_operators(request: Request) -> Response:
-    """Every operator, with its hyperparameters and implementations."""
+def list_operators(request: Request) -> Response:
+    """Every operator, with its hyperparameters and implementations; those of imported measurements last."""
     return conditional(request, selector_of(request).operators())
 
 
@@ -37,7 +37,7 @@ async def list_operators(request: Request) -> Response:
     response_model=OperatorDocument,
     responses={404: problem_response("There is no such operator."), **CONDITIONAL, **INTERNAL},
 )
-async def get_operator(request: Request, name: str) -> Response:
+def get_operator(request: Request, name: str) -> Response:
     """One operator."""
     known = {operator["name"]: operator for operator in selector_of(request).operators()}
     if name not in known:

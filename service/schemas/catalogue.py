@@ -60,7 +60,11 @@ class OperatorDocument(Answer):
 
     name: str
     title: str
-    default_implementation: str = Field(description="What the framework offers without us.")
+    imported: bool = Field(description="Whether it is known by measurements of others alone.")
+    devices: list[str] | None = Field(description="Where an imported operator was measured.")
+    default_implementation: str | None = Field(
+        description="What the framework offers without us; null for imported operators."
+    )
     hyperparameters: list[HyperparameterDocument]
     implementations: list[ImplementationDocument]
 

@@ -1,0 +1,157 @@
+"""From one database into another: all that is not there yet, or what would be.
+
+Measurements are only ever added, so a merge cannot lose any. The same measurement in both is one. Two that
+were taken of the same thing and differ are both kept: of records the one that was measured last counts, of
+imported measurements the one that was imported last.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any
+
+from sqlalchemy import select
+from sqlalchemy.engine import Connection
+
+from . import imported, models, records
+from .imported import ImportedRow
+from .imported_tables import ImportedBatch, ImportedMeasurement, ImportedProblem
+from .records import BATCH
+from .tables import Measurement
+
+Digests = tuple[bytes, bytes, str]
+
+
+@dataclass(kw_only=True)
+class Difference:
+    """Measurements of one database against another's, by operator.
+
+    `new` are not there, `known` are, and `contradicting` are those of the new ones whose candidate has
+    another figure there.
+    """
+
+    new: Counter[str] = field(default_factory=Counter)
+    known: Counter[str] = field(default_factory=Counter)
+    contradicting: Counter[str] = field(default_factory=Counter)
+
+    def to_dict(self) -> dict[str, dict[str, int]]:
+        """JSON-ready."""
+        return {"new": dict(self.new), "known": dict(self.known), "contradicting": dict(self.contradicting)}
+
+
+def difference(source: Connection, target: Connection) -> Difference:
+    """What `merge` would add to the target, and what of it contradicts what is there."""
+    found = Difference()
+    for part in (_records, _imported):
+        there, identities = set[bytes](), set[bytes]()
+        for content, identity, _ in part(target):
+            there.add(content)
+            identities.add(identity)
+        for content, identity, operator in part(source):
+            if content in there:
+                found.known[operator] += 1
+            else:
+                found.new[operator] += 1
+                found.contradicting[operator] += identity in identities
+    found.contradicting = +found.contradicting
+    return found
+
+
+def merge(source: Connection, target: Connection) -> Difference:
+    """Add all measurements of the source that the target lacks; returns what was added, as `difference`."""
+    found = difference(source, target)
+    waiting = records.find(source)
+    while batch := list(islice(waiting, BATCH)):
+        records.add(target, batch)
+    for batch_row in imported.batches(source):
+        imported.add(
+            target,
+            operator=batch_row["operator"],
+            device=batch_row["device"],
+            rows=_rows_of(source, batch_row["id"]),
+            source=batch_row["source"],
+            imported_at=batch_row["imported_at"],
+        )
+    return found
+
+
+def copy_models(source: Connection, target: Connection) -> int:
+    """Add the latest model of each operator of the source where the target's is another; returns how many."""
+    count = 0
+    for operator in sorted({model["operator"] for model in models.listing(source)}):
+        found, there = (models.latest(connection, operator=operator) for connection in (source, target))
+        if found is not None and (there is None or there.version != found.version):
+            models.add(target, model=found)
+            count += 1
+    return count
+
+
+def rows(connection: Connection, *, operator: str | None = None) -> Iterator[dict[str, Any]]:
+    """Imported measurements as lines of a file have them, in the order in which they were imported."""
+    for batch in imported.batches(connection, operator=operator):
+        for row in _rows_of(connection, batch["id"]):
+            yield {
+                "operator": batch["operator"],
+                "device": batch["device"],
+                "hyperparameters": dict(row.values),
+                "implementation": row.implementation,
+                "milliseconds": row.time_ms,
+                "bytes": row.memory_bytes,
+                "status": row.status,
+                "reason": row.reason,
+                "imported_at": batch["imported_at"],
+            }
+
+
+def _rows_of(connection: Connection, batch_id: int) -> Iterator[ImportedRow]:
+    table = ImportedMeasurement
+    query = (
+        select(
+            ImportedProblem.values,
+            table.implementation,
+            table.status,
+            table.time_ms,
+            table.memory_bytes,
+            table.reason,
+        )
+        .join(ImportedProblem)
+        .where(table.batch_id == batch_id)
+        .order_by(table.id)
+        .execution_options(yield_per=imported.PAGE)
+    )
+    return (ImportedRow(*row) for row in connection.execute(query))
+
+
+def _records(connection: Connection) -> Iterator[Digests]:
+    """Of each record: its content, what was measured under which circumstances, and the operator."""
+    hashes = connection.execute(select(Measurement.content_hash).order_by(Measurement.id)).scalars().all()
+    for content, record in zip(hashes, records.find(connection), strict=True):
+        yield bytes.fromhex(content), _digest(record.identity), record.problem.operator
+
+
+def _imported(connection: Connection) -> Iterator[Digests]:
+    """Of each imported measurement: its content, what was measured, and the operator."""
+    table = ImportedMeasurement
+    query = (
+        select(
+            table.content_hash,
+            ImportedProblem.key,
+            ImportedBatch.device,
+            table.implementation,
+            ImportedBatch.operator,
+        )
+        .join(ImportedProblem)
+        .join(ImportedBatch, table.batch_id == ImportedBatch.id)
+        .execution_options(yield_per=imported.PAGE)
+    )
+    for content, *identity, operator in connection.execute(query):
+        yield bytes.fromhex(content), _digest(identity), operator
+
+
+def _digest(identity: Sequence[str]) -> bytes:
+    """Short, because there may be millions."""
+    return hashlib.sha256("\0".join(identity).encode()).digest()[:16]

@@ -1,0 +1,40 @@
+"""One question, to what answers it: the operators of ours, or the imported ones."""
+
+from __future__ import annotations
+
+from kernel_selector.kernels import registry
+from kernel_selector.kernels.contract import UnknownOperator
+from kernel_selector.kernels.contract.errors import shorten, suggest
+
+from .answer import answer, parse
+from .choice import Choice
+from .imported.answer import answer as answer_imported
+from .knowledge import Knowledge
+from .query import Query
+
+
+def decide(
+    knowledge: Knowledge,
+    operator: str | None,
+    device: object,
+    memory: str | int | None,
+    objective: str,
+    override: str | None,
+    /,
+    **hyperparameters: object,
+) -> Choice:
+    """The choice by what is known. Raises the errors that `selector.choose` lists."""
+    if isinstance(operator, str) and operator not in registry.operators():
+        if operator not in knowledge.imported:
+            known = {*registry.operators(), *knowledge.imported}
+            raise UnknownOperator(f"Unknown operator {shorten(operator)}. {suggest(operator, known)}")
+        query = Query(
+            hyperparameters=hyperparameters,
+            operator=operator,
+            device=device,
+            memory=memory,
+            objective=objective,
+            override=override,
+        )
+        return answer_imported(knowledge, query)
+    return answer(knowledge, parse(knowledge, operator, device, memory, objective, override, hyperparameters))
