@@ -121,6 +121,14 @@ def _devices(operator: ImportedOperator) -> tuple[Device, ...]:
     return tuple(Device(name=name, kind="") for name in operator.devices)
 
 
+def _known(name: str) -> Device:
+    """The device with what is known of it."""
+    try:
+        return resolve(name).device
+    except UnknownDevice:
+        return Device(name=name, kind="")
+
+
 def _excluded(
     operator: ImportedOperator,
     measured: Mapping[str, object],
@@ -183,7 +191,7 @@ def _choice(
     origin = f"{operator.name} is {operator.describe()['title']}: its kernels cannot be built here."
     return Choice(
         problem=problem,
-        device=resolve(device, _devices(operator)).device,
+        device=_known(device),
         torch_device=None,
         implementation=decision.implementation,
         source=decision.source,

@@ -76,7 +76,7 @@ def train(
     Raises TooFewProblems and the errors of the database.
     """
     started = datetime.now(UTC)
-    learner = _Learner(operator, database, progress, extra=3)
+    learner = Learner(operator, database, progress, extra=3)
     evaluation = learner.evaluation()
     stored = learner.stored(evaluation, started)
     with database.write() as connection:
@@ -98,11 +98,15 @@ def evaluate(
     operator: ImportedOperator, database: db.Database, progress: Progress | None = None
 ) -> Evaluation:
     """Judge the cost model on held-out problems and on the largest; stores nothing. Raises as `train`."""
-    return _Learner(operator, database, progress, extra=0).evaluation()
+    return Learner(operator, database, progress, extra=0).evaluation()
 
 
-class _Learner:
-    """One run over the measurements of an operator."""
+class Learner:
+    """One run over the measurements of an operator: what was loaded, and predictions of what was held out.
+
+    `extra` are the fits of `stored`, which progress counts. Raises TooFewProblems and the errors of the
+    database.
+    """
 
     def __init__(
         self, operator: ImportedOperator, database: db.Database, progress: Progress | None, *, extra: int

@@ -13,17 +13,22 @@ from kernel_selector.service.cli import main
 from kernel_selector.service.cli.application import app
 
 ROOT = Path(__file__).parents[2]
-COMMANDS = sorted(command.callback.__name__ for command in app.registered_commands)
+COMMANDS = sorted(command.name for command in app.registered_commands)
 PROMISED = [
     "choose",
     "config",
     "devices",
+    "diff",
     "doctor",
     "evaluate",
     "explain",
+    "export",
     "extender",
+    "import",
+    "merge",
     "operators",
     "profile",
+    "promote",
     "quickstart",
     "serve",
     "train",

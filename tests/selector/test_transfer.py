@@ -1,0 +1,138 @@
+"""Measurements out of a database and into another: nothing is lost, doubled or replaced."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from kernel_selector.db import Database, imported, models, records, snapshot
+from kernel_selector.db.models import StoredModel
+from selector import InvalidRequest, UnknownOperator, transfer
+from selector.imported.errors import Contradiction
+from selector.imported.intake import import_file
+from tests.selector import foreign, replay
+
+
+@pytest.fixture
+def other(tmp_path):
+    with Database.open(tmp_path / "other.sqlite", create=True) as database:
+        yield database
+
+
+@pytest.fixture
+def filled(sqlite_database, tmp_path):
+    """A database with measurements of others and records of ours."""
+    import_file(foreign.write(tmp_path / "a.jsonl", foreign.rows(10)), sqlite_database)
+    with sqlite_database.write() as connection:
+        records.add(connection, replay.sweep(list(replay.problems())[:2]))
+    return sqlite_database
+
+
+def snapshot_of(database: Database) -> str:
+    with database.read() as connection:
+        return snapshot(connection)
+
+
+def test_json_lines_take_everything_out_and_in(filled, other, tmp_path):
+    count = transfer.export(tmp_path / "all.jsonl", filled)
+    assert import_file(tmp_path / "all.jsonl", other).added == count
+    assert snapshot_of(other) == snapshot_of(filled)
+
+
+@pytest.mark.parametrize("name", ["gemm.csv", "gemm.json"])
+def test_csv_and_t4_take_an_imported_operator_out_and_in(sqlite_database, other, tmp_path, name):
+    lines = [
+        *foreign.rows(10),
+        {**next(foreign.rows(1)), "status": "out_of_memory", "reason": "no, too much"},
+    ]
+    import_file(foreign.write(tmp_path / "a.jsonl", lines), sqlite_database)
+    count = transfer.export(tmp_path / name, sqlite_database, operator=foreign.OPERATOR)
+    assert import_file(tmp_path / name, other).added == count
+    assert snapshot_of(other) == snapshot_of(sqlite_database)
+
+
+def test_a_t4_file_has_what_its_schema_requires(sqlite_database, tmp_path):
+    import_file(foreign.write(tmp_path / "a.jsonl", foreign.rows(10)), sqlite_database)
+    transfer.export(tmp_path / "a.json", sqlite_database, operator=foreign.OPERATOR)
+    document = json.loads((tmp_path / "a.json").read_text())
+    assert document["schema_version"] == "1.0.0"
+    words = {"timeout", "compile", "runtime", "correctness", "constraints", "correct"}
+    for result in document["results"]:
+        assert {"configuration", "times", "invalidity", "correctness"} <= set(result)
+        assert result["invalidity"] in words
+
+
+@pytest.mark.parametrize("name", ["a.csv", "a.json"])
+def test_what_a_format_cannot_hold_is_refused(filled, tmp_path, name):
+    for operator in (None, "lstm"):
+        with pytest.raises(InvalidRequest, match="one imported operator"):
+            transfer.export(tmp_path / name, filled, operator=operator)
+    with pytest.raises(UnknownOperator):
+        transfer.export(tmp_path / name, filled, operator="gem")
+    with pytest.raises(InvalidRequest, match="cannot be written"):
+        transfer.export(tmp_path / "none" / name, filled, operator=foreign.OPERATOR)
+
+
+def test_a_merge_adds_what_is_missing_once_and_keeps_contradictions(filled, other, tmp_path):
+    lines = list(foreign.rows(10))
+    good = [line for line in lines if "milliseconds" in line]
+    slower = {**good[0], "milliseconds": 2 * good[0]["milliseconds"]}
+    import_file(foreign.write(tmp_path / "b.jsonl", [slower, *good[1:3]]), other)
+    expected = transfer.diff(filled, other)
+    with other.read() as connection:
+        before = imported.total(connection)
+    found = transfer.merge(filled, other)
+    assert found == expected
+    assert found.known[foreign.OPERATOR] == 2
+    assert found.contradicting[foreign.OPERATOR] == 1
+    with other.read() as connection:
+        assert imported.total(connection) == before + found.new[foreign.OPERATOR]
+        assert records.total(connection) == found.new["lstm"]
+    again = transfer.merge(filled, other)
+    assert not +again.new
+    assert again.known["lstm"] == found.new["lstm"]
+
+
+def test_contradicting_records_are_both_kept(filled, other):
+    with filled.read() as connection:
+        record = next(iter(records.find(connection)))
+    vars(record)["seed"] = record.seed + 1
+    with other.write() as connection:
+        records.add(connection, [record])
+    found = transfer.merge(filled, other)
+    assert found.contradicting == {"lstm": 1}
+    with other.read() as connection:
+        assert records.total(connection) == found.new["lstm"] + 1
+
+
+def test_two_descriptions_of_one_operator_are_not_merged(filled, other, tmp_path):
+    line = {**next(foreign.rows(1)), "hyperparameters": {"m": 1}}
+    import_file(foreign.write(tmp_path / "b.jsonl", [line]), other)
+    before = snapshot_of(other)
+    for step in (transfer.merge, transfer.diff, transfer.promote):
+        with pytest.raises(Contradiction, match="in one place"):
+            step(filled, other)
+    assert snapshot_of(other) == before
+
+
+def test_promotion_takes_the_latest_models_along(filled, other):
+    from datetime import UTC, datetime
+
+    for version in ("1", "2"):
+        model = StoredModel(
+            operator="lstm",
+            version=version,
+            schema=1,
+            manifest={},
+            evaluation={},
+            arrays=b"",
+            created_at=datetime(2026, 1, 1, tzinfo=UTC),
+        )
+        with filled.write() as connection:
+            models.add(connection, model=model)
+    assert transfer.promote(filled, other)[1] == 1
+    assert transfer.promote(filled, other)[1] == 0
+    with other.read() as connection:
+        assert models.latest(connection, operator="lstm").version == "2"
+    assert snapshot_of(other) == snapshot_of(filled)

@@ -1,0 +1,83 @@
+"""An imported operator on the command line and over HTTP: asked about as one of ours."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from starlette.testclient import TestClient
+
+from kernel_selector.service.app import create_app
+from kernel_selector.service.cli import main
+from selector import Selector
+from tests.selector import foreign
+
+QUESTION = ["m=64", "n=512", "alpha=1", "layout=nn"]
+
+
+@pytest.fixture(scope="module")
+def database(tmp_path_factory):
+    """A database into which the command line imported 60 problems, and trained on them."""
+    folder = tmp_path_factory.mktemp("imported")
+    lines = foreign.write(folder / "a.jsonl", list(foreign.rows(60)))
+    path = str(folder / "a.sqlite")
+    assert main(["import", str(lines), "--database", path]) == 0
+    assert main(["train", foreign.OPERATOR, "--database", path]) == 0
+    return path
+
+
+def document(capsys, *arguments):
+    assert main([*arguments, "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def test_the_command_line_answers(database, capsys):
+    asked = [foreign.OPERATOR, *QUESTION, "--device", "h200", "--database", database]
+    assert document(capsys, "choose", *asked)["problem"]["m"] == 64
+    assert main(["choose", *asked]) == 0
+    assert ".build()" not in capsys.readouterr().out
+    assert "grouped_gemm" in document(capsys, "explain", *asked)["explanation"]
+    assert (
+        document(capsys, "evaluate", foreign.OPERATOR, "--database", database)["operator"] == foreign.OPERATOR
+    )
+    names = [one["name"] for one in document(capsys, "operators", "--database", database)["operators"]]
+    assert names[-1] == foreign.OPERATOR
+
+
+def test_bad_lines_are_told_and_the_exit_code_says_so(database, capsys, tmp_path):
+    path = tmp_path / "b.jsonl"
+    path.write_text(json.dumps({**next(foreign.rows(1)), "milliseconds": -1}) + "\n")
+    assert main(["import", str(path), "--database", database]) == 2
+    assert "line 1: milliseconds=-1" in capsys.readouterr().err
+    report = document(capsys, "import", str(path), "--database", database, "--keep-going")
+    assert (report["bad"], report["added"]) == (1, 0)
+    assert main(["import", str(path), "--database", database, "--keep-going"]) == 0
+    assert "0 new, 0 known before, 1 bad" in capsys.readouterr().out
+
+
+def test_files_and_databases_are_exchanged(database, capsys, tmp_path):
+    file, other = str(tmp_path / "all.jsonl"), str(tmp_path / "other.sqlite")
+    count = document(capsys, "export", file, "--database", database)["measurements"]
+    assert document(capsys, "import", file, "--database", other)["added"] == count
+    assert not document(capsys, "diff", database, "--database", other)["new"]
+    assert document(capsys, "merge", database, "--database", other)["known"] == {foreign.OPERATOR: count}
+    assert document(capsys, "promote", database, "--database", other)["models"] == 1
+    assert main(["diff", database, "--database", other]) == 0
+    assert foreign.OPERATOR in capsys.readouterr().out
+
+
+def test_the_service_answers(database):
+    with TestClient(create_app(Selector(database)), base_url="http://127.0.0.1") as client:
+        listed = {one["name"]: one for one in client.get("/v1/operators").json()}
+        assert listed[foreign.OPERATOR]["imported"] is True
+        assert listed["lstm"]["imported"] is False
+        assert client.get(f"/v1/operators/{foreign.OPERATOR}").json() == listed[foreign.OPERATOR]
+        body = {
+            "operator": foreign.OPERATOR,
+            "device": "h200",
+            "hyperparameters": {"m": 64, "n": 500, "alpha": 1, "layout": "nn"},
+        }
+        answer = client.post("/v1/choices", json=body).json()
+        assert (answer["source"], answer["device"]["name"]) == ("model", foreign.DEVICE)
+        body["hyperparameters"]["layout"] = "tt"
+        assert client.post("/v1/choices", json=body).status_code == 422
