@@ -153,7 +153,7 @@ def problems(
     used = select(ImportedMeasurement.problem_id).where(ImportedMeasurement.batch_id.in_(chosen))
     query = select(ImportedProblem.id, ImportedProblem.values).where(ImportedProblem.id.in_(used))
     query = query.order_by(ImportedProblem.id).execution_options(yield_per=PAGE)
-    yield from connection.execute(query).tuples()
+    yield from connection.execute(query)
 
 
 def total(connection: Connection) -> int:
@@ -190,7 +190,7 @@ def _ids(connection: Connection, keys: list[str]) -> Iterator[tuple[str, int]]:
     for start in range(0, len(keys), LOOKUP):
         query = select(ImportedProblem.key, ImportedProblem.id)
         query = query.where(ImportedProblem.key.in_(keys[start : start + LOOKUP]))
-        yield from connection.execute(query).tuples()
+        yield from connection.execute(query)
 
 
 def _known(connection: Connection, hashes: list[str]) -> Iterator[str]:

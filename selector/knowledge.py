@@ -91,6 +91,7 @@ class Knowledge:
         self.records = db.records.total(connection)
         self.devices = tuple(db.records.devices(connection))
         self.imported = imported_operators(connection)
+        self.records += sum(item.rows for item in self.imported.values())
         if not self.devices:
             self.caveats = ("The database has no measurements yet: run `selector quickstart`.",)
         keys = {device.key for device in self.devices}

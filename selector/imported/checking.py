@@ -88,8 +88,8 @@ class Checker:
         time_ms = _milliseconds(fields.get("milliseconds")) if good else None
         memory_bytes = _bytes(fields.get("bytes")) if good else None
         reason = "" if good else _printable("reason", str(fields.get("reason") or "no reason was given"))
-        values = self._values(operator, fields.get("hyperparameters"), text)
         implementation = self._word(fields, "implementation")
+        values = self._values(operator, fields.get("hyperparameters"), text)
         layout = self._layouts[operator]
         if good and layout.memory is not None and layout.memory != (memory_bytes is not None):
             others = "have" if layout.memory else "have none"

@@ -44,6 +44,10 @@ def status(database: DatabaseOption = None, as_json: JsonOption = False) -> None
         )
     if found["counts"]:
         console.print(table)
+    for one in found["imported"]:
+        console.print(
+            f"[dim]imported[/]  {one['operator']} on {', '.join(one['devices'])}: {one['count']} measurements"
+        )
     for model in found["models"]:
         console.print(
             f"[dim]model[/]     {model['operator']} {model['version']}, trained {model['created_at'][:16]}"
