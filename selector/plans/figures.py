@@ -1,0 +1,218 @@
+"""What each implementation of a part costs at a batch size, from the records of one kind of device.
+
+A record is used as it is where the problem itself was measured. Else the records of the same layer at other
+numbers of rows make a series: bytes are affine in the rows, and so is time between two neighbours of it.
+With one such record, or the nearest of other sizes, figures are scaled by the counted work. Without any, the
+cost model predicts; and the framework's own implementation, of which there must be something, is counted.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from kernel_selector.kernels import registry
+from kernel_selector.kernels.contract import Device, Problem, Record, Status
+
+from ..neighbours import distance, structure
+from ..physics import terms_seconds
+
+ROWS = ("rows", "batch", "elements")  # what grows with the number of samples
+
+
+@dataclass(frozen=True, kw_only=True)
+class Figures:
+    """One layer's forward and backward by one implementation.
+
+    `device_ms` is the device's own time; `host_ms` the time in which the host launches it, whatever the
+    size. `forward_ms` is the part of `device_ms` that is forward. `held_bytes` and `peak_bytes` are as a
+    record has them, and `kept_argument_bytes` what it needs of its arguments besides. `source` is "exact",
+    "series", "scaled", "model" or "counted".
+    """
+
+    device_ms: float
+    forward_ms: float
+    host_ms: float
+    held_bytes: int
+    peak_bytes: int
+    kept_argument_bytes: int
+    source: str
+    remark: str = ""
+
+
+@dataclass(frozen=True)
+class Sample:
+    """A record's problem and its figures."""
+
+    problem: Problem
+    figures: Figures
+
+
+class Series:
+    """The measurements of one implementation, by what its problems have in common."""
+
+    def __init__(self, name: str, records: Iterable[Record], device: Device) -> None:
+        self.name = name
+        self._device = device
+        self._by_structure: dict[tuple[object, ...], dict[str, Sample]] = defaultdict(dict)
+        for record in records:
+            sample = Sample(record.problem, of_record(record))
+            self._by_structure[structure(record.problem)][record.problem.key] = sample
+
+    def figures(self, problem: Problem) -> Figures | None:
+        """For a problem of any number of rows, or None where nothing alike was measured."""
+        samples = self._by_structure.get(structure(problem))
+        if not samples:
+            return None
+        host_ms = self._host_ms(problem, samples.values())
+        if problem.key in samples:
+            exact = samples[problem.key].figures
+            return replace(exact, host_ms=min(host_ms, exact.host_ms))
+        line = [one for one in samples.values() if _layer(one.problem) == _layer(problem)]
+        if len(line) > 1:
+            return replace(_between(problem, line), host_ms=host_ms)
+        nearest = line[0] if line else min(samples.values(), key=lambda one: distance(problem, one.problem))
+        return replace(self._scaled(problem, nearest), host_ms=host_ms)
+
+    def _host_ms(self, problem: Problem, samples: Iterable[Sample]) -> float:
+        """What the host needs does not grow with the rows: the least that was ever seen, for each launch."""
+        work = registry.implementation(problem.operator, self.name).work
+        launches = max(work(problem).launches, 1)
+        return min(one.figures.host_ms * launches / max(work(one.problem).launches, 1) for one in samples)
+
+    def _scaled(self, problem: Problem, sample: Sample) -> Figures:
+        """The figures of another problem, times and bytes multiplied by the ratio of the counted work."""
+        work = registry.implementation(problem.operator, self.name).work
+        mine, theirs = work(problem), work(sample.problem)
+        times = [sum(terms_seconds(one, problem, self._device)[:2]) for one in (mine, theirs)]
+        ratio = times[0] / times[1]
+        bytes_ratio = (mine.saved_bytes or mine.moved_bytes) / (theirs.saved_bytes or theirs.moved_bytes)
+        known = sample.figures
+        differing = [name for name, value in problem.values if sample.problem[name] != value]
+        words = ", ".join(f"{name}={sample.problem[name]}" for name in differing)
+        return Figures(
+            device_ms=known.device_ms * ratio,
+            forward_ms=known.forward_ms * ratio,
+            host_ms=known.host_ms,
+            held_bytes=math.ceil(known.held_bytes * bytes_ratio),
+            peak_bytes=math.ceil(known.peak_bytes * bytes_ratio),
+            kept_argument_bytes=math.ceil(known.kept_argument_bytes * bytes_ratio),
+            source="scaled",
+            remark=f"scaled from {words}",
+        )
+
+
+def of_record(record: Record) -> Figures:
+    """The figures of a good record in training."""
+    memory, total, forward = record.memory, record.forward_backward, record.forward
+    assert memory is not None
+    assert total is not None
+    on_device = record.graph_forward_backward
+    device_ms = min(total.p50_ms, on_device.p50_ms) if on_device else total.p50_ms
+    share = 1 / 3 if forward is None else min(forward.p50_ms / total.p50_ms, 1.0)
+    if record.graph_forward is not None and on_device is not None:
+        share = min(record.graph_forward.p50_ms / on_device.p50_ms, 1.0)
+    return Figures(
+        device_ms=device_ms,
+        forward_ms=device_ms * share,
+        host_ms=total.p50_ms,
+        held_bytes=memory.held_bytes,
+        peak_bytes=memory.peak_bytes,
+        kept_argument_bytes=memory.kept_argument_bytes or 0,
+        source="exact",
+        remark="" if memory.kept_argument_bytes is not None else "arguments that it keeps were not counted",
+    )
+
+
+def _layer(problem: Problem) -> tuple[object, ...]:
+    """What is the same at every number of rows."""
+    return tuple(item for item in problem.values if item[0] not in ROWS)
+
+
+def _rows(problem: Problem) -> float:
+    return math.prod(int(problem.as_dict.get(name, 1)) for name in ROWS)
+
+
+def _between(problem: Problem, line: list[Sample]) -> Figures:
+    """On the line through two neighbours of a series, or beyond its ends along the last two."""
+    rows = _rows(problem)
+    points = sorted(line, key=lambda one: _rows(one.problem))
+    upper = next((index for index, one in enumerate(points) if _rows(one.problem) > rows), len(points) - 1)
+    upper = max(upper, 1)
+    low, high = points[upper - 1], points[upper]
+    share = (rows - _rows(low.problem)) / (_rows(high.problem) - _rows(low.problem))
+
+    def at(name: str) -> float:
+        first, second = getattr(low.figures, name), getattr(high.figures, name)
+        slope = max(second - first, 0)
+        # less than in proportion is possible below the series, less than nothing is not
+        return float(max(first + share * slope, min(first, second) * min(rows / _rows(low.problem), 1.0)))
+
+    ends = f"{_rows(low.problem):.0f} and {_rows(high.problem):.0f}"
+    return Figures(
+        device_ms=at("device_ms"),
+        forward_ms=at("forward_ms"),
+        host_ms=low.figures.host_ms,
+        held_bytes=math.ceil(at("held_bytes")),
+        peak_bytes=math.ceil(at("peak_bytes")),
+        kept_argument_bytes=math.ceil(at("kept_argument_bytes")),
+        source="series",
+        remark="" if 0 <= share <= 1 else f"beyond the series that was measured ({ends} rows)",
+    )
+
+
+class Measurements:
+    """The good records of one operator on one kind of device, as a series for each implementation.
+
+    Of several of one problem the newest counts, those of the current version first. `outdated` names the
+    implementations of which there are none of the current version.
+    """
+
+    def __init__(self, records: Iterable[Record], device: Device, versions: Mapping[str, str]) -> None:
+        self._device = device
+        newest: dict[tuple[str, str], Record] = {}
+        for record in records:
+            if record.status is not Status.OK or record.problem["mode"] != "training":
+                continue
+            slot = record.implementation, record.problem.key
+            if slot not in newest or _rank(newest[slot], versions) <= _rank(record, versions):
+                newest[slot] = record
+        self._records: dict[str, list[Record]] = defaultdict(list)
+        for (name, _), record in newest.items():
+            if name in versions:
+                self._records[name].append(record)
+        self.outdated = {
+            name
+            for name, found in self._records.items()
+            if all(record.implementation_version != versions[name] for record in found)
+        }
+
+    @cached_property
+    def series(self) -> Mapping[str, Series]:
+        """By implementation."""
+        return {name: Series(name, found, self._device) for name, found in self._records.items()}
+
+
+def _rank(record: Record, versions: Mapping[str, str]) -> tuple[bool, object]:
+    return versions.get(record.implementation) == record.implementation_version, record.measured_at
+
+
+def counted(problem: Problem, implementation: str, device: Device) -> Figures:
+    """From the equations and the device's rates alone. Raises NoMeasurements where those are not known."""
+    work = registry.implementation(problem.operator, implementation).work(problem)
+    operations_s, transfer_s, launch_s = terms_seconds(work, problem, device)
+    device_ms = (operations_s + transfer_s) * 1e3
+    saved = round(work.saved_bytes)
+    return Figures(
+        device_ms=device_ms,
+        forward_ms=device_ms / 3,
+        host_ms=launch_s * 1e3,
+        held_bytes=saved,
+        peak_bytes=2 * saved,
+        kept_argument_bytes=0,
+        source="counted",
+        remark="counted from the equations and the device's rates",
+    )

@@ -1,0 +1,70 @@
+"""A model as a planner sees it: equal layers with their numbers, parameters, and what else a step holds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from kernel_selector.kernels import registry
+from kernel_selector.kernels.contract import Problem
+
+ELEMENT_BYTES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Part:
+    """Equal layers of a model at one batch size.
+
+    `per_block` of them are in each block that can be recomputed as a whole; 0: in none. `output_bytes` is
+    the size of one layer's output. `output_kept` says that another layer keeps that output for backward
+    anyway (the input of a linear layer, for example); else it is gone after it was used. `input_kept` says
+    the same of its arguments: where nobody else keeps them, what an implementation needs of them counts.
+    `head` marks the loss, where backward begins.
+    """
+
+    name: str
+    problem: Problem
+    count: int
+    output_bytes: int
+    per_block: int = 0
+    output_kept: bool = True
+    input_kept: bool = True
+    head: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Workload:
+    """One training step at one batch size, without saying how the parts are computed.
+
+    Bytes beside the parts: `kept_bytes` from forward to backward (embeddings, inputs), and `block_bytes`,
+    the input of a block, which stays where the block is recomputed. `other_flops` and `other_bytes` are
+    operations and traffic of what is no part. `head_gradient_bytes` are the first gradients of backward.
+    """
+
+    parts: tuple[Part, ...]
+    kept_bytes: int
+    block_bytes: int = 0
+    head_gradient_bytes: int = 0
+    other_flops: float = 0.0
+    other_bytes: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Model:
+    """A model with a name: how many parameters it has, in which dtype, and its step at a batch size."""
+
+    name: str
+    parameters: int
+    dtype: str
+    blocks: int
+    workload: Callable[[int], Workload]
+
+    @property
+    def element_bytes(self) -> int:
+        """Of a parameter."""
+        return ELEMENT_BYTES[self.dtype]
+
+
+def problem_of(operator: str, dtype: str, sizes: Mapping[str, object]) -> Problem:
+    """The problem of a layer in training. Raises the errors of hyperparameters."""
+    return registry.operator(operator).problem({**sizes, "dtype": dtype, "mode": "training"})

@@ -1,0 +1,214 @@
+"""Plan a model: scan the batch sizes, and solve for the implementations at each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from kernel_selector.kernels.contract import Device
+
+from ..errors import NothingFits
+from ..physics import matmul_rate
+from ..units import format_bytes
+from .batches import best_batch, parse_batch
+from .options import Option, Prices
+from .parts import Model, Part, Workload
+from .plan import Layers, Plan
+from .solve import Budget, Solution, solve
+from .training import Training
+
+if TYPE_CHECKING:
+    from ..engine import Selector
+
+
+@dataclass(frozen=True)
+class Offer:
+    """A solution at one batch size, with its throughput."""
+
+    batch: int
+    solution: Solution
+    samples_per_s: float
+
+
+class Planner:
+    """Plans one model on one device. What a part costs is looked up once."""
+
+    def __init__(self, selector: Selector, model: Model, device: Device, training: Training) -> None:
+        self.model, self.device, self.training = model, device, training
+        self._snapshot = selector.snapshot
+        self._prices = Prices(selector, device)
+        self._workloads: dict[int, Workload] = {}
+
+    def plan(self, limit_bytes: int, batch: int | str = "auto", *, reserve: float = 1.0) -> Plan:
+        """The fastest plan within the limit. `reserve` multiplies what is kept, where it was found to be more.
+
+        Raises NothingFits, which says how much the least plan takes, and InvalidRequest for a batch that is
+        neither "auto" nor a whole number from 1.
+        """
+        given = parse_batch(batch)
+        best = self._best(limit_bytes, given, reserve=reserve)
+        if best is None:
+            raise self._nothing_fits(limit_bytes, given or 1)
+        own = self._best(limit_bytes, given, own=True, reserve=reserve)
+        found = self._described(best, limit_bytes)
+        return replace(found, default=None if own is None else self._described(own, limit_bytes, own=True))
+
+    def _best(
+        self, limit: int, batch: int | None, *, own: bool = False, reserve: float = 1.0
+    ) -> Offer | None:
+        def offer(size: int) -> Offer | None:
+            solution = self._solve(size, limit, own=own, reserve=reserve)
+            return None if solution is None else Offer(size, solution, self._throughput(size, solution))
+
+        return offer(batch) if batch is not None else best_batch(offer, lambda one: one.samples_per_s)
+
+    def _throughput(self, batch: int, solution: Solution) -> float:
+        optimizer_ms = self.training.optimizer_ms(self.model, self.device)
+        return 1e3 * batch / (solution.step_ms + optimizer_ms / self.training.accumulate)
+
+    def _solve(
+        self, batch: int, limit: int, *, own: bool = False, smallest: bool = False, reserve: float = 1.0
+    ) -> Solution | None:
+        workload = self._workload(batch)
+        options = self._options(workload, own=own)
+        budget = self._budget(workload, limit)
+        if reserve != 1.0:
+            options = [[one.reserving(reserve) for one in some] for some in options]
+            budget = replace(budget, kept=round(budget.kept * reserve))
+        return solve(
+            workload.parts,
+            options,
+            budget,
+            host=not self.training.cuda_graphs,
+            recompute=self.training.recompute and not own,
+            smallest=smallest,
+        )
+
+    def _workload(self, batch: int) -> Workload:
+        if batch not in self._workloads:
+            self._workloads[batch] = self.model.workload(batch)
+        return self._workloads[batch]
+
+    def _options(self, workload: Workload, *, own: bool) -> list[list[Option]]:
+        """What each part can be computed by; `own`: by the framework's own where that is possible."""
+        every = [list(self._prices.options(part)) for part in workload.parts]
+        if not own:
+            return every
+        defaults = ([one for one in some if one.default and not one.recomputed] for some in every)
+        return [found or some for found, some in zip(defaults, every, strict=True)]
+
+    def _budget(self, workload: Workload, limit: int) -> Budget:
+        model, training = self.model, self.training
+        parameters, gradients = training.parameter_bytes(model), training.parameter_bytes(model)
+        resident = parameters + training.copy_bytes(model) + training.state_bytes(model)
+        again = training.accumulate > 1
+        return Budget(
+            limit=limit,
+            resident=resident + (gradients if again else 0),
+            kept=workload.kept_bytes,
+            block=workload.block_bytes,
+            blocks=model.blocks,
+            first_gradients=0 if again else workload.head_gradient_bytes,
+            gradients=training.temporary_bytes(model) + (0 if again else gradients),
+            other_ms=self._other_ms(workload),
+        )
+
+    def _other_ms(self, workload: Workload) -> float:
+        device = self.device
+        seconds = 0.0
+        if workload.other_flops and device.matmul_flops_per_s:
+            seconds += workload.other_flops / matmul_rate(device, self.model.dtype)
+        if device.copy_bytes_per_s:
+            seconds += workload.other_bytes / device.copy_bytes_per_s
+        return seconds * 1e3
+
+    def _nothing_fits(self, limit: int, batch: int) -> NothingFits:
+        model, training = self.model, self.training
+        fixed = training.parameter_bytes(model) + training.state_bytes(model)
+        if limit <= fixed:
+            return NothingFits(
+                f"memory_limit={format_bytes(limit)} is less than the {format_bytes(fixed)} that {model.name}'s "
+                f"parameters and the state of {training.optimizer} take before any layer runs."
+            )
+        smallest = self._solve(batch, limit, smallest=True)
+        assert smallest is not None
+        return NothingFits(
+            f"{model.name} does not fit into memory_limit={format_bytes(limit)} with batch {batch}: the least "
+            f"is {format_bytes(smallest.peak_bytes)}. Raise the limit, or take shorter or fewer samples."
+        )
+
+    def _described(self, offer: Offer, limit: int, *, own: bool = False) -> Plan:
+        workload, solution = self._workload(offer.batch), offer.solution
+        options = self._options(workload, own=own)
+        layers = tuple(
+            _layers(workload.parts[part], options[part][option], count)
+            for (part, option), count in solution.counts.items()
+        )
+        return Plan(
+            model=self.model.name,
+            device=self.device.name,
+            batch=offer.batch,
+            accumulate=self.training.accumulate,
+            limit_bytes=limit,
+            layers=layers,
+            recomputed_blocks=solution.recomputed_blocks,
+            step_ms=solution.step_ms,
+            device_ms=solution.device_ms,
+            host_ms=solution.host_ms,
+            optimizer_ms=self.training.optimizer_ms(self.model, self.device),
+            samples_per_s=offer.samples_per_s,
+            peak_bytes=solution.peak_bytes,
+            memory=self._memory(workload, solution),
+            caveats=tuple(self._caveats(layers)),
+            snapshot=self._snapshot,
+        )
+
+    def _memory(self, workload: Workload, solution: Solution) -> dict[str, int]:
+        """The peak by what it is made of, at the moment when it is reached."""
+        model, training = self.model, self.training
+        resident = {
+            "parameters": training.parameter_bytes(model) + training.copy_bytes(model),
+            "optimizer": training.state_bytes(model),
+        }
+        budget = self._budget(workload, 0)
+        rest = solution.peak_bytes - budget.resident
+        if solution.peaks_at_end:
+            activations, gradients = 0, training.parameter_bytes(model)
+        else:
+            activations, gradients = solution.held_bytes, budget.first_gradients
+        again = training.parameter_bytes(model) if training.accumulate > 1 else 0
+        workspace = rest - activations - (0 if again else gradients)
+        return {
+            **resident,
+            "gradients": again or gradients,
+            "activations": activations,
+            "workspace": workspace,
+        }
+
+    def _caveats(self, layers: tuple[Layers, ...]) -> Iterator[str]:
+        """What to know before relying on the plan."""
+        for one in layers:
+            if one.remark:
+                yield f"{one.part} by {one.implementation}: {one.remark}."
+        used = {f"{one.operator}.{one.implementation}" for one in layers}
+        old = sorted(used & self._prices.outdated)
+        if old:
+            yield f"Measured with an earlier version of {', '.join(old)}: profile again to be sure."
+
+
+def _layers(part: Part, option: Option, count: int) -> Layers:
+    return Layers(
+        part=part.name,
+        operator=part.problem.operator,
+        hyperparameters=dict(part.problem.values),
+        implementation=option.implementation,
+        default=option.default,
+        recomputed=option.recomputed,
+        count=count,
+        device_ms=option.device_ms,
+        host_ms=option.host_ms,
+        held_bytes=option.held_bytes,
+        source=option.source,
+        remark=option.remark,
+    )

@@ -1,0 +1,81 @@
+"""How a model is trained, as far as it costs memory and time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from kernel_selector.kernels.contract import Device
+from kernel_selector.kernels.contract.errors import shorten, suggest
+
+from ..errors import InvalidRequest
+from .parts import ELEMENT_BYTES, Model
+
+
+@dataclass(frozen=True, kw_only=True)
+class Optimizer:
+    """Tensors of the parameters' size: kept as state, taken for a moment, and read or written in a step."""
+
+    state: int
+    temporary: int
+    passes: int
+
+
+OPTIMIZERS = {
+    "none": Optimizer(state=0, temporary=0, passes=0),
+    "sgd": Optimizer(state=0, temporary=0, passes=3),
+    "momentum": Optimizer(state=1, temporary=0, passes=7),
+    # torch's default for a GPU works on lists of tensors, one operation after the other
+    "adamw": Optimizer(state=2, temporary=1, passes=20),
+    "fused_adamw": Optimizer(state=2, temporary=0, passes=7),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Training:
+    """`optimizer` is one of OPTIMIZERS. With `accumulate` micro-batches a step, gradients stay from one to the
+    next. `recompute` allows whole blocks to be run twice. `cuda_graphs` says that steps are replayed, and
+    launching costs nothing. `parameter_dtype` is what weights are stored in, where it is not what is computed
+    in (autocast keeps a copy of them in that).
+
+    Raises InvalidRequest for values that there are not.
+    """
+
+    optimizer: str = "fused_adamw"
+    accumulate: int = 1
+    recompute: bool = True
+    cuda_graphs: bool = False
+    parameter_dtype: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.optimizer not in OPTIMIZERS:
+            raise InvalidRequest(
+                f"Unknown optimizer {shorten(self.optimizer)}. {suggest(self.optimizer, OPTIMIZERS)}"
+            )
+        if self.parameter_dtype is not None and self.parameter_dtype not in ELEMENT_BYTES:
+            raise InvalidRequest(
+                f"parameter_dtype={shorten(self.parameter_dtype)}: expected one of {', '.join(ELEMENT_BYTES)}."
+            )
+        if type(self.accumulate) is not int or self.accumulate < 1:
+            raise InvalidRequest(f"accumulate={shorten(self.accumulate)}: expected a whole number from 1.")
+
+    def parameter_bytes(self, model: Model) -> int:
+        """All weights, as they are stored."""
+        return model.parameters * ELEMENT_BYTES[self.parameter_dtype or model.dtype]
+
+    def copy_bytes(self, model: Model) -> int:
+        """The weights once more, in the dtype of the computation where that is another."""
+        other = self.parameter_dtype not in (None, model.dtype)
+        return model.parameters * model.element_bytes if other else 0
+
+    def state_bytes(self, model: Model) -> int:
+        """Of the optimizer."""
+        return OPTIMIZERS[self.optimizer].state * self.parameter_bytes(model)
+
+    def temporary_bytes(self, model: Model) -> int:
+        """While the optimizer works."""
+        return OPTIMIZERS[self.optimizer].temporary * self.parameter_bytes(model)
+
+    def optimizer_ms(self, model: Model, device: Device) -> float:
+        """Milliseconds of its step, at the device's copy bandwidth; 0 where that is not known."""
+        moved = OPTIMIZERS[self.optimizer].passes * self.parameter_bytes(model)
+        return moved / device.copy_bytes_per_s * 1e3 if device.copy_bytes_per_s else 0.0
