@@ -27,6 +27,7 @@ from .client import Client
 from .engine import Selector
 from .errors import InvalidRequest, ModelVersionMismatch, NoMeasurements, NothingFits, ServiceError
 from .onboarding import quickstart
+from .plans.ask import pareto, plan
 from .profiling import profile
 from .query import Query
 from .units import format_bytes, format_ms, parse_bytes
@@ -55,7 +56,9 @@ __all__ = [
     "evaluate",
     "format_bytes",
     "format_ms",
+    "pareto",
     "parse_bytes",
+    "plan",
     "profile",
     "quickstart",
     "train",

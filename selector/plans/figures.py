@@ -21,6 +21,7 @@ from ..neighbours import distance, structure
 from ..physics import terms_seconds
 
 ROWS = ("rows", "batch", "elements")  # what grows with the number of samples
+FORWARD_SHARE = 1 / 3  # of the operations of forward and backward, by count
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,6 +42,11 @@ class Figures:
     kept_argument_bytes: int
     source: str
     remark: str = ""
+
+    @property
+    def forward_share(self) -> float:
+        """Of the device's time."""
+        return self.forward_ms / self.device_ms if self.device_ms else FORWARD_SHARE
 
 
 @dataclass(frozen=True)
@@ -63,8 +69,11 @@ class Series:
             self._by_structure[structure(record.problem)][record.problem.key] = sample
 
     def figures(self, problem: Problem) -> Figures | None:
-        """For a problem of any number of rows, or None where nothing alike was measured."""
-        samples = self._by_structure.get(structure(problem))
+        """For a problem of any size, or None where nothing alike was measured.
+
+        Where nothing was with the same shares (of dropout, of labels), those of others are scaled.
+        """
+        samples = self._by_structure.get(structure(problem)) or self._with_other_shares(problem)
         if not samples:
             return None
         host_ms = self._host_ms(problem, samples.values())
@@ -76,6 +85,14 @@ class Series:
             return replace(_between(problem, line), host_ms=host_ms)
         nearest = line[0] if line else min(samples.values(), key=lambda one: distance(problem, one.problem))
         return replace(self._scaled(problem, nearest), host_ms=host_ms)
+
+    def _with_other_shares(self, problem: Problem) -> dict[str, Sample]:
+        found: dict[str, Sample] = {}
+        for samples in self._by_structure.values():
+            some = next(iter(samples.values())).problem
+            if _without_shares(structure(some)) == _without_shares(structure(problem)):
+                found |= samples
+        return found
 
     def _host_ms(self, problem: Problem, samples: Iterable[Sample]) -> float:
         """What the host needs does not grow with the rows: the least that was ever seen, for each launch."""
@@ -112,7 +129,7 @@ def of_record(record: Record) -> Figures:
     assert total is not None
     on_device = record.graph_forward_backward
     device_ms = min(total.p50_ms, on_device.p50_ms) if on_device else total.p50_ms
-    share = 1 / 3 if forward is None else min(forward.p50_ms / total.p50_ms, 1.0)
+    share = FORWARD_SHARE if forward is None else min(forward.p50_ms / total.p50_ms, 1.0)
     if record.graph_forward is not None and on_device is not None:
         share = min(record.graph_forward.p50_ms / on_device.p50_ms, 1.0)
     return Figures(
@@ -125,6 +142,10 @@ def of_record(record: Record) -> Figures:
         source="exact",
         remark="" if memory.kept_argument_bytes is not None else "arguments that it keeps were not counted",
     )
+
+
+def _without_shares(items: tuple[object, ...]) -> set[object]:
+    return {item for item in items if not (isinstance(item, tuple) and isinstance(item[1], float))}
 
 
 def _layer(problem: Problem) -> tuple[object, ...]:
@@ -208,7 +229,7 @@ def counted(problem: Problem, implementation: str, device: Device) -> Figures:
     saved = round(work.saved_bytes)
     return Figures(
         device_ms=device_ms,
-        forward_ms=device_ms / 3,
+        forward_ms=device_ms * FORWARD_SHARE,
         host_ms=launch_s * 1e3,
         held_bytes=saved,
         peak_bytes=2 * saved,

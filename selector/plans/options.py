@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -36,9 +37,27 @@ class Option:
     source: str
     remark: str
 
+    @property
+    def figures(self) -> tuple[float, ...]:
+        """All that a plan looks at; less of each is better."""
+        return self.device_ms, self.host_ms, self.held_bytes, self.transient_bytes
+
     def reserving(self, factor: float) -> Option:
         """The same, holding so many times the bytes."""
         return replace(self, held_bytes=round(self.held_bytes * factor))
+
+
+def undominated(options: Sequence[Option]) -> list[Option]:
+    """Without those that another is at least as good as in everything, the first of equals."""
+    found: list[Option] = []
+    for option in sorted(options, key=lambda one: (*one.figures, not one.default, one.implementation)):
+        if not any(
+            other.recomputed == option.recomputed
+            and all(mine <= theirs for mine, theirs in zip(other.figures, option.figures, strict=True))
+            for other in found
+        ):
+            found.append(option)
+    return found
 
 
 class Prices:
@@ -65,11 +84,12 @@ class Prices:
         """
         if part not in self._options:
             kept = self._kept(part)
-            again = tuple(_recomputed(option, part, self) for option in kept) if part.per_block else ()
-            self._options[part] = (*kept, *again)
+            again = [_recomputed(option, share) for option, share in kept] if part.per_block else []
+            self._options[part] = (*(option for option, _ in kept), *again)
         return self._options[part]
 
-    def _kept(self, part: Part) -> tuple[Option, ...]:
+    def _kept(self, part: Part) -> list[tuple[Option, float]]:
+        """The options that keep what they need, each with the share of its time that is forward."""
         problem = part.problem
         operator = registry.operator(problem.operator)
         accepted, refused = registry.candidates(problem, self.device)
@@ -82,11 +102,13 @@ class Prices:
         if not usable:
             reasons = "; ".join(f"{name}: {reason}" for name, reason in {**refused, **failed}.items())
             raise UnsupportedProblem(f"Nothing computes {problem} on {self.device.name}: {reasons}.")
-        return tuple(
-            _option(part, name, figures, default=name == operator.default)
-            for name in usable
-            if (figures := self._figures(problem, name, last_resort=operator.default)) is not None
-        ) or (_option(part, usable[0], self._counted(problem, usable[0]), default=False),)
+        known = {name: self._figures(problem, name, operator.default) for name in usable}
+        found = {name: figures for name, figures in known.items() if figures is not None}
+        found = found or {usable[0]: self._counted(problem, usable[0])}
+        return [
+            (_option(part, name, figures, default=name == operator.default), figures.forward_share)
+            for name, figures in found.items()
+        ]
 
     def _figures(self, problem: Problem, name: str, last_resort: str) -> Figures | None:
         series = self._of(problem.operator).series.get(name)
@@ -134,13 +156,8 @@ def _option(part: Part, name: str, figures: Figures, *, default: bool) -> Option
     )
 
 
-def _recomputed(option: Option, part: Part, prices: Prices) -> Option:
-    figures = prices._figures(part.problem, option.implementation, option.implementation)
-    assert figures is not None
-    share = figures.forward_ms / figures.device_ms if figures.device_ms else 1 / 3
+def _recomputed(option: Option, forward_share: float) -> Option:
+    again = 1 + forward_share
     return replace(
-        option,
-        recomputed=True,
-        device_ms=option.device_ms * (1 + share),
-        host_ms=option.host_ms * (1 + share),
+        option, recomputed=True, device_ms=option.device_ms * again, host_ms=option.host_ms * again
     )

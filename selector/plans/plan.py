@@ -79,11 +79,23 @@ class Plan:
             counts[one.implementation] = counts.get(one.implementation, 0) + one.count
         return found
 
+    @property
+    def speed_up(self) -> float | None:
+        """Over the framework's own implementations within the same limit."""
+        return None if self.default is None else self.samples_per_s / self.default.samples_per_s
+
+    @property
+    def headline(self) -> str:
+        """The plan in one line."""
+        return (
+            f"{self.model} on {self.device} within {format_bytes(self.limit_bytes)}: batch {self.batch}, "
+            f"{self.samples_per_s:.4g} samples/s, peak {format_bytes(self.peak_bytes)}"
+        )
+
     def explain(self) -> str:
         """The whole plan as plain text."""
         lines = [
-            f"{self.model} on {self.device} within {format_bytes(self.limit_bytes)}: batch {self.batch}, "
-            f"{self.samples_per_s:.4g} samples/s, peak {format_bytes(self.peak_bytes)}",
+            self.headline,
             f"step {format_ms(self.step_ms)} (device {format_ms(self.device_ms)}, host "
             f"{format_ms(self.host_ms)}), optimizer {format_ms(self.optimizer_ms)}",
             "memory: " + ", ".join(f"{name} {format_bytes(size)}" for name, size in self.memory.items()),
@@ -96,9 +108,7 @@ class Plan:
             lines.append(f"measured peak {format_bytes(self.measured_peak_bytes)} ({apart:+.1%} planned)")
         if self.default is not None:
             lines.append(
-                f"with the framework's own: batch {self.default.batch}, {self.default.samples_per_s:.4g} "
-                f"samples/s ({self.samples_per_s / self.default.samples_per_s:.2f}x), peak "
-                f"{format_bytes(self.default.peak_bytes)}"
+                f"with the framework's own implementations ({self.speed_up:.2f}x): {self.default.headline}"
             )
         return "\n".join([*lines, *(f"note  {caveat}" for caveat in self.caveats)])
 

@@ -12,7 +12,7 @@ from ..errors import NothingFits
 from ..physics import matmul_rate
 from ..units import format_bytes
 from .batches import best_batch, parse_batch
-from .options import Option, Prices
+from .options import Option, Prices, undominated
 from .parts import Model, Part, Workload
 from .plan import Layers, Plan
 from .solve import Budget, Solution, solve
@@ -41,7 +41,7 @@ class Planner:
         self._workloads: dict[int, Workload] = {}
 
     def plan(self, limit_bytes: int, batch: int | str = "auto", *, reserve: float = 1.0) -> Plan:
-        """The fastest plan within the limit. `reserve` multiplies what is kept, where it was found to be more.
+        """The fastest plan within the limit. `reserve` multiplies what is kept: more was found when it ran.
 
         Raises NothingFits, which says how much the least plan takes, and InvalidRequest for a batch that is
         neither "auto" nor a whole number from 1.
@@ -53,6 +53,12 @@ class Planner:
         own = self._best(limit_bytes, given, own=True, reserve=reserve)
         found = self._described(best, limit_bytes)
         return replace(found, default=None if own is None else self._described(own, limit_bytes, own=True))
+
+    def least_bytes(self, batch: int = 1) -> int:
+        """The lowest peak that any plan with this batch has."""
+        smallest = self._solve(batch, 0, smallest=True)
+        assert smallest is not None
+        return smallest.peak_bytes
 
     def _best(
         self, limit: int, batch: int | None, *, own: bool = False, reserve: float = 1.0
@@ -92,11 +98,11 @@ class Planner:
 
     def _options(self, workload: Workload, *, own: bool) -> list[list[Option]]:
         """What each part can be computed by; `own`: by the framework's own where that is possible."""
-        every = [list(self._prices.options(part)) for part in workload.parts]
+        every = [self._prices.options(part) for part in workload.parts]
         if not own:
-            return every
+            return [undominated(some) for some in every]
         defaults = ([one for one in some if one.default and not one.recomputed] for some in every)
-        return [found or some for found, some in zip(defaults, every, strict=True)]
+        return [found or list(some) for found, some in zip(defaults, every, strict=True)]
 
     def _budget(self, workload: Workload, limit: int) -> Budget:
         model, training = self.model, self.training
@@ -128,14 +134,12 @@ class Planner:
         fixed = training.parameter_bytes(model) + training.state_bytes(model)
         if limit <= fixed:
             return NothingFits(
-                f"memory_limit={format_bytes(limit)} is less than the {format_bytes(fixed)} that {model.name}'s "
-                f"parameters and the state of {training.optimizer} take before any layer runs."
+                f"memory_limit={format_bytes(limit)} is less than {format_bytes(fixed)}: the parameters of "
+                f"{model.name} and the state of {training.optimizer} take that before any layer runs."
             )
-        smallest = self._solve(batch, limit, smallest=True)
-        assert smallest is not None
         return NothingFits(
-            f"{model.name} does not fit into memory_limit={format_bytes(limit)} with batch {batch}: the least "
-            f"is {format_bytes(smallest.peak_bytes)}. Raise the limit, or take shorter or fewer samples."
+            f"{model.name} does not fit into memory_limit={format_bytes(limit)} with batch {batch}: it takes "
+            f"{format_bytes(self.least_bytes(batch))} or more. Raise the limit, or take shorter samples."
         )
 
     def _described(self, offer: Offer, limit: int, *, own: bool = False) -> Plan:

@@ -91,9 +91,7 @@ def solve(
         c=np.array(program.objective),
         integrality=np.array(program.integrality),
         bounds=Bounds(np.zeros(program.size), np.array(upper)),
-        constraints=LinearConstraint(
-            matrix, [low for _, low, _ in program.rows], [high for *_, high in program.rows]
-        ),
+        constraints=LinearConstraint(matrix, low, high),
         options={"mip_rel_gap": GAP, "time_limit": TIME_LIMIT_S},
     )
     return None if result.x is None else program.solution(result.x)

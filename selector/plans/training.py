@@ -32,8 +32,8 @@ OPTIMIZERS = {
 
 @dataclass(frozen=True, kw_only=True)
 class Training:
-    """`optimizer` is one of OPTIMIZERS. With `accumulate` micro-batches a step, gradients stay from one to the
-    next. `recompute` allows whole blocks to be run twice. `cuda_graphs` says that steps are replayed, and
+    """`optimizer` is one of OPTIMIZERS. With `accumulate` micro-batches a step, gradients stay from one to
+    the next. `recompute` allows whole blocks to be run twice. `cuda_graphs` says that steps are replayed, and
     launching costs nothing. `parameter_dtype` is what weights are stored in, where it is not what is computed
     in (autocast keeps a copy of them in that).
 
@@ -53,7 +53,8 @@ class Training:
             )
         if self.parameter_dtype is not None and self.parameter_dtype not in ELEMENT_BYTES:
             raise InvalidRequest(
-                f"parameter_dtype={shorten(self.parameter_dtype)}: expected one of {', '.join(ELEMENT_BYTES)}."
+                f"parameter_dtype={shorten(self.parameter_dtype)}: expected one of "
+                f"{', '.join(ELEMENT_BYTES)}."
             )
         if type(self.accumulate) is not int or self.accumulate < 1:
             raise InvalidRequest(f"accumulate={shorten(self.accumulate)}: expected a whole number from 1.")

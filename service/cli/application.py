@@ -24,6 +24,7 @@ from . import (
     token,
     transfer,
     worker,
+    plan,
 )
 
 app = typer.Typer(
@@ -61,6 +62,7 @@ register(START, quickstart.quickstart)
 register(START, doctor.doctor)
 register(CHOOSE, ask.choose)
 register(CHOOSE, ask.explain)
+register(CHOOSE, plan.plan)
 register(CHOOSE, serve.serve)
 register(CHOOSE, extender.extender)
 register(MEASURE, measure.profile)

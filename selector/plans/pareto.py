@@ -1,0 +1,69 @@
+"""Throughput against memory: the best plan at each of several limits."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from ..errors import NothingFits
+from ..units import format_bytes
+from .planner import Planner
+
+
+@dataclass(frozen=True, kw_only=True)
+class Point:
+    """The best plan within a limit, and the best with the framework's own implementations, if any fits."""
+
+    limit_bytes: int
+    batch: int
+    samples_per_s: float
+    peak_bytes: int
+    recomputed_blocks: int
+    default_batch: int | None
+    default_samples_per_s: float | None
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-ready."""
+        return asdict(self)
+
+
+def frontier(planner: Planner, limits: Sequence[int]) -> list[Point]:
+    """A point for each limit that anything fits into, the least first. Raises NothingFits where none does."""
+    points: list[Point] = []
+    refused: NothingFits | None = None
+    for limit in sorted(limits):
+        try:
+            plan = planner.plan(limit)
+        except NothingFits as error:
+            refused = error
+            continue
+        own = plan.default
+        points.append(
+            Point(
+                limit_bytes=limit,
+                batch=plan.batch,
+                samples_per_s=plan.samples_per_s,
+                peak_bytes=plan.peak_bytes,
+                recomputed_blocks=plan.recomputed_blocks,
+                default_batch=own.batch if own else None,
+                default_samples_per_s=own.samples_per_s if own else None,
+            )
+        )
+    if not points and refused is not None:
+        raise refused
+    return points
+
+
+def table(points: Sequence[Point]) -> str:
+    """The points as plain text, one a line."""
+    lines = ["     limit   batch  samples/s       peak  default batch  default samples/s   ratio"]
+    for point in points:
+        own = point.default_samples_per_s
+        ratio = f"{point.samples_per_s / own:.2f}x" if own else "-"
+        lines.append(
+            f"{format_bytes(point.limit_bytes):>10} {point.batch:7d} {point.samples_per_s:10.4g} "
+            f"{format_bytes(point.peak_bytes):>10} {point.default_batch or '-':>14} "
+            f"{f'{own:.4g}' if own else '-':>18} {ratio:>7}"
+        )
+    return "\n".join(lines)

@@ -1,0 +1,161 @@
+"""`selector plan`: a whole model under a memory budget."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.markup import escape
+
+from . import output, words
+from .options import DatabaseOption, DeviceOption, JsonOption
+
+if TYPE_CHECKING:
+    from selector.plans.pareto import Point
+    from selector.plans.plan import Plan
+
+What = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="MODEL [NAME=VALUE...]", help="A published model, and sizes to change: bert-large seq=128."
+    ),
+]
+
+
+def plan(
+    what: What,
+    device: DeviceOption = None,
+    memory: Annotated[
+        str | None,
+        typer.Option(metavar="BYTES", help="Of everything: 16GiB. Default: the device's memory."),
+    ] = None,
+    batch: Annotated[str, typer.Option(metavar="auto|N", help="Samples at once.")] = "auto",
+    optimizer: Annotated[
+        str, typer.Option(metavar="NAME", help="none, sgd, momentum, adamw or fused_adamw.")
+    ] = "fused_adamw",
+    accumulate: Annotated[int, typer.Option(metavar="N", help="Micro-batches a step.")] = 1,
+    recompute: Annotated[bool, typer.Option(help="Allow whole blocks to be run twice.")] = True,
+    cuda_graphs: Annotated[bool, typer.Option(help="Steps are replayed: launching costs nothing.")] = False,
+    pareto: Annotated[bool, typer.Option("--pareto", help="Throughput at a dozen limits.")] = False,
+    svg: Annotated[
+        Path | None, typer.Option(dir_okay=False, metavar="FILE", help="Draw the frontier (with --pareto).")
+    ] = None,
+    database: DatabaseOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Plan a model's training within a memory limit: which implementations, and how many samples at once.
+
+    The device need not be here. --json prints what `python -m benchmarks.models MODEL --plan FILE` runs.
+
+    Examples:
+
+    \b
+      selector plan bert-large --device h200 --memory 16GiB
+      selector plan gpt2-medium seq=512 --device h200 --memory 24GiB --batch 32 --json
+      selector plan bert-large --device h200 --pareto --svg bert.svg
+    """
+    from selector.plans.training import Training
+
+    training = Training(
+        optimizer=optimizer, accumulate=accumulate, recompute=recompute, cuda_graphs=cuda_graphs
+    )
+    asked: dict[str, Any] = {"device": device, "training": training, "database": database}
+    model = _model(what)
+    if pareto or svg is not None:
+        _frontier(model, memory, svg, asked, as_json=as_json)
+    else:
+        _plan(model, memory, batch, asked, as_json=as_json)
+
+
+def _model(what: list[str]) -> Any:
+    from selector.plans.published import published
+
+    name, given = words.split(what)
+    if name is None:
+        raise typer.BadParameter("no model: expected a published one, such as bert-large.")
+    return published(name, **{size: _number(value) for size, value in given.items()})
+
+
+def _number(text: str) -> int | float | bool | str:
+    """What a size is written as: a whole number, another one, true or false, or a word."""
+    if text in ("true", "false"):
+        return text == "true"
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text
+
+
+def _plan(model: Any, memory: str | None, batch: str, asked: dict[str, Any], *, as_json: bool) -> None:
+    import selector
+
+    size = int(batch) if batch.isascii() and batch.isdigit() else batch
+    found = selector.plan(model, memory_limit=memory, batch=size, **asked)
+    if as_json:
+        output.print_json(found.to_dict())
+    else:
+        _print(found)
+
+
+def _frontier(
+    model: Any, memory: str | None, svg: Path | None, asked: dict[str, Any], *, as_json: bool
+) -> None:
+    import selector
+    from selector.plans.drawing import draw
+
+    points = selector.pareto(model, memory_limit=memory, **asked)
+    if svg is not None:
+        svg.write_text(draw(points, f"{model.name} on {asked['device'] or 'this machine'}"))
+    if as_json:
+        output.print_json({"model": model.name, "points": [point.to_dict() for point in points]})
+    else:
+        _print_points(points)
+
+
+def _print(found: Plan) -> None:
+    from selector.units import format_bytes, format_ms
+
+    console = output.out()
+    console.print(f"[bold]{escape(found.headline)}[/]", soft_wrap=True)
+    numbers = ("layers", "time", "holds")
+    table = output.table("layers", "part", "implementation", "time", "holds", "source", numbers=numbers)
+    for one in found.layers:
+        again = ", recomputed" if one.recomputed else ""
+        table.add_row(
+            str(one.count),
+            escape(one.part),
+            f"{one.implementation}{again}",
+            format_ms(one.device_ms),
+            format_bytes(one.held_bytes),
+            one.source,
+            style="" if one.default else "bold",
+        )
+    console.print("", table, "", sep="\n")
+    parts = (f"{name} {format_bytes(size)}" for name, size in found.memory.items())
+    console.print(f"[dim]memory[/]   {', '.join(parts)}", soft_wrap=True)
+    if found.default is not None:
+        console.print(f"[dim]default[/]  {escape(found.default.headline)}", soft_wrap=True)
+    for caveat in found.caveats:
+        console.print(f"[yellow]note[/]     {escape(caveat)}", soft_wrap=True)
+
+
+def _print_points(points: list[Point]) -> None:
+    from selector.units import format_bytes
+
+    names = ("limit", "batch", "samples/s", "peak", "default batch", "default samples/s", "ratio")
+    table = output.table(*names, numbers=names)
+    for point in points:
+        own = point.default_samples_per_s
+        table.add_row(
+            format_bytes(point.limit_bytes),
+            str(point.batch),
+            f"{point.samples_per_s:.4g}",
+            format_bytes(point.peak_bytes),
+            str(point.default_batch or "-"),
+            f"{own:.4g}" if own else "-",
+            f"{point.samples_per_s / own:.2f}x" if own else "-",
+        )
+    output.out().print(table)
