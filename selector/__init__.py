@@ -26,6 +26,7 @@ from .choice import Candidate, Choice
 from .client import Client
 from .engine import Selector
 from .errors import InvalidRequest, ModelVersionMismatch, NoMeasurements, NothingFits, ServiceError
+from .inspect_model import ModelInspection, inspect_model
 from .onboarding import quickstart
 from .plans.ask import pareto, plan
 from .profiling import profile
@@ -39,6 +40,7 @@ __all__ = [
     "Device",
     "InvalidHyperparameter",
     "InvalidRequest",
+    "ModelInspection",
     "ModelVersionMismatch",
     "NoMeasurements",
     "NothingFits",
@@ -56,6 +58,7 @@ __all__ = [
     "evaluate",
     "format_bytes",
     "format_ms",
+    "inspect_model",
     "pareto",
     "parse_bytes",
     "plan",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import inspect
+import inspect as introspection
 from collections.abc import Callable
 
 import typer
@@ -15,6 +15,7 @@ from . import (
     extender,
     fleet,
     jobs,
+    inspect,
     learn,
     measure,
     overview,
@@ -54,7 +55,7 @@ def register(panel: str, command: Callable[..., None]) -> None:
 
 def flowing(text: str) -> str:
     """The text without line breaks inside paragraphs, except in those that begin with a backspace."""
-    paragraphs = inspect.cleandoc(text).split("\n\n")
+    paragraphs = introspection.cleandoc(text).split("\n\n")
     return "\n\n".join(one if one.startswith("\b") else one.replace("\n", " ") for one in paragraphs)
 
 
@@ -73,6 +74,7 @@ register(MEASURE, learn.evaluate)
 register(INSPECT, status.status)
 for command in (transfer.import_, transfer.export, transfer.merge, transfer.diff, transfer.promote):
     register(EXCHANGE, command)
+register(INSPECT, inspect.inspect)
 register(INSPECT, overview.operators)
 register(INSPECT, overview.devices)
 register(INSPECT, config.config)
