@@ -69,7 +69,7 @@ class ModelInspection:
         return asdict(self)
 
     def table(self, other: ModelInspection | None = None, most: int = 20) -> str:
-        """Plain text: totals, and the modules that take most; beside `other`, the same model after changes."""
+        """Plain text: totals, and the modules that take most; beside `other`, the model after changes."""
         from .inspect_table import one, side_by_side
 
         return one(self, most) if other is None else side_by_side(self, other, most)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -19,37 +18,12 @@ from kernel_selector.kernels.measure.memory import measure_memory
 from .devices import resolve
 from .errors import InvalidRequest
 from .inspect_model import ModelInspection, ModuleShare
+from .inspect_timeline import Timeline
 from .layers import arguments_of, undisturbed
 from .physics import matmul_rate
 
 TIMED_STEPS = 3
 OUTSIDE = "(outside)"  # of all modules: the loss, and functions between steps
-
-
-class Timeline:
-    """Intervals between marks, each for the owner that the mark at its beginning names."""
-
-    def __init__(self, device: torch.device) -> None:
-        self._device = device
-        self._marks: list[tuple[str, Any]] = []
-
-    def mark(self, owner: str) -> None:
-        """From here on time is `owner`'s."""
-        if self._device.type == "cuda":
-            event = torch.cuda.Event(enable_timing=True)
-            event.record()
-            self._marks.append((owner, event))
-        else:
-            self._marks.append((owner, time.perf_counter()))
-
-    def milliseconds(self) -> dict[str, float]:
-        """By owner. Waits for the device."""
-        if self._device.type == "cuda":
-            torch.cuda.synchronize(self._device)
-        found: dict[str, float] = defaultdict(float)
-        for (owner, start), (_, end) in zip(self._marks, self._marks[1:], strict=False):
-            found[owner] += start.elapsed_time(end) if self._device.type == "cuda" else (end - start) * 1e3
-        return found
 
 
 class Steps:
@@ -83,9 +57,7 @@ class Steps:
             kept, flops = self._kept(), self._flops()
             times = self._times()
             weights = _storages(self.model.parameters()) + _storages(self.model.buffers())
-            inputs = _storages(
-                one for one in tree_leaves((self.args, self.kwargs)) if isinstance(one, Tensor)
-            )
+            inputs = _storages(_tensors((self.args, self.kwargs)))
             maps = sum(kept.values())
             rate = self._rate()
             modules = tuple(
@@ -136,18 +108,13 @@ class Steps:
             return 0
         optimizer = getattr(torch.optim, self._optimizer)(self._parameters, lr=0.0)
         optimizer.step()
-        state = tree_leaves([dict(one) for one in optimizer.state.values()])
-        return _storages(one for one in state if isinstance(one, Tensor))
+        return _storages(_tensors([dict(one) for one in optimizer.state.values()]))
 
     def _kept(self) -> dict[str, int]:
         """Bytes that autograd keeps, by the path of the innermost module that runs when it first does."""
         running: list[str] = []
         known = {one.untyped_storage()._cdata for one in (*self.model.parameters(), *self.model.buffers())}
-        known |= {
-            one.untyped_storage()._cdata
-            for one in tree_leaves((self.args, self.kwargs))
-            if isinstance(one, Tensor)
-        }
+        known |= {one.untyped_storage()._cdata for one in _tensors((self.args, self.kwargs))}
         alive: list[Tensor] = []  # so that no other storage gets the address of one that was counted
         found: dict[str, int] = defaultdict(int)
 
@@ -177,12 +144,8 @@ class Steps:
         counts = {path: sum(ops.values()) for path, ops in counter.get_flop_counts().items()}
         root = type(self.model).__name__
         whole = {path: counts.get(f"{root}.{path}" if path else root, 0) for path in self._paths.values()}
-        own = {
-            path: flops - sum(whole[child] for child in _children(path, whole))
-            for path, flops in whole.items()
-        }
-        own[OUTSIDE] = counts.get("Global", 0) - whole[""]
-        return own
+        own = {path: flops - _inside(path, whole) for path, flops in whole.items() if flops}
+        return {**own, OUTSIDE: counts.get("Global", 0) - whole[""]}
 
     def _times(self) -> tuple[dict[str, float], dict[str, float]]:
         """Milliseconds of forward and of backward by path: the means of a few steps.
@@ -208,8 +171,8 @@ class Steps:
         def leave(path: str, output: object) -> None:
             running.pop()
             forward.mark(running[-1] if running else OUTSIDE)
-            for tensor in tree_leaves(output):
-                if isinstance(tensor, Tensor) and tensor.requires_grad:
+            for tensor in _tensors(output):
+                if tensor.requires_grad:
                     tensor.register_hook(lambda _gradient: backward.mark(path))
 
         for parameter in self._parameters:
@@ -269,7 +232,7 @@ def default_loss(output: Any) -> Tensor:
     named = getattr(output, "loss", None)
     if isinstance(named, Tensor):
         return named
-    tensors = [one for one in tree_leaves(output) if isinstance(one, Tensor) and one.requires_grad]
+    tensors = [one for one in _tensors(output) if one.requires_grad]
     if not tensors:
         raise InvalidRequest(
             "The model's output has no tensor with a gradient: give loss=, a function of it."
@@ -282,17 +245,20 @@ def sum_of_means(tensors: list[Tensor]) -> Tensor:
     return torch.stack([one.float().mean() for one in tensors]).sum()
 
 
+def _tensors(tree: Any) -> list[Tensor]:
+    return [one for one in tree_leaves(tree) if isinstance(one, Tensor)]
+
+
 def _storages(tensors: Any) -> int:
     """Bytes of the tensors, those that share a storage counted once."""
     return sum({one.untyped_storage()._cdata: one.untyped_storage().nbytes() for one in tensors}.values())
 
 
-def _children(path: str, paths: Any) -> list[str]:
-    """The modules directly inside."""
-    if not path:
-        return [one for one in paths if one and "." not in one]
-    depth = path.count(".") + 1
-    return [one for one in paths if one.startswith(f"{path}.") and one.count(".") == depth]
+def _inside(path: str, whole: Mapping[str, int]) -> int:
+    """Of the modules inside; of one that is never called itself, as a list of others, of those inside it."""
+    prefix = f"{path}." if path else ""
+    inside = [one for one in whole if one and one.startswith(prefix) and "." not in one[len(prefix) :]]
+    return sum(whole[one] or _inside(one, whole) for one in inside)
 
 
 def _utilisation(flops: int, spent_ms: float, rate: float | None) -> float | None:

@@ -8,6 +8,7 @@ from .inspect_model import ModelInspection, ModuleShare
 from .units import format_bytes, format_ms
 
 TOTALS = ("peak", "weight", "gradient", "feature_map", "optimizer", "input", "workspace")
+PLURAL = ("weight", "gradient", "feature_map", "input")
 HEAD = ("module", "kind", "weights", "feature maps", "forward", "backward", "utilisation")
 
 
@@ -45,12 +46,7 @@ def side_by_side(before: ModelInspection, after: ModelInspection, most: int) -> 
 
 
 def _words(name: str) -> str:
-    return {
-        "feature_map": "feature maps",
-        "weight": "weights",
-        "gradient": "gradients",
-        "input": "inputs",
-    }.get(name, name)
+    return name.replace("_", " ") + "s" * (name in PLURAL)
 
 
 def _bytes(found: ModelInspection, name: str) -> int:
