@@ -1,13 +1,11 @@
-"""Published sizes of models, by name.
-
-Sources: Devlin et al. 2018 (BERT), Liu et al. 2019 (RoBERTa), Radford et al. 2019 (GPT-2), Zaremba et al.
-2014 (the large LSTM language model), Luong et al. 2015 as in TBD (translation, IWSLT'15), Amodei et al. 2015
-(Deep Speech 2 with seven bidirectional layers of 1760).
-"""
+"""Published sizes of models, by name, from `published.json`."""
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
+from functools import cache
+from pathlib import Path
 
 from kernel_selector.kernels.contract import InvalidHyperparameter
 from kernel_selector.kernels.contract.errors import shorten, suggest
@@ -18,41 +16,19 @@ from .recurrent_families import Speech, Translation
 
 Family = Transformer | LanguageModel | Translation | Speech
 
-_GPT2 = Transformer(
-    layers=12,
-    hidden=768,
-    heads=12,
-    vocabulary=50257,
-    seq=1024,
-    positions=1024,
-    activation="gelu_tanh",
-    prenorm=True,
-    causal=True,
-)
-_BERT = Transformer(
-    layers=24,
-    hidden=1024,
-    heads=16,
-    vocabulary=30522,
-    seq=512,
-    positions=514,  # and two kinds of segments
-    transform=True,
-    labelled=0.15,
-)
-
-PUBLISHED: dict[str, Family] = {
-    "bert-base": replace(_BERT, layers=12, hidden=768, heads=12),
-    "bert-large": _BERT,
-    "roberta-base": replace(_BERT, layers=12, hidden=768, heads=12, vocabulary=50265, positions=515),
-    "roberta-large": replace(_BERT, vocabulary=50265, positions=515),
-    "gpt2": _GPT2,
-    "gpt2-medium": replace(_GPT2, layers=24, hidden=1024, heads=16),
-    "gpt2-large": replace(_GPT2, layers=36, hidden=1280, heads=20),
-    "gpt2-xl": replace(_GPT2, layers=48, hidden=1600, heads=25),
-    "lstm-language-model": LanguageModel(hidden=1500, layers=2, vocabulary=10000, seq=35, dropout=0.65),
-    "nmt": Translation(hidden=512, layers=2, vocabulary=17188, seq=100),
-    "deepspeech2": Speech(hidden=1760, layers=7, seq=400),
+FAMILIES: dict[str, type[Family]] = {
+    "transformer": Transformer,
+    "language_model": LanguageModel,
+    "translation": Translation,
+    "speech": Speech,
 }
+
+
+@cache
+def families() -> dict[str, Family]:
+    """Every published model by name."""
+    models = json.loads(Path(__file__).with_suffix(".json").read_text())["models"]
+    return {name: FAMILIES[sizes.pop("family")](**sizes) for name, sizes in models.items()}
 
 
 def published(name: str, **sizes: object) -> Model:
@@ -60,9 +36,9 @@ def published(name: str, **sizes: object) -> Model:
 
     Raises InvalidHyperparameter for a name or a size that there is not.
     """
-    if name not in PUBLISHED:
-        raise InvalidHyperparameter(f"Unknown model {shorten(name)}. {suggest(name, PUBLISHED)}")
-    family = PUBLISHED[name]
+    if name not in families():
+        raise InvalidHyperparameter(f"Unknown model {shorten(name)}. {suggest(name, families())}")
+    family = families()[name]
     known = family.__dataclass_fields__
     for size, value in sizes.items():
         if size not in known:
@@ -72,4 +48,6 @@ def published(name: str, **sizes: object) -> Model:
             raise InvalidHyperparameter(
                 f"{size}={shorten(value)} of {name}: expected {type(usual).__name__}, as in {size}={usual!r}."
             )
+        if isinstance(value, int) and not isinstance(value, bool) and value < 1:
+            raise InvalidHyperparameter(f"{size}={value} of {name}: expected a whole number from 1.")
     return replace(family, **sizes).model(name)  # type: ignore[arg-type]

@@ -1,0 +1,1 @@
+"""Whole models, written in plain torch, with parts that can be exchanged: `python -m benchmarks.models`."""
