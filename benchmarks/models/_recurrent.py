@@ -15,7 +15,7 @@ from benchmarks.models._transformer import Sizes
 class LanguageModel(nn.Module):
     """Embeddings, LSTM layers with dropout around them, and the loss over the vocabulary."""
 
-    def __init__(self, sizes: Sizes, batch: int, parts: Parts, recomputed: int = 0) -> None:
+    def __init__(self, sizes: Sizes, batch: int, parts: Parts) -> None:
         super().__init__()
         hidden, dropout = sizes["hidden"], sizes.get("dropout", 0.0)
         self.word = nn.Embedding(sizes["vocabulary"], hidden)
@@ -41,7 +41,7 @@ class LanguageModel(nn.Module):
 class Translation(nn.Module):
     """Encoder and decoder of LSTM layers; all of the decoder's outputs attend at once (Luong et al. 2015)."""
 
-    def __init__(self, sizes: Sizes, batch: int, parts: Parts, recomputed: int = 0) -> None:
+    def __init__(self, sizes: Sizes, batch: int, parts: Parts) -> None:
         super().__init__()
         hidden, seq = sizes["hidden"], sizes["seq"]
         self.source, self.target = (nn.Embedding(sizes["vocabulary"], hidden) for _ in range(2))

@@ -1,4 +1,4 @@
-"""Deep Speech 2: convolutions over a spectrogram, bidirectional recurrent layers, and letters (Amodei et al.).
+"""Deep Speech 2 (Amodei et al. 2015): convolutions over a spectrogram, recurrent layers, and letters.
 
 Dimensions: B batch, T frames, S = T / 2 steps behind the convolutions, H hidden.
 """
@@ -20,7 +20,7 @@ LETTERS_A_STEP = 8  # steps for each letter of a transcript
 class Speech(nn.Module):
     """Gives the connectionist temporal classification loss."""
 
-    def __init__(self, sizes: Sizes, batch: int, parts: Parts, recomputed: int = 0) -> None:
+    def __init__(self, sizes: Sizes, batch: int, parts: Parts) -> None:
         super().__init__()
         hidden, channels = sizes["hidden"], sizes.get("channels", 32)
         self.convolutions = nn.Sequential(
@@ -32,7 +32,7 @@ class Speech(nn.Module):
             nn.Hardtanh(0, 20),
         )
         bins = sizes.get("bins", 161)
-        features = channels * -(-(-(-bins // 2)) // 2)
+        features = channels * ((bins + 3) // 4)  # each convolution halves the bins, rounding up
         more: dict[str, Any] = {"batch": batch, "seq": sizes["seq"], "bidirectional": True}
         if sizes.get("operator", "rnn") == "rnn":
             more["nonlinearity"] = "relu"

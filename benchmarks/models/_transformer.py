@@ -110,17 +110,17 @@ class Head(nn.Module):
 class Transformer(nn.Module):
     """Embeddings, blocks and a head whose weight is that of the embeddings. Gives the loss.
 
-    `recomputed` blocks, the first ones, keep their input alone and run again in backward.
+    The first `recomputed` blocks, none at first, keep their input alone and run again in backward.
     """
 
-    def __init__(self, sizes: Sizes, batch: int, parts: Parts, recomputed: int = 0) -> None:
+    def __init__(self, sizes: Sizes, batch: int, parts: Parts) -> None:
         super().__init__()
         hidden = sizes["hidden"]
         self.word = nn.Embedding(sizes["vocabulary"], hidden)
         self.position = nn.Embedding(sizes["positions"], hidden)
         self.norm = nn.LayerNorm(hidden)
         self.dropout = nn.Dropout(sizes.get("dropout", 0.1))
-        self.prenorm, self.recomputed = sizes.get("prenorm", False), recomputed
+        self.prenorm, self.recomputed = sizes.get("prenorm", False), 0
         self.blocks = nn.ModuleList(Block(sizes, batch, parts) for _ in range(sizes["layers"]))
         self.head = Head(sizes, batch, parts)
         for parameter in self.parameters():

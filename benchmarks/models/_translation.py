@@ -44,7 +44,7 @@ class DecoderBlock(nn.Module):
 class TransformerTranslation(nn.Module):
     """Gives the loss of the target's words. Embeddings of both languages and the head share their weight."""
 
-    def __init__(self, sizes: Sizes, batch: int, parts: Parts, recomputed: int = 0) -> None:
+    def __init__(self, sizes: Sizes, batch: int, parts: Parts) -> None:
         super().__init__()
         hidden = sizes["hidden"]
         self.word = nn.Embedding(sizes["vocabulary"], hidden)

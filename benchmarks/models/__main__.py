@@ -1,0 +1,168 @@
+"""Train a whole model in every way that there is, and write what each reaches.
+
+    python -m benchmarks.models bert-large --device cuda:0 --caps 16 24 40 --plan bert16.json bert24.json
+    python -m benchmarks.models nmt --batch 128 --use attention=fused "encoder and decoder=persistent"
+    python -m benchmarks.models bert-large --smoke
+
+Compared are attention written out (eager), torch's fused attention (sdpa), that compiled, compiled with
+less memory for the partitioner, every block checkpointed, and ours: a plan of `selector plan MODEL --json`
+each, or implementations by name. All train the same weights on the same generated data in one process, one after
+the other: AdamW, dropout as published. Under each cap (GiB, of all memory of the process) every variant
+takes the largest batch that fits; with --batch that one. --losses runs so many steps of the first peer and of
+ours, with dropout off and on. Writes `model_<model>_<device>.json`. Needs torch and the standard library.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks._result import RESULTS, write_result
+from benchmarks.models._catalogue import names, subject
+from benchmarks.models._steps import Line, Trainer
+from benchmarks.models._variants import Variant, chosen, peers, planned
+from kernel_selector.kernels.measure import default_torch_device, identify
+from kernel_selector.kernels.measure.sweeps import parse_seconds
+
+GIB = 2**30
+LOSS_BATCH = 8
+OURS = ("plan", "chosen")  # what names of variants of ours begin with
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure, print and write. The exit code: 0, 1 where one of ours failed, 3 where time was short."""
+    options = _parser().parse_args(arguments)
+    os.environ.setdefault("PYTORCH_ALLOC_CONF", "expandable_segments:True")
+    folder = options.results or (Path(tempfile.mkdtemp(prefix="models-")) if options.smoke else RESULTS)
+    torch_device = "cpu" if options.smoke else options.device or default_torch_device()
+    device = identify(torch_device)
+    dtype = "float32" if options.smoke else options.dtype
+    trainer = Trainer(
+        subject(options.model, tiny=options.smoke), device, torch_device, dtype=dtype, seed=options.seed
+    )
+    program = _Program(trainer, _variants(options), options)
+    for line in program.lines():
+        print(_words(line), flush=True)
+        payload = {
+            "model": options.model,
+            "sizes": trainer.subject.sizes,
+            "dtype": dtype,
+            "torch_device": torch_device,
+            "seed": options.seed,
+            "rows": program.rows,
+            "losses": program.curves,
+        }
+        # after each: whatever ends the program leaves what was measured until then
+        name = f"model_{options.model}_{device.key}"
+        path = write_result(name, payload, torch_device=torch_device, commit=options.commit, folder=folder)
+    print(path)
+    ours = [
+        line for line in (*program.rows, *program.curves) if line["variant"].startswith(("plan", "chosen"))
+    ]
+    return 1 if any(line["status"] == "failed" for line in ours) else 3 if program.short_of_time else 0
+
+
+class _Program:
+    """Everything that is run, in order, as long as there is time."""
+
+    def __init__(self, trainer: Trainer, variants: list[Variant], options: argparse.Namespace) -> None:
+        self._trainer, self._variants, self._options = trainer, variants, options
+        self._end = time.monotonic() + parse_seconds(options.budget)
+        self.rows: list[Line] = []
+        self.curves: list[Line] = []
+        self.short_of_time = False
+
+    def lines(self) -> Any:
+        """Each line as it is measured; it is in `rows` or `curves` then."""
+        for variant in self._variants:
+            for line in self._of(variant):
+                self.rows.append(line)
+                yield line
+                if self._spent():
+                    return
+        for dropout in (False, True) if self._options.losses else ():
+            for variant in self._compared():
+                self.curves.append(
+                    self._trainer.losses(variant, LOSS_BATCH, self._options.losses, dropout=dropout)
+                )
+                yield self.curves[-1]
+                if self._spent():
+                    return
+
+    def _of(self, variant: Variant) -> Any:
+        options = self._options
+        if not self._trainer.on_gpu or (options.batch and variant.batch is None):
+            for batch in options.batch or [2]:
+                yield self._trainer.run(variant, variant.batch or batch)
+            return
+        probes: list[Line] = []
+        if variant.batch is None:
+            probes = [self._trainer.run(variant, batch) for batch in options.probes]
+            yield from probes
+        caps = [round(cap * GIB) for cap in options.caps]
+        for cap in [variant.limit_bytes] if variant.limit_bytes else caps:
+            yield self._trainer.under(variant, cap, probes)
+
+    def _compared(self) -> list[Variant]:
+        """Fused attention as it is, and ours."""
+        return [one for one in self._variants if one.name == "sdpa" or one.choices]
+
+    def _spent(self) -> bool:
+        self.short_of_time = time.monotonic() > self._end
+        return self.short_of_time
+
+
+def _variants(options: argparse.Namespace) -> list[Variant]:
+    found = [planned(file) for file in options.plan]
+    if options.use:
+        found.append(chosen(options.use))
+    known = [*found, *peers()]
+    if not options.only:
+        return known
+    unknown = set(options.only) - {one.name for one in known}
+    if unknown:
+        raise SystemExit(f"unknown variants {sorted(unknown)}: there are {[one.name for one in known]}")
+    return [one for one in known if one.name in options.only]
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    add = parser.add_argument
+    add("model", choices=names(), metavar="MODEL", help=f"one of {', '.join(names())}")
+    add("--device", help="cpu or cuda:0 (default: the GPU if there is one)")
+    add("--caps", type=float, nargs="+", default=[16, 24, 40], metavar="GIB", help="default: 16 24 40")
+    add("--batch", type=int, nargs="+", help="these batches, without a cap, instead of caps")
+    add("--probes", type=int, nargs=2, default=[8, 16], help="batches that peaks are foretold from")
+    add("--plan", type=Path, nargs="*", default=[], metavar="FILE", help="plans to run, at their own limits")
+    add("--use", nargs="*", default=[], metavar="PART=IMPLEMENTATION", help="implementations by name")
+    add("--only", nargs="*", default=[], metavar="VARIANT", help="these variants alone")
+    add("--losses", type=int, default=0, metavar="STEPS", help="steps of the loss curves (default: none)")
+    add("--dtype", default="bfloat16", help="of weights and computation (default: bfloat16)")
+    add("--budget", default="9m", help="start nothing after this time (default: 9m)")
+    add("--commit", help="what is measured, where there is no repository to ask")
+    add("--results", type=Path, metavar="DIR", help=f"where to write (default: {RESULTS.name}/)")
+    add("--seed", type=int, default=0, help="of weights and data (default: 0)")
+    add("--smoke", action="store_true", help="a tiny model on the CPU, into a temporary folder")
+    return parser
+
+
+def _words(line: Line) -> str:
+    cap = f" under {line['cap_bytes'] / GIB:g} GiB" if line.get("cap_bytes") else ""
+    head = f"{line['variant']}, batch {line['batch']}{cap}"
+    if line["status"] != "ok":
+        return f"{head}: {line['status']}, {line['reason']}"
+    if "losses" in line:
+        ends = line["losses"][0], line["losses"][-1]
+        return f"{head}, dropout {'on' if line['dropout'] else 'off'}: loss {ends[0]} to {ends[1]}"
+    peak = f", peak {line['peak_bytes'] / GIB:.2f} GiB" if line["peak_bytes"] else ""
+    return f"{head}: {line['samples_per_s']} samples/s, {line['step_ms']} ms{peak}, loss {line['loss']}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

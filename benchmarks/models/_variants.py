@@ -1,0 +1,93 @@
+"""The ways to train a model: the peers, and ours as a plan or a command line chooses."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor, nn
+
+from benchmarks._bert_layer import compiled
+from benchmarks.models._parts import Choices, Parts
+from benchmarks.models._transformer import Transformer
+from kernel_selector.kernels.contract import Device
+
+EVERY_BLOCK = -1
+BUDGETS = (0.999, 0.5)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Variant:
+    """`budget` is torch.compile's share of saved bytes to keep (None: not compiled); `recomputed` the blocks
+    that are checkpointed, EVERY_BLOCK for all. A plan's variant has its `batch` and its `limit_bytes`, and
+    what the plan says of its peak and throughput.
+    """
+
+    name: str
+    choices: Choices = field(default_factory=dict)
+    written_out: bool = False
+    budget: float | None = None
+    recomputed: int = 0
+    batch: int | None = None
+    limit_bytes: int | None = None
+    planned: Mapping[str, Any] = field(default_factory=dict)
+
+    def parts(self, dtype: str, device: Device) -> Parts:
+        """What makes its parts."""
+        return Parts(dtype=dtype, device=device, choices=self.choices, written_out=self.written_out)
+
+    def finished(self, model: nn.Module) -> Callable[..., Tensor]:
+        """The model as it is called. Raises ValueError for blocks to recompute where there are none."""
+        if self.recomputed:
+            if not isinstance(model, Transformer):
+                raise ValueError(f"{type(model).__name__} has no blocks to recompute")
+            every = len(model.blocks)
+            model.recomputed = every if self.recomputed == EVERY_BLOCK else min(self.recomputed, every)
+        return model if self.budget is None else compiled(model, self.budget)
+
+
+def peers() -> Iterator[Variant]:
+    """What torch has: attention written out, fused, compiled, compiled with less memory, checkpointed."""
+    yield Variant(name="eager", written_out=True)
+    yield Variant(name="sdpa")
+    yield Variant(name="compile", budget=1.0)
+    for budget in BUDGETS:
+        yield Variant(name=f"compile, budget {budget:g}", budget=budget)
+    yield Variant(name="checkpointing", recomputed=EVERY_BLOCK)
+
+
+def chosen(uses: Sequence[str]) -> Variant:
+    """Ours by "part=implementation" words, each for all layers of its part. Raises ValueError."""
+    choices: dict[str, dict[str, int]] = {}
+    for word in uses:
+        part, equals, name = word.partition("=")
+        if not (part and equals and name):
+            raise ValueError(f"{word!r}: expected part=implementation, such as feed-forward=fused.")
+        choices[part] = {name: 10**6}
+    return Variant(name="chosen", choices=choices)
+
+
+def planned(file: Path) -> Variant:
+    """What `selector plan MODEL --json` printed. Raises ValueError for anything else."""
+    try:
+        plan = json.loads(file.read_text())
+        choices: dict[str, dict[str, int]] = {}
+        # blocks that are recomputed come first, and so do their layers
+        for layer in sorted(plan["layers"], key=lambda one: not one["recomputed"]):
+            counts = choices.setdefault(layer["part"], {})
+            counts[layer["implementation"]] = counts.get(layer["implementation"], 0) + layer["count"]
+        return Variant(
+            name=f"plan {file.stem}",
+            choices=choices,
+            recomputed=plan["recomputed_blocks"],
+            batch=plan["batch"],
+            limit_bytes=plan["limit_bytes"],
+            planned={name: plan[name] for name in ("peak_bytes", "samples_per_s", "device", "snapshot")},
+        )
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ValueError(
+            f"{file} is no plan ({type(error).__name__}: {error}): see selector plan --json."
+        ) from None
