@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
-from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .choice import Choice
-from .database_argument import require_database
-from .engine import Selector
 from .profiling import opened
+from .shared import shared_selector
 
 if TYPE_CHECKING:
     from kernel_selector.db import Database
@@ -45,17 +42,9 @@ def choose(
     UnknownDevice, UnknownImplementation, InvalidRequest, UnsupportedProblem, NothingFits,
     ModelVersionMismatch, and those of the database.
     """
-    require_database(database)
-    selector = _shared(database, os.environ.get("SELECTOR_DATABASE_URL") if database is None else None)
-    return selector.choose(
+    return shared_selector(database).choose(
         operator, device=device, memory=memory, objective=objective, override=override, **hyperparameters
     )
-
-
-@lru_cache(maxsize=8)
-def _shared(database: str | Path | Database | None, environment_url: str | None) -> Selector:  # noqa: ARG001
-    """One Selector for each database; the URL of the environment is part of what makes one."""
-    return Selector(database)
 
 
 def train(

@@ -6,8 +6,8 @@
 
 Compared are attention written out (eager), torch's fused attention (sdpa), that compiled, compiled with
 less memory for the partitioner, every block checkpointed, and ours: a plan of `selector plan MODEL --json`
-each, or implementations by name. All train the same weights on the same generated data in one process, one after
-the other: AdamW, dropout as published. Under each cap (GiB, of all memory of the process) every variant
+each, or implementations by name. All train the same weights on the same generated data in one process, one
+after the other: AdamW, dropout as published. Under each cap (GiB, of all memory of the process) a variant
 takes the largest batch that fits; with --batch that one. --losses runs so many steps of the first peer and of
 ours, with dropout off and on. Writes `model_<model>_<device>.json`. Needs torch and the standard library.
 """

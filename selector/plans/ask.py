@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from kernel_selector.kernels.contract import Device
 from kernel_selector.kernels.contract.errors import shorten
 
-from ..engine import Selector
 from ..errors import InvalidRequest, NothingFits
+from ..shared import shared_selector
 from ..units import format_bytes, parse_bytes
 from .batches import parse_batch
 from .parts import Model
@@ -82,7 +82,7 @@ def _planner(
     database: str | Path | Database | None,
 ) -> tuple[Planner, int]:
     found = _model(model)
-    selector = Selector(database)
+    selector = shared_selector(database)
     where = selector.device(device)
     return Planner(selector, found, where, training or Training()), _limit(memory_limit, where)
 

@@ -60,15 +60,14 @@ class Sample:
 class Series:
     """The measurements of one implementation, by what its problems have in common."""
 
-    def __init__(self, name: str, records: Iterable[Record], device: Device) -> None:
+    def __init__(self, name: str, records: Iterable[Record]) -> None:
         self.name = name
-        self._device = device
         self._by_structure: dict[tuple[object, ...], dict[str, Sample]] = defaultdict(dict)
         for record in records:
             sample = Sample(record.problem, of_record(record))
             self._by_structure[structure(record.problem)][record.problem.key] = sample
 
-    def figures(self, problem: Problem) -> Figures | None:
+    def figures(self, problem: Problem, device: Device) -> Figures | None:
         """For a problem of any size, or None where nothing alike was measured.
 
         Where nothing was with the same shares (of dropout, of labels), those of others are scaled.
@@ -84,7 +83,7 @@ class Series:
         if len(line) > 1:
             return replace(_between(problem, line), host_ms=host_ms)
         nearest = line[0] if line else min(samples.values(), key=lambda one: distance(problem, one.problem))
-        return replace(self._scaled(problem, nearest), host_ms=host_ms)
+        return replace(self._scaled(problem, nearest, device), host_ms=host_ms)
 
     def _with_other_shares(self, problem: Problem) -> dict[str, Sample]:
         found: dict[str, Sample] = {}
@@ -100,11 +99,11 @@ class Series:
         launches = max(work(problem).launches, 1)
         return min(one.figures.host_ms * launches / max(work(one.problem).launches, 1) for one in samples)
 
-    def _scaled(self, problem: Problem, sample: Sample) -> Figures:
+    def _scaled(self, problem: Problem, sample: Sample, device: Device) -> Figures:
         """The figures of another problem, times and bytes multiplied by the ratio of the counted work."""
         work = registry.implementation(problem.operator, self.name).work
         mine, theirs = work(problem), work(sample.problem)
-        times = [sum(terms_seconds(one, problem, self._device)[:2]) for one in (mine, theirs)]
+        times = [sum(terms_seconds(one, problem, device)[:2]) for one in (mine, theirs)]
         ratio = times[0] / times[1]
         bytes_ratio = (mine.saved_bytes or mine.moved_bytes) / (theirs.saved_bytes or theirs.moved_bytes)
         known = sample.figures
@@ -192,8 +191,7 @@ class Measurements:
     implementations of which there are none of the current version.
     """
 
-    def __init__(self, records: Iterable[Record], device: Device, versions: Mapping[str, str]) -> None:
-        self._device = device
+    def __init__(self, records: Iterable[Record], versions: Mapping[str, str]) -> None:
         newest: dict[tuple[str, str], Record] = {}
         for record in records:
             if record.status is not Status.OK or record.problem["mode"] != "training":
@@ -214,7 +212,7 @@ class Measurements:
     @cached_property
     def series(self) -> Mapping[str, Series]:
         """By implementation."""
-        return {name: Series(name, found, self._device) for name, found in self._records.items()}
+        return {name: Series(name, found) for name, found in self._records.items()}
 
 
 def _rank(record: Record, versions: Mapping[str, str]) -> tuple[bool, object]:

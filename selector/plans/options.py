@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import Device, Problem, UnsupportedProblem
 
 from ..errors import NoMeasurements
+from ..knowledge import NOTHING
 from ..physics import missing_rates
 from .figures import Figures, Measurements, counted
 from .parts import Part
@@ -112,7 +114,7 @@ class Prices:
 
     def _figures(self, problem: Problem, name: str, last_resort: str) -> Figures | None:
         series = self._of(problem.operator).series.get(name)
-        found = series.figures(problem) if series else None
+        found = series.figures(problem, self.device) if series else None
         if found is None and name == last_resort:
             return self._counted(problem, name)
         return found
@@ -128,13 +130,23 @@ class Prices:
 
     def _of(self, operator: str) -> Measurements:
         if operator not in self._measurements:
-            from kernel_selector.db import records
-
-            versions = {name: item.version for name, item in registry.implementations(operator).items()}
-            with self._selector.database.read() as connection:
-                found = records.find(connection, operator=operator, device_key=self.device.key)
-                self._measurements[operator] = Measurements(found, self.device, versions)
+            self._measurements[operator] = _measurements(
+                self._selector, self._selector.snapshot, operator, self.device.key
+            )
         return self._measurements[operator]
+
+
+@lru_cache(maxsize=64)
+def _measurements(selector: Selector, snapshot: str, operator: str, device_key: str) -> Measurements:
+    """Read once for a snapshot of the database."""
+    from kernel_selector.db import records
+
+    versions = {name: item.version for name, item in registry.implementations(operator).items()}
+    if snapshot == NOTHING:
+        return Measurements((), versions)
+    with selector.database.read() as connection:
+        found = records.find(connection, operator=operator, device_key=device_key)
+        return Measurements(found, versions)
 
 
 def _option(part: Part, name: str, figures: Figures, *, default: bool) -> Option:

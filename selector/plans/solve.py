@@ -82,6 +82,9 @@ def solve(
     from scipy.optimize import Bounds, LinearConstraint, milp
 
     program = _Program(parts, options, budget, host=host, smallest=smallest)
+    if all(len(some) == 1 for some in options):
+        only = program.solution([float(part.count) for part in parts] + [0.0] * program.size)
+        return only if smallest or only.peak_bytes <= budget.limit else None
     upper = program.upper(recompute=recompute)
     matrix = np.zeros((len(program.rows), program.size))
     for index, (row, _, _) in enumerate(program.rows):
