@@ -1,0 +1,154 @@
+"""Whole models of exchangeable parts: they train alike, have their published sizes, and each program runs."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from benchmarks.models import __main__ as program
+from benchmarks.models._catalogue import names, subject
+from benchmarks.models._parts import Parts
+from benchmarks.models._steps import Trainer, largest
+from benchmarks.models._variants import EVERY_BLOCK, Variant, chosen, peers, planned
+from kernel_selector.kernels.contract import Device, UnsupportedProblem
+from selector.plans.published import families, published
+
+HERE = Device(name="a processor", kind="cpu")
+OURS = {
+    "bert-large": ("feed-forward=recompute_activation", "loss=chunked", "dropout, add, norm=torch_compile"),
+    "nmt": ("attention=recompute", "loss=chunked_vocabulary"),
+    "lstm-language-model": ("recurrent=hoisted", "loss=chunked"),
+    "deepspeech2": ("recurrent layers=hoisted",),
+    "transformer-nmt": ("feed-forward=recompute_activation", "loss=chunked"),
+}
+OURS["bert-large"] = OURS["bert-large"][:2]
+
+
+def trainer(name: str) -> Trainer:
+    return Trainer(subject(name, tiny=True), HERE, "cpu", dtype="float32", seed=0)
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_models_of_our_parts_train_as_torchs(name: str) -> None:
+    training = trainer(name)
+    torchs = training.losses(Variant(name="sdpa"), 2, 3, dropout=False)
+    ours = training.losses(chosen(OURS[name]), 2, 3, dropout=False)
+    assert torchs["status"] == ours["status"] == "ok", ours
+    assert ours["losses"] == pytest.approx(torchs["losses"], rel=1e-3)
+    assert len(set(ours["losses"])) == 3  # something is learned
+
+
+def test_attention_written_out_and_recomputed_blocks_give_the_same_losses() -> None:
+    training = trainer("gpt2")
+    expected = training.losses(Variant(name="sdpa"), 2, 2, dropout=False)
+    for variant in (
+        Variant(name="eager", written_out=True),
+        Variant(name="checkpointing", recomputed=EVERY_BLOCK),
+        Variant(name="half", recomputed=1),
+    ):
+        assert training.losses(variant, 2, 2, dropout=False)["losses"] == pytest.approx(
+            expected["losses"], rel=1e-3
+        )
+
+
+def test_models_are_those_that_are_planned() -> None:
+    sizes = {"bert-large": {"layers": 2}, "gpt2": {"layers": 2}, "nmt": {"seq": 10}}
+    for name, changed in sizes.items():
+        known = subject(name)
+        small = replace(known, sizes={**known.sizes, **changed})
+        parts = Parts(dtype="float32", device=HERE)
+        with torch.device("meta"):
+            model = small.build(1, parts)
+        model_of_plan = published(name, **changed)
+        count = sum(parameter.numel() for parameter in model.parameters())
+        assert count == pytest.approx(model_of_plan.parameters, rel=1e-3)
+        expected = {part.name: part.count for part in model_of_plan.workload(1).parts}
+        assert {part: sum(counts.values()) for part, counts in parts.used.items()} == expected
+
+
+def test_every_published_model_can_be_measured() -> None:
+    assert set(families()) < set(names())
+
+
+def test_choices_are_given_out_in_order_and_refused_with_the_reason() -> None:
+    parts = Parts(dtype="float32", device=HERE, choices={"act": {"torch_gelu": 1, "fused": 1}})
+    parts.make("act", "gelu", elements=8)
+    with pytest.raises(UnsupportedProblem, match="fused cannot compute act"):
+        parts.make("act", "gelu", elements=8)
+    assert type(parts.make("act", "gelu", elements=8)).__name__
+    assert parts.used == {"act": {"torch_gelu": 2, "fused": 1}}
+
+
+def test_a_failing_variant_is_a_line_with_its_reason() -> None:
+    line = trainer("nmt").run(Variant(name="checkpointing", recomputed=EVERY_BLOCK), 2)
+    assert (line["status"], line["reason"]) == (
+        "failed",
+        "ValueError: Translation has no blocks to recompute",
+    )
+
+
+def test_the_largest_batch_is_foretold_from_two_peaks() -> None:
+    probes = [{"status": "ok", "batch": batch, "peak_bytes": 100 + 10 * batch} for batch in (4, 8)]
+    assert largest(probes, 260) == 16
+    assert largest(probes, 135) == 3
+    assert largest(probes, 50) is None
+    assert largest([probes[0], {"status": "out_of_memory", "batch": 8}], 260) is None
+
+
+def test_plans_are_read_and_other_files_refused(tmp_path: Path) -> None:
+    layer = {"part": "feed-forward", "implementation": "fused", "count": 2, "recomputed": False}
+    again = {**layer, "implementation": "from_output", "count": 1, "recomputed": True}
+    plan = {
+        "layers": [layer, again],
+        "recomputed_blocks": 1,
+        "batch": 16,
+        "limit_bytes": 2**30,
+        "peak_bytes": 2**29,
+        "samples_per_s": 10.0,
+        "device": "NVIDIA H200",
+        "snapshot": "one",
+    }
+    file = tmp_path / "plan.json"
+    file.write_text(json.dumps(plan))
+    found = planned(file)
+    assert list(found.choices["feed-forward"].items()) == [("from_output", 1), ("fused", 2)]
+    assert (found.batch, found.recomputed, found.limit_bytes) == (16, 1, 2**30)
+    for text in ("", "[]", "{}", json.dumps({**plan, "layers": 3})):
+        file.write_text(text)
+        with pytest.raises(ValueError, match="is no plan"):
+            planned(file)
+    with pytest.raises(ValueError, match="expected part=implementation"):
+        chosen(["feed-forward"])
+
+
+def test_peers_are_what_torch_has() -> None:
+    assert [one.name for one in peers()] == [
+        "eager",
+        "sdpa",
+        "compile",
+        "compile, budget 0.999",
+        "compile, budget 0.5",
+        "checkpointing",
+    ]
+
+
+def test_the_program_writes_what_it_prints(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["lstm-language-model", "--smoke", "--losses", "2", "--results", str(tmp_path)]
+    assert program.main([*arguments, "--use", "recurrent=hoisted", "--only", "sdpa", "chosen"]) == 0
+    (file,) = tmp_path.glob("model_lstm-language-model_*.json")
+    result = json.loads(file.read_text())
+    assert [line["variant"] for line in result["rows"]] == ["chosen", "sdpa"]
+    assert [(line["variant"], line["dropout"]) for line in result["losses"]] == [
+        ("chosen", False),
+        ("sdpa", False),
+        ("chosen", True),
+        ("sdpa", True),
+    ]
+    assert result["rows"][0]["parts"]["recurrent"] == {"hoisted": 1}
+    assert "samples/s" in capsys.readouterr().out
+    with pytest.raises(SystemExit, match="unknown variants"):
+        program.main([*arguments, "--only", "eagerly"])
