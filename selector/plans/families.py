@@ -183,7 +183,8 @@ class LanguageModel:
                 ),
                 loss_part(self.dtype, tokens, self.hidden, self.vocabulary),
             ),
-            kept_bytes=rows + 2 * tokens * self.hidden * (self.dropout > 0) + 2 * tokens * IDS_BYTES,
+            # what goes into the stack and, dropped, into the head; two masks of bytes; ids
+            kept_bytes=rows + (rows + 2 * tokens * self.hidden) * (self.dropout > 0) + 2 * tokens * IDS_BYTES,
             head_gradient_bytes=self.vocabulary * self.hidden * element,
             other_bytes=6.0 * rows,
         )

@@ -70,9 +70,9 @@ class Series:
     def figures(self, problem: Problem, device: Device) -> Figures | None:
         """For a problem of any size, or None where nothing alike was measured.
 
-        Where nothing was with the same shares (of dropout, of labels), those of others are scaled.
+        Where nothing was with the same shares (of dropout, of labels) and bias, those of others are scaled.
         """
-        samples = self._by_structure.get(structure(problem)) or self._with_other_shares(problem)
+        samples = self._by_structure.get(structure(problem)) or self._almost_alike(problem)
         if not samples:
             return None
         host_ms = self._host_ms(problem, samples.values())
@@ -85,11 +85,11 @@ class Series:
         nearest = line[0] if line else min(samples.values(), key=lambda one: distance(problem, one.problem))
         return replace(self._scaled(problem, nearest, device), host_ms=host_ms)
 
-    def _with_other_shares(self, problem: Problem) -> dict[str, Sample]:
+    def _almost_alike(self, problem: Problem) -> dict[str, Sample]:
         found: dict[str, Sample] = {}
         for samples in self._by_structure.values():
             some = next(iter(samples.values())).problem
-            if _without_shares(structure(some)) == _without_shares(structure(problem)):
+            if _essence(structure(some)) == _essence(structure(problem)):
                 found |= samples
         return found
 
@@ -143,8 +143,10 @@ def of_record(record: Record) -> Figures:
     )
 
 
-def _without_shares(items: tuple[object, ...]) -> set[object]:
-    return {item for item in items if not (isinstance(item, tuple) and isinstance(item[1], float))}
+def _essence(items: tuple[object, ...]) -> set[object]:
+    """Without what changes little: shares, which are the only fractions, and whether there is a bias."""
+    pairs = {item for item in items if isinstance(item, tuple)}
+    return {pair for pair in pairs if pair[0] != "bias" and not isinstance(pair[1], float)}
 
 
 def _layer(problem: Problem) -> tuple[object, ...]:

@@ -67,7 +67,6 @@ class Prices:
 
     def __init__(self, selector: Selector, device: Device) -> None:
         self.device = device
-        self.excluded: dict[tuple[str, str], str] = {}
         self._selector = selector
         self._measurements: dict[str, Measurements] = {}
         self._options: dict[Part, tuple[Option, ...]] = {}
@@ -98,8 +97,6 @@ class Prices:
         failed, _ = self._selector.evidence(operator.name, self.device.key).failures(
             problem, self.device, operator.default
         )
-        for name, reason in {**refused, **failed}.items():
-            self.excluded.setdefault((part.name, name), reason)
         usable = [item.name for item in accepted if item.name not in failed]
         if not usable:
             reasons = "; ".join(f"{name}: {reason}" for name, reason in {**refused, **failed}.items())

@@ -79,7 +79,7 @@ def solve(
     `recompute` no block is run twice.
     """
     import numpy as np
-    from scipy.optimize import Bounds, LinearConstraint, milp
+    from scipy.optimize import Bounds, LinearConstraint, milp  # type: ignore[import-untyped]
 
     program = _Program(parts, options, budget, host=host, smallest=smallest)
     if all(len(some) == 1 for some in options):
