@@ -173,7 +173,7 @@ class Steps:
             forward.mark(running[-1] if running else OUTSIDE)
             for tensor in _tensors(output):
                 if tensor.requires_grad:
-                    tensor.register_hook(lambda _gradient: backward.mark(path))
+                    tensor.register_hook(lambda _: backward.mark(path))  # type: ignore[no-untyped-call]
 
         for parameter in self._parameters:
             parameter.grad = None

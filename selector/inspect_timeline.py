@@ -19,7 +19,7 @@ class Timeline:
     def mark(self, owner: str) -> None:
         """From here on time is `owner`'s."""
         if self._device.type == "cuda":
-            event = torch.cuda.Event(enable_timing=True)
+            event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
             event.record()
             self._marks.append((owner, event))
         else:

@@ -132,7 +132,7 @@ class Trainer:
                 bound = parameter.size(-1) ** -0.5
                 with torch.no_grad():
                     parameter.uniform_(-bound, bound, generator=generator)
-            elif name.endswith("bias"):
+            elif "bias" in name.rpartition(".")[2]:
                 torch.nn.init.zeros_(parameter)
 
     def _inputs(self, batch: int, index: int) -> tuple[Tensor, ...]:

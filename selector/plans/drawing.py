@@ -17,13 +17,8 @@ TICKS = 5
 
 def draw(points: Sequence[Point], title: str) -> str:
     """Samples per second against the memory limit, on a logarithmic axis, planned and by default."""
-    picture = Xml.Element(
-        "svg",
-        xmlns="http://www.w3.org/2000/svg",
-        viewBox=f"0 0 {WIDTH} {HEIGHT}",
-        role="img",
-        **{"font-family": "sans-serif", "font-size": "13"},
-    )
+    attributes = {"viewBox": f"0 0 {WIDTH} {HEIGHT}", "font-family": "sans-serif", "font-size": "13"}
+    picture = Xml.Element("svg", {"xmlns": "http://www.w3.org/2000/svg", "role": "img", **attributes})
     Xml.SubElement(picture, "title").text = title
     Xml.SubElement(picture, "rect", width=str(WIDTH), height=str(HEIGHT), fill="white")
     _text(picture, WIDTH / 2, 24, title, anchor="middle", weight="bold")
@@ -78,7 +73,8 @@ class _Axes:
 def _curve(picture: Xml.Element, at: Iterable[tuple[float, float]], colour: str) -> None:
     places = [(f"{x:.1f}", f"{y:.1f}") for x, y in at]
     corners = " ".join(f"{x},{y}" for x, y in places)
-    Xml.SubElement(picture, "polyline", points=corners, fill="none", stroke=colour, **{"stroke-width": "2"})
+    line = {"points": corners, "fill": "none", "stroke": colour, "stroke-width": "2"}
+    Xml.SubElement(picture, "polyline", line)
     for x, y in places:
         Xml.SubElement(picture, "circle", cx=x, cy=y, r="3.5", fill=colour)
 
@@ -93,5 +89,6 @@ def _text(
     weight: str = "normal",
     colour: str = "#222",
 ) -> None:
+    place = {"x": f"{x:.1f}", "y": f"{y:.1f}"}
     style = {"text-anchor": anchor, "font-weight": weight, "fill": colour}
-    Xml.SubElement(picture, "text", x=f"{x:.1f}", y=f"{y:.1f}", **style).text = words
+    Xml.SubElement(picture, "text", {**place, **style}).text = words

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from .families import IDS_BYTES, loss_part
@@ -59,7 +60,7 @@ class Translation:
         self,
         name: str,
         operator: str,
-        sizes: dict[str, object],
+        sizes: Mapping[str, object],
         count: int,
         output_bytes: int,
         output_kept: bool = True,
@@ -108,9 +109,8 @@ class Speech:
         """A step of `batch` utterances."""
         element, frames = ELEMENT_BYTES[self.dtype], batch * self.seq
         rows = frames * self.hidden * element
-        sizes = {"hidden": self.hidden, "batch": batch, "seq": self.seq, "bidirectional": True}
-        if self.operator == "rnn":
-            sizes["nonlinearity"] = "relu"
+        sizes: dict[str, object] = {"hidden": self.hidden, "batch": batch, "seq": self.seq}
+        sizes |= {"bidirectional": True} | ({"nonlinearity": "relu"} if self.operator == "rnn" else {})
         # the first convolution halves the bins and the time, the second the bins: maps before and after
         # their norms and rectifiers
         maps = 2 * frames * self.features * element * (2 + 1)
