@@ -7,7 +7,6 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from ..errors import NothingFits
-from ..units import format_bytes
 from .planner import Planner
 
 
@@ -53,17 +52,3 @@ def frontier(planner: Planner, limits: Sequence[int]) -> list[Point]:
     if not points and refused is not None:
         raise refused
     return points
-
-
-def table(points: Sequence[Point]) -> str:
-    """The points as plain text, one a line."""
-    lines = ["     limit   batch  samples/s       peak  default batch  default samples/s   ratio"]
-    for point in points:
-        own = point.default_samples_per_s
-        ratio = f"{point.samples_per_s / own:.2f}x" if own else "-"
-        lines.append(
-            f"{format_bytes(point.limit_bytes):>10} {point.batch:7d} {point.samples_per_s:10.4g} "
-            f"{format_bytes(point.peak_bytes):>10} {point.default_batch or '-':>14} "
-            f"{f'{own:.4g}' if own else '-':>18} {ratio:>7}"
-        )
-    return "\n".join(lines)
