@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -56,58 +56,67 @@ class Sample:
     problem: Problem
     figures: Figures
 
+    @cached_property
+    def layer(self) -> tuple[object, ...]:
+        """What is the same at every number of rows."""
+        return _layer(self.problem)
+
 
 class Series:
-    """The measurements of one implementation, by what its problems have in common."""
+    """The measurements of one implementation, by what their problems have in common."""
 
     def __init__(self, name: str, records: Iterable[Record]) -> None:
         self.name = name
-        self._by_structure: dict[tuple[object, ...], dict[str, Sample]] = defaultdict(dict)
-        for record in records:
-            sample = Sample(record.problem, of_record(record))
-            self._by_structure[structure(record.problem)][record.problem.key] = sample
+        samples = [Sample(record.problem, of_record(record)) for record in records]
+        self._levels = [_grouped(samples, alike) for alike in (structure, _but_shares, _but_bias)]
+        self._host_ms: dict[tuple[object, ...], float] = {}
 
     def figures(self, problem: Problem, device: Device) -> Figures | None:
         """For a problem of any size, or None where nothing alike was measured.
 
-        Where nothing was with the same shares (of dropout, of labels) and bias, those of others are scaled.
+        Where nothing was with the same shares (of dropout, of labels), those of others are scaled, and then
+        those with or without a bias.
         """
-        samples = self._by_structure.get(structure(problem)) or self._almost_alike(problem)
-        if not samples:
+        keys = (alike(problem) for alike in (structure, _but_shares, _but_bias))
+        found = ((key, level.get(key)) for key, level in zip(keys, self._levels, strict=True))
+        key, samples = next((pair for pair in found if pair[1]), (None, None))
+        if key is None or samples is None:
             return None
-        host_ms = self._host_ms(problem, samples.values())
+        host_ms = self._host(problem, key, samples)
         if problem.key in samples:
             exact = samples[problem.key].figures
             return replace(exact, host_ms=min(host_ms, exact.host_ms))
-        line = [one for one in samples.values() if _layer(one.problem) == _layer(problem)]
+        layer = _layer(problem)
+        line = [one for one in samples.values() if one.layer == layer]
         if len(line) > 1:
             return replace(_between(problem, line), host_ms=host_ms)
         nearest = line[0] if line else min(samples.values(), key=lambda one: distance(problem, one.problem))
         return replace(self._scaled(problem, nearest, device), host_ms=host_ms)
 
-    def _almost_alike(self, problem: Problem) -> dict[str, Sample]:
-        found: dict[str, Sample] = {}
-        for samples in self._by_structure.values():
-            some = next(iter(samples.values())).problem
-            if _essence(structure(some)) == _essence(structure(problem)):
-                found |= samples
-        return found
-
-    def _host_ms(self, problem: Problem, samples: Iterable[Sample]) -> float:
+    def _host(self, problem: Problem, key: tuple[object, ...], samples: Mapping[str, Sample]) -> float:
         """What the host needs does not grow with the rows: the least that was ever seen, for each launch."""
         work = registry.implementation(problem.operator, self.name).work
-        launches = max(work(problem).launches, 1)
-        return min(one.figures.host_ms * launches / max(work(one.problem).launches, 1) for one in samples)
+        if key not in self._host_ms:
+            self._host_ms[key] = min(
+                one.figures.host_ms / max(work(one.problem).launches, 1) for one in samples.values()
+            )
+        return self._host_ms[key] * max(work(problem).launches, 1)
 
     def _scaled(self, problem: Problem, sample: Sample, device: Device) -> Figures:
-        """The figures of another problem, times and bytes multiplied by the ratio of the counted work."""
+        """The figures of another problem, times and bytes multiplied by the ratio of the counted work.
+
+        Counts of dropout's masks are rough: of two that differ in shares the ratio is at least that of sizes.
+        """
         work = registry.implementation(problem.operator, self.name).work
-        mine, theirs = work(problem), work(sample.problem)
-        times = [sum(terms_seconds(one, problem, device)[:2]) for one in (mine, theirs)]
-        ratio = times[0] / times[1]
-        bytes_ratio = (mine.saved_bytes or mine.moved_bytes) / (theirs.saved_bytes or theirs.moved_bytes)
+        mine = work(problem)
+        others = [work(sample.problem), work(_with_shares_of(problem, sample.problem))]
+        seconds = [sum(terms_seconds(one, problem, device)[:2]) for one in (mine, *others)]
+        ratio = max(seconds[0] / one for one in seconds[1:])
+        bytes_ratio = max(
+            (mine.saved_bytes or mine.moved_bytes) / (one.saved_bytes or one.moved_bytes) for one in others
+        )
         known = sample.figures
-        differing = [name for name, value in problem.values if sample.problem[name] != value]
+        differing = [spec for spec in problem.as_dict if sample.problem[spec] != problem[spec]]
         words = ", ".join(f"{name}={sample.problem[name]}" for name in differing)
         return Figures(
             device_ms=known.device_ms * ratio,
@@ -117,8 +126,41 @@ class Series:
             peak_bytes=math.ceil(known.peak_bytes * bytes_ratio),
             kept_argument_bytes=math.ceil(known.kept_argument_bytes * bytes_ratio),
             source="scaled",
-            remark=f"scaled from {words}",
+            remark=f"scaled from {words or 'other shares'}",
         )
+
+
+def _grouped(
+    samples: Iterable[Sample], alike: Callable[[Problem], tuple[object, ...]]
+) -> dict[tuple[object, ...], dict[str, Sample]]:
+    found: dict[tuple[object, ...], dict[str, Sample]] = defaultdict(dict)
+    for sample in samples:
+        found[alike(sample.problem)][sample.problem.key] = sample
+    return found
+
+
+def _but_shares(problem: Problem) -> tuple[object, ...]:
+    """The structure without shares, which are the only fractions; an implied share may be left out."""
+    return tuple(
+        item
+        for item in structure(problem)
+        if isinstance(item, str) or not isinstance(item[1], float)  # type: ignore[index]
+    )
+
+
+def _but_bias(problem: Problem) -> tuple[object, ...]:
+    return tuple(item for item in _but_shares(problem) if isinstance(item, str) or item[0] != "bias")  # type: ignore[index]
+
+
+def _with_shares_of(problem: Problem, other: Problem) -> Problem:
+    """The other problem with this one's shares and bias."""
+    operator = registry.operator(problem.operator)
+    names = [
+        spec.name
+        for spec in operator.hyperparameters
+        if spec.name == "bias" or isinstance(problem[spec.name], float)
+    ]
+    return operator.problem({**other.as_dict, **{name: problem[name] for name in names}})
 
 
 def of_record(record: Record) -> Figures:
@@ -141,12 +183,6 @@ def of_record(record: Record) -> Figures:
         source="exact",
         remark="" if memory.kept_argument_bytes is not None else "arguments that it keeps were not counted",
     )
-
-
-def _essence(items: tuple[object, ...]) -> set[object]:
-    """Without what changes little: shares, which are the only fractions, and whether there is a bias."""
-    pairs = {item for item in items if isinstance(item, tuple)}
-    return {pair for pair in pairs if pair[0] != "bias" and not isinstance(pair[1], float)}
 
 
 def _layer(problem: Problem) -> tuple[object, ...]:

@@ -82,9 +82,12 @@ def solve(
     from scipy.optimize import Bounds, LinearConstraint, milp  # type: ignore[import-untyped]
 
     program = _Program(parts, options, budget, host=host, smallest=smallest)
+    fastest = program.fastest()
+    fits = fastest.peak_bytes <= budget.limit
     if all(len(some) == 1 for some in options):
-        only = program.solution([float(part.count) for part in parts] + [0.0] * program.size)
-        return only if smallest or only.peak_bytes <= budget.limit else None
+        return fastest if smallest or fits else None
+    if fits and not smallest and fastest.host_ms <= fastest.device_ms:
+        return fastest  # nothing that could be better is in the way
     upper = program.upper(recompute=recompute)
     matrix = np.zeros((len(program.rows), program.size))
     for index, (row, _, _) in enumerate(program.rows):
@@ -188,6 +191,15 @@ class _Program:
             begin = -(budget.resident + budget.kept + first) / GIB
             self.rows.append(({**kept, **transient}, -float("inf"), begin))
             self.rows.append((transient, -float("inf"), -(budget.resident + budget.gradients) / GIB))
+
+    def fastest(self) -> Solution:
+        """Each part by what takes the device least time, whatever it holds."""
+        x = [0.0] * self.size
+        for index, part in enumerate(self.parts):
+            kept = [pair for pair in self.pairs if pair[0] == index and not self._option(pair).recomputed]
+            best = min(kept, key=lambda pair: self._option(pair).figures)
+            x[self.count[best]] = float(part.count)
+        return self.solution(x)
 
     def solution(self, x: Sequence[float]) -> Solution:
         """What the solver's numbers mean: rounded, because it is exact to a tolerance alone."""
