@@ -9,6 +9,9 @@
 Importing this is light: torch, scikit-learn and SQLAlchemy are imported when they are first needed.
 """
 
+from importlib import import_module
+from typing import Any
+
 from kernel_selector.kernels.contract import (
     Device,
     InvalidHyperparameter,
@@ -21,7 +24,7 @@ from kernel_selector.kernels.contract import (
     UnsupportedProblem,
 )
 
-from .api import choose, evaluate, train
+from .api import choose, evaluate, optimize, restore, train
 from .choice import Candidate, Choice
 from .client import Client
 from .engine import Selector
@@ -60,9 +63,18 @@ __all__ = [
     "format_ms",
     "inspect_model",
     "pareto",
+    "optimize",
     "parse_bytes",
     "plan",
     "profile",
     "quickstart",
+    "restore",
     "train",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """`selector.nn`, whose modules are torch's, is imported when it is first named."""
+    if name == "nn":
+        return import_module(".nn", __name__)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .choice import Choice
+from .database_argument import require_database
 from .profiling import opened
 from .shared import shared_selector
 
 if TYPE_CHECKING:
+    from torch import nn
+
     from kernel_selector.db import Database
 
     from .evaluation import Evaluation
     from .learning import TrainingReport
+    from .rewriting.report import Report
 
 
 def choose(
@@ -45,6 +49,46 @@ def choose(
     return shared_selector(database).choose(
         operator, device=device, memory=memory, objective=objective, override=override, **hyperparameters
     )
+
+
+def optimize(
+    model: nn.Module,
+    example_inputs: object,
+    *,
+    objective: str = "throughput",
+    overrides: Mapping[str, str] | None = None,
+    plan: object = None,
+    database: str | Path | Database | None = None,
+) -> Report:
+    """Give an existing model the implementations that win for it, in place; the report says which, and why.
+
+    `example_inputs` are one tensor, a tuple of positional arguments, or a mapping of keyword arguments; the
+    model is run on them, in the mode it is in. `objective` is "throughput" or "memory". `overrides` names
+    implementations by operator or by a module's path, whatever was measured: `{"lstm": "hoisted"}`. `plan` is
+    what `selector.plan` made for this model: layers then get the implementations that it counted.
+    `database` is as for `Selector`.
+
+    Modules keep their identity, parameters, hooks and mode, and the state dict its keys: only their class
+    changes, to one of `selector.nn` that inherits from the former. What is replaced is checked: outputs, and
+    in training all gradients, of the example without dropout must be the original's within the gate's
+    tolerances, else it is put back. `selector.restore(model)` undoes everything.
+
+    Raises InvalidRequest for a model that is compiled or has no weights yet and for arguments of no use,
+    UnknownOperator and UnknownImplementation for overrides, UnsupportedProblem for one that refuses its
+    layer, and what the model raises on the example.
+    """
+    from .rewriting import optimizing
+
+    require_database(database)
+    wishes = optimizing.wishes_of(objective, overrides, plan, database)
+    return optimizing.optimize(model, example_inputs, wishes)
+
+
+def restore(model: nn.Module) -> int:
+    """Undo `selector.optimize`; weights stay as they are now. Returns how many modules were put back."""
+    from .rewriting import optimizing
+
+    return optimizing.restore(model)
 
 
 def train(

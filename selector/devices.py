@@ -109,6 +109,11 @@ def _slug(name: str) -> str:
     return Device(name=name, kind="").key
 
 
+def identified(torch_device: str) -> Device:
+    """A device of this machine by its name in torch, without rates: what implementations are asked with."""
+    return _identified(torch_device)
+
+
 @cache
 def _identified(name: str) -> Device:
     """A device of this machine, without rates."""

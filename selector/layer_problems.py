@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
 Values = dict[str, object]
+IGNORED = -100  # the label that stands for none
 
 
 class Part(NamedTuple):
@@ -79,6 +80,36 @@ def norm_values(module: nn.LayerNorm | nn.RMSNorm, x: Tensor) -> Values:
         values["bias"] = module.bias is not None or module.weight is None
     eps = module.eps
     return {**values, "eps": torch.finfo(torch.float32).eps if eps is None else eps}
+
+
+def activation_values(module: nn.Module, x: Tensor) -> Values | None:
+    """Of an activation of x of any shape, or None for one that is no operator."""
+    word = activation_word(module)
+    if word is None:
+        return None
+    form: Values = (
+        {"approximate": "tanh" if word == "gelu_tanh" else "none"} if word.startswith("gelu") else {}
+    )
+    return {"elements": x.numel(), **form}
+
+
+def loss_values(linear: nn.Linear, rows: int, labels: Tensor, label_smoothing: float) -> Values:
+    """Of a linear layer with the cross-entropy of its outputs, with labels [rows] of which -100 are none."""
+    return {
+        "rows": rows,
+        "hidden": linear.in_features,
+        "vocabulary": linear.out_features,
+        "bias": linear.bias is not None,
+        "labelled": labelled(labels),
+        "label_smoothing": label_smoothing,
+    }
+
+
+def labelled(labels: Tensor) -> float:
+    """The share of rows with a label, in hundredths, so that batches of one kind are one problem."""
+    if labels.is_meta:
+        return 1.0
+    return max(0.01, round(float((labels != IGNORED).double().mean()), 2))
 
 
 def linear_values(module: nn.Module, x: Tensor) -> Values:
@@ -148,7 +179,8 @@ def parts_of(module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     for kind in type(module).__mro__:
         recognise = _RECOGNISED.get(f"{kind.__module__}.{kind.__qualname__}")
         if recognise is not None:
-            given = signature(module.forward).bind(*args, **kwargs).arguments
+            given = dict(signature(kind.forward).bind(module, *args, **kwargs).arguments)
+            del given["self"]
             yield from recognise(module, given)
             return
 
@@ -176,12 +208,11 @@ def _norm(module: Any, given: Given) -> Iterator[Part]:
 
 
 def _activation(module: Any, given: Given) -> Iterator[Part]:
-    x, word = _first(given), activation_word(module)
-    if word is not None:
-        values: Values = {"elements": x.numel()}
-        if word.startswith("gelu"):
-            values["approximate"] = "tanh" if word == "gelu_tanh" else "none"
-        yield Part(word.partition("_")[0], values, x.dtype)
+    x = _first(given)
+    values = activation_values(module, x)
+    if values is not None:
+        operator = str(activation_word(module)).partition("_")[0]
+        yield Part(operator, values, x.dtype)
 
 
 def _linear(module: Any, given: Given) -> Iterator[Part]:

@@ -20,9 +20,7 @@ from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import Problem, SelectorError
 
 from .errors import InvalidRequest
-from .layer_problems import Part, attention_values, computed_dtype, parts_of
-
-IGNORED = -100  # the label that stands for none
+from .layer_problems import IGNORED, Part, attention_values, computed_dtype, loss_values, parts_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -195,25 +193,11 @@ class _Recorder:
             return
         if given.get("ignore_index", IGNORED) != IGNORED:
             return
-        values = {
-            "rows": logits.size(0),
-            "hidden": linear.in_features,
-            "vocabulary": linear.out_features,
-            "bias": linear.bias is not None,
-            "labelled": _labelled(labels),
-            "label_smoothing": float(given.get("label_smoothing", 0.0)),
-        }
+        smoothing = float(given.get("label_smoothing", 0.0))
+        values = loss_values(linear, logits.size(0), labels, smoothing)
         dtype = computed_dtype(linear.weight)
         part = Part("linear_cross_entropy", values, dtype, "", ("",))
         self._note(linear, part)
-
-
-def _labelled(labels: Tensor) -> float:
-    """The share of rows with a label, in hundredths, so that batches of one kind are one problem."""
-    if labels.is_meta:
-        return 1.0
-    share = float((labels != IGNORED).double().mean())
-    return max(0.01, round(share, 2))
 
 
 def _joined(path: str, name: str) -> str:

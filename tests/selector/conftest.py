@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from kernel_selector.db import Database, records
-from kernel_selector.kernels.contract import Record
+from kernel_selector.kernels import registry
+from kernel_selector.kernels.contract import Problem, Record
 from selector import Selector, answer, devices, learning
 from tests.selector import replay
 
@@ -59,3 +61,18 @@ def trained(request: pytest.FixtureRequest, trained_file: Path) -> Iterator[Sele
     selector = Selector(trained_file)
     yield selector
     selector.close()
+
+
+@pytest.fixture
+def stand_ins(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The equations as implementations named `stand_in`, of operators that have no second one on a CPU."""
+    import torch
+
+    def build(problem: Problem) -> torch.nn.Module:
+        module = registry.reference(problem).to(getattr(torch, problem["dtype"]))
+        return module.train(problem["mode"] == "training")
+
+    for operator in ("relu", "gelu", "silu", "layer_norm", "rms_norm", "dropout_add_norm"):
+        own = registry.implementation(operator, registry.operator(operator).default)
+        other = replace(own, name="stand_in", default=False, build=build)
+        monkeypatch.setitem(registry.implementations(operator), "stand_in", other)

@@ -1,0 +1,49 @@
+"""nn.GELU, nn.ReLU and nn.SiLU with a choice of implementations."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor, nn
+
+from ..layer_problems import activation_values
+from .selected import Selected, outside_of_graphs
+
+
+class Activation(Selected):
+    """What they share. What works in place is torch's own."""
+
+    @outside_of_graphs
+    def forward(self, input: Tensor) -> Tensor:
+        """x of any shape to y of the same."""
+        chosen = self._chosen_for_call(input)
+        y: Tensor = super().forward(input) if chosen is None else chosen(input)  # type: ignore[misc]
+        return y
+
+    def _chosen_for_call(self, x: Tensor) -> nn.Module | None:
+        if getattr(self, "inplace", False):
+            return None
+        return self._implementation(x, x.dtype, (x.numel(),), lambda: self._values(x))
+
+    def _values(self, x: Tensor) -> dict[str, Any]:
+        values = activation_values(self, x)
+        assert values is not None
+        return values
+
+
+class GELU(Activation, nn.GELU):
+    """As `torch.nn.GELU`; see `Selected` for the other arguments."""
+
+    OPERATORS = {"": "gelu"}
+
+
+class ReLU(Activation, nn.ReLU):
+    """As `torch.nn.ReLU`; see `Selected` for the other arguments."""
+
+    OPERATORS = {"": "relu"}
+
+
+class SiLU(Activation, nn.SiLU):
+    """As `torch.nn.SiLU`; see `Selected` for the other arguments."""
+
+    OPERATORS = {"": "silu"}

@@ -1,0 +1,104 @@
+"""Attention of recurrent translation models with a choice of implementations."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor, nn
+
+from kernel_selector.kernels import registry
+
+from ..layer_problems import Values, computed_dtype
+from .selected import Selected, outside_of_graphs
+
+
+class AdditiveAttention(Selected):
+    """Bahdanau's attention of decoder states on a memory, or Luong's with score="general" or "dot".
+
+    Equations and parameters (`query`, `key`, `score`, `norm`) are those of the operator additive_attention:
+    scores are v . tanh(query W_q^T + b + memory W_k^T), weights their softmax, the context the weighted
+    sum of the memory. `heads` are equal cuts of the features, `layer_norm` puts one inside the tanh. With
+    batch_first query is [B, T, H], else [T, B, H]. See `Selected` for the other arguments; `sizes` are batch,
+    source and target.
+    """
+
+    OPERATORS = {"": "additive_attention"}
+    SIZES = ("batch", "source", "target")
+    TORCHS_OWN = False
+
+    def __init__(
+        self,
+        hidden: int,
+        *,
+        heads: int = 1,
+        score: str = "additive",
+        layer_norm: bool = False,
+        batch_first: bool = True,
+        device: Any = None,
+        dtype: Any = None,
+        **selected: Any,
+    ) -> None:
+        sizes = selected.pop("sizes", None)
+        super().__init__(**selected)
+        self._form: Values = {"hidden": hidden, "heads": heads, "score": score, "layer_norm": layer_norm}
+        self.batch_first = batch_first
+        operator = registry.operator("additive_attention")
+        problem = operator.problem(self._form, batch=1, source=1)
+        plain = registry.implementation(operator.name, operator.default).build(problem)
+        for name, part in plain.named_children():
+            self.add_module(name, part)
+        self.to(device=device, dtype=dtype)
+        if sizes is not None:
+            self._choose_for(sizes)
+
+    @outside_of_graphs
+    def forward(
+        self, query: Tensor, memory: Tensor, lengths: Tensor | None = None, keys: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """The context, shaped as the query, and the weights [B, T, S], or [B, heads, T, S] with several.
+
+        query [B, T, H] and memory [B, S, H], or time-major; `lengths` int64 [B] of the memory; `keys`, shaped
+        as memory, stand for `self.key(memory)`, which a decoder of single steps computes once. Raises
+        ValueError for shapes that do not fit, TypeError for lengths that are no whole numbers.
+        """
+        chosen: Any = self._chosen_for_call(query, memory, lengths)
+        outputs: tuple[Tensor, Tensor] = chosen(query, memory, lengths, keys)
+        return outputs
+
+    def _chosen_for_call(
+        self, query: Tensor, memory: Tensor, lengths: Tensor | None = None
+    ) -> nn.Module | None:
+        def values() -> Values:
+            axis = 0 if self.batch_first else 1
+            return self._form | {
+                "batch": query.size(axis),
+                "target": query.size(1 - axis),
+                "source": memory.size(1 - axis),
+                "lengths": lengths is not None,
+                "layout": "batch_first" if self.batch_first else "time_major",
+            }
+
+        if query.dim() != 3 or memory.dim() != 3:
+            raise ValueError(
+                f"query has shape {list(query.shape)} and memory {list(memory.shape)}: expected three "
+                "dimensions, those of sequences, steps and features."
+            )
+        key = (query.shape, memory.shape, lengths is not None)
+        return self._implementation(query, computed_dtype(query), key, values)
+
+    def _lent(self, _name: str) -> dict[str, Tensor | None]:
+        return {
+            f"{path}.{name}": getattr(part, name)
+            for path, part in self.named_children()
+            for name in ("weight", "bias")
+        }
+
+    def _example(self, **sizes: int) -> tuple[Any, ...]:
+        import torch
+
+        weight = next(iter(self.parameters()), torch.empty(1))
+        one, hidden = weight.detach().new_empty(1), self._form["hidden"]
+        shapes = [(sizes["batch"], sizes[name]) for name in ("target", "source")]
+        if not self.batch_first:
+            shapes = [shape[::-1] for shape in shapes]
+        return tuple(one.expand(*shape, hidden) for shape in shapes)

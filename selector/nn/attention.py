@@ -1,0 +1,206 @@
+"""Scaled dot product attention, and nn.MultiheadAttention, with a choice of implementations."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import linear, scaled_dot_product_attention
+
+from ..layer_problems import Values, attention_values, computed_dtype
+from .selected import Selected, outside_of_graphs
+
+
+class _Attending(Selected):
+    """Chooses for q [B, H, S, D], k and v [B, G, K, D]."""
+
+    OPERATORS = {"": "attention"}
+
+    def _attention(
+        self,
+        q: Tensor,
+        k: Tensor,
+        mask: Tensor | None,
+        *,
+        causal: bool,
+        dropout: float,
+        return_weights: bool = False,
+    ) -> nn.Module | None:
+        """The implementation for a call, which drops weights where `dropout` is more than 0."""
+
+        def values() -> Values:
+            return attention_values(q, k, mask, causal=causal, dropout=dropout, return_weights=return_weights)
+
+        kind = None if mask is None else mask.shape
+        key = (q.shape, k.shape, kind, causal, dropout, return_weights)
+        return self._implementation(q, computed_dtype(q), key, values)
+
+
+class ScaledDotProductAttention(_Attending):
+    """`torch.nn.functional.scaled_dot_product_attention` as a module; see `Selected` for its arguments.
+
+    Masks that are no booleans, heads of several sizes and inputs of other than four dimensions are torch's.
+    """
+
+    @outside_of_graphs
+    def forward(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        attn_mask: Tensor | None = None,
+        dropout_p: float = 0.0,
+        is_causal: bool = False,
+        *,
+        scale: float | None = None,
+    ) -> Tensor:
+        """query [B, H, S, D], key and value [B, G, K, D] to [B, H, S, D]; G divides H.
+
+        `attn_mask` is True where a query may see a key, and broadcasts to [B, H, S, K].
+        """
+        chosen = None
+        if _is_ours(query, key, value, attn_mask):
+            attn_mask = _four(attn_mask)
+            chosen = self._attention(query, key, attn_mask, causal=is_causal, dropout=dropout_p)
+        if chosen is None:
+            return scaled_dot_product_attention(
+                query,
+                key,
+                value,
+                attn_mask,
+                dropout_p,
+                is_causal,
+                scale=scale,
+                enable_gqa=query.size(-3) != key.size(-3),
+            )
+        if scale is not None and scale != query.size(3) ** -0.5:
+            query = query * (scale * query.size(3) ** 0.5)
+        chosen.train(dropout_p > 0)
+        out: Tensor = chosen(query, key, value, *(() if attn_mask is None else (attn_mask,)))
+        return out
+
+
+class MultiheadAttention(_Attending, nn.MultiheadAttention):
+    """As `torch.nn.MultiheadAttention`; see `Selected` for the other arguments.
+
+    Masks that are no booleans (and no causal hint), `bias_k`, `add_zero_attn`, and unbatched inputs are
+    torch's. `sizes` are batch, seq and kv_seq.
+    """
+
+    SIZES = ("batch", "seq", "kv_seq")
+
+    @outside_of_graphs
+    def forward(
+        self, query: Tensor, key: Tensor, value: Tensor, *rest: Any, **named: Any
+    ) -> tuple[Tensor, Tensor | None]:
+        """As torch's: query [S, B, E], or [B, S, E] with batch_first, to that and the weights or None."""
+        call = _Call(*rest, **named)
+        causal = call.is_causal and call.key_padding_mask is None
+        masks = (call.key_padding_mask, None if causal else call.attn_mask)
+        if self._fits(query, key, value, masks):
+            q, k, v = self._projected(query, key, value)
+            mask = _allowed(*masks, heads=self.num_heads)
+            weighted = call.need_weights
+            chosen = self._attention(q, k, mask, causal=causal, dropout=self._share, return_weights=weighted)
+            if chosen is not None:
+                found = chosen(q, k, v, *(() if mask is None else (mask,)))
+                out, weights = found if weighted else (found, None)
+                if weights is not None and call.average_attn_weights:
+                    weights = weights.mean(1)
+                return self._joined(out), weights
+        outputs: tuple[Tensor, Tensor | None] = super().forward(query, key, value, **call._asdict())
+        return outputs
+
+    @property
+    def _share(self) -> float:
+        """The share of weights that is dropped now."""
+        return self.dropout if self.training else 0.0
+
+    def _lent(self, _name: str) -> dict[str, Tensor | None]:
+        return {}  # attention itself has no parameters
+
+    def _fits(self, query: Tensor, key: Tensor, value: Tensor, masks: tuple[Tensor | None, ...]) -> bool:
+        """Whether a call is one that implementations can take, and not torch's to refuse."""
+        if self._selections[""].is_torchs_own or self.bias_k is not None or self.add_zero_attn:
+            return False
+        if query.is_nested or not query.dim() == key.dim() == value.dim() == 3:
+            return False
+        axis = 0 if self.batch_first else 1
+        if key.shape[:2] != value.shape[:2] or query.size(axis) != key.size(axis):
+            return False
+        sizes = (query.size(2), key.size(2), value.size(2)) == (self.embed_dim, self.kdim, self.vdim)
+        return sizes and all(mask is None or mask.dtype == torch.bool for mask in masks)
+
+    def _projected(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """q, k and v [B, H, S or K, D]."""
+        if self._qkv_same_embed_dim and query is key is value:
+            every = linear(query, self.in_proj_weight, self.in_proj_bias).chunk(3, -1)
+        else:
+            weights: Any = (self.q_proj_weight, self.k_proj_weight, self.v_proj_weight)
+            if self._qkv_same_embed_dim:
+                weights = self.in_proj_weight.chunk(3)
+            biases: Any = (None,) * 3 if self.in_proj_bias is None else self.in_proj_bias.chunk(3)
+            given = (query, key, value)
+            every = tuple(linear(x, w, b) for x, w, b in zip(given, weights, biases, strict=True))
+        q, k, v = (
+            (one if self.batch_first else one.transpose(0, 1))
+            .unflatten(-1, (self.num_heads, self.head_dim))
+            .transpose(1, 2)
+            for one in every
+        )
+        return q, k, v
+
+    def _joined(self, out: Tensor) -> Tensor:
+        """[B, H, S, D] through the output projection, in the layout of the query."""
+        joined = out.transpose(1, 2).flatten(2)
+        if not self.batch_first:
+            joined = joined.transpose(0, 1)
+        return linear(joined, self.out_proj.weight, self.out_proj.bias)
+
+    def _chosen_for_call(self, q: Tensor, k: Tensor) -> nn.Module | None:
+        return self._attention(q, k, None, causal=False, dropout=self._share, return_weights=True)
+
+    def _example(self, **sizes: int) -> tuple[Any, ...]:
+        one = self.out_proj.weight.detach().new_empty(1)
+        shape = (sizes["batch"], self.num_heads)
+        return tuple(one.expand(*shape, sizes[name], self.head_dim) for name in ("seq", "kv_seq"))
+
+
+class _Call(NamedTuple):
+    """What multi-head attention is called with beside query, key and value, in torch's order."""
+
+    key_padding_mask: Tensor | None = None
+    need_weights: bool = True
+    attn_mask: Tensor | None = None
+    average_attn_weights: bool = True
+    is_causal: bool = False
+
+
+def _is_ours(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> bool:
+    if not query.dim() == key.dim() == value.dim() == 4 or key.shape != value.shape:
+        return False
+    if query.size(0) != key.size(0) or query.size(3) != key.size(3):
+        return False
+    return mask is None or (
+        mask.dtype == torch.bool and 2 <= mask.dim() <= 4 and mask.size(-1) == key.size(2)
+    )
+
+
+def _four(mask: Tensor | None) -> Tensor | None:
+    """A mask with all four dimensions."""
+    return None if mask is None else mask[(None,) * (4 - mask.dim())]
+
+
+def _allowed(padding: Tensor | None, mask: Tensor | None, *, heads: int) -> Tensor | None:
+    """Where queries may see keys, [B or 1, H or 1, S or 1, K], of masks [B, K] and [S, K] or [B*H, S, K].
+
+    Torch's masks are True where a key must not be seen.
+    """
+    allowed = None
+    if mask is not None:
+        allowed = ~(mask[None, None] if mask.dim() == 2 else mask.unflatten(0, (-1, heads)))
+    if padding is not None:
+        seen = ~padding[:, None, None]
+        allowed = seen if allowed is None else allowed & seen
+    return allowed

@@ -1,0 +1,167 @@
+"""Parts of Hugging Face's BERT, RoBERTa and GPT-2 with a choice for their groups of operations.
+
+Each class has the name of the one that it inherits from and stands for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib import import_module
+from typing import Any
+
+from torch import Tensor, nn
+
+from ..layer_problems import activation_word, added_norm_values, computed_dtype, feed_forward_values
+from .activations import Activation
+from .selected import Selected, outside_of_graphs
+
+
+class _Output(Selected):
+    """A linear layer, then dropout, the residual and a layer norm as one."""
+
+    OPERATORS = {"LayerNorm": "dropout_add_norm"}
+
+    @outside_of_graphs
+    def forward(self, hidden_states: Tensor, input_tensor: Tensor) -> Tensor:
+        """hidden_states [..., I] and input_tensor [..., H] to [..., H]."""
+        own: Any = self
+        return self.joined(own.dense(hidden_states), input_tensor)
+
+    def joined(self, y: Tensor, residual: Tensor) -> Tensor:
+        """What follows the linear layer, of y and the residual [..., H]."""
+        own: Any = self
+        norm, share = own.LayerNorm, own.dropout.p
+        chosen = self._implementation(
+            residual,
+            residual.dtype,
+            (residual.shape, share, norm.eps),
+            lambda: added_norm_values(norm, residual, share),
+            "LayerNorm",
+        )
+        joined: Tensor = norm(own.dropout(y) + residual) if chosen is None else chosen(y, residual)
+        return joined
+
+    def _lent(self, _name: str) -> dict[str, Tensor | None]:
+        own: Any = self
+        return {"weight": own.LayerNorm.weight, "bias": own.LayerNorm.bias}
+
+
+class _Layer(Selected):
+    """A layer whose feed-forward half is one."""
+
+    OPERATORS = {"feed_forward": "feed_forward"}
+
+    @outside_of_graphs
+    def feed_forward_chunk(self, attention_output: Tensor) -> Tensor:
+        """[..., H] to [..., H]."""
+        own: Any = self
+        chosen = self._ff(attention_output)
+        if chosen is None:
+            return super().feed_forward_chunk(attention_output)  # type: ignore[misc, no-any-return]
+        y, output = chosen(attention_output), own.output
+        if isinstance(output, _Output):
+            return output.joined(y, attention_output)
+        normed: Tensor = output.LayerNorm(output.dropout(y) + attention_output)
+        return normed
+
+    def _ff(self, x: Tensor) -> nn.Module | None:
+        own: Any = self
+        dense, word = own.intermediate.dense, activation_word(own.intermediate.intermediate_act_fn)
+        inner = dense.out_features
+        return (
+            None
+            if word is None
+            else self._implementation(
+                x,
+                computed_dtype(x),
+                (x.shape, word),
+                lambda: feed_forward_values(x, inner, word, 0.0, True),
+                "feed_forward",
+            )
+        )
+
+    def _lent(self, _name: str) -> dict[str, Tensor | None]:
+        own: Any = self
+        parts = {"linear1": own.intermediate.dense, "linear2": own.output.dense}
+        return {
+            f"{path}.{leaf}": getattr(part, leaf)
+            for path, part in parts.items()
+            for leaf in ("weight", "bias")
+        }
+
+
+class _TransposedFeedForward(Selected):
+    """GPT-2's feed-forward layer, whose weights are [in, out]: implementations see them transposed."""
+
+    OPERATORS = {"feed_forward": "feed_forward"}
+
+    @outside_of_graphs
+    def forward(self, hidden_states: Tensor) -> Tensor:
+        """[..., H] to [..., H]."""
+        own: Any = self
+        x, word, inner = hidden_states, activation_word(own.act), own.c_fc.nf
+        chosen = (
+            None
+            if word is None
+            else self._implementation(
+                x,
+                computed_dtype(x),
+                (x.shape, word),
+                lambda: feed_forward_values(x, inner, word, 0.0, True),
+                "feed_forward",
+            )
+        )
+        if chosen is None:
+            return super().forward(hidden_states)  # type: ignore[misc, no-any-return]
+        y: Tensor = own.dropout(chosen(x))
+        return y
+
+    def _lent(self, _name: str) -> dict[str, Tensor | None]:
+        own: Any = self
+        return {
+            "linear1.weight": own.c_fc.weight.t(),
+            "linear1.bias": own.c_fc.bias,
+            "linear2.weight": own.c_proj.weight.t(),
+            "linear2.bias": own.c_proj.bias,
+        }
+
+
+class _GELU(Activation):
+    """A GELU, of either form."""
+
+    OPERATORS = {"": "gelu"}
+
+
+class _SiLU(Activation):
+    """A SiLU."""
+
+    OPERATORS = {"": "silu"}
+
+
+_MODELS = "transformers.models"
+# name of a class, theirs and ours -> the module that has theirs, and what is mixed into it
+STANDS_FOR: Mapping[str, tuple[str, type[Selected]]] = {
+    "BertSelfOutput": (f"{_MODELS}.bert.modeling_bert", _Output),
+    "BertOutput": (f"{_MODELS}.bert.modeling_bert", _Output),
+    "BertLayer": (f"{_MODELS}.bert.modeling_bert", _Layer),
+    "RobertaSelfOutput": (f"{_MODELS}.roberta.modeling_roberta", _Output),
+    "RobertaOutput": (f"{_MODELS}.roberta.modeling_roberta", _Output),
+    "RobertaLayer": (f"{_MODELS}.roberta.modeling_roberta", _Layer),
+    "GPT2MLP": (f"{_MODELS}.gpt2.modeling_gpt2", _TransposedFeedForward),
+    "GELUActivation": ("transformers.activations", _GELU),
+    "GELUTanh": ("transformers.activations", _GELU),
+    "NewGELUActivation": ("transformers.activations", _GELU),
+    "FastGELUActivation": ("transformers.activations", _GELU),
+    "SiLUActivation": ("transformers.activations", _SiLU),
+}
+
+
+def __getattr__(name: str) -> Any:
+    """A class of STANDS_FOR, made when it is first named: until then their models are not imported."""
+    if name not in STANDS_FOR:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    home, mixed_in = STANDS_FOR[name]
+    theirs = getattr(import_module(home), name)
+    ours = type(name, (mixed_in, theirs), {"__module__": __name__, "__doc__": mixed_in.__doc__})
+    globals()[name] = ours
+    return ours

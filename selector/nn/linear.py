@@ -1,0 +1,64 @@
+"""nn.Linear, and nn.Linear with the cross-entropy of its outputs, with a choice of implementations."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor, nn
+
+from ..layer_problems import computed_dtype, linear_values, loss_values
+from .selected import Selected, outside_of_graphs
+
+
+class Linear(Selected, nn.Linear):
+    """As `torch.nn.Linear`; see `Selected` for the other arguments; `sizes` are rows."""
+
+    OPERATORS = {"": "linear"}
+    SIZES = ("rows",)
+
+    @outside_of_graphs
+    def forward(self, input: Tensor) -> Tensor:
+        """x [..., K] to y [..., N]."""
+        chosen = self._chosen_for_call(input)
+        y: Tensor = super().forward(input) if chosen is None else chosen(input)
+        return y
+
+    def _chosen_for_call(self, x: Tensor) -> nn.Module | None:
+        if not x.dim() or x.size(-1) != self.in_features:
+            return None  # torch's error
+        return self._implementation(x, computed_dtype(x), (x.shape,), lambda: linear_values(self, x))
+
+    def _example(self, **sizes: int) -> tuple[Any, ...]:
+        return (self.weight.detach().new_empty(1).expand(sizes["rows"], self.in_features),)
+
+
+class LinearCrossEntropy(Selected, nn.Linear):
+    """A linear layer and the mean cross-entropy of its outputs, which need never be in memory.
+
+    `LinearCrossEntropy(hidden, vocabulary, bias=False)` has the parameters of `nn.Linear`; `label_smoothing`
+    is as in `nn.CrossEntropyLoss`. Labels of -100 stand for none. See `Selected` for the other arguments.
+    """
+
+    OPERATORS = {"": "linear_cross_entropy"}
+    TORCHS_OWN = False
+
+    def __init__(self, *args: Any, label_smoothing: float = 0.0, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.label_smoothing = label_smoothing
+
+    @outside_of_graphs
+    def forward(self, input: Tensor, labels: Tensor) -> Tensor:  # type: ignore[override]
+        """x [..., H] and labels int64 [...] to the loss, a scalar.
+
+        Raises IndexError for a label that is neither -100 nor within [0, V), RuntimeError for other shapes.
+        """
+        x, labels = input.reshape(-1, input.size(-1)), labels.reshape(-1)
+        loss: Tensor = self._chosen_for_call(x, labels)(x, labels)
+        return loss
+
+    def _chosen_for_call(self, x: Tensor, labels: Tensor) -> Any:
+        key = (x.size(0), self.label_smoothing)
+        smoothing = self.label_smoothing
+        return self._implementation(
+            x, computed_dtype(x), key, lambda: loss_values(self, x.size(0), labels, smoothing)
+        )

@@ -1,0 +1,49 @@
+"""nn.LayerNorm and nn.RMSNorm with a choice of implementations."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor, nn
+
+from ..layer_problems import norm_values
+from .selected import Selected, outside_of_graphs
+
+
+class _Norm(Selected):
+    """What both share; `sizes` are rows. Norms over more than the last axis are torch's own."""
+
+    SIZES = ("rows",)
+    normalized_shape: tuple[int, ...]
+    eps: Any
+
+    @outside_of_graphs
+    def forward(self, input: Tensor) -> Tensor:
+        """x [..., H] to y [..., H]."""
+        chosen = self._chosen_for_call(input)
+        y: Tensor = super().forward(input) if chosen is None else chosen(input)  # type: ignore[misc]
+        return y
+
+    def _chosen_for_call(self, x: Tensor) -> nn.Module | None:
+        if len(self.normalized_shape) != 1 or x.shape[-1:] != self.normalized_shape:
+            return None
+        module: Any = self
+        return self._implementation(x, x.dtype, (x.shape, self.eps), lambda: norm_values(module, x))
+
+    def _example(self, **sizes: int) -> tuple[Any, ...]:
+        import torch
+
+        weight = next(iter(self.parameters()), torch.empty(1))
+        return (weight.detach().new_empty(1).expand(sizes["rows"], *self.normalized_shape),)
+
+
+class LayerNorm(_Norm, nn.LayerNorm):
+    """As `torch.nn.LayerNorm`; see `Selected` for the other arguments."""
+
+    OPERATORS = {"": "layer_norm"}
+
+
+class RMSNorm(_Norm, nn.RMSNorm):
+    """As `torch.nn.RMSNorm`; see `Selected` for the other arguments."""
+
+    OPERATORS = {"": "rms_norm"}

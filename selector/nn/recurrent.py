@@ -1,0 +1,57 @@
+"""nn.LSTM, nn.GRU and nn.RNN with a choice of implementations."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor, nn
+from torch.nn.utils.rnn import PackedSequence
+
+from ..layer_problems import computed_dtype, recurrent_values
+from .selected import Selected, outside_of_graphs
+
+
+class _Recurrent(Selected, nn.RNNBase):
+    """What the three share; `sizes` are batch and seq."""
+
+    SIZES = ("batch", "seq")
+
+    @outside_of_graphs
+    def forward(self, input: Any, hx: Any = None) -> Any:
+        """As torch's: x [T, B, I], [B, T, I], unbatched [T, I] or a PackedSequence, and initial states."""
+        chosen = self._chosen_for_call(input)
+        return super().forward(input, hx) if chosen is None else chosen(input, hx)
+
+    def _chosen_for_call(self, given: Any) -> nn.Module | None:
+        packed = isinstance(given, PackedSequence)
+        x: Tensor = given.data if packed else given
+        dtype = computed_dtype(x)
+        if x.dim() not in ((2,) if packed else (2, 3)) or x.size(-1) != self.input_size:
+            return None  # torch's error
+        shape = (len(given.batch_sizes), int(given.batch_sizes[0])) if packed else x.shape
+        key = (shape, packed, self.dropout)
+        return self._implementation(x, dtype, key, lambda: recurrent_values(self, given))
+
+    def _example(self, **sizes: int) -> tuple[Any, ...]:
+        batch, seq = sizes["batch"], sizes["seq"]
+        shape = (batch, seq) if self.batch_first else (seq, batch)
+        weight: Tensor = self.weight_ih_l0
+        return (weight.detach().new_empty(1).expand(*shape, self.input_size),)
+
+
+class LSTM(_Recurrent, nn.LSTM):
+    """As `torch.nn.LSTM`; see `Selected` for the other arguments."""
+
+    OPERATORS = {"": "lstm"}
+
+
+class GRU(_Recurrent, nn.GRU):
+    """As `torch.nn.GRU`; see `Selected` for the other arguments."""
+
+    OPERATORS = {"": "gru"}
+
+
+class RNN(_Recurrent, nn.RNN):
+    """As `torch.nn.RNN`; see `Selected` for the other arguments."""
+
+    OPERATORS = {"": "rnn"}

@@ -1,0 +1,238 @@
+"""Which implementation a module's calls get: chosen for the shapes seen, built once, and kept."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from kernel_selector.kernels import registry
+from kernel_selector.kernels.contract import Problem, SelectorError, UnsupportedProblem
+
+from .. import api
+from ..devices import identified
+from ..errors import InvalidRequest
+from ..layer_problems import Values
+
+if TYPE_CHECKING:
+    from kernel_selector.db import Database
+
+    from ..choice import Choice
+
+# sizes that differ from call to call; calls are of one class where these lie between the same powers of two
+SIZES = frozenset({"batch", "seq", "kv_seq", "rows", "elements", "source", "target"})
+MOST_CALLS = 256  # shapes that are remembered, of which each is a name and a reference
+MOST_BUILT = 16  # implementations that are kept built; they hold no weights of their own
+
+
+@dataclass(frozen=True, kw_only=True)
+class Policy:
+    """How to choose, as the arguments of `selector.choose`; `implementation` is its `override`."""
+
+    implementation: str | None = None
+    objective: str = "time"
+    memory: str | int | None = None
+    database: str | Path | Database | None = None
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """What calls of a class get: `built` is None for the owner's forward, `choice` where none was asked."""
+
+    name: str
+    built: Built | None
+    choice: Choice | None
+
+
+class Built:
+    """An implementation without weights of its own: those of its owner are lent to it at each call."""
+
+    def __init__(self, problem: Problem, name: str) -> None:
+        with torch.device("meta"):  # takes no memory, and no random numbers from the user's generator
+            self.module = registry.implementation(problem.operator, name).build(problem)
+        self._holders = [
+            (path, part._parameters, leaf, f"{path}.{leaf}" if path else leaf)
+            for path, part in self.module.named_modules()
+            for leaf, parameter in part._parameters.items()
+            if parameter is not None
+        ]
+        self._layouts = {
+            full: holder[leaf].stride()  # type: ignore[union-attr]
+            for _, holder, leaf, full in self._holders
+            if not holder[leaf].is_contiguous()  # type: ignore[union-attr]
+        }
+
+    def lay_out(self, parameters: Mapping[str, Tensor | None]) -> None:
+        """Give parameters the order of elements in memory that the implementation wants; values stay."""
+        for name, strides in self._layouts.items():
+            parameter = parameters[name]
+            if isinstance(parameter, nn.Parameter) and parameter.stride() != strides:
+                wanted = torch.empty_strided(
+                    parameter.shape, strides, dtype=parameter.dtype, device=parameter.device
+                )
+                parameter.data = wanted.copy_(parameter.data)
+
+    def lent(self, parameters: Mapping[str, Tensor | None], training: bool) -> nn.Module:
+        """The module with its owner's parameters and mode."""
+        for _, holder, leaf, full in self._holders:
+            holder[leaf] = parameters[full]  # type: ignore[assignment]
+        module = self.module
+        if isinstance(module, nn.RNNBase):
+            module._flat_weights = [module._parameters.get(name) for name in module._flat_weights_names]
+        if module.training != training:
+            module.train(training)
+        return module
+
+
+class Selection:
+    """The choices of one operator for one module.
+
+    `torchs_own` says that the framework's default needs nothing built, because the owner's own forward is
+    it. Copies, and what is loaded from a file, start without choices, and keep the policy and what is frozen.
+    """
+
+    def __init__(self, operator: str, policy: Policy, *, torchs_own: bool = True) -> None:
+        self.operator = registry.operator(operator).name
+        self.policy = policy
+        self.frozen: str | None = None
+        self._torchs_own = torchs_own
+        if policy.implementation is not None:
+            registry.implementation(operator, policy.implementation)
+        self._forget()
+
+    def _forget(self) -> None:
+        self._calls: OrderedDict[Any, Chosen] = OrderedDict()
+        self._classes: OrderedDict[Any, Chosen] = OrderedDict()
+        self._agreed: dict[Any, str] = {}  # names by class that were chosen for this module elsewhere
+
+    def __getstate__(self) -> dict[str, Any]:
+        kept = ("operator", "policy", "frozen", "_torchs_own", "_agreed")
+        return {name: getattr(self, name) for name in kept}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self._forget()
+        self.__dict__.update(state)
+
+    @property
+    def is_torchs_own(self) -> bool:
+        """Whether no call can get anything but the owner's own forward."""
+        return self._torchs_own and self.frozen == registry.operator(self.operator).default
+
+    @property
+    def names(self) -> list[str]:
+        """The implementations chosen so far, the latest last."""
+        return list(dict.fromkeys(one.name for one in self._classes.values()))
+
+    @property
+    def choices(self) -> list[Choice]:
+        """The answers that they rest on; none for a frozen name."""
+        return [one.choice for one in self._classes.values() if one.choice is not None]
+
+    def freeze(self, name: str | None = None) -> None:
+        """Keep to one implementation, the latest without a name.
+
+        Raises InvalidRequest where there is none yet, UnknownImplementation for another's name.
+        """
+        if name is None:
+            if not self._classes:
+                raise InvalidRequest(
+                    f"freeze() before the first call: nothing of {self.operator} is chosen yet. "
+                    "Call the module once, or name an implementation: freeze('...')."
+                )
+            name = next(reversed(self._classes.values())).name
+        self.frozen = registry.implementation(self.operator, name).name
+        self._forget()
+
+    def unfreeze(self) -> None:
+        """Choose again from the next call on."""
+        self.frozen = None
+        self._forget()
+
+    def agree(self, problem: Problem, name: str) -> None:
+        """Let calls of a problem's class get an implementation that was chosen for this module before."""
+        self._agreed[shape_class(problem)] = name
+
+    def of_call(self, key: Any) -> Chosen | None:
+        """What was decided for a call with this key, or None."""
+        return self._calls.get(key)
+
+    def decide(self, key: Any, values: Values, dtype: torch.dtype, mode: str, device: str) -> Chosen:
+        """What a new kind of call gets.
+
+        Raises UnsupportedProblem where a named or frozen implementation refuses it, NothingFits, and the
+        other errors of `selector.choose`. What no problem can say, a size of zero, is left to torch.
+        """
+        try:
+            problem = registry.operator(self.operator).problem(values, dtype=dtype, mode=mode)
+        except SelectorError:
+            if not self._torchs_own:
+                raise
+            chosen = Chosen(registry.operator(self.operator).default, None, None)
+        else:
+            chosen = self._for_class(problem, device)
+        _remember(self._calls, key, chosen, MOST_CALLS)
+        return chosen
+
+    def _for_class(self, problem: Problem, device: str) -> Chosen:
+        of_class = (*shape_class(problem), device)
+        known = self._classes.get(of_class)
+        if known is not None and _refusal(problem, known.name, device) is None:
+            self._classes.move_to_end(of_class)
+            return known
+        chosen = self._chosen(problem, device)
+        _remember(self._classes, of_class, chosen, MOST_BUILT)
+        return chosen
+
+    def _chosen(self, problem: Problem, device: str) -> Chosen:
+        name, choice = self.frozen, None
+        if name is not None:
+            if refusal := _refusal(problem, name, device):
+                raise UnsupportedProblem(
+                    f"{name!r} is frozen and cannot compute {problem} on {device}: {refusal}. "
+                    "Call unfreeze(), or freeze another implementation."
+                )
+        else:
+            name = self._agreed.get(shape_class(problem))
+            if name is None or _refusal(problem, name, device):
+                choice = self._asked(problem, device)
+                name = choice.implementation
+        own = self._torchs_own and name == registry.operator(problem.operator).default
+        return Chosen(name, None if own else Built(problem, name), choice)
+
+    def _asked(self, problem: Problem, device: str) -> Choice:
+        policy = self.policy
+        return api.choose(
+            problem.operator,
+            device=device,
+            memory=policy.memory,
+            objective=policy.objective,
+            override=policy.implementation,
+            database=policy.database,
+            **problem.as_dict,
+        )
+
+
+def shape_class(problem: Problem) -> tuple[Any, ...]:
+    """What problems share that get one implementation: all but sizes between the same powers of two."""
+    return (
+        problem.operator,
+        *(
+            (name, (int(value) - 1).bit_length() if name in SIZES else value)
+            for name, value in problem.values
+        ),
+    )
+
+
+def _refusal(problem: Problem, name: str, device: str) -> str | None:
+    return registry.implementation(problem.operator, name).unsupported(problem, identified(device))
+
+
+def _remember(cache: OrderedDict[Any, Chosen], key: Any, chosen: Chosen, most: int) -> None:
+    cache[key] = chosen
+    if len(cache) > most:
+        cache.popitem(last=False)

@@ -1,0 +1,174 @@
+"""nn.TransformerEncoderLayer and nn.TransformerDecoderLayer with a choice for their groups of operations."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, ClassVar, NamedTuple
+
+from torch import Tensor, nn
+
+from ..layer_problems import activation_word, added_norm_values, computed_dtype, feed_forward_values
+from .attention import MultiheadAttention
+from .selected import Selected, adopt, outside_of_graphs
+
+
+class _TransformerLayer(Selected):
+    """What both share: the feed-forward half, and norms with the dropout and the addition before them."""
+
+    ATTENTION: ClassVar[tuple[str, ...]] = ("self_attn",)
+    norm_first: bool
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        policy = replace(self._selections["feed_forward"].policy, implementation=None)
+        for name in self.ATTENTION:
+            adopt(getattr(self, name), MultiheadAttention, {"": policy})
+
+    def _ff(self, x: Tensor) -> nn.Module | None:
+        """The implementation of both linear layers for x [..., E]."""
+        own: Any = self
+        word = activation_word(own.activation)
+        biases = [own.linear1.bias is None, own.linear2.bias is None]
+        if word is None or biases[0] != biases[1]:
+            return None
+        dropout, inner = own.dropout.p, own.linear1.out_features
+        return self._implementation(
+            x,
+            computed_dtype(x),
+            (x.shape, word, dropout),
+            lambda: feed_forward_values(x, inner, word, dropout, not biases[0]),
+            "feed_forward",
+        )
+
+    def _norm(self, number: int, x: Tensor) -> nn.Module | None:
+        """The implementation of a norm with what is before it, for x [..., E]; None before other halves."""
+        if self.norm_first:
+            return None
+        norm, share = getattr(self, f"norm{number}"), getattr(self, f"dropout{number}").p
+        return self._implementation(
+            x,
+            x.dtype,
+            (x.shape, share, norm.eps),
+            lambda: added_norm_values(norm, x, share),
+            f"norm{number}",
+        )
+
+    def _half(self, number: int, chosen: nn.Module | None, y: Tensor, x: Tensor) -> Tensor:
+        """Dropout of y, the addition to x, and the norm behind them where there is one."""
+        if chosen is not None:
+            normed: Tensor = chosen(y, x)
+            return normed
+        joined = x + getattr(self, f"dropout{number}")(y)
+        return joined if self.norm_first else getattr(self, f"norm{number}")(joined)
+
+    def _before(self, number: int, x: Tensor) -> Tensor:
+        """x, normed where norms come first."""
+        return getattr(self, f"norm{number}")(x) if self.norm_first else x
+
+    def _fed(self, chosen: nn.Module | None, x: Tensor) -> Tensor:
+        compute: Any = self._plainly_fed if chosen is None else chosen
+        y: Tensor = compute(x)
+        return y
+
+    def _plainly_fed(self, x: Tensor) -> Tensor:
+        own: Any = self
+        y: Tensor = own.linear2(own.dropout(own.activation(own.linear1(x))))
+        return y
+
+    def _lent(self, name: str) -> dict[str, Tensor | None]:
+        own: Any = self
+        if name == "feed_forward":
+            parts = {"linear1": own.linear1, "linear2": own.linear2}
+            return {
+                f"{path}.{leaf}": getattr(part, leaf)
+                for path, part in parts.items()
+                for leaf in ("weight", "bias")
+            }
+        norm = getattr(self, name)
+        return {"weight": norm.weight, "bias": norm.bias}
+
+
+class TransformerEncoderLayer(_TransformerLayer, nn.TransformerEncoderLayer):
+    """As `torch.nn.TransformerEncoderLayer`; see `Selected` for the other arguments.
+
+    Its attention is a `MultiheadAttention` of this package, with choices of its own. `implementation` is a
+    mapping, such as `{"feed_forward": "from_output", "norm1": "fused"}`.
+    """
+
+    OPERATORS = {"feed_forward": "feed_forward", "norm1": "dropout_add_norm", "norm2": "dropout_add_norm"}
+
+    @outside_of_graphs
+    def forward(
+        self,
+        src: Tensor,
+        src_mask: Tensor | None = None,
+        src_key_padding_mask: Tensor | None = None,
+        is_causal: bool = False,
+    ) -> Tensor:
+        """As torch's: src [S, B, E], or [B, S, E] with batch_first, to the same shape."""
+        ff, norm1, norm2 = self._ff(src), self._norm(1, src), self._norm(2, src)
+        if ff is None and norm1 is None and norm2 is None:  # torch's own, with its fast path
+            y: Tensor = super().forward(src, src_mask, src_key_padding_mask, is_causal)
+            return y
+        query = self._before(1, src)
+        seen, _ = self.self_attn(
+            query,
+            query,
+            query,
+            attn_mask=src_mask,
+            key_padding_mask=src_key_padding_mask,
+            need_weights=False,
+            is_causal=is_causal,
+        )
+        x = self._half(1, norm1, seen, src)
+        return self._half(2, norm2, self._fed(ff, self._before(2, x)), x)
+
+
+class TransformerDecoderLayer(_TransformerLayer, nn.TransformerDecoderLayer):
+    """As `torch.nn.TransformerDecoderLayer`, with what `TransformerEncoderLayer` says."""
+
+    OPERATORS = {**TransformerEncoderLayer.OPERATORS, "norm3": "dropout_add_norm"}
+    ATTENTION = ("self_attn", "multihead_attn")
+
+    @outside_of_graphs
+    def forward(self, tgt: Tensor, memory: Tensor, *rest: Any, **named: Any) -> Tensor:
+        """As torch's: tgt [T, B, E] and memory [S, B, E], or batch first, to the shape of tgt."""
+        norms = [self._norm(number, tgt) for number in (1, 2, 3)]
+        ff = self._ff(tgt)
+        if ff is None and not any(norms):
+            y: Tensor = super().forward(tgt, memory, *rest, **named)
+            return y
+        masks = _DecoderMasks(*rest, **named)
+        query = self._before(1, tgt)
+        seen, _ = self.self_attn(
+            query,
+            query,
+            query,
+            attn_mask=masks.tgt_mask,
+            key_padding_mask=masks.tgt_key_padding_mask,
+            is_causal=masks.tgt_is_causal,
+            need_weights=False,
+        )
+        x = self._half(1, norms[0], seen, tgt)
+        seen, _ = self.multihead_attn(
+            self._before(2, x),
+            memory,
+            memory,
+            attn_mask=masks.memory_mask,
+            key_padding_mask=masks.memory_key_padding_mask,
+            is_causal=masks.memory_is_causal,
+            need_weights=False,
+        )
+        x = self._half(2, norms[1], seen, x)
+        return self._half(3, norms[2], self._fed(ff, self._before(3, x)), x)
+
+
+class _DecoderMasks(NamedTuple):
+    """What a decoder layer is called with beside target and memory, in torch's order."""
+
+    tgt_mask: Tensor | None = None
+    memory_mask: Tensor | None = None
+    tgt_key_padding_mask: Tensor | None = None
+    memory_key_padding_mask: Tensor | None = None
+    tgt_is_causal: bool = False
+    memory_is_causal: bool = False

@@ -1,0 +1,68 @@
+"""Attention of Hugging Face's models, by the interface that they have for it.
+
+Their attention modules look up a function by the name in the model's config at each call. Registering one of
+ours changes no class and no module, and serves every model that uses the interface; replacing modules would
+need a class of ours for each of theirs, and a copy of its forward.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from torch import Tensor, nn
+
+CHILD = "selected_attention"  # the name of our module in an attention module; it has no parameters
+NAMES = {"sdpa": "selector_sdpa"}  # their name for an attention -> ours for the same with choices
+
+
+def attention_name(model: nn.Module) -> str | None:
+    """What a model's config says of its attention, or None where it is none of Hugging Face's."""
+    name = getattr(getattr(model, "config", None), "_attn_implementation", None)
+    return name if isinstance(name, str) and hasattr(model, "set_attn_implementation") else None
+
+
+def turn_on(model: Any) -> None:
+    """Let a model's attention modules call ours where they have one."""
+    from transformers import AttentionInterface, AttentionMaskInterface
+    from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
+
+    for theirs, ours in NAMES.items():
+        AttentionInterface.register(ours, attend)
+        AttentionMaskInterface.register(ours, ALL_MASK_ATTENTION_FUNCTIONS[theirs])
+    model.set_attn_implementation(NAMES[model.config._attn_implementation])
+
+
+def turn_off(model: Any) -> None:
+    """Undo `turn_on`."""
+    back = {ours: theirs for theirs, ours in NAMES.items()}
+    if attention_name(model) in back:
+        model.set_attn_implementation(back[model.config._attn_implementation])
+
+
+def attend(
+    module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **call: Any
+) -> tuple[Tensor, None]:
+    """As their function `sdpa`: query [B, H, S, D], key and value [B, G, K, D] to [B, S, H, D]."""
+    chosen = getattr(module, CHILD, None)
+    theirs = sys.modules["transformers.integrations.sdpa_attention"].sdpa_attention_forward
+    known = {"dropout", "scaling", "is_causal"}
+    if chosen is None or any(value is not None and name not in known for name, value in _tensors(call)):
+        out: tuple[Tensor, None] = theirs(module, query, key, value, attention_mask, **call)
+        return out
+    causal = call.get("is_causal")
+    causal = getattr(module, "is_causal", True) if causal is None else causal
+    causal = bool(causal) and attention_mask is None and query.size(2) > 1
+    if causal and key.size(2) > query.size(2):
+        key, value = key[:, :, : query.size(2)], value[:, :, : query.size(2)]
+    seen = chosen(
+        query, key, value, attention_mask, call.get("dropout", 0.0), causal, scale=call.get("scaling")
+    )
+    return seen.transpose(1, 2).contiguous(), None
+
+
+def _tensors(call: dict[str, Any]) -> list[tuple[str, Any]]:
+    """The arguments that change what is computed, of those that there are."""
+    return [
+        (name, call.get(name)) for name in ("position_bias", "cache", "softcap", "sliding_window", "s_aux")
+    ]

@@ -1,0 +1,117 @@
+"""Does a rewritten model compute what the original does? Outputs and gradients, without dropout."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_flatten, tree_unflatten
+
+from kernel_selector.kernels.gate.tolerance import TOLERANCES, Error, scales
+
+from ..layers import arguments_of, undisturbed
+
+Tensors = dict[str, Tensor]
+
+
+def results(model: nn.Module, example_inputs: Any, *, gradients: bool) -> Tensors:
+    """Outputs by place and, with `gradients`, those of all parameters and inputs, of weighted outputs.
+
+    Modules are in evaluation mode but recurrent ones, which cuDNN only differentiates in training, and drop
+    nothing. The model is left as it was.
+    """
+    args, kwargs = arguments_of(example_inputs)
+    leaves, form = tree_flatten((args, kwargs))
+    given = [_leaf(leaf, gradients) for leaf in leaves]
+    args, kwargs = tree_unflatten(given, form)
+    with undisturbed(model), _without_dropout(model), torch.set_grad_enabled(gradients):
+        outputs = {
+            f"output[{place}]": leaf
+            for place, leaf in enumerate(tree_flatten(model(*args, **kwargs))[0])
+            if isinstance(leaf, Tensor) and leaf.is_floating_point()
+        }
+        found = {name: tensor.detach().clone() for name, tensor in outputs.items()}
+        if gradients:
+            found |= _gradients(model, given, outputs)
+    return found
+
+
+def difference(actual: Tensors, expected: Tensors) -> str | None:
+    """What is beyond the gate's tolerances, in words, or None.
+
+    Errors are taken as the gate takes them, relative to a tensor's own size; one whose size is less than the
+    rounding of its group's, as gradients that cancel out are, is judged by its group.
+    """
+    if actual.keys() != expected.keys():
+        return f"{', '.join(sorted(actual.keys() ^ expected.keys()))} on one side alone"
+    wide = {name: tensor.double() for name, tensor in expected.items()}
+    own, pooled = scales(wide), _pooled(wide)
+    for name, tensor in actual.items():
+        if tensor.shape != expected[name].shape or tensor.dtype != expected[name].dtype:
+            return f"{name} is {list(tensor.shape)} of {tensor.dtype}, and was of another form"
+        if not tensor.numel():
+            continue
+        kind = name.partition("[")[0].partition(" ")[0]
+        dtype = tensor.dtype
+        scale = own[name] if own[name] > torch.finfo(dtype).eps * pooled[kind] else pooled[kind]
+        cap = TOLERANCES[dtype, kind].cap
+        error = Error.of(tensor, wide[name], scale or 1.0)
+        if error.rms > cap:
+            return f"{name} differs by {error.rms:.2g} RMS of its size, allowed is {cap:.2g}"
+    return None
+
+
+def _pooled(tensors: Tensors) -> dict[str, float]:
+    found = {}
+    for kind in ("output", "gradient"):
+        group = [tensor for name, tensor in tensors.items() if name.startswith(kind)]
+        count = sum(tensor.numel() for tensor in group)
+        found[kind] = (sum(float(tensor.square().sum()) for tensor in group) / max(1, count)) ** 0.5
+    return found
+
+
+def _leaf(leaf: Any, gradients: bool) -> Any:
+    if isinstance(leaf, Tensor) and leaf.is_floating_point():
+        return leaf.detach().clone().requires_grad_(gradients)
+    return leaf
+
+
+def _gradients(model: nn.Module, given: list[Any], outputs: Tensors) -> Tensors:
+    reached = [tensor for tensor in outputs.values() if tensor.requires_grad]
+    wanted = {
+        f"gradient of parameter {name}": one for name, one in model.named_parameters() if one.requires_grad
+    }
+    wanted |= {
+        f"gradient of argument[{place}]": leaf
+        for place, leaf in enumerate(given)
+        if isinstance(leaf, Tensor) and leaf.requires_grad
+    }
+    if not reached or not wanted:
+        return {}
+    weights = []
+    for tensor in reached:
+        generator = torch.Generator(tensor.device).manual_seed(len(weights))
+        drawn = torch.randn(tensor.shape, generator=generator, device=tensor.device)
+        weights.append(drawn.to(tensor.dtype))
+    found = torch.autograd.grad(reached, list(wanted.values()), weights, allow_unused=True)
+    return {name: one for name, one in zip(wanted, found, strict=True) if one is not None}
+
+
+@contextmanager
+def _without_dropout(model: nn.Module) -> Iterator[None]:
+    modes = {module: module.training for module in model.modules()}
+    shares = {module: module.dropout for module in modes if isinstance(module, nn.RNNBase)}
+    try:
+        model.eval()
+        for module in shares:
+            module.train()
+            module.dropout = 0.0
+        yield
+    finally:
+        for module, training in modes.items():
+            module.training = training
+        for module, share in shares.items():
+            module.dropout = share

@@ -1,0 +1,276 @@
+"""`selector.optimize` and `selector.restore`: an existing model with chosen implementations, and back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from torch import nn
+
+from kernel_selector.kernels import registry
+from kernel_selector.kernels.contract import Problem, SelectorError, UnknownOperator
+from kernel_selector.kernels.contract.errors import shorten, suggest
+
+from .. import api, layers
+from ..errors import InvalidRequest
+from ..layers import Layer
+from ..nn import ScaledDotProductAttention
+from ..nn.selected import Selected, adopt
+from ..nn.selection import Policy
+from . import attention_interface
+from .checking import Tensors, difference, results
+from .places import Place, place_of
+from .report import LeftAlone, Replaced, Report, reason_of
+
+OBJECTIVES = {"throughput": "time", "memory": "memory"}
+REPLACED_CLASS = "_class_before_optimize"
+
+
+@dataclass(frozen=True)
+class _Decision:
+    """A layer that gets an implementation at a place."""
+
+    layer: Layer
+    place: Place
+    implementation: str
+    why: str
+
+
+class Planned(Protocol):
+    """So many layers of one kind by one implementation, as in a plan."""
+
+    operator: str
+    hyperparameters: Mapping[str, Any]
+    implementation: str
+    count: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wishes:
+    """How `optimize` was asked to choose."""
+
+    objective: str
+    overrides: Mapping[str, str]
+    plan: Sequence[Planned]
+    database: Any
+
+    def named(self, layer: Layer) -> str | None:
+        """The implementation asked for by the layer's path or its operator."""
+        return self.overrides.get(layer.path) or self.overrides.get(layer.problem.operator)
+
+
+def optimize(model: nn.Module, example_inputs: Any, wishes: Wishes) -> Report:
+    """See `selector.optimize`."""
+    _check(model, wishes)
+    found = layers.find(model, example_inputs)
+    planned = _Counted(wishes.plan)
+    decisions, left = [], []
+    for layer in found:
+        decided = _decide(model, layer, wishes, planned)
+        if isinstance(decided, str):
+            left.append(LeftAlone(path=layer.path, problem=layer.problem, why=decided))
+        else:
+            decisions.append(decided)
+    replaced, put_back, notes = _replace(model, example_inputs, decisions, wishes)
+    return Report(
+        replaced=tuple(
+            Replaced(
+                path=one.layer.path,
+                problem=one.layer.problem,
+                implementation=one.implementation,
+                why=one.why,
+            )
+            for one in replaced
+        ),
+        left_alone=(*left, *put_back),
+        notes=tuple(notes),
+    )
+
+
+def restore(model: nn.Module) -> int:
+    """See `selector.restore`."""
+    attention_interface.turn_off(model)
+    return sum(_put_back(module) for module in list(model.modules()))
+
+
+def _check(model: nn.Module, wishes: Wishes) -> None:
+    if not isinstance(model, nn.Module):
+        raise InvalidRequest(f"model of type {type(model).__name__}: expected a torch.nn.Module.")
+    if hasattr(model, "_orig_mod"):
+        raise InvalidRequest(
+            "model is compiled already: call selector.optimize on the model itself, then torch.compile."
+        )
+    if any(tensor.is_meta for tensor in model.parameters()):
+        raise InvalidRequest("model has weights on the meta device: load them first, then optimize.")
+    if wishes.objective not in OBJECTIVES:
+        raise InvalidRequest(
+            f"objective={shorten(wishes.objective)}: expected one of {', '.join(OBJECTIVES)}."
+        )
+    paths = {path for path, _ in model.named_modules()}
+    for name in wishes.overrides:
+        if name not in paths and name not in registry.operators():
+            known = suggest(name, registry.operators())
+            raise UnknownOperator(
+                f"overrides: {shorten(name)} is neither a module of the model nor an operator. {known}"
+            )
+
+
+class _Counted:
+    """The implementations of a plan, handed out layer by layer."""
+
+    def __init__(self, plan: Sequence[Planned]) -> None:
+        self._left: dict[Problem, list[str]] = {}
+        for one in plan:
+            problem = registry.operator(one.operator).problem(dict(one.hyperparameters))
+            self._left.setdefault(problem, []).extend([one.implementation] * one.count)
+
+    def next(self, layer: Layer) -> str | None:
+        """The implementation of a layer, or None for one that the plan lacks."""
+        left = self._left.get(layer.problem)
+        return left.pop(0) if left else None
+
+
+def _decide(model: nn.Module, layer: Layer, wishes: Wishes, planned: _Counted) -> _Decision | str:
+    """What a layer gets, or why it is left alone."""
+    place = _place(model, layer)
+    if isinstance(place, str):
+        return place
+    named = wishes.named(layer) or planned.next(layer)
+    try:
+        choice = api.choose(
+            layer.problem.operator,
+            device=_device(model),
+            objective=OBJECTIVES[wishes.objective],
+            override=named,
+            database=wishes.database,
+            **layer.problem.as_dict,
+        )
+    except SelectorError as error:
+        if named is not None:
+            raise
+        return str(error)
+    if choice.implementation == registry.operator(layer.problem.operator).default:
+        return f"torch's own is chosen ({reason_of(choice)})" if choice.time_ms else choice.caveats[0]
+    return _Decision(layer, place, choice.implementation, reason_of(choice))
+
+
+def _place(model: nn.Module, layer: Layer) -> Place | str:
+    module = model.get_submodule(layer.path)
+    if layer.problem.operator != "attention" or isinstance(module, nn.MultiheadAttention):
+        return place_of(model, layer)
+    name = attention_interface.attention_name(model)
+    if name in attention_interface.NAMES:
+        return Place(module, layer.path, ScaledDotProductAttention, attention_interface.CHILD)
+    if name is None:
+        return f"{type(module).__name__} calls torch's function in its own code"
+    return (
+        f"the model's attention is {name!r}, and what can be replaced is "
+        f"{', '.join(attention_interface.NAMES)}: call model.set_attn_implementation('sdpa') first"
+    )
+
+
+def _device(model: nn.Module) -> str:
+    return next((str(tensor.device) for tensor in model.parameters()), "cpu")
+
+
+def _replace(
+    model: nn.Module, example_inputs: Any, decisions: list[_Decision], wishes: Wishes
+) -> tuple[list[_Decision], list[LeftAlone], list[str]]:
+    """Replace operator by operator, and put an operator back that changes what the model computes."""
+    if not decisions:
+        return [], [], ["Nothing was replaced: the model is as it was."]
+    training = any(module.training for module in model.modules())
+    expected = results(model, example_inputs, gradients=training)
+    replaced: list[_Decision] = []
+    put_back: list[LeftAlone] = []
+    for operator in dict.fromkeys(one.layer.problem.operator for one in decisions):
+        own = [one for one in decisions if one.layer.problem.operator == operator]
+        _swap(model, own, wishes)
+        fault = _fault(model, example_inputs, expected, gradients=training)
+        if fault is None:
+            replaced += own
+            continue
+        restore(model)
+        _swap(model, replaced, wishes)
+        reason = f"put back, because the model computed something else: {fault}"
+        put_back += [LeftAlone(path=one.layer.path, problem=one.layer.problem, why=reason) for one in own]
+    checked = "outputs and gradients" if training else "outputs"
+    notes = [
+        f"Checked on the example: {checked} agree with the original's."
+        if replaced
+        else "Nothing was replaced."
+    ]
+    return replaced, put_back, notes
+
+
+def _fault(model: nn.Module, example_inputs: Any, expected: Tensors, *, gradients: bool) -> str | None:
+    try:
+        return difference(results(model, example_inputs, gradients=gradients), expected)
+    except Exception as error:  # whatever an implementation raises on this model, the model gets it not
+        return f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
+
+
+def _swap(model: nn.Module, decisions: Sequence[_Decision], wishes: Wishes) -> None:
+    for module in dict.fromkeys(one.place.module for one in decisions):
+        own = [one for one in decisions if one.place.module is module]
+        policies = {
+            one.place.name: Policy(
+                implementation=wishes.named(one.layer),
+                objective=OBJECTIVES[wishes.objective],
+                database=wishes.database,
+            )
+            for one in own
+        }
+        if own[0].place.name == attention_interface.CHILD:
+            (policy,) = policies.values()
+            chooser: Selected = ScaledDotProductAttention()
+            chooser._start({"": policy})
+            module.add_module(attention_interface.CHILD, chooser.train(module.training))
+        else:
+            chooser = _adopted(module, own[0].place.kind, policies)
+        for one in own:
+            name = "" if one.place.name == attention_interface.CHILD else one.place.name
+            for problem in _with_and_without_dropout(one.layer.problem):
+                chooser._selections[name].agree(problem, one.implementation)
+    if any(one.place.name == attention_interface.CHILD for one in decisions):
+        attention_interface.turn_on(model)
+
+
+def _adopted(module: nn.Module, kind: type[Selected], policies: Mapping[str, Policy]) -> Selected:
+    """A module of torch's as one of ours; with the operators that it has already."""
+    before = type(module)
+    if isinstance(module, Selected):
+        kept = module._selections
+        module._start(policies)
+        module._selections = {**kept, **module._selections}
+        return module
+    adopt(module, kind, policies)
+    setattr(module, REPLACED_CLASS, before)
+    assert isinstance(module, Selected)
+    return module
+
+
+def _with_and_without_dropout(problem: Problem) -> Iterator[Problem]:
+    """A problem, and what it is while nothing is dropped."""
+    yield problem
+    if problem.as_dict.get("dropout"):
+        yield registry.operator(problem.operator).problem({**problem.as_dict, "dropout": 0.0})
+
+
+def _put_back(module: nn.Module) -> int:
+    if attention_interface.CHILD in module._modules:
+        del module._modules[attention_interface.CHILD]
+        return 1
+    before = module.__dict__.pop(REPLACED_CLASS, None)
+    if before is None:
+        return 0
+    del module.__dict__["_selections"]
+    module.__class__ = before
+    return 1
+
+
+def wishes_of(objective: str, overrides: Mapping[str, str] | None, plan: Any, database: Any) -> Wishes:
+    """The arguments of `optimize`; `plan` is one of `selector.plan`, or its layers."""
+    chosen: Sequence[Planned] = () if plan is None else getattr(plan, "layers", plan)
+    return Wishes(objective=objective, overrides=overrides or {}, plan=chosen, database=database)
