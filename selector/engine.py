@@ -209,7 +209,7 @@ class Selector:
             self._asked.add(arguments[:2])
             return choice
         except TypeError:  # an argument that cannot be hashed: a Device, or one that is refused below
-            return decide(self._knowledge, *arguments, **hyperparameters)
+            return self._cached.__wrapped__(*arguments, **hyperparameters)
 
     def _load(self, *wanted: Pair) -> None:
         """Take the state of the database, opened if need be; what was loaded is loaded again.

@@ -75,15 +75,17 @@ def plant(folder: Path, name: str, *, body: str = "pass", refusal: str = "return
     (folder / "kernels/lstm" / f"{name}.py").write_text(source)
 
 
-def command(*words: str) -> list[str]:
-    """`python -m kernels.measure ...` on the CPU."""
-    return [sys.executable, "-m", "kernels.measure", *words, "--device", "cpu"]
+def command(*words: str, device: str = "cpu") -> list[str]:
+    """`python -m kernels.measure ...` on the CPU, or another device."""
+    return [sys.executable, "-m", "kernels.measure", *words, "--device", device]
 
 
-def measure(folder: Path, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
+def measure(
+    folder: Path, *words: str, device: str = "cpu", **environment: str
+) -> subprocess.CompletedProcess[str]:
     """Run the command in a checkout."""
     return subprocess.run(
-        command(*words),
+        command(*words, device=device),
         cwd=folder,
         env={**os.environ, **environment},
         capture_output=True,

@@ -1,0 +1,190 @@
+"""Lists of problems, judged by several processes and timed by one, with candidates that misbehave."""
+
+import json
+import threading
+from dataclasses import replace
+
+import planted
+import pytest
+
+from kernel_selector.kernels import registry
+from kernel_selector.kernels.contract import MeasurementFailed, Record, Status
+from kernel_selector.kernels.measure import ONCE, Session
+from kernel_selector.kernels.measure.__main__ import main
+from kernel_selector.kernels.measure.fleet import MOST_HANGS, Fleet, default_judges
+from kernel_selector.kernels.measure.jobs import Job, write_jobs
+
+SMALL = {"hidden": 8, "batch": 2, "seq": 3}
+EXPECTED = {
+    "segfault": Status.CRASHED,
+    "late_abort": Status.CRASHED,
+    "hang": Status.TIMEOUT,
+    "wrong": Status.INCORRECT,
+    "greedy": Status.OUT_OF_MEMORY,
+    "leaks": Status.OK,
+    "torch_lstm": Status.OK,
+    "fused": Status.UNSUPPORTED,
+}
+
+
+def problem(**given):
+    return registry.operator("lstm").problem({**SMALL, **given})
+
+
+@pytest.fixture(scope="module")
+def planted_sweep(tmp_path_factory):
+    """Two problems with every kind of misbehaviour, judged by two processes; and what the sweep said."""
+    folder = planted.checkout(tmp_path_factory.mktemp("planted"), *(EXPECTED.keys() & planted.BODIES.keys()))
+    plan = folder / "plan.jsonl"
+    lines = [
+        {"operator": "lstm", "hyperparameters": {**SMALL, "hidden": hidden}, "implementations": [*EXPECTED]}
+        for hidden in (8, 9)
+    ]
+    plan.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    words = (
+        "--problems",
+        str(plan),
+        "--judges",
+        "2",
+        "--timeout",
+        "6s",
+        "--output",
+        str(folder / "out.jsonl"),
+    )
+    run = planted.measure(folder, *words)
+    assert run.returncode == 0, run.stderr
+    text = (folder / "out.jsonl").read_text()
+    return [Record.from_json(line) for line in text.splitlines()], run.stderr
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+def test_each_misbehaviour_costs_one_record_a_problem(planted_sweep, name):
+    records, _ = planted_sweep
+    found = [record for record in records if record.implementation == name]
+    assert {record.problem["hidden"] for record in found} == {8, 9}
+    assert [record.status for record in found] == [EXPECTED[name]] * 2, [one.reason for one in found]
+
+
+def test_a_crash_says_after_how_long(planted_sweep):
+    records, _ = planted_sweep
+    (first, *_) = [record for record in records if record.implementation == "segfault"]
+    assert "SIGSEGV" in first.reason
+    assert " s)" in first.reason
+
+
+def test_the_sweep_reports_what_became_of_all(planted_sweep):
+    _, said = planted_sweep
+    assert "2 problems to measure, 0 already done" in said
+    assert "4 crashed, 2 incorrect, 4 ok, 2 out_of_memory, 2 timeout, 2 unsupported" in said
+    assert "candidates a second, of which" in said
+    assert "the correctness gate" in said
+
+
+class Stub:
+    """A session without a device: `hang` never answers, everything else passes."""
+
+    torch_device, seed, policy = "cpu", 0, ONCE
+
+    def __init__(self, lost_after: int | None = None):
+        self.asked: list[tuple[str, str]] = []
+        self.seconds: dict[str, float] = {}
+        self.lost_after = lost_after
+        self.interrupted = threading.Event()
+
+    def interrupt(self):
+        self.interrupted.set()
+
+    def measure(self, problem, implementations, *, judged=None):  # noqa: ARG002 (nothing is judged here)
+        for name in implementations:
+            if len(self.asked) == self.lost_after:
+                raise MeasurementFailed("the device is lost")
+            self.asked.append((problem.key, name))
+            yield make(problem, name)
+
+
+MADE = []
+
+
+def make(problem, name):
+    """A record without times, as a hang or a refusal leaves it."""
+    if not MADE:
+        with Session("cpu", policy=ONCE) as session:
+            (record,) = session.measure(problem, ["fused"])
+        MADE.append(record)
+    status = Status.TIMEOUT if name == "hang" else Status.UNSUPPORTED
+    return replace(MADE[0], problem=problem, implementation=name, status=status)
+
+
+def jobs(count, *names):
+    return [Job(problem(hidden=size), names) for size in range(1, count + 1)]
+
+
+def test_who_hangs_too_often_is_given_up():
+    session = Stub()
+    fleet = Fleet(sessions=[session])
+    ended = [step.job for step in fleet.run(jobs(6, "fused", "hang")) if step.record is None]
+    assert len(ended) == 6
+    assert sum(name == "hang" for _, name in session.asked) == MOST_HANGS
+    assert fleet.given_up() == [("lstm", "hang")]
+
+
+def test_two_devices_share_the_list_and_run_each_problem_once():
+    sessions = [Stub(), Stub()]
+    steps = list(Fleet(sessions=sessions).run(jobs(20, "fused")))
+    keys = [key for session in sessions for key, _ in session.asked]
+    assert sorted(keys) == sorted({step.job.problem.key for step in steps})
+    assert len(keys) == 20
+
+
+def test_a_device_lost_in_mid_sweep_loses_no_record_and_says_so():
+    lost, healthy = Stub(lost_after=2), Stub()
+    seen = []
+    with pytest.raises(MeasurementFailed, match="the device is lost"):
+        seen.extend(step for step in Fleet(sessions=[lost, healthy]).run(jobs(12, "fused")))
+    # what the other device measured meanwhile has been given out before the error
+    measured = len(lost.asked) + len(healthy.asked)
+    assert measured >= 11
+
+
+def test_a_listener_that_leaves_ends_the_sessions():
+    session = Stub()
+    steps = Fleet(sessions=[session]).run(jobs(50, "fused"))
+    next(steps)
+    steps.close()
+    assert session.interrupted.is_set()
+
+
+def test_a_spent_budget_starts_nothing():
+    session = Stub()
+    assert list(Fleet(sessions=[session], end=0.0).run(jobs(3, "fused"))) == []
+    assert session.asked == []
+
+
+def test_processors_have_no_judges():
+    assert default_judges(["cpu"]) == 0
+
+
+def test_a_list_is_resumed_and_shared_out(tmp_path, capsys):
+    plan, output = tmp_path / "plan.jsonl", tmp_path / "records.jsonl"
+    write_jobs(plan, jobs(3, "fused"))
+    words = ["--problems", str(plan), "--device", "cpu", "--resume", str(output)]
+    assert main([*words, "--shard", "1/2"]) == 0
+    assert len(output.read_text().splitlines()) == 2
+    assert main(words) == 0
+    assert "1 problems to measure, 2 already done" in capsys.readouterr().err
+    assert len(output.read_text().splitlines()) == 3
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ([], "give an operator, or a file after --problems"),
+        (["lstm", "--problems", "plan.jsonl"], "not both"),
+        (["--problems", "/nowhere.jsonl"], "/nowhere.jsonl"),
+    ],
+)
+def test_mistakes_of_a_list_give_one_line(capsys, words, expected):
+    assert main(words) == 2
+    captured = capsys.readouterr()
+    assert expected in captured.err
+    assert captured.err.count("\n") == 1

@@ -1,0 +1,71 @@
+"""Questions that were answered without being sure are remembered, unless the user wants none to be."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from kernel_selector.db import Database, records
+from selector import Selector, asked
+from selector.errors import InvalidRequest
+from selector.wanted import Wanted
+from tests.selector import replay
+
+QUESTION = {"hidden": 77, "batch": 3}
+
+
+def remembered(database: Database) -> list:
+    return asked.asked(database, replay.HERE.key)
+
+
+def test_an_unsure_answer_is_remembered_once(sqlite_database: Database) -> None:
+    for _ in range(2):
+        selector = Selector(sqlite_database)
+        for _ in range(3):
+            assert selector.choose("lstm", device=replay.HERE, **QUESTION).source == "default"
+    (problem,) = remembered(sqlite_database)
+    assert (problem["hidden"], problem["batch"]) == (77, 3)
+    assert asked.asked(sqlite_database, "another-device") == []
+
+
+def test_a_measured_answer_is_not(sqlite_database: Database) -> None:
+    (problem,) = replay.problems(hidden=(64,), batch=(8,), seq=(10,), layers=(1,), mode=("training",))
+    with sqlite_database.write() as connection:
+        records.add(connection, replay.sweep([problem]))
+    choice = Selector(sqlite_database).choose("lstm", device=replay.HERE, **problem.as_dict)
+    assert choice.source == "exact"
+    assert remembered(sqlite_database) == []
+
+
+@pytest.mark.parametrize("word", ["0", "off", "False"])
+def test_nothing_is_kept_for_who_wants_none(sqlite_database: Database, monkeypatch, word: str) -> None:
+    monkeypatch.setenv(asked.VARIABLE, word)
+    Selector(sqlite_database).choose("lstm", device=replay.HERE, **QUESTION)
+    assert not asked.file_of(sqlite_database).exists()
+
+
+def test_the_file_is_bounded_and_lines_that_say_nothing_are_passed_over(sqlite_database: Database) -> None:
+    file = asked.file_of(sqlite_database)
+    file.write_text('{"device": "cut of\nmilk\n{"device": 3}\n' + "x" * asked.LARGEST_BYTES)
+    size = file.stat().st_size
+    Selector(sqlite_database).choose("lstm", device=replay.HERE, **QUESTION)
+    assert file.stat().st_size == size
+    assert remembered(sqlite_database) == []
+
+
+def test_a_place_that_cannot_be_written_costs_no_answer(sqlite_database: Database) -> None:
+    asked.file_of(sqlite_database).mkdir()
+    assert Selector(sqlite_database).choose("lstm", device=replay.HERE, **QUESTION).implementation
+
+
+def test_nothing_but_the_question_is_kept(sqlite_database: Database) -> None:
+    Selector(sqlite_database).choose("lstm", device=replay.HERE, **QUESTION)
+    (line,) = asked.file_of(sqlite_database).read_text().splitlines()
+    assert json.loads(line).keys() == {"operator", "hyperparameters", "device"}
+
+
+def test_without_questions_there_is_nothing_to_measure(sqlite_database: Database) -> None:
+    place = sqlite_database.location
+    with pytest.raises(InvalidRequest, match="there is nothing to measure"):
+        Wanted(given={}, asked=True, device="cpu", database=place).jobs()
