@@ -14,18 +14,18 @@ from . import (
     doctor,
     extender,
     fleet,
-    jobs,
     inspect,
+    jobs,
     learn,
     measure,
     overview,
+    plan,
     quickstart,
     serve,
     status,
     token,
     transfer,
     worker,
-    plan,
 )
 
 app = typer.Typer(
