@@ -12,7 +12,6 @@ from .placement_formats import RAY_LABEL
 from .worker_fleet import Crew, FleetFailed, models_of
 from .worker_run import Setup, work
 
-LOCAL = "local"  # an address: start a cluster on this machine, and end it with the fleet
 INSTALL = "Install it, on every node: pip install 'kernel-selector[fleet]'."
 
 
@@ -24,7 +23,7 @@ def ray_fleet(crew: Crew, address: str) -> Iterator[RayFleet]:
     """
     ray = _ray()
     try:
-        ray.init(address=None if address == LOCAL else address, log_to_driver=False, configure_logging=False)
+        ray.init(address=address, log_to_driver=False, configure_logging=False)
     except Exception as error:
         raise FleetFailed(
             f"No Ray cluster answers at {address} ({error}): start one with `ray start`."

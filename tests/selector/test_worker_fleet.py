@@ -6,6 +6,7 @@ import os
 import signal
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -13,7 +14,7 @@ from selector import InvalidRequest, devices
 from selector.jobs import JobRequest, create_job, get_job
 from selector.problem_sets import grid
 from selector.worker_fleet import Crew, FleetFailed, LocalFleet, follow, shared, stopped
-from selector.worker_ray import placements
+from selector.worker_ray import RayFleet, placements
 from selector.worker_run import Setup, Source
 from selector.worker_slurm import Site, SlurmFleet, _parameters
 
@@ -93,6 +94,67 @@ def test_a_slurm_site_is_needed_for_slurm(tmp_path, monkeypatch):
     source = Source(database="postgresql://nobody@localhost/none")
     with pytest.raises(FleetFailed, match="run this where `srun` is"):
         SlurmFleet(crew(source), Site(folder=tmp_path))
+
+
+class PretendedRay:
+    """A cluster of NODES that notes what it is asked for; `ended` are the workers that have."""
+
+    exceptions = SimpleNamespace(RayError=RuntimeError)
+
+    def __init__(self):
+        self.started, self.cancelled, self.ended, self.error = [], [], set(), None
+
+    def nodes(self):
+        return NODES
+
+    def remote(self, *, max_retries):
+        assert max_retries == -1  # the database gives up what kills its workers
+        return lambda _: self
+
+    def options(self, **options):
+        def start(_, setup):
+            self.started.append((options, setup))
+            return len(self.started)
+
+        return SimpleNamespace(remote=start)
+
+    def wait(self, references, *, num_returns, timeout):
+        assert num_returns == len(references)
+        assert timeout >= 0
+        return [one for one in references if one in self.ended], [
+            one for one in references if one not in self.ended
+        ]
+
+    def get(self, references):
+        if references and self.error:
+            raise self.error
+
+    def cancel(self, reference):
+        self.cancelled.append(reference)
+
+
+def test_the_workers_of_a_ray_cluster():
+    ray, source = PretendedRay(), Source(database="postgresql://nobody@localhost/none")
+    fleet = RayFleet(ray, crew(source, "nvidia-h200", "cpu"))
+    assert [setup.device for _, setup in ray.started] == ["cuda:0", "cuda:0", "cpu", "cpu", "cpu"]
+    assert all(setup.until_empty for _, setup in ray.started)
+    assert fleet.alive() == 5
+    ray.ended = {1, 3, 4, 5}
+    assert fleet.alive() == 1
+    fleet.stop()
+    assert ray.cancelled == [2]
+    ray.ended, ray.error = {2}, RuntimeError("out of disk")
+    with pytest.raises(FleetFailed, match="out of disk"):
+        fleet.alive()
+    assert fleet.alive() == 0
+
+
+def test_a_ray_cluster_without_a_place():
+    source = Source(database="postgresql://nobody@localhost/none")
+    with pytest.raises(
+        FleetFailed, match=r"needs nvidia-l4, and the cluster's nodes have: A100, H200, no GPU"
+    ):
+        RayFleet(PretendedRay(), crew(source, "nvidia-l4"))
 
 
 class Absent:
