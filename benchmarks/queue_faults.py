@@ -35,7 +35,7 @@ WORKERS, SERVICES = 8, 2
 IMPLEMENTATION = "torch_lstm"
 TASK_S = 0.005  # that a pretended measurement takes
 LEASE_S = 2.0
-PRELOADED = ["tests.selector.queue_workers", "kernel_selector.service.app", "uvicorn"]
+PRELOADED = ["tests.selector.queue_workers", "kernel_selector.db", "kernel_selector.service.app", "uvicorn"]
 
 
 def main() -> None:

@@ -30,7 +30,7 @@ NAMES = ("torch_lstm", "unfused")
 def context():
     """Starts processes that have imported everything already."""
     made = multiprocessing.get_context("forkserver")
-    made.set_forkserver_preload(["tests.selector.queue_workers"])
+    made.set_forkserver_preload(["tests.selector.queue_workers", "kernel_selector.db"])
     return made
 
 
