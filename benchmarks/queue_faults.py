@@ -123,7 +123,8 @@ class Crew:
 
     def __post_init__(self) -> None:
         self._context = multiprocessing.get_context("forkserver")
-        self._context.set_forkserver_preload(PRELOADED)
+        layers = [f"{registry.__package__}.lstm.{name}" for name in registry.implementations("lstm")]
+        self._context.set_forkserver_preload([*PRELOADED, *layers])
         self._ports = [free_port() for _ in range(SERVICES)]
         self._started = 0
         self._services: list[Any] = []
