@@ -11,7 +11,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from kernel_selector.kernels import registry
-from kernel_selector.kernels.contract import Status, UnknownOperator
+from kernel_selector.kernels.contract import SelectorError, Status, UnknownOperator
 
 from .evidence import FAILURES
 
@@ -75,13 +75,17 @@ class CoverageCache:
         """As of now, or a moment ago. Raises the errors of the database when it was never counted."""
         snapshot = self._selector.status()["snapshot"]
         first = self._snapshot is None
-        if snapshot != self._snapshot and time.monotonic() >= self._due and self._lock.acquire(first):
+        due = first or (snapshot != self._snapshot and time.monotonic() >= self._due)
+        if due and self._lock.acquire(blocking=first):
             started = time.monotonic()
             try:
                 if self._snapshot != snapshot:
                     with self._selector.database.read() as connection:
                         self._rows = coverage(connection)
                     self._snapshot = snapshot
+            except SelectorError:
+                if first:
+                    raise  # else the counts of before go on, and the selector's status has the trouble
             finally:
                 ended = time.monotonic()
                 self._due = ended + BACK_OFF * (ended - started)

@@ -37,15 +37,48 @@ def test_what_is_said_of_a_report(
     assert words in run.stdout
 
 
-def test_without_a_network_nothing_is_said(tmp_path: Path) -> None:
-    """A folder of its own, as pip leaves it where nothing can be had."""
+def audit(folder: Path, *, pip_audit: str = "", python: str = sys.executable) -> tuple[int, str, str]:
+    """Status and output of the script in a folder of its own, with a stand-in for pip-audit if given."""
     for name in ("scripts/audit", "scripts/audit_report.py", "constraints.txt"):
-        copy = tmp_path / name
+        copy = folder / name
         copy.parent.mkdir(exist_ok=True)
         copy.write_text((ROOT / name).read_text())
-    environment = {**os.environ, "PYTHON": sys.executable, "PIP_NO_INDEX": "1", "PIP_FIND_LINKS": ""}
-    command = ["bash", tmp_path / "scripts/audit"]
-    run = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    assert run.returncode == 2, run.stdout + run.stderr
-    assert "NOT DONE" in run.stderr
-    assert run.stdout == ""
+    if pip_audit:
+        program = folder / ".audit/bin/pip-audit"
+        program.parent.mkdir(parents=True)
+        program.write_text(f"#!/usr/bin/env bash\n{pip_audit}\n")
+        program.chmod(0o755)
+    environment = {**os.environ, "PYTHON": python}
+    run = subprocess.run(
+        ["bash", folder / "scripts/audit"], env=environment, capture_output=True, text=True, check=False
+    )
+    return run.returncode, run.stdout, run.stderr
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        {"pip_audit": "echo ConnectionError: no route to host >&2; exit 1"},
+        {"python": "false"},  # no virtual environment, and so no pip-audit
+    ],
+    ids=["no network", "no environment"],
+)
+def test_silence_is_no_good_news(tmp_path: Path, fault: dict[str, str]) -> None:
+    status, said, errors = audit(tmp_path, **fault)
+    assert status == 2
+    assert said == ""
+    assert "NOT DONE" in errors
+    assert "says nothing about the dependencies" in errors
+
+
+@pytest.mark.parametrize(("packages", "expected"), [([GOOD], 0), ([GOOD, BAD], 1)])
+def test_what_is_asked_is_what_is_pinned(
+    tmp_path: Path, packages: list[dict[str, object]], expected: int
+) -> None:
+    report = json.dumps({"dependencies": packages})
+    # pip-audit fails when it finds something; its last argument is the file that it writes
+    stand_in = f'echo "$@" >asked; echo \'{report}\' >"${{@: -1}}"; exit {expected}'
+    status, said, _ = audit(tmp_path, pip_audit=stand_in)
+    assert status == expected
+    assert f"{expected} findings in {len(packages)} packages" in said
+    assert "--requirement constraints.txt --no-deps --disable-pip" in (tmp_path / "asked").read_text()

@@ -8,7 +8,7 @@ from datetime import timedelta
 
 import pytest
 
-from kernel_selector.db import Database, records
+from kernel_selector.db import Database, DatabaseError, records
 from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import Problem, Status
 from selector import Selector, coverage
@@ -95,3 +95,25 @@ def test_it_is_counted_again_when_the_database_changed(
             records.add(connection, [replace(replay.record(problem, "fused"), seed=expected)])
         assert [row.problems for row in cache.rows()] == [expected]
     assert len(counted) == 3
+
+
+def test_counts_of_before_go_on(sqlite_database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(_: object) -> list[coverage.Coverage]:
+        raise DatabaseError("gone")
+
+    monkeypatch.setattr("selector.engine.CHECK_S", 0.0)
+    monkeypatch.setattr("selector.engine.BACK_OFF", 0)
+    selector = Selector(sqlite_database)
+    cache = coverage.CoverageCache(selector)
+    real = coverage.coverage
+    monkeypatch.setattr(coverage, "coverage", fail)
+    for _ in range(2):  # a failure is said again, not taken for an empty database
+        with pytest.raises(DatabaseError):
+            cache.rows()
+    monkeypatch.setattr(coverage, "coverage", real)
+    assert cache.rows() == []
+    monkeypatch.setattr(coverage, "coverage", fail)
+    cache._due = 0.0
+    with sqlite_database.write() as connection:
+        records.add(connection, replay.sweep(PROBLEMS[:1]))
+    assert cache.rows() == []
