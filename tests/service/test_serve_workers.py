@@ -90,7 +90,7 @@ def test_a_model_is_seen_by_all_workers_without_a_restart(server, database: Path
     assert len(before) == WORKERS
     assert models_by_each(port) == [[]] * 20
     trained = StoredModel(
-        operator="lstm",
+        operator="gru",
         version="new",
         schema=1,
         manifest={},
