@@ -139,8 +139,7 @@ def figures(
     )
     if device is not None:
         query = query.where(ImportedBatch.device == device)
-    for page in connection.execute(query).partitions():
-        yield [tuple(row) for row in page]
+    yield from connection.execute(query).partitions()
 
 
 def problems(

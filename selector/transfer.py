@@ -20,6 +20,7 @@ from .imported import t4
 from .imported.checking import FIELDS, SCHEMA
 from .imported.description import described, imported_operators
 
+__all__ = ["Difference", "diff", "export", "merge", "promote"]
 FORMATS = ("jsonl", "csv", "t4")
 
 
@@ -51,7 +52,7 @@ def export(
 
 
 def _require_one(operator: str | None, imported: Mapping[str, Any], kind: str) -> None:
-    if operator not in imported:
+    if operator is None or operator not in imported:
         raise InvalidRequest(
             f"A {kind} file has measurements of one imported operator: name one of "
             f"{', '.join(imported) or 'those that there are (none)'}, or write JSON lines, which take all."

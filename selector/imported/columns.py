@@ -52,7 +52,7 @@ def load_columns(connection: Any, operator: ImportedOperator, device: str | None
     from kernel_selector import db
 
     numbers: dict[int, int] = {}
-    problems = []
+    problems: list[Mapping[str, Any]] = []
     for number, values in db.imported.problems(connection, operator=operator.name, device=device):
         numbers[number] = len(problems)
         problems.append(values)

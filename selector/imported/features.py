@@ -89,9 +89,9 @@ class Encoder:
 
     def volume(self, problems: Sequence[Mapping[str, Any]]) -> Floats:
         """The sum of the sizes in log2, shape [problems]: how large a problem is, for want of its work."""
-        return np.sum(
-            [np.log2(_column(problems, name)) for name in self.sizes] or [[0.0] * len(problems)], axis=0
-        )
+        logs = [np.log2(_column(problems, name)) for name in self.sizes]
+        result: Floats = np.sum(logs, axis=0) if logs else np.zeros(len(problems))
+        return result
 
     def contests(self, problems: Floats, device: NDArray[np.int64]) -> Floats:
         """Rows of problems with the devices that they were measured on, shape [rows, more columns]."""
