@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from .asked import asked
 from .freshness import Freshness, freshness, refresh_jobs
+from .network_place import network_warning
 from .profiling import opened
 
 if TYPE_CHECKING:
@@ -34,9 +35,9 @@ def overview(database: Database | str | Path | None = None) -> Overview:
     """Of a database that is there. Raises DatabaseError."""
     with opened(database) as store:
         rows = tuple(freshness(store))
-        advice = (
-            (*_stale(store), *_questions(store)) if rows else ("Nothing is measured: selector quickstart",)
-        )
+        todo = [*_stale(store), *_questions(store)] if rows else ["Nothing is measured: selector quickstart"]
+        warning = network_warning(store.location)
+        advice = (*([warning] if warning else []), *todo)
         return Overview(location=store.location, rows=rows, advice=advice)
 
 

@@ -11,7 +11,10 @@ from kernel_selector.kernels.contract import Device, Problem, Record
 
 @dataclass(frozen=True, kw_only=True)
 class ProfilingStarted:
-    """What is going to be measured; `skipped` problems have finished records and are left alone."""
+    """What is going to be measured; `skipped` problems have finished records and are left alone.
+
+    `warning` is what to know about the database, "" where there is nothing.
+    """
 
     operators: tuple[str, ...]
     device: Device
@@ -19,6 +22,7 @@ class ProfilingStarted:
     problems: int
     skipped: int
     budget_s: float | None
+    warning: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,6 +12,7 @@ from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import Problem, Record
 
 from .fastest import winners
+from .network_place import network_warning
 from .profiling_events import (
     Event,
     Measured,
@@ -126,6 +127,7 @@ class Run:
             problems=len(wanted),
             skipped=len(wanted) - len(todo),
             budget_s=self.budget_s,
+            warning=network_warning(self.store.location) or "",
         )
         order = self._order(wanted, todo)
         seen: dict[Problem, bool] = {}  # whether it was measured by this run

@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from rich.console import RenderableType
+from rich.markup import escape
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
@@ -99,6 +100,8 @@ class ProgressView:
         if isinstance(event, ProfilingStarted):
             self.finish()
             self.say(_started(event))
+            if event.warning:
+                self.say(f"[yellow]{escape(event.warning)}[/]")
         elif isinstance(event, ProblemStarted):
             detail = output.problem_text(event.problem.as_dict)
             candidates = f"{detail}: {output.number_of(len(event.implementations), 'candidate')}"
