@@ -49,7 +49,7 @@ class Wanted:
         if self.asked:
             return _every(self._remembered())
         if self.operators or (not self.given and self.count is None):
-            names = named_operators(self.operators or self.operator or "all")
+            names = named_operators(self.operators or self.operator or "")
             return sweep_jobs(names, kind, count=self.count or PROBLEMS, seed=self.seed)
         operator = self.operator or "lstm"
         if self.count is None:
@@ -64,6 +64,8 @@ class Wanted:
             )
         if self.asked and (self.operators or self.operator or self.given or self.count):
             raise InvalidRequest("--asked measures what was asked about: leave the rest out.")
+        if not (self.asked or self.operators or self.operator or self.given or self.count):
+            raise InvalidRequest("Nothing to measure: name an operator, or --operator all for each of them.")
         size = prod(text.count(",") + 1 for text in self.given.values())
         if size > LARGEST_GRID and self.count is None:
             raise InvalidRequest(

@@ -70,7 +70,7 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     operators = ", ".join(registry.operators())
-    policies = f"{', '.join(list(POLICIES)[:-1])} or {list(POLICIES)[-1]}"
+    policies = " or ".join(POLICIES)
     add = parser.add_argument
     add("operator", nargs="?", help=f"one of: {operators}")
     add("grid", nargs="*", metavar="name=value,...", help="hyperparameters")

@@ -2,6 +2,7 @@
 
 import json
 import threading
+import time
 from dataclasses import replace
 
 import planted
@@ -91,6 +92,8 @@ class Stub:
         self.lost_after = lost_after
         self.interrupted = threading.Event()
 
+    takes_s = 0.0
+
     def interrupt(self):
         self.interrupted.set()
 
@@ -99,6 +102,7 @@ class Stub:
             if len(self.asked) == self.lost_after:
                 raise MeasurementFailed("the device is lost")
             self.asked.append((problem.key, name))
+            time.sleep(self.takes_s)
             yield make(problem, name)
 
 
@@ -158,6 +162,15 @@ def test_a_spent_budget_starts_nothing():
     session = Stub()
     assert list(Fleet(sessions=[session], end=0.0).run(jobs(3, "fused"))) == []
     assert session.asked == []
+
+
+def test_a_problem_that_would_end_too_late_is_not_started():
+    session = Stub()
+    session.takes_s = 0.2
+    make(problem(), "fused")
+    ended = list(Fleet(sessions=[session], end=time.monotonic() + 0.3).run(jobs(9, "fused")))
+    assert len(session.asked) == 1
+    assert sum(step.record is None for step in ended) == 1
 
 
 def test_processors_have_no_judges():

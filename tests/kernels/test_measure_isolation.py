@@ -71,7 +71,8 @@ def wait_for(condition, seconds=60.0):
 
 
 def children(pid: int) -> list[int]:
-    return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    threads = Path(f"/proc/{pid}/task").iterdir()
+    return [int(word) for thread in threads for word in (thread / "children").read_text().split()]
 
 
 def alive(pid: int) -> bool:

@@ -83,6 +83,7 @@ def test_a_grid_random_problems_and_a_sweep_are_told_apart() -> None:
         ({"operators": "lstm", "given": {"hidden": "8"}}, "a sweep draws its own problems"),
         ({"operators": "lstm", "operator": "gru", "given": {}}, "a sweep draws its own problems"),
         ({"asked": True, "operator": "gru", "given": {}}, "leave the rest out"),
+        ({"given": {}}, "Nothing to measure: name an operator"),
         (
             {"given": {"hidden": ",".join(["1"] * 1000), "batch": ",".join(["1"] * 1000)}},
             r"1,000,000 problems, 278 hours",

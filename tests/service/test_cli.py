@@ -32,7 +32,9 @@ PROMISED = [
     "profile",
     "promote",
     "quickstart",
+    "refresh",
     "serve",
+    "status",
     "train",
 ]
 NESTED = [

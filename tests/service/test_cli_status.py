@@ -1,0 +1,71 @@
+"""`selector status`, `selector refresh`, and plans and sweeps of `selector profile`."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from kernel_selector.db import Database, records
+from kernel_selector.service.cli import main
+from tests.selector import replay
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> str:
+    """A database with measurements of a device that is not here, some by earlier sources."""
+    problems = replay.problems(hidden=(64, 128), batch=(8,), seq=(10,), layers=(1,), mode=("training",))
+    found = [
+        replace(one, implementation_version="0" * 12) if one.implementation == "hoisted" else one
+        for one in replay.sweep(problems)
+    ]
+    with Database.open(tmp_path / "m.sqlite", create=True) as database, database.write() as connection:
+        records.add(connection, found)
+    return str(tmp_path / "m.sqlite")
+
+
+def test_status_says_what_holds_and_what_changed(place: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["status", "--database", place]) == 0
+    text = capsys.readouterr().out
+    assert "lstm" in text
+    assert "hoisted was changed" in text
+    assert main(["status", "--database", place, "--json"]) == 0
+    (row,) = json.loads(capsys.readouterr().out)["rows"]
+    assert (row["older_sources"], row["older_software"], row["here"]) == (2, 0, False)
+
+
+def test_a_database_that_is_missing_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["status", "--database", str(tmp_path / "none.sqlite")]) == 1
+    assert capsys.readouterr().err.startswith("error: ")
+
+
+def test_refreshing_where_nothing_is_old_measures_nothing(
+    place: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["refresh", "--database", place, "--device", "cpu", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["measured"] == 0
+
+
+def test_a_plan_is_written_without_a_gpu(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    plan = tmp_path / "plan.jsonl"
+    words = ["profile", "--operator", "gelu,relu", "--count", "3", "--device", "cuda:0", "--plan", str(plan)]
+    assert main([*words, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["problems"] == len(plan.read_text().splitlines()) == 6
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["profile"], "Nothing to measure"),
+        (["profile", "--operator", "lstm", "hidden=8"], "a sweep draws its own problems"),
+        (["profile", "--operator", "lstmm", "--budget", "1m"], "'lstmm'"),
+        (["refresh", "--budget", "soon"], "expected a time"),
+    ],
+)
+def test_mistakes_are_one_line(words: list[str], expected: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(words) == 2
+    error = capsys.readouterr().err
+    assert expected in error
+    assert error.count("\n") == 1
