@@ -9,23 +9,25 @@ from pathlib import Path
 import pytest
 import torch
 
+from benchmarks import plans
 from benchmarks.models import __main__ as program
 from benchmarks.models._catalogue import names, subject
 from benchmarks.models._parts import Parts
 from benchmarks.models._steps import Trainer, largest
 from benchmarks.models._variants import EVERY_BLOCK, Variant, chosen, peers, planned
+from kernel_selector.db import Database
 from kernel_selector.kernels.contract import Device, UnsupportedProblem
+from selector.plans import ask
 from selector.plans.published import families, published
 
 HERE = Device(name="a processor", kind="cpu")
 OURS = {
-    "bert-large": ("feed-forward=recompute_activation", "loss=chunked", "dropout, add, norm=torch_compile"),
+    "bert-large": ("feed-forward=recompute_activation", "loss=chunked"),
     "nmt": ("attention=recompute", "loss=chunked_vocabulary"),
     "lstm-language-model": ("recurrent=hoisted", "loss=chunked"),
     "deepspeech2": ("recurrent layers=hoisted",),
     "transformer-nmt": ("feed-forward=recompute_activation", "loss=chunked"),
 }
-OURS["bert-large"] = OURS["bert-large"][:2]
 
 
 def trainer(name: str) -> Trainer:
@@ -152,3 +154,16 @@ def test_the_program_writes_what_it_prints(tmp_path: Path, capsys: pytest.Captur
     assert "samples/s" in capsys.readouterr().out
     with pytest.raises(SystemExit, match="unknown variants"):
         program.main([*arguments, "--only", "eagerly"])
+
+
+def test_frontiers_are_written_with_their_pictures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    small = published("lstm-language-model", hidden=64, vocabulary=100, dtype="float32")
+    monkeypatch.setattr(ask, "published", lambda _name: small)
+    arguments = ["--device", "cpu", "--limits", "1MiB", "32MiB", "--results", str(tmp_path)]
+    empty = tmp_path / "empty.sqlite"
+    Database.open(str(empty), create=True).close()
+    file = plans.main([*arguments, "--models", "lstm-language-model", "--database", str(empty)])
+    (found,) = json.loads(file.read_text())["models"].values()
+    assert [point["limit_bytes"] for point in found["points"]] == [32 * 2**20]
+    assert len(found["cpu_seconds_per_plan"]) == 1
+    assert (tmp_path / "plans_lstm-language-model.svg").read_text().startswith("<svg")
