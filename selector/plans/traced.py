@@ -7,7 +7,7 @@ rows, and so does what is kept.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -111,49 +111,60 @@ def _kept(model: nn.Module, example_inputs: Any, layers: list[Layer]) -> _Kept:
 
     What such a layer gives to others is counted with the layer, and not again.
     """
-    running: list[Problem] = []
-    mine = {path: layer.problem for layer in layers for path in layer.covers}
-    ours = {parameter.untyped_storage()._cdata for parameter in model.parameters()}
-    seen: dict[int, Tensor] = {}  # storages are kept alive, so that no other gets their address
-    outputs: Counter[Problem] = Counter()
-    elsewhere = 0
-
-    def enter(problem: Problem) -> Any:
-        return lambda *_: running.append(problem)
-
-    def leave(_module: nn.Module, _args: object, output: object) -> None:
-        problem = running.pop()
-        if running:  # within a larger layer
-            return
-        for tensor in output if isinstance(output, tuple) else (output,):
-            if isinstance(tensor, Tensor):
-                outputs[problem] += tensor.numel() * tensor.element_size()
-                seen[tensor.untyped_storage()._cdata] = tensor
-
-    def pack(tensor: Tensor) -> Tensor:
-        nonlocal elsewhere
-        storage = tensor.untyped_storage()
-        if storage._cdata not in ours and storage._cdata not in seen and storage.nbytes() >= SMALL:
-            seen[storage._cdata] = tensor
-            if not running:
-                elsewhere += storage.nbytes()
-        return tensor
-
+    ledger = _Ledger(model)
+    problems = {path: layer.problem for layer in layers for path in layer.covers}
     args, kwargs = arguments_of(example_inputs)
     hooks = [
         hook
         for path, module in model.named_modules()
-        if path in mine
+        if path in problems
         for hook in (
-            module.register_forward_pre_hook(enter(mine[path])),
-            module.register_forward_hook(leave),
+            module.register_forward_pre_hook(ledger.enter(problems[path])),
+            module.register_forward_hook(ledger.leave),
         )
     ]
     try:
-        with undisturbed(model), torch.enable_grad(), saved_tensors_hooks(pack, lambda tensor: tensor):
+        with undisturbed(model), torch.enable_grad(), saved_tensors_hooks(ledger.pack, lambda tensor: tensor):
             model(*args, **kwargs)
     finally:
         for hook in hooks:
             hook.remove()
     calls = Counter(layer.problem for layer in layers for _ in range(layer.calls))
-    return _Kept(elsewhere, {problem: size // calls[problem] for problem, size in outputs.items()})
+    return _Kept(
+        ledger.elsewhere, {problem: size // calls[problem] for problem, size in ledger.outputs.items()}
+    )
+
+
+class _Ledger:
+    """Counts each storage once while a model runs."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.elsewhere = 0
+        self.outputs: Counter[Problem] = Counter()
+        self._running: list[Problem] = []
+        self._ours = {parameter.untyped_storage()._cdata for parameter in model.parameters()}
+        self._seen: dict[int, Tensor] = {}  # storages are kept alive, so that no other gets their address
+
+    def enter(self, problem: Problem) -> Callable[..., None]:
+        """A hook before a layer of this problem."""
+        return lambda *_: self._running.append(problem)
+
+    def leave(self, _module: nn.Module, _args: object, output: object) -> None:
+        """The hook behind it."""
+        problem = self._running.pop()
+        if self._running:  # within a larger layer
+            return
+        for tensor in output if isinstance(output, tuple) else (output,):
+            if isinstance(tensor, Tensor):
+                self.outputs[problem] += tensor.numel() * tensor.element_size()
+                self._seen[tensor.untyped_storage()._cdata] = tensor
+
+    def pack(self, tensor: Tensor) -> Tensor:
+        """Called with each tensor that autograd keeps."""
+        storage = tensor.untyped_storage()
+        key = storage._cdata
+        if key not in self._ours and key not in self._seen and storage.nbytes() >= SMALL:
+            self._seen[key] = tensor
+            if not self._running:
+                self.elsewhere += storage.nbytes()
+        return tensor

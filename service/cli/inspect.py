@@ -47,7 +47,7 @@ def inspect(
     if as_json:
         output.print_json({"inspections": [one.to_dict() for one in found]})
     else:
-        print(found[0].table(*found[1:], most=most))
+        print(found[0].table(found[1] if after is not None else None, most))
 
 
 def _inspected(name: str, optimizer: str) -> ModelInspection:
