@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING
@@ -18,6 +18,8 @@ from .parts import Part
 
 if TYPE_CHECKING:
     from ..engine import Selector
+
+MEASURED = ("exact", "series")  # sources of figures
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,6 +49,13 @@ class Option:
     def reserving(self, factor: float) -> Option:
         """The same, holding so many times the bytes."""
         return replace(self, held_bytes=round(self.held_bytes * factor))
+
+
+def _comparable(found: Mapping[str, Figures], default: str) -> Mapping[str, Figures]:
+    """Without figures that were scaled, where the framework's own were measured: they would win by error."""
+    if default not in found or found[default].source not in MEASURED:
+        return found
+    return {name: figures for name, figures in found.items() if figures.source in MEASURED}
 
 
 def undominated(options: Sequence[Option]) -> list[Option]:
@@ -103,7 +112,7 @@ class Prices:
             raise UnsupportedProblem(f"Nothing computes {problem} on {self.device.name}: {reasons}.")
         known = {name: self._figures(problem, name, operator.default) for name in usable}
         found = {name: figures for name, figures in known.items() if figures is not None}
-        found = found or {usable[0]: self._counted(problem, usable[0])}
+        found = _comparable(found, operator.default) or {usable[0]: self._counted(problem, usable[0])}
         return [
             (_option(part, name, figures, default=name == operator.default), figures.forward_share)
             for name, figures in found.items()

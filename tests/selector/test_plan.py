@@ -120,6 +120,18 @@ def test_between_measured_batches_figures_are_on_the_line(database: Database) ->
     assert "beyond the series" in " ".join(planned(database, "1GiB", batch=8).caveats)
 
 
+def test_what_was_scaled_does_not_beat_what_was_measured(
+    selector_of: Callable[..., Selector], sqlite_database: Database
+) -> None:
+    own = [measured("torch_feed_forward", rows) for rows in (ROWS, 4 * ROWS)]
+    other = measured("recompute_activation", ROWS)
+    sizes = {"rows": ROWS, **SIZES, "inner": 512}
+    selector_of([*own, replace(other, problem=problem_of("feed_forward", "float32", sizes))])
+    with pytest.raises(NothingFits):
+        planned(sqlite_database, 52 * MIB, batch=1)
+    assert planned(sqlite_database, "1GiB", batch=1).choices() == {"feed-forward": {"torch_feed_forward": 10}}
+
+
 def test_optimizer_gradients_and_micro_batches_count(database: Database) -> None:
     plain = planned(database, "1GiB", batch=1)
     adamw = planned(database, "1GiB", batch=1, training=replace(QUIET, optimizer="fused_adamw"))
