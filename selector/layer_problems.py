@@ -1,14 +1,6 @@
-"""What a module of a known class computes when it is called: operators with their hyperparameters.
-
-Classes are known by their full names, so that nothing is imported to recognise them; a subclass counts as
-the nearest known class that it inherits from.
-"""
+"""The hyperparameters of a call, from a module and the tensors it is called with; without dtype and mode."""
 
 from __future__ import annotations
-
-from collections.abc import Callable, Iterator, Mapping
-from inspect import signature
-from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -16,20 +8,6 @@ from torch.nn.utils.rnn import PackedSequence
 
 Values = dict[str, object]
 IGNORED = -100  # the label that stands for none
-
-
-class Part(NamedTuple):
-    """One operator of a module's call.
-
-    `at` is the path, below the module, of what holds the parameters, or "" for the module itself; `covers`
-    are the paths below it of modules whose work is part of this. `values` lack dtype and mode.
-    """
-
-    operator: str
-    values: Values
-    dtype: torch.dtype
-    at: str = ""
-    covers: tuple[str, ...] = ()
 
 
 def computed_dtype(x: Tensor) -> torch.dtype:
@@ -157,13 +135,13 @@ def activation_word(activation: object) -> str | None:
     if isinstance(activation, nn.GELU):
         return "gelu" if activation.approximate == "none" else "gelu_tanh"
     if isinstance(activation, nn.Module):
-        return _ACTIVATION_MODULES.get(type(activation).__name__)
+        return ACTIVATION_MODULES.get(type(activation).__name__)
     functional = torch.nn.functional
     known: dict[object, str] = {functional.relu: "relu", functional.gelu: "gelu", functional.silu: "silu"}
     return known.get(activation)
 
 
-_ACTIVATION_MODULES = {
+ACTIVATION_MODULES = {
     "ReLU": "relu",
     "SiLU": "silu",
     "SiLUActivation": "silu",
@@ -171,160 +149,4 @@ _ACTIVATION_MODULES = {
     "GELUTanh": "gelu_tanh",
     "NewGELUActivation": "gelu_tanh",
     "FastGELUActivation": "gelu_tanh",
-}
-
-
-def parts_of(module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterator[Part]:
-    """The operators of a call, nothing for a module of no known class."""
-    for kind in type(module).__mro__:
-        recognise = _RECOGNISED.get(f"{kind.__module__}.{kind.__qualname__}")
-        if recognise is not None:
-            given = dict(signature(kind.forward).bind(module, *args, **kwargs).arguments)
-            del given["self"]
-            yield from recognise(module, given)
-            return
-
-
-Given = Mapping[str, Any]  # a call's arguments by the names that `forward` has for them
-
-
-def _first(given: Given) -> Any:
-    value = next(iter(given.values()))
-    return value[0] if isinstance(value, tuple) and not isinstance(value, PackedSequence) else value
-
-
-def _recurrent(module: Any, given: Given) -> Iterator[Part]:
-    x = _first(given)
-    operator = module.mode.partition("_")[0].lower()
-    data = x.data if isinstance(x, PackedSequence) else x
-    yield Part(operator, recurrent_values(module, x), computed_dtype(data))
-
-
-def _norm(module: Any, given: Given) -> Iterator[Part]:
-    x = _first(given)
-    if len(module.normalized_shape) == 1:
-        operator = "layer_norm" if isinstance(module, nn.LayerNorm) else "rms_norm"
-        yield Part(operator, norm_values(module, x), x.dtype)
-
-
-def _activation(module: Any, given: Given) -> Iterator[Part]:
-    x = _first(given)
-    values = activation_values(module, x)
-    if values is not None:
-        operator = str(activation_word(module)).partition("_")[0]
-        yield Part(operator, values, x.dtype)
-
-
-def _linear(module: Any, given: Given) -> Iterator[Part]:
-    x = _first(given)
-    yield Part("linear", linear_values(module, x), computed_dtype(x))
-
-
-def _transposed_linear(module: Any, given: Given) -> Iterator[Part]:
-    x, (inner, columns) = _first(given), module.weight.shape
-    values: Values = {"rows": rows_of(x), "in_features": inner, "out_features": columns}
-    yield Part("linear", values, computed_dtype(x))
-
-
-def _multihead(module: Any, given: Given) -> Iterator[Part]:
-    query, key = given["query"], given["key"]
-    axis = 0 if module.batch_first else 1
-    padding, mask = given.get("key_padding_mask"), given.get("attn_mask")
-    causal = bool(given.get("is_causal")) and padding is None
-    word = (
-        "none"
-        if causal or (mask is None and padding is None)
-        else "boolean"
-        if padding is None
-        else "padding"
-    )
-    yield Part(
-        "attention",
-        {
-            "batch": query.size(axis) if query.dim() == 3 else 1,
-            "heads": module.num_heads,
-            "seq": query.size(1 - axis) if query.dim() == 3 else query.size(0),
-            "kv_seq": key.size(1 - axis) if key.dim() == 3 else key.size(0),
-            "head_dim": module.head_dim,
-            "causal": causal,
-            "mask": "boolean" if word == "padding" and mask is not None else word,
-            "dropout": float(module.dropout),
-            "return_weights": bool(given.get("need_weights", True)),
-        },
-        computed_dtype(query),
-    )
-
-
-def _transformer_layer(module: Any, given: Given) -> Iterator[Part]:
-    """nn.TransformerEncoderLayer and nn.TransformerDecoderLayer; attention is a module of its own there."""
-    x, decoder = _first(given), hasattr(module, "norm3")
-    word = activation_word(module.activation)
-    if word is not None:
-        covers = (
-            "linear1",
-            "linear2",
-            "dropout",
-            *(["activation"] if hasattr(module.activation, "forward") else []),
-        )
-        inner, dropout = module.linear1.out_features, module.dropout.p
-        values = feed_forward_values(x, inner, word, dropout, module.linear1.bias is not None)
-        yield Part("feed_forward", values, computed_dtype(x), "", covers)
-    if not module.norm_first:
-        for number in (1, 2, 3)[: 3 if decoder else 2]:
-            norm, share = getattr(module, f"norm{number}"), getattr(module, f"dropout{number}").p
-            covers = (f"norm{number}", f"dropout{number}")
-            yield Part("dropout_add_norm", added_norm_values(norm, x, share), x.dtype, covers[0], covers)
-
-
-def _post_norm_output(module: Any, given: Given) -> Iterator[Part]:
-    """Hugging Face's BertSelfOutput and its copies: a linear layer, dropout, the residual and a norm."""
-    x = given["input_tensor"]
-    values = added_norm_values(module.LayerNorm, x, module.dropout.p)
-    yield Part("dropout_add_norm", values, x.dtype, "LayerNorm", ("LayerNorm", "dropout"))
-
-
-def _post_norm_layer(module: Any, given: Given) -> Iterator[Part]:
-    """Hugging Face's BertLayer and its copies: the feed-forward half; the other is modules of its own."""
-    x, dense = _first(given), module.intermediate.dense
-    word = activation_word(module.intermediate.intermediate_act_fn)
-    if word is not None:
-        values = feed_forward_values(x, dense.out_features, word, 0.0, dense.bias is not None)
-        covers = ("intermediate.dense", "intermediate.intermediate_act_fn", "output.dense")
-        yield Part("feed_forward", values, computed_dtype(x), "", covers)
-
-
-def _transposed_feed_forward(module: Any, given: Given) -> Iterator[Part]:
-    """Hugging Face's GPT2MLP, whose weights are [in, out]."""
-    x, word = _first(given), activation_word(module.act)
-    if word is not None:
-        values = feed_forward_values(x, module.c_fc.nf, word, 0.0, True)
-        yield Part("feed_forward", values, computed_dtype(x), "", ("c_fc", "act", "c_proj"))
-
-
-_TORCH, _TRANSFORMERS = "torch.nn.modules", "transformers.models"
-_RECOGNISED: Mapping[str, Callable[[Any, Given], Iterator[Part]]] = {
-    f"{_TORCH}.rnn.LSTM": _recurrent,
-    f"{_TORCH}.rnn.GRU": _recurrent,
-    f"{_TORCH}.rnn.RNN": _recurrent,
-    f"{_TORCH}.normalization.LayerNorm": _norm,
-    f"{_TORCH}.normalization.RMSNorm": _norm,
-    f"{_TORCH}.activation.GELU": _activation,
-    f"{_TORCH}.activation.ReLU": _activation,
-    f"{_TORCH}.activation.SiLU": _activation,
-    f"{_TORCH}.activation.MultiheadAttention": _multihead,
-    f"{_TORCH}.linear.Linear": _linear,
-    f"{_TORCH}.transformer.TransformerEncoderLayer": _transformer_layer,
-    f"{_TORCH}.transformer.TransformerDecoderLayer": _transformer_layer,
-    "transformers.pytorch_utils.Conv1D": _transposed_linear,
-    **{f"transformers.activations.{name}": _activation for name in _ACTIVATION_MODULES},
-    **{
-        f"{_TRANSFORMERS}.{family}.modeling_{family}.{name}{part}": recognise
-        for family, name in (("bert", "Bert"), ("roberta", "Roberta"))
-        for part, recognise in (
-            ("SelfOutput", _post_norm_output),
-            ("Output", _post_norm_output),
-            ("Layer", _post_norm_layer),
-        )
-    },
-    f"{_TRANSFORMERS}.gpt2.modeling_gpt2.GPT2MLP": _transposed_feed_forward,
 }

@@ -20,7 +20,8 @@ from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import Problem, SelectorError
 
 from .errors import InvalidRequest
-from .layer_problems import IGNORED, Part, attention_values, computed_dtype, loss_values, parts_of
+from .layer_parts import Part, parts_of
+from .layer_problems import IGNORED, attention_values, computed_dtype, loss_values
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -68,23 +68,26 @@ class AdditiveAttention(Selected):
     def _chosen_for_call(
         self, query: Tensor, memory: Tensor, lengths: Tensor | None = None
     ) -> nn.Module | None:
-        def values() -> Values:
-            axis = 0 if self.batch_first else 1
-            return self._form | {
-                "batch": query.size(axis),
-                "target": query.size(1 - axis),
-                "source": memory.size(1 - axis),
-                "lengths": lengths is not None,
-                "layout": "batch_first" if self.batch_first else "time_major",
-            }
-
         if query.dim() != 3 or memory.dim() != 3:
             raise ValueError(
                 f"query has shape {list(query.shape)} and memory {list(memory.shape)}: expected three "
                 "dimensions, those of sequences, steps and features."
             )
         key = (query.shape, memory.shape, lengths is not None)
-        return self._implementation(query, computed_dtype(query), key, values)
+        return self._implementation(
+            query, computed_dtype(query), key, lambda: self.values_of(query, memory, lengths)
+        )
+
+    def values_of(self, query: Tensor, memory: Tensor, lengths: Tensor | None) -> Values:
+        """The hyperparameters of a call, without dtype and mode."""
+        axis = 0 if self.batch_first else 1
+        return self._form | {
+            "batch": query.size(axis),
+            "target": query.size(1 - axis),
+            "source": memory.size(1 - axis),
+            "lengths": lengths is not None,
+            "layout": "batch_first" if self.batch_first else "time_major",
+        }
 
     def _lent(self, _name: str) -> dict[str, Tensor | None]:
         return {

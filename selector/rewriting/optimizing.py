@@ -272,5 +272,10 @@ def _put_back(module: nn.Module) -> int:
 
 def wishes_of(objective: str, overrides: Mapping[str, str] | None, plan: Any, database: Any) -> Wishes:
     """The arguments of `optimize`; `plan` is one of `selector.plan`, or its layers."""
+    if getattr(plan, "recomputed_blocks", 0):
+        raise InvalidRequest(
+            f"plan recomputes {plan.recomputed_blocks} blocks, which only the model's own code can do: "
+            "checkpoint them there, or plan with a larger memory_limit."
+        )
     chosen: Sequence[Planned] = () if plan is None else getattr(plan, "layers", plan)
     return Wishes(objective=objective, overrides=overrides or {}, plan=chosen, database=database)
