@@ -123,40 +123,17 @@ class Fleet:
         end: float,
     ) -> Iterator[Done]:
         """Each session takes one job after the other; what they give as it comes."""
-        waiting: queue.SimpleQueue[Job] = queue.SimpleQueue()
-        done: queue.SimpleQueue[Done | None] = queue.SimpleQueue()
-        stop = threading.Event()
-        for job in jobs:
-            waiting.put(job)
-
-        def work(session: Session) -> None:
-            worker, start, count = works(session), time.monotonic(), 0
-            try:
-                with suppress(queue.Empty):
-                    while not stop.is_set():
-                        now = time.monotonic()
-                        if now + (now - start) / max(count, 1) > end:
-                            return
-                        job = waiting.get_nowait()
-                        for record in worker(job):
-                            if stop.is_set():
-                                return
-                            done.put((job, record))
-                        done.put((job, None))
-                        count += 1
-            finally:
-                done.put(None)
-
+        line = _Line(jobs, end)
         with ThreadPoolExecutor(len(sessions) or 1) as threads:
-            working = [threads.submit(work, session) for session in sessions]
+            working = [threads.submit(line.work_off, works(session)) for session in sessions]
             try:
                 for _ in working:
-                    for job, record in iter(done.get, None):
+                    for job, record in iter(line.done.get, None):
                         if record is not None and record.status is Status.TIMEOUT:
                             self.hangs[job.problem.operator, record.implementation] += 1
                         yield job, record
             except BaseException:  # nobody listens any more: no process may keep its thread waiting
-                stop.set()
+                line.stop.set()
                 for session in sessions:
                     session.interrupt()
                 raise
@@ -165,6 +142,37 @@ class Fleet:
         for session in sessions:
             for stage, seconds in session.seconds.items():
                 self.seconds[stage] += seconds
+
+
+class _Line:
+    """Jobs that wait for several threads, and what these have done; a None for each that has stopped."""
+
+    def __init__(self, jobs: Sequence[Job], end: float) -> None:
+        self.waiting: queue.SimpleQueue[Job] = queue.SimpleQueue()
+        self.done: queue.SimpleQueue[Done | None] = queue.SimpleQueue()
+        self.stop = threading.Event()
+        self._end = end
+        for job in jobs:
+            self.waiting.put(job)
+
+    def work_off(self, worker: Worker) -> None:
+        """Give a worker one job after the other, none that is not expected to end in time."""
+        start, count = time.monotonic(), 0
+        try:
+            with suppress(queue.Empty):
+                while not self.stop.is_set():
+                    now = time.monotonic()
+                    if now + (now - start) / max(count, 1) > self._end:
+                        return
+                    job = self.waiting.get_nowait()
+                    for record in worker(job):
+                        if self.stop.is_set():
+                            return
+                        self.done.put((job, record))
+                    self.done.put((job, None))
+                    count += 1
+        finally:
+            self.done.put(None)
 
 
 def default_judges(torch_devices: Sequence[str]) -> int:
