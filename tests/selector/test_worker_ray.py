@@ -26,6 +26,7 @@ def cluster(monkeypatch):
     """A head without GPUs, and two nodes with one pretended H200 each."""
     monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
     monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
+    monkeypatch.setenv("RAY_agent_register_timeout_ms", "300000")  # of a node, on a busy machine
     from ray.cluster_utils import Cluster
 
     made = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
