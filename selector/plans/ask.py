@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -70,7 +71,8 @@ def pareto(
     from .pareto import frontier
 
     planner, most = _planner(model, device, memory_limit, training, database)
-    limits = [parse_bytes(one) for one in memory_limits] or _spread(planner.least_bytes(), most)
+    least = math.ceil(planner.least_bytes() / (1 - planner.training.margin))
+    limits = [parse_bytes(one) for one in memory_limits] or _spread(least, most)
     return frontier(planner, limits)
 
 

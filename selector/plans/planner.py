@@ -47,10 +47,11 @@ class Planner:
         neither "auto" nor a whole number from 1.
         """
         given = parse_batch(batch)
-        best = self._best(limit_bytes, given, reserve=reserve)
+        usable = round(limit_bytes * (1 - self.training.margin))
+        best = self._best(usable, given, reserve=reserve)
         if best is None:
             raise self._nothing_fits(limit_bytes, given or 1)
-        own = self._best(limit_bytes, given, own=True, reserve=reserve)
+        own = self._best(usable, given, own=True, reserve=reserve)
         found = self._described(best, limit_bytes)
         return replace(found, default=None if own is None else self._described(own, limit_bytes, own=True))
 
@@ -139,7 +140,8 @@ class Planner:
             )
         return NothingFits(
             f"{model.name} does not fit into memory_limit={format_bytes(limit)} with batch {batch}: it takes "
-            f"{format_bytes(self.least_bytes(batch))} or more. Raise the limit, or take shorter samples."
+            f"{format_bytes(self.least_bytes(batch))} or more, and "
+            f"{self.training.margin:.0%} of the limit stays free. Raise it, or take shorter samples."
         )
 
     def _described(self, offer: Offer, limit: int, *, own: bool = False) -> Plan:

@@ -35,7 +35,8 @@ class Training:
     """`optimizer` is one of OPTIMIZERS. With `accumulate` micro-batches a step, gradients stay from one to
     the next. `recompute` allows whole blocks to be run twice. `cuda_graphs` says that steps are replayed, and
     launching costs nothing. `parameter_dtype` is what weights are stored in, where it is not what is computed
-    in (autocast keeps a copy of them in that).
+    in (autocast keeps a copy of them in that). `margin` is the share of the memory limit that a plan leaves
+    free: for fragments, and because bytes of other sizes are foretold to a few per cent.
 
     Raises InvalidRequest for values that there are not.
     """
@@ -45,6 +46,7 @@ class Training:
     recompute: bool = True
     cuda_graphs: bool = False
     parameter_dtype: str | None = None
+    margin: float = 0.05
 
     def __post_init__(self) -> None:
         if self.optimizer not in OPTIMIZERS:
@@ -56,6 +58,8 @@ class Training:
                 f"parameter_dtype={shorten(self.parameter_dtype)}: expected one of "
                 f"{', '.join(ELEMENT_BYTES)}."
             )
+        if type(self.margin) is not float or not 0 <= self.margin < 1:
+            raise InvalidRequest(f"margin={shorten(self.margin)}: expected a share from 0.0, below 1.")
         if type(self.accumulate) is not int or self.accumulate < 1:
             raise InvalidRequest(f"accumulate={shorten(self.accumulate)}: expected a whole number from 1.")
 

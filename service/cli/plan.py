@@ -37,6 +37,7 @@ def plan(
     accumulate: Annotated[int, typer.Option(metavar="N", help="Micro-batches a step.")] = 1,
     recompute: Annotated[bool, typer.Option(help="Allow whole blocks to be run twice.")] = True,
     cuda_graphs: Annotated[bool, typer.Option(help="Steps are replayed: launching costs nothing.")] = False,
+    margin: Annotated[float, typer.Option(metavar="SHARE", help="Of the limit, to be left free.")] = 0.05,
     pareto: Annotated[bool, typer.Option("--pareto", help="Throughput at a dozen limits.")] = False,
     svg: Annotated[
         Path | None, typer.Option(dir_okay=False, metavar="FILE", help="Draw the frontier (with --pareto).")
@@ -58,7 +59,11 @@ def plan(
     from selector.plans.training import Training
 
     training = Training(
-        optimizer=optimizer, accumulate=accumulate, recompute=recompute, cuda_graphs=cuda_graphs
+        optimizer=optimizer,
+        accumulate=accumulate,
+        recompute=recompute,
+        cuda_graphs=cuda_graphs,
+        margin=margin,
     )
     asked: dict[str, Any] = {"device": device, "training": training, "database": database}
     model = _model(what)

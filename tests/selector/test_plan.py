@@ -26,7 +26,7 @@ from selector.plans.training import Training
 from tests.selector import replay
 
 MIB = 2**20
-QUIET = Training(optimizer="none", recompute=False, cuda_graphs=True)
+QUIET = Training(optimizer="none", recompute=False, cuda_graphs=True, margin=0.0)
 ROWS = 100
 SIZES = {"hidden": 64, "inner": 256, "activation": "gelu"}
 # name: milliseconds and held MiB for ROWS rows
@@ -145,6 +145,12 @@ def test_optimizer_gradients_and_micro_batches_count(database: Database) -> None
     assert planned(database, "1GiB", batch=1, training=mixed).memory["parameters"] == 3 * MIB
 
 
+def test_a_share_of_the_limit_stays_free(database: Database) -> None:
+    found = planned(database, 52 * MIB, batch=1, training=replace(QUIET, margin=0.25))
+    assert found.limit_bytes == 52 * MIB
+    assert found.peak_bytes <= 39 * MIB
+
+
 def test_blocks_run_twice_where_that_is_allowed(database: Database) -> None:
     with pytest.raises(NothingFits):
         planned(database, 15 * MIB, batch=1)
@@ -225,6 +231,9 @@ def test_unknown_models_devices_and_trainings_are_refused(database: Database) ->
         Training(optimizer="adamx")
     with pytest.raises(InvalidRequest, match="accumulate=0"):
         Training(accumulate=0)
+    for margin in (1.0, -0.1, 1, "5%"):
+        with pytest.raises(InvalidRequest, match="margin="):
+            Training(margin=margin)  # type: ignore[arg-type]
     with pytest.raises(InvalidRequest, match="float12"):
         Training(parameter_dtype="float12")
     with pytest.raises(InvalidHyperparameter, match="Unknown size 'sequence'"):
