@@ -55,6 +55,7 @@ def optimize(
     model: nn.Module,
     example_inputs: object,
     *,
+    memory_limit: str | int | None = None,
     objective: str = "throughput",
     overrides: Mapping[str, str] | None = None,
     plan: object = None,
@@ -63,7 +64,9 @@ def optimize(
     """Give an existing model the implementations that win for it, in place; the report says which, and why.
 
     `example_inputs` are one tensor, a tuple of positional arguments, or a mapping of keyword arguments; the
-    model is run on them, in the mode it is in. `objective` is "throughput" or "memory". `overrides` names
+    model is run on them, in the mode it is in. `memory_limit` is of a training step in all, in bytes or as
+    text: the layers are then what `selector.plan` counts for the examples' batch. `objective` is "throughput"
+    or "memory", without a limit. `overrides` names
     implementations by operator or by a module's path, whatever was measured: `{"lstm": "hoisted"}`. `plan` is
     what `selector.plan` made for this model: layers then get the implementations that it counted.
     `database` is as for `Selector`.
@@ -75,11 +78,13 @@ def optimize(
 
     Raises InvalidRequest for a model that is compiled or has no weights yet and for arguments of no use,
     UnknownOperator and UnknownImplementation for overrides, UnsupportedProblem for one that refuses its
-    layer, and what the model raises on the example.
+    layer, the errors of `selector.plan` with a memory limit, and what the model raises on the example.
     """
     from .rewriting import optimizing
 
     require_database(database)
+    if memory_limit is not None:
+        plan = optimizing.plan_within(memory_limit, model, example_inputs, plan, database)
     wishes = optimizing.wishes_of(objective, overrides, plan, database)
     return optimizing.optimize(model, example_inputs, wishes)
 

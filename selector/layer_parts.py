@@ -48,7 +48,8 @@ def parts_of(module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     for kind in type(module).__mro__:
         recognise = _RECOGNISED.get(f"{kind.__module__}.{kind.__qualname__}")
         if recognise is not None:
-            given = dict(signature(kind.forward).bind(module, *args, **kwargs).arguments)
+            known: Any = kind
+            given = dict(signature(known.forward).bind(module, *args, **kwargs).arguments)
             del given["self"]
             yield from recognise(module, given)
             return

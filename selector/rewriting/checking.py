@@ -81,7 +81,7 @@ def _leaf(leaf: Any, gradients: bool) -> Any:
 
 def _gradients(model: nn.Module, given: list[Any], outputs: Tensors) -> Tensors:
     reached = [tensor for tensor in outputs.values() if tensor.requires_grad]
-    wanted = {
+    wanted: Tensors = {
         f"gradient of parameter {name}": one for name, one in model.named_parameters() if one.requires_grad
     }
     wanted |= {
@@ -91,7 +91,7 @@ def _gradients(model: nn.Module, given: list[Any], outputs: Tensors) -> Tensors:
     }
     if not reached or not wanted:
         return {}
-    weights = []
+    weights: list[Tensor] = []
     for tensor in reached:
         generator = torch.Generator(tensor.device).manual_seed(len(weights))
         drawn = torch.randn(tensor.shape, generator=generator, device=tensor.device)
@@ -106,12 +106,12 @@ def _without_dropout(model: nn.Module) -> Iterator[None]:
     shares = {module: module.dropout for module in modes if isinstance(module, nn.RNNBase)}
     try:
         model.eval()
-        for module in shares:
-            module.train()
-            module.dropout = 0.0
+        for recurrent in shares:
+            recurrent.train()
+            recurrent.dropout = 0.0
         yield
     finally:
         for module, training in modes.items():
             module.training = training
-        for module, share in shares.items():
-            module.dropout = share
+        for recurrent, share in shares.items():
+            recurrent.dropout = share

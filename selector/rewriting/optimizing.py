@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from torch import nn
+from torch import Tensor, nn
 
 from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import Problem, SelectorError, UnknownOperator
@@ -22,6 +22,9 @@ from . import attention_interface
 from .checking import Tensors, difference, results
 from .places import Place, place_of
 from .report import LeftAlone, Replaced, Report, reason_of
+
+if TYPE_CHECKING:
+    from ..plans.plan import Plan
 
 OBJECTIVES = {"throughput": "time", "memory": "memory"}
 REPLACED_CLASS = "_class_before_optimize"
@@ -136,7 +139,8 @@ def _decide(model: nn.Module, layer: Layer, wishes: Wishes, planned: _Counted) -
     place = _place(model, layer)
     if isinstance(place, str):
         return place
-    named = wishes.named(layer) or planned.next(layer)
+    counted = planned.next(layer)
+    named = wishes.named(layer) or counted
     try:
         choice = api.choose(
             layer.problem.operator,
@@ -150,9 +154,10 @@ def _decide(model: nn.Module, layer: Layer, wishes: Wishes, planned: _Counted) -
         if named is not None:
             raise
         return str(error)
+    why = reason_of(choice) if wishes.named(layer) or not counted else "as planned"
     if choice.implementation == registry.operator(layer.problem.operator).default:
-        return f"torch's own is chosen ({reason_of(choice)})" if choice.time_ms else choice.caveats[0]
-    return _Decision(layer, place, choice.implementation, reason_of(choice))
+        return f"torch's own is chosen ({why}). {' '.join(choice.caveats)}".rstrip()
+    return _Decision(layer, place, choice.implementation, why)
 
 
 def _place(model: nn.Module, layer: Layer) -> Place | str:
@@ -268,6 +273,20 @@ def _put_back(module: nn.Module) -> int:
     del module.__dict__["_selections"]
     module.__class__ = before
     return 1
+
+
+def plan_within(
+    memory_limit: str | int, model: nn.Module, example_inputs: Any, plan: object, database: Any
+) -> Plan:
+    """The fastest plan of a model for the examples' batch. Raises InvalidRequest for two plans."""
+    from ..plans.ask import plan as fastest
+
+    if plan is not None:
+        raise InvalidRequest("memory_limit and plan are both given: a plan has a limit of its own.")
+    args, kwargs = layers.arguments_of(example_inputs)
+    sizes = [one.size(0) for one in (*args, *kwargs.values()) if isinstance(one, Tensor) and one.dim()]
+    batch = sizes[0] if sizes else 1  # without samples the planner says so
+    return fastest((model, example_inputs), _device(model), memory_limit, batch, database=database)
 
 
 def wishes_of(objective: str, overrides: Mapping[str, str] | None, plan: Any, database: Any) -> Wishes:

@@ -6,7 +6,6 @@ import copy
 import pickle
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -282,20 +281,6 @@ def test_what_computes_something_else_is_put_back(
     assert report.replaced == ()
     assert "put back, because the model computed something else: output[" in report.left_alone[-1].why
     assert type(model.lstm) is nn.LSTM
-
-
-def test_a_plan_says_which_layers_get_what() -> None:
-    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
-    x = torch.randn(3, 4)
-    problem = {"rows": 3, "in_features": 4, "dtype": "float32", "mode": "training"}
-    layers = [
-        SimpleNamespace(operator="linear", hyperparameters=problem, implementation=name, count=1)
-        for name in ("column_major", "padded")
-    ]
-    expected = model(x)
-    report = selector.optimize(model, x, plan=SimpleNamespace(layers=layers))
-    assert {one.path: one.implementation for one in report.replaced} == {"0": "column_major", "1": "padded"}
-    torch.testing.assert_close(model(x), expected)
 
 
 def test_bad_arguments(model: LanguageModel, words: Tensor) -> None:

@@ -1,0 +1,76 @@
+"""A memory limit, or a plan, decides which layers get what."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch import nn
+
+import selector
+from kernel_selector.db import Database
+from kernel_selector.kernels import registry
+from kernel_selector.kernels.contract import Memory, Record
+from selector import InvalidRequest, Selector
+from tests.selector import replay
+
+MIB = 2**20
+# name: milliseconds and held MiB
+CHARACTERS = {"torch_linear": (1.0, 8), "column_major": (1.5, 2)}
+
+
+def measured() -> Iterable[Record]:
+    """Torch's layer is faster, and holds more."""
+    problem = registry.operator("linear").problem(rows=100, in_features=64)
+    for name, (time_ms, held) in CHARACTERS.items():
+        memory = Memory(
+            peak_bytes=(held + 1) * MIB, held_bytes=held * MIB, workspace_bytes=0, kept_argument_bytes=0
+        )
+        record = replay.record(problem, name, time_ms=time_ms, memory_bytes=0)
+        yield replace(record, memory=memory, graph_forward_backward=record.forward_backward)
+
+
+@pytest.fixture
+def database(selector_of: Callable[..., Selector], sqlite_database: Database) -> Database:
+    selector_of(measured())
+    return sqlite_database
+
+
+@pytest.fixture
+def model() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(64, 64), nn.Linear(64, 64), nn.Linear(64, 64))
+
+
+def test_a_memory_limit_costs_as_little_speed_as_it_can(model: nn.Module, database: Database) -> None:
+    x = torch.randn(100, 64)
+    roomy = selector.optimize(model, x, memory_limit="1GiB", database=database)
+    assert roomy.replaced == ()
+    peak = selector.plan((model, x), "cpu", "1GiB", 100, database=database).peak_bytes
+    tight = selector.optimize(model, x, memory_limit=peak - 4 * MIB, database=database)
+    assert [(one.implementation, one.why) for one in tight.replaced] == [("column_major", "as planned")]
+
+
+def test_a_plan_says_which_layers_get_what(model: nn.Module) -> None:
+    x = torch.randn(3, 64)
+    problem = {"rows": 3, "in_features": 64, "dtype": "float32", "mode": "training"}
+    layers = [
+        SimpleNamespace(operator="linear", hyperparameters=problem, implementation=name, count=1)
+        for name in ("column_major", "pre_transposed")
+    ]
+    expected = model(x)
+    report = selector.optimize(model, x, plan=SimpleNamespace(layers=layers))
+    found = {one.path: one.implementation for one in report.replaced}
+    assert found == {"0": "column_major", "1": "pre_transposed"}
+    torch.testing.assert_close(model(x), expected)
+
+
+def test_plans_that_cannot_be_followed(model: nn.Module) -> None:
+    x = torch.randn(3, 64)
+    with pytest.raises(InvalidRequest, match="memory_limit and plan are both given"):
+        selector.optimize(model, x, memory_limit="1GiB", plan=SimpleNamespace(layers=()))
+    with pytest.raises(InvalidRequest, match="plan recomputes 2 blocks"):
+        selector.optimize(model, x, plan=SimpleNamespace(layers=(), recomputed_blocks=2))
