@@ -1,8 +1,9 @@
 """How long one choice takes: python -m benchmarks.choose_latency [--questions N], from a checkout.
 
 Made-up measurements of 480 problems and a cost model trained on them; then questions of each kind, in
-microseconds: asked before, answered by an exact record, by a neighbour, and by the model. Also what
-`import selector` adds to `import torch`, in fresh processes.
+microseconds: asked before, answered by an exact record, by a neighbour, and by the model; and a batch of new
+problems that the model answers together, in milliseconds. Also what `import selector` adds to `import torch`,
+in fresh processes.
 """
 
 from __future__ import annotations
@@ -22,10 +23,11 @@ from typing import Any
 from benchmarks._result import write_result
 from kernel_selector.db import Database, records
 from kernel_selector.kernels.contract import Problem
-from selector import Selector, answer, devices, train
+from selector import Query, Selector, answer, devices, train
 from tests.selector import replay
 
-LIMITS_US = {"asked before": 10, "exact record": 300, "cost model": 3000}
+LIMITS_US = {"asked before": 10, "exact record": 300, "cost model": 1000}
+BATCH, BATCHES, BATCH_LIMIT_MS = 500, 20, 25
 IMPORTS = 7
 
 
@@ -44,6 +46,7 @@ def main() -> None:
             train(database=database)
         selector = Selector(path)
         payload = {"latency_us": latencies(selector, measured, options.questions), "limits_us": LIMITS_US}
+        payload |= {"batch_of_500_new_ms": batches(selector), "batch_limit_ms": BATCH_LIMIT_MS}
         selector.close()
     payload["import_s"] = imports()
     print(json.dumps(payload, indent=2))
@@ -52,9 +55,10 @@ def main() -> None:
 
 def pretend() -> None:
     """This machine is the made-up one, so that its records are exact."""
-    devices._probed = lambda _: replay.HERE  # type: ignore[assignment]
+    devices._probed = devices._identified = lambda _: replay.HERE  # type: ignore[assignment]
     devices.default_torch_device = lambda: "cpu"  # type: ignore[assignment]
-    answer.current_environment = lambda: replay.SOFTWARE  # type: ignore[assignment]
+    devices.local_names = lambda: ("cpu",)  # type: ignore[assignment]
+    answer.current_environment = lambda _: replay.SOFTWARE  # type: ignore[assignment]
 
 
 def latencies(selector: Selector, measured: list[Problem], number: int) -> dict[str, Any]:
@@ -75,6 +79,26 @@ def latencies(selector: Selector, measured: list[Problem], number: int) -> dict[
     again = exact[0]
     found["asked before"] = percentiles(repeat(lambda: selector.choose(**again), 100) for _ in range(number))
     return found
+
+
+def batches(selector: Selector) -> dict[str, Any]:
+    """Percentiles of the milliseconds of a batch of problems that were not asked before."""
+    draw, times = random.Random(1), []
+    for _ in range(BATCHES):
+        queries = [
+            Query(
+                hyperparameters={
+                    "hidden": draw.randint(33, 500),
+                    "batch": draw.randint(1, 120),
+                    "seq": draw.randint(11, 190),
+                }
+            )
+            for _ in range(BATCH)
+        ]
+        start = time.perf_counter()
+        selector.choose_each(queries)
+        times.append((time.perf_counter() - start) * 1e3)
+    return percentiles(times)
 
 
 def timed(selector: Selector, questions: list[dict[str, Any]], source: str) -> dict[str, Any]:

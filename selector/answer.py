@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import (
     Environment,
     Implementation,
     Problem,
+    SelectorError,
     UnsupportedProblem,
+    Work,
 )
 from kernel_selector.kernels.contract.errors import shorten
 
@@ -28,6 +31,8 @@ if TYPE_CHECKING:
 
 DEFAULT_OPERATOR = "lstm"
 OBJECTIVES = ("time", "memory")
+Given = TypeVar("Given")
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,8 +72,66 @@ def parse(
     )
 
 
+@dataclass(frozen=True)
+class Prepared:
+    """A request with all that is known of it but the cost model's figures."""
+
+    request: Request
+    question: Question
+    usable: Mapping[str, Implementation]
+    works: Mapping[str, Work]
+    software: Environment | None
+    measured: list[Tier]  # best first
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether every candidate was measured, so that the cost model has nothing to add."""
+        question = self.question
+        found = combine(self.measured, question.names, question.default)
+        return found.base is not None and len(found.weighed) == len(question.names)
+
+
 def answer(knowledge: Knowledge, request: Request) -> Choice:
     """The choice for a request. Raises UnsupportedProblem, NothingFits, ModelVersionMismatch."""
+    (found,) = answer_each(knowledge, [request])
+    if isinstance(found, SelectorError):
+        raise found
+    return found
+
+
+def answer_each(
+    knowledge: Knowledge, requests: Sequence[Request | SelectorError]
+) -> list[Choice | SelectorError]:
+    """The choice for each request, or the error that it met; the cost model is asked once for all of them."""
+    prepared = [_tried(_prepare, knowledge, request) for request in requests]
+    by_operator: dict[str, list[int]] = defaultdict(list)
+    for index, one in enumerate(prepared):
+        if isinstance(one, Prepared) and not one.is_complete:
+            by_operator[one.request.problem.operator].append(index)
+    for operator, members in by_operator.items():
+        ready = [one for one in (prepared[index] for index in members) if isinstance(one, Prepared)]
+        predicted = _tried(_predicted, knowledge, (operator, ready))
+        for index, one in zip(members, ready, strict=True):
+            if isinstance(predicted, SelectorError):
+                prepared[index] = predicted
+            elif predicted:
+                one.measured.append(predicted.pop(0))
+    return [_tried(_finished, knowledge, one) for one in prepared]
+
+
+def _tried(
+    work: Callable[[Knowledge, Given], Result], knowledge: Knowledge, given: Given | SelectorError
+) -> Result | SelectorError:
+    """What `work` makes of it, or the error that it met, now or before."""
+    if isinstance(given, SelectorError):
+        return given
+    try:
+        return work(knowledge, given)
+    except SelectorError as error:
+        return error
+
+
+def _prepare(knowledge: Knowledge, request: Request) -> Prepared:
     problem, device = request.problem, request.where.device
     operator = registry.operator(problem.operator)
     accepted, refused = registry.candidates(problem, device)
@@ -78,6 +141,7 @@ def answer(knowledge: Knowledge, request: Request) -> Choice:
     usable = {
         item.name: item for item in accepted if item.name not in failed or item.name == request.override
     }
+    works = {name: item.work(problem) for name, item in usable.items()}
     question = Question(
         default=operator.default,
         names=tuple(usable),
@@ -86,10 +150,32 @@ def answer(knowledge: Knowledge, request: Request) -> Choice:
         objective=request.objective,
         limit_bytes=request.limit_bytes,
         override=request.override,
-        counted_bytes={name: item.work(problem).saved_bytes for name, item in usable.items()},
+        counted_bytes={name: work.saved_bytes for name, work in works.items()},
     )
-    figures = combine(_tiers(knowledge, request, usable), question.names, question.default)
-    return _choice(knowledge, request, decide(question, figures))
+    software = current_environment(request.where.torch_device) if request.where.torch_device else None
+    measured = list(evidence.tiers(problem, device, software))
+    return Prepared(request, question, usable, works, software, measured)
+
+
+def _predicted(knowledge: Knowledge, given: tuple[str, Sequence[Prepared]]) -> list[Tier]:
+    """The cost model's tier for each, in their order; none without a model."""
+    operator, prepared = given
+    predictor = knowledge.predictor(operator)
+    if predictor is None:
+        return []
+    from .predictor import Asked
+
+    return predictor.tiers(
+        [
+            Asked(one.request.problem, one.request.where.device, one.software, one.usable, one.works)
+            for one in prepared
+        ]
+    )
+
+
+def _finished(knowledge: Knowledge, one: Prepared) -> Choice:
+    figures = combine(one.measured, one.question.names, one.question.default)
+    return _choice(knowledge, one.request, decide(one.question, figures))
 
 
 def _check_override(request: Request, refused: Mapping[str, str]) -> None:
@@ -103,17 +189,6 @@ def _check_override(request: Request, refused: Mapping[str, str]) -> None:
         raise UnsupportedProblem(
             f"No implementation computes {request.problem} on {request.where.device.name}: {reasons}."
         )
-
-
-def _tiers(knowledge: Knowledge, request: Request, usable: Mapping[str, Implementation]) -> Iterator[Tier]:
-    """The evidence, best first; nothing is computed that is not asked for."""
-    device = request.where.device
-    software = current_environment(request.where.torch_device) if request.where.torch_device else None
-    evidence = knowledge.evidence(request.problem.operator, device.key)
-    yield from evidence.tiers(request.problem, device, software)
-    predictor = knowledge.predictor(request.problem.operator)
-    if predictor is not None:
-        yield predictor.tier(request.problem, device, software, usable)
 
 
 @cache

@@ -11,7 +11,7 @@ import logging
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import Problem, SelectorError
@@ -36,21 +36,19 @@ def file_of(database: Database | None) -> Path:
     return path.with_name(f"{path.stem}.asked.jsonl")
 
 
-def remembering(database: Database | None, choose: Callable[..., Choice]) -> Callable[..., Choice]:
-    """`choose`, of which uncertain answers are remembered, unless the user wants none to be."""
+def noting(database: Database | None) -> Callable[[Choice], None]:
+    """What remembers uncertain answers from a database, each question once; or, if users want so, nothing."""
     if os.environ.get(VARIABLE, "1").lower() in ("0", "false", "no", "off"):
-        return choose
+        return lambda _choice: None
     noted: set[tuple[Problem, str]] = set()
 
-    def chosen(*arguments: Any, **hyperparameters: Any) -> Choice:
-        choice = choose(*arguments, **hyperparameters)
+    def noted_once(choice: Choice) -> None:
         question = choice.problem, choice.device.key
         if question not in noted and is_uncertain(choice):
             noted.add(question)
             note(file_of(database), choice)
-        return choice
 
-    return chosen
+    return noted_once
 
 
 def is_uncertain(choice: Choice) -> bool:

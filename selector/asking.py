@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import UnknownOperator
 from kernel_selector.kernels.contract.errors import shorten, suggest
@@ -38,3 +41,12 @@ def decide(
         )
         return answer_imported(knowledge, query)
     return answer(knowledge, parse(knowledge, operator, device, memory, objective, override, hyperparameters))
+
+
+def decide_and_note(
+    knowledge: Knowledge, note: Callable[[Choice], None], /, *arguments: Any, **hyperparameters: object
+) -> Choice:
+    """As `decide`; the choice is noted, for what it leaves open to be measured."""
+    choice = decide(knowledge, *arguments, **hyperparameters)
+    note(choice)
+    return choice

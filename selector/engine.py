@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import math
-import os
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import lru_cache, partial
 from pathlib import Path
 from threading import RLock
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from kernel_selector.kernels.contract import Device, SelectorError
 
+from . import catalogue
 from .answer import DEFAULT_OPERATOR
-from .asked import remembering
-from .asking import decide
-from .catalogue import operators
+from .asked import noting
+from .asking import decide_and_note
+from .batch import Batch
 from .choice import Choice
 from .database_argument import require_database
 from .knowledge import Changed, Knowledge, Pair, state_of
@@ -28,11 +28,13 @@ if TYPE_CHECKING:
 
     from .evidence import Evidence
 
+Answered = TypeVar("Answered", Choice, Choice | SelectorError)
+
 CHECK_S = 1.0  # how often to look whether the database has changed
 BACK_OFF = 9  # times as long as a look took, no other follows: a slow database costs a tenth of the time
 LOCK_WAIT_S = 2.0  # readers hardly ever wait; those that do have callers who wait with them
 CACHE_SIZE = 8192
-SNAPSHOT_TRIES = 3  # of a batch; a database that changes faster gives answers of two snapshots, which say so
+SNAPSHOT_TRIES = 3  # of a batch
 
 
 class Selector:
@@ -96,16 +98,19 @@ class Selector:
         return self._choose(query)
 
     def choose_each(self, queries: Iterable[Query]) -> list[Choice | SelectorError]:
-        """The choice for each query, or the error that it met, in their order and from one snapshot."""
+        """The choice for each query, or the error that it met, in their order and from one snapshot.
+
+        Those that were not asked before go through the cost model together.
+        """
         self._refresh()
         asked = list(queries)
-        found: list[Choice | SelectorError] = []
         for _ in range(SNAPSHOT_TRIES):
-            snapshot = self.snapshot
-            found = [self._choice_or_error(query) for query in asked]
-            if self.snapshot == snapshot:
-                break  # else the database changed meanwhile: what was answered before it is asked again
-        return found
+            try:
+                return [self._with_trouble(one) for one in self._batch.answers(asked)]
+            except Changed as change:
+                self._load(change.pair)
+        # the database changes faster than it can be read: answers of several snapshots, as each says
+        return [self._choice_or_error(query) for query in asked]
 
     def _choice_or_error(self, query: Query) -> Choice | SelectorError:
         try:
@@ -114,17 +119,18 @@ class Selector:
             return error
 
     def _choose(self, query: Query) -> Choice:
-        operator, device, memory, objective, override = query.arguments
-        if override is None:
-            override = os.environ.get(f"SELECTOR_OVERRIDE_{operator or DEFAULT_OPERATOR}".upper()) or None
-        arguments = operator, device, memory, objective, override
         try:
-            choice = self._answer(arguments, query.hyperparameters)
+            choice = self._answer(query)
         except Changed as change:
             self._load(change.pair)
-            choice = self._answer(arguments, query.hyperparameters)
-        trouble = self._trouble
-        return replace(choice, caveats=(*choice.caveats, _outage(trouble))) if trouble else choice
+            choice = self._answer(query)
+        return self._with_trouble(choice)
+
+    def _with_trouble(self, found: Answered) -> Answered:
+        """A choice with the caveat that the database cannot be read now, if it cannot."""
+        if not self._trouble or not isinstance(found, Choice):
+            return found
+        return replace(found, caveats=(*found.caveats, _outage(self._trouble)))
 
     def answers_at_once(self, operator: str | None = None, device: object = None) -> bool:
         """Whether `choose` finds all in memory: it looks neither at the database nor at a device first."""
@@ -133,7 +139,7 @@ class Selector:
     def operators(self) -> list[dict[str, Any]]:
         """JSON-ready descriptions of the operators, with their implementations; the imported ones last."""
         self._refresh()
-        return operators(self._knowledge.imported.values())
+        return catalogue.operators(self._knowledge.imported.values())
 
     def typed(self, operator: str | None, given: Mapping[str, str]) -> dict[str, Any]:
         """Hyperparameters from text, of an operator of ours or an imported one. Raises as `choose`."""
@@ -203,7 +209,8 @@ class Selector:
             self._open = None
             self._due = math.inf
 
-    def _answer(self, arguments: tuple[Any, ...], hyperparameters: Mapping[str, object]) -> Choice:
+    def _answer(self, query: Query) -> Choice:
+        arguments, hyperparameters = query.arguments, query.hyperparameters
         try:
             choice: Choice = self._cached(*arguments, **hyperparameters)
             self._asked.add(arguments[:2])
@@ -233,8 +240,9 @@ class Selector:
             self._knowledge = knowledge
             self._trouble = ""
             self._due = time.monotonic() + CHECK_S
-            deciding = remembering(self._open, partial(decide, knowledge))
-            self._cached = lru_cache(CACHE_SIZE, typed=True)(deciding)
+            note = noting(self._open)
+            self._batch = Batch(knowledge, note)
+            self._cached = lru_cache(CACHE_SIZE, typed=True)(partial(decide_and_note, knowledge, note))
 
     def _opened(self) -> Database:
         """The database: open as it is, or opened anew after trouble, because it may be another one."""

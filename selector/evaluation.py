@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -14,13 +14,12 @@ from numpy.typing import NDArray
 from .dataset import Dataset
 from .domain import Domain
 from .neighbours import Neighbours
-from .policy import LEAST_MARGIN
-from .training import Errors, HeldOut, errors, time_model
+from .training import Errors, Fold, HeldOut, time_model
+from .trials import Chooser, Coverage, UnderLimits, by_model, contests, default_row, measured_again
 
 WIDTH = 80
 Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]
-Chooser = Callable[[list[int]], int]  # rows of one contest to the row that is chosen
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,6 +29,7 @@ class Quality:
     problems: int
     gmean: float
     p90: float
+    p95: float
     p99: float
     worst: float
     within_5_percent: float  # share of problems
@@ -56,6 +56,8 @@ class Evaluation:
     left_out: Mapping[str, int]  # good records that were of no use, by reason
     time_error: float  # median relative error of the time of unseen problems
     memory_error: float | None  # None where no bytes were measured
+    coverage: Coverage | None  # None where intervals were not judged
+    under_limits: UnderLimits | None  # None where no contest has a choice to make
     comparisons: tuple[Comparison, ...]
 
     def to_dict(self) -> dict[str, Any]:
@@ -72,6 +74,8 @@ class Evaluation:
             *(f"Left out: {count} records {reason}." for reason, count in self.left_out.items()),
             f"Median error on unseen problems: time {self.time_error:.1%}, memory "
             f"{'not measured' if self.memory_error is None else format(self.memory_error, '.1%')}.",
+            *([str(self.coverage)] if self.coverage else []),
+            *([str(self.under_limits)] if self.under_limits else []),
             "Slowdown against the best implementation, 1.000 at best, on what was held out from learning:",
         ]
         lines = [line for fact in facts for line in textwrap.wrap(fact, WIDTH, break_on_hyphens=False)]
@@ -84,10 +88,10 @@ def _block(comparison: Comparison) -> list[str]:
     count = max(quality.problems for quality in comparison.selectors.values())
     lines = [
         f"Held out: {comparison.held_out} ({count} problems)",
-        f"  {'':24}{'gmean':>8}{'p90':>8}{'p99':>8}{'worst':>8}{'within 5%':>11}{'best hit':>10}",
+        f"  {'':24}{'gmean':>8}{'p95':>8}{'p99':>8}{'worst':>8}{'within 5%':>11}{'best hit':>10}",
     ]
     return lines + [
-        f"  {name:24}{item.gmean:8.3f}{item.p90:8.3f}{item.p99:8.3f}{item.worst:8.3f}"
+        f"  {name:24}{item.gmean:8.3f}{item.p95:8.3f}{item.p99:8.3f}{item.worst:8.3f}"
         f"{item.within_5_percent:11.1%}{item.top_1:10.1%}"
         for name, item in comparison.selectors.items()
     ]
@@ -100,6 +104,7 @@ def quality(slowdowns: list[float]) -> Quality:
         problems=len(values),
         gmean=float(np.exp(np.log(values).mean())),
         p90=float(np.quantile(values, 0.9)),
+        p95=float(np.quantile(values, 0.95)),
         p99=float(np.quantile(values, 0.99)),
         worst=float(values.max()),
         within_5_percent=float((values <= 1.05).mean()),
@@ -107,15 +112,14 @@ def quality(slowdowns: list[float]) -> Quality:
     )
 
 
-def evaluate_shapes(dataset: Dataset, held_out: HeldOut) -> Comparison:
-    """Every problem is judged by models and baselines made from the other folds."""
+def evaluate_shapes(dataset: Dataset, held_out: HeldOut, folds: list[Fold]) -> dict[str, list[float]]:
+    """Slowdowns by selector: every problem is judged by models and baselines made from the other folds."""
     slowdowns: dict[str, list[float]] = defaultdict(list)
-    for number in sorted(set(held_out.fold.tolist())):
-        test = held_out.fold == number
-        noise = errors(dataset, held_out, ~test)
+    for test, noise in folds:
         for name, values in _judge(dataset, held_out.time_ms, noise, ~test, test).items():
             slowdowns[name] += values
-    return _comparison("shapes, in folds of whole problems", slowdowns)
+    again = measured_again(dataset)
+    return {**slowdowns, **({"measured once before": again} if again and slowdowns else {})}
 
 
 def evaluate_split(dataset: Dataset, noise: Errors, test: Flags, words: str) -> Comparison | None:
@@ -131,7 +135,7 @@ def evaluate_split(dataset: Dataset, noise: Errors, test: Flags, words: str) -> 
     train = [record for record, held in zip(dataset.records, test.tolist(), strict=True) if not held]
     domain = Domain.of(dataset.operator, train)
     slowdowns = _judge(dataset, predicted, noise, ~test, test, domain=domain)
-    return _comparison(words, slowdowns) if slowdowns else None
+    return comparison(words, slowdowns) if slowdowns else None
 
 
 def largest_quarter(dataset: Dataset) -> Flags:
@@ -156,10 +160,11 @@ def evaluate_implementation(dataset: Dataset, noise: Errors, name: str) -> Compa
     rows[:, dataset.spec.columns_of(name)] = 0
     everything = np.ones(len(rows), dtype=bool)
     slowdowns = _judge(dataset, model.predict(rows), noise, ~mine, everything, baselines=False)
-    return _comparison(f"implementation {name}", slowdowns)
+    return comparison(f"implementation {name}", slowdowns)
 
 
-def _comparison(words: str, slowdowns: Mapping[str, list[float]]) -> Comparison:
+def comparison(words: str, slowdowns: Mapping[str, list[float]]) -> Comparison:
+    """The distributions of slowdowns by selector, on what was held out in these words."""
     return Comparison(held_out=words, selectors={name: quality(values) for name, values in slowdowns.items()})
 
 
@@ -174,64 +179,37 @@ def _judge(
     baselines: bool = True,
 ) -> dict[str, list[float]]:
     """Slowdowns by selector over the contests of the test rows that have a choice to make."""
-    contests = [rows for rows in _contests(dataset, test) if len(rows) > 1]
-    by_model = _by_model(dataset, predicted, noise)
-    choosers: dict[str, Chooser] = {"cost model": by_model}
+    asked = [rows for rows in contests(dataset, test) if len(rows) > 1]
+    model = by_model(dataset, predicted, noise)
+    choosers: dict[str, Chooser] = {"cost model": model}
     if domain is not None:
-        choosers = {"cost model": _within(domain, dataset, by_model), "  if it never abstained": by_model}
+        choosers = {"cost model": _within(domain, dataset, model), "  if it never abstained": model}
     if baselines:
         choosers["most frequent winner"] = _by_frequency(dataset, train)
         choosers["nearest neighbour"] = _by_neighbour(dataset, train)
     choosers["always the default"] = _by_default(dataset)
     times = dataset.time_ms
     return {
-        name: [float(times[choose(rows)] / times[rows].min()) for rows in contests]
+        name: [float(times[choose(rows)] / times[rows].min()) for rows in asked]
         for name, choose in choosers.items()
-        if contests
+        if asked
     }
 
 
-def _contests(dataset: Dataset, use: Flags) -> list[list[int]]:
-    found: dict[int, list[int]] = defaultdict(list)
-    for row in np.flatnonzero(use).tolist():
-        found[int(dataset.contest[row])].append(row)
-    return list(found.values())
-
-
-def _default_row(dataset: Dataset, rows: list[int]) -> int | None:
-    return next((row for row in rows if dataset.implementation[row] == dataset.operator.default), None)
-
-
-def _by_model(dataset: Dataset, predicted: Floats, noise: Errors) -> Chooser:
-    """The rule of policy.decide for times that come from the model alone."""
-
-    def choose(rows: list[int]) -> int:
-        default = _default_row(dataset, rows)
-        for row in sorted(rows, key=lambda row: float(predicted[row])):
-            if default is None or row == default:
-                return row
-            needed = max(LEAST_MARGIN, noise[str(dataset.implementation[row])]["time_noise"])
-            if predicted[default] / predicted[row] - 1 > needed:
-                return row
-        raise AssertionError("the default is among the rows")
-
-    return choose
-
-
-def _within(domain: Domain, dataset: Dataset, by_model: Chooser) -> Chooser:
+def _within(domain: Domain, dataset: Dataset, model: Chooser) -> Chooser:
     """The default where the model abstains."""
     by_default = _by_default(dataset)
 
     def choose(rows: list[int]) -> int:
         record = dataset.records[rows[0]]
-        return (by_default if domain.outside(record.problem, record.device) else by_model)(rows)
+        return (by_default if domain.outside(record.problem, record.device) else model)(rows)
 
     return choose
 
 
 def _by_default(dataset: Dataset) -> Chooser:
     def choose(rows: list[int]) -> int:
-        default = _default_row(dataset, rows)
+        default = default_row(dataset, rows)
         return rows[0] if default is None else default
 
     return choose
@@ -239,7 +217,7 @@ def _by_default(dataset: Dataset) -> Chooser:
 
 def _by_frequency(dataset: Dataset, train: Flags) -> Chooser:
     wins: Counter[str] = Counter()
-    for rows in _contests(dataset, train):
+    for rows in contests(dataset, train):
         wins[str(dataset.implementation[min(rows, key=lambda row: float(dataset.time_ms[row]))])] += 1
 
     def choose(rows: list[int]) -> int:
@@ -251,7 +229,7 @@ def _by_frequency(dataset: Dataset, train: Flags) -> Chooser:
 def _by_neighbour(dataset: Dataset, train: Flags) -> Chooser:
     """The fastest on the nearest trained problem of the same structure, however far."""
     trained: dict[tuple[str, str], list[int]] = defaultdict(list)
-    for rows in _contests(dataset, train):
+    for rows in contests(dataset, train):
         record = dataset.records[rows[0]]
         trained[record.device.key, record.problem.key] += rows
     neighbours = {

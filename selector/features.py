@@ -18,9 +18,11 @@ from numpy.typing import NDArray
 
 from kernel_selector.kernels.contract import Device, Integer, OneOf, Operator, Problem, Work
 
-from .physics import terms_seconds
+from .physics import matmul_rate, rates_of
 
-FEATURES_VERSION = 2  # raise when the meaning of a column changes
+Floats = NDArray[np.float64]
+
+FEATURES_VERSION = 3  # raise when the meaning of a column changes
 
 WORK = ("flops", "moved_bytes", "saved_bytes", "launches", "steps")
 DERIVED = ("flops_per_byte", "flops_per_launch", "bytes_per_launch", "bytes_per_step_over_l2")
@@ -30,11 +32,12 @@ KINDS = ("cpu", "cuda")
 MODES = ("training", "inference")
 TIME_PARTS = ("operations_16_bit", "operations_wider", "launch", "call")
 TIME_TERMS = ("term_transfer_s", *(f"term_{part}_{mode}_s" for mode in MODES for part in TIME_PARTS))
-MEMORY_PARTS = ("weights", "activations", "step", "constant")
+MEMORY_PARTS = ("weights", "tensors", "step", "constant", "intermediate")
 MEMORY_TERMS = (
     "term_saved_bytes",
     *(f"term_{part}_{mode}_bytes" for mode in MODES for part in MEMORY_PARTS),
 )
+MOST_ALIGNMENT = 7  # doublings
 ROWS_OF = ("batch", "seq")  # dimensions over which the same weights are used again
 
 
@@ -77,66 +80,114 @@ class FeatureSpec:
         """Positions of the columns that say that it is this implementation."""
         return self.columns([f"is_{implementation}_on_{kind}" for kind in KINDS])
 
-    def matrix(self, problem: Problem, device: Device, works: Mapping[str, Work]) -> NDArray[np.float64]:
+    def matrix(self, problem: Problem, device: Device, works: Mapping[str, Work]) -> Floats:
         """One row per implementation in `works`, in that order, shape [rows, columns].
 
         An implementation that is not in the list has zeros in all columns of implementations. Raises
         NoMeasurements when the device's rates are not known.
         """
-        head, tail = self._problem(problem), self._device(problem, device)
-        rows = []
-        for name, work in works.items():
-            seconds = terms_seconds(work, problem, device)
-            rows.append(
-                [
-                    *head,
-                    *_work(work, device),
-                    *tail,
-                    *_roofline(seconds),
-                    *_time(problem, device, seconds),
-                    *_memory(work, problem),
-                    *(
-                        float(name == known and device.kind == kind)
-                        for known in self.implementations
-                        for kind in KINDS
-                    ),
-                ]
-            )
-        return np.array(rows, dtype=np.float64)
+        return self.matrices(device, [(problem, works)])
 
-    def _problem(self, problem: Problem) -> list[float]:
-        values: list[float] = []
-        for spec in self.operator.hyperparameters:
-            value = problem[spec.name]
-            if isinstance(spec, OneOf):
-                values += [float(value == choice) for choice in spec.choices]
-            elif isinstance(spec, Integer):
-                values += [_log2(value), float(alignment(value))]
-            else:
-                values.append(float(value))
-        return values
-
-    @staticmethod
-    def _device(problem: Problem, device: Device) -> list[float]:
-        rates = device.matmul_flops_per_s
-        rate = rates.get(problem["dtype"]) or max(rates.values(), default=0.0)
-        return [
-            float(device.kind == "cuda"),
-            _log2(device.copy_bytes_per_s),
-            _log2(rate),
-            _log2(device.launch_us),
-            _log2(device.multiprocessors),
-            _log2(device.memory_bytes),
+    def matrices(self, device: Device, asked: Sequence[tuple[Problem, Mapping[str, Work]]]) -> Floats:
+        """The rows of `matrix` for many problems at once, one after another, [rows, columns]."""
+        names = [name for _, works in asked for name in works]
+        counts = Counts.of([work for _, works in asked for work in works.values()])
+        of_each = np.repeat(np.arange(len(asked)), [len(works) for _, works in asked])
+        distinct = [problem for problem, _ in asked]
+        seconds = _seconds(counts, distinct, of_each, device)
+        element = np.array([_element_bytes(problem) for problem in distinct])
+        training = np.array([problem["mode"] == "training" for problem in distinct])[of_each]
+        least = Counts.of([self.operator.work(problem) for problem in distinct])
+        memory = _memory(counts, least, distinct, of_each, element)
+        parts = [
+            self._problems(distinct)[of_each],
+            _work(counts, device),
+            _device(distinct, device)[of_each],
+            _roofline(seconds),
+            _time(device, seconds, element[of_each], training),
+            memory[:, :1],
+            _by_mode(memory[:, 1:], training),
+            self._implementations(names, device),
         ]
+        return np.concatenate(parts, axis=1)
+
+    def _problems(self, problems: Sequence[Problem]) -> Floats:
+        columns: list[Floats] = []
+        for spec in self.operator.hyperparameters:
+            values = [problem[spec.name] for problem in problems]
+            if isinstance(spec, OneOf):
+                columns += [np.array([float(value == one) for value in values]) for one in spec.choices]
+            elif isinstance(spec, Integer):
+                columns += [_log2(np.array(values, dtype=np.float64)), alignments(values)]
+            else:
+                columns.append(np.array(values, dtype=np.float64))
+        return np.stack(columns, axis=1)
+
+    def _implementations(self, names: Sequence[str], device: Device) -> Floats:
+        flags = np.zeros((len(names), len(self._flags)))
+        known = {name: number for number, name in enumerate(self.implementations)}
+        if device.kind in KINDS:
+            place = KINDS.index(device.kind)
+            for row, name in enumerate(names):
+                if name in known:
+                    flags[row, known[name] * len(KINDS) + place] = 1
+        return flags
 
 
-def _by_mode(parts: list[float], problem: Problem) -> list[float]:
-    """The parts in the columns of the problem's mode, zeros in those of the other."""
-    nothing = [0.0] * len(parts)
-    return [*parts, *nothing] if problem["mode"] == "training" else [*nothing, *parts]
+@dataclass(frozen=True)
+class Counts:
+    """Counted work, an array [rows] for each count."""
+
+    flops: Floats
+    moved_bytes: Floats
+    saved_bytes: Floats
+    launches: Floats
+    steps: Floats
+
+    @classmethod
+    def of(cls, works: Sequence[Work]) -> Counts:
+        """The counts of these works, in their order."""
+        return cls(*np.array([[getattr(work, name) for name in WORK] for work in works], dtype=np.float64).T)
 
 
-def _time(problem: Problem, device: Device, seconds: tuple[float, float, float]) -> list[float]:
+def _device(problems: Sequence[Problem], device: Device) -> Floats:
+    rates = device.matmul_flops_per_s
+    most = max(rates.values(), default=0.0)
+    columns = np.empty((len(problems), len(DEVICE)))
+    columns[:] = [
+        float(device.kind == "cuda"),
+        *(
+            _log2_of(value)
+            for value in (
+                device.copy_bytes_per_s,
+                0.0,
+                device.launch_us,
+                device.multiprocessors,
+                device.memory_bytes,
+            )
+        ),
+    ]
+    columns[:, 2] = [_log2_of(rates.get(problem["dtype"]) or most) for problem in problems]
+    return columns
+
+
+def _seconds(
+    counts: Counts, problems: Sequence[Problem], of_each: NDArray[np.int64], device: Device
+) -> Floats:
+    """Seconds for operations, for moving bytes and for launches, as in physics.terms_seconds, [3, rows]."""
+    copy_bytes_per_s, launch_us = rates_of(device)
+    rates = np.array([matmul_rate(device, problem["dtype"]) for problem in problems])[of_each]
+    return np.stack(
+        (counts.flops / rates, counts.moved_bytes / copy_bytes_per_s, counts.launches * launch_us * 1e-6)
+    )
+
+
+def _by_mode(parts: Floats, training: NDArray[np.bool_]) -> Floats:
+    """The parts [rows, parts] in the columns of each row's mode, zeros in those of the other."""
+    return np.concatenate((parts * training[:, None], parts * ~training[:, None]), axis=1)
+
+
+def _time(device: Device, seconds: Floats, element: Floats, training: NDArray[np.bool_]) -> Floats:
     """The columns TIME_TERMS: transfer, and in each mode what may cost differently in training.
 
     Operations of 16 bits are apart from wider ones, because the thin products of a time step reach another
@@ -145,54 +196,68 @@ def _time(problem: Problem, device: Device, seconds: tuple[float, float, float])
     """
     assert device.launch_us is not None
     operations_s, transfer_s, launch_s = seconds
-    narrow = _element_bytes(problem) <= 2
-    parts = [operations_s * narrow, operations_s * (not narrow), launch_s, device.launch_us * 1e-6]
-    return [transfer_s, *_by_mode(parts, problem)]
+    narrow = element <= 2
+    call_s = np.full(len(element), device.launch_us * 1e-6)
+    parts = np.stack((operations_s * narrow, operations_s * ~narrow, launch_s, call_s), axis=1)
+    return np.concatenate((transfer_s[:, None], _by_mode(parts, training)), axis=1)
 
 
 def _element_bytes(problem: Problem) -> float:
     return int("".join(filter(str.isdigit, problem["dtype"]))) / 8
 
 
-def _weight_bytes(work: Work, problem: Problem) -> float:
-    """Bytes of the weights by their operations: two for each of them, row of the batch, step and pass."""
-    rows = math.prod(int(problem.as_dict.get(name, 1)) for name in ROWS_OF)
-    return work.flops / rows / 2 * _element_bytes(problem)
+def _memory(
+    counts: Counts, least: Counts, problems: Sequence[Problem], of_each: NDArray[np.int64], element: Floats
+) -> Floats:
+    """What is saved, and the parts MEMORY_PARTS, as far as the counts allow to tell them, [rows, 1 + parts].
 
-
-def _memory(work: Work, problem: Problem) -> list[float]:
-    """The columns MEMORY_TERMS: what is saved, and in each mode the parts that the counts allow to tell.
-
-    Moved bytes that are not of weights are of activations. The parts hold a constant factor, for passes,
-    that the fitted weights absorb; they are kept apart by mode because gradients are allocated in
-    training alone.
+    Bytes of the weights go by their operations: two for each of them, row of the batch, step and pass. What
+    the operator itself (`least`, a row for each problem) moves beside them is of the tensors that go in
+    and come out. What an implementation moves beside them may be of intermediate results; or of weights
+    that it reads at every step and holds once. All hold a constant factor, for passes, that the fitted
+    weights absorb.
     """
-    moved = max(work.moved_bytes - 2 * work.saved_bytes, 0.0)
-    weights = min(_weight_bytes(work, problem), moved)
-    parts = [weights, moved - weights, (moved - weights) / int(problem.as_dict.get("seq", 1)), 1.0]
-    return [work.saved_bytes, *_by_mode(parts, problem)]
+    sizes = [[int(problem.as_dict.get(name, 1)) for name in ROWS_OF] for problem in problems]
+    batch, seq = np.array(sizes, dtype=np.float64).T
+    shared = np.maximum(least.moved_bytes - 2 * least.saved_bytes, 0.0)
+    weights = np.minimum(least.flops / (batch * seq) / 2 * element, shared)
+    tensors = shared - weights
+    of_problem = np.stack((weights, tensors, tensors / seq, np.ones(len(seq))), axis=1)[of_each]
+    between = np.maximum(counts.moved_bytes - 2 * counts.saved_bytes - weights[of_each], 0.0)
+    return np.concatenate((counts.saved_bytes[:, None], of_problem, between[:, None]), axis=1)
 
 
-def alignment(value: int, most: int = 7) -> int:
-    """How often two divides the value, at most `most`: tiles and vector loads care for that."""
-    return min((value & -value).bit_length() - 1, most) if value else most
+def alignments(values: Sequence[int]) -> Floats:
+    """How often two divides each value, at most MOST_ALIGNMENT: tiles and vector loads care for that."""
+    whole = np.array(values, dtype=np.int64)
+    powers = 2 ** np.arange(1, MOST_ALIGNMENT + 1)
+    return (whole[:, None] % powers == 0).sum(axis=1).astype(np.float64)
 
 
-def _log2(value: float | None) -> float:
+def _log2(values: Floats) -> Floats:
+    """The logarithms, 0 where a value is not positive."""
+    positive = values > 0
+    return np.where(positive, np.log2(np.where(positive, values, 1.0)), 0.0)
+
+
+def _log2_of(value: float | None) -> float:
     return math.log2(value) if value and value > 0 else 0.0
 
 
-def _work(work: Work, device: Device) -> list[float]:
-    launches, steps = max(work.launches, 1.0), max(work.steps, 1.0)
-    return [
-        *(_log2(getattr(work, name)) for name in WORK),
-        _log2(work.flops / max(work.moved_bytes, 1.0)),
-        _log2(work.flops / launches),
-        _log2(work.moved_bytes / launches),
-        _log2(work.moved_bytes / steps / device.l2_bytes) if device.l2_bytes else 0.0,
-    ]
+def _work(counts: Counts, device: Device) -> Floats:
+    launches, steps = np.maximum(counts.launches, 1.0), np.maximum(counts.steps, 1.0)
+    over_l2 = counts.moved_bytes / steps / device.l2_bytes if device.l2_bytes else np.zeros(len(steps))
+    columns = (
+        *(getattr(counts, name) for name in WORK),
+        counts.flops / np.maximum(counts.moved_bytes, 1.0),
+        counts.flops / launches,
+        counts.moved_bytes / launches,
+        over_l2,
+    )
+    return _log2(np.stack(columns, axis=1))
 
 
-def _roofline(seconds: tuple[float, float, float]) -> list[float]:
-    total = sum(seconds)
-    return [*(_log2(term) for term in seconds), _log2(total), seconds[2] / total if total else 0.0]
+def _roofline(seconds: Floats) -> Floats:
+    total = seconds.sum(axis=0)
+    share = np.divide(seconds[2], total, out=np.zeros(len(total)), where=total > 0)
+    return np.concatenate((_log2(np.stack((*seconds, total), axis=1)), share[:, None]), axis=1)

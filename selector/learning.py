@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
+from functools import cached_property
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kernel_selector import db
 from kernel_selector.kernels import registry
@@ -18,13 +20,18 @@ from .dataset import Dataset, build_dataset
 from .evaluation import (
     Comparison,
     Evaluation,
+    Quality,
+    comparison,
     evaluate_implementation,
     evaluate_shapes,
     evaluate_split,
     largest_quarter,
 )
 from .imported.description import ImportedOperator, imported_operators
-from .training import Errors, HeldOut, errors, held_out_shapes, stored_model
+from .training import Errors, Floats, HeldOut, errors, folds, held_out_shapes, stored_model
+from .trials import coverage, under_limits
+
+SHAPES = "shapes, in folds of whole problems"
 
 Progress = Callable[[str, int, int], None]
 
@@ -51,6 +58,22 @@ class TrainingReport:
         }
 
 
+@dataclass(frozen=True)
+class Judgement:
+    """An evaluation with the single figures that it sums up, for plots and for sums over operators."""
+
+    evaluation: Evaluation
+    slowdowns: Mapping[str, list[float]]  # of held-out shapes, by selector
+    implementation: NDArray[np.str_]  # [records]
+    measured_ms: Floats  # [records]
+    predicted_ms: Floats  # [records], by models that have not seen the problem
+
+    @cached_property
+    def shapes(self) -> Mapping[str, Quality]:
+        """The distributions of `slowdowns`."""
+        return comparison(SHAPES, self.slowdowns).selectors
+
+
 def train(operator: str, database: db.Database, progress: Progress | None = None) -> TrainingReport:
     """Learn from all good records of an operator and store the model with its evaluation.
 
@@ -65,7 +88,7 @@ def train(operator: str, database: db.Database, progress: Progress | None = None
     started = datetime.now(UTC)
     dataset, snapshot = _load(operator, database)
     held_out = held_out_shapes(dataset)
-    evaluation = _evaluation(dataset, held_out, snapshot, thorough=False)
+    evaluation = _judgement(dataset, held_out, snapshot, thorough=False).evaluation
     stored = stored_model(dataset, held_out, snapshot, evaluation.to_dict(), started)
     with database.write() as connection:
         db.models.add(connection, model=stored)
@@ -92,8 +115,13 @@ def evaluate(operator: str, database: db.Database, progress: Progress | None = N
         from .imported import learning
 
         return learning.evaluate(imported, database, progress)
+    return judge(operator, database).evaluation
+
+
+def judge(operator: str, database: db.Database) -> Judgement:
+    """The same with single figures. Raises as `evaluate`."""
     dataset, snapshot = _load(operator, database)
-    return _evaluation(dataset, held_out_shapes(dataset), snapshot, thorough=True)
+    return _judgement(dataset, held_out_shapes(dataset), snapshot, thorough=True)
 
 
 def _imported(operator: str, database: db.Database) -> ImportedOperator | None:
@@ -116,15 +144,16 @@ def _load(operator: str, database: db.Database) -> tuple[Dataset, str]:
         return build_dataset(registry.operator(operator), records, devices), db.snapshot(connection)
 
 
-def _evaluation(dataset: Dataset, held_out: HeldOut, snapshot: str, *, thorough: bool) -> Evaluation:
-    noise = errors(dataset, held_out)
+def _judgement(dataset: Dataset, held_out: HeldOut, snapshot: str, *, thorough: bool) -> Judgement:
+    noise, parts = errors(dataset, held_out), folds(dataset, held_out)
+    slowdowns = evaluate_shapes(dataset, held_out, parts)
     comparisons = [
-        evaluate_shapes(dataset, held_out),
+        comparison(SHAPES, slowdowns),
         evaluate_split(dataset, noise, largest_quarter(dataset), "the quarter of problems with most work"),
     ]
     if thorough:
         comparisons += _further(dataset, noise)
-    return Evaluation(
+    evaluation = Evaluation(
         operator=dataset.operator.name,
         snapshot=snapshot,
         records=len(dataset.records),
@@ -133,8 +162,11 @@ def _evaluation(dataset: Dataset, held_out: HeldOut, snapshot: str, *, thorough:
         left_out=dataset.left_out,
         time_error=float(np.median(np.abs(held_out.time_ms / dataset.time_ms - 1))),
         memory_error=float(np.median(np.abs(held_out.memory_bytes / dataset.memory_bytes - 1))),
+        coverage=coverage(dataset, held_out, parts),
+        under_limits=under_limits(dataset, held_out, parts),
         comparisons=tuple(item for item in comparisons if item is not None and item.selectors),
     )
+    return Judgement(evaluation, slowdowns, dataset.implementation, dataset.time_ms, held_out.time_ms)
 
 
 def _further(dataset: Dataset, noise: Errors) -> list[Comparison | None]:

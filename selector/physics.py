@@ -26,6 +26,16 @@ def terms_seconds(work: Work, problem: Problem, device: Device) -> tuple[float, 
 
     Raises NoMeasurements when the device's rates are not known.
     """
+    copy_bytes_per_s, launch_us = rates_of(device)
+    return (
+        work.flops / matmul_rate(device, problem["dtype"]),
+        work.moved_bytes / copy_bytes_per_s,
+        work.launches * launch_us * 1e-6,
+    )
+
+
+def rates_of(device: Device) -> tuple[float, float]:
+    """Bytes per second of a copy and microseconds of a launch. Raises NoMeasurements for unknown ones."""
     problem_with = missing_rates(device)
     if problem_with:
         raise NoMeasurements(
@@ -33,11 +43,7 @@ def terms_seconds(work: Work, problem: Problem, device: Device) -> tuple[float, 
         )
     assert device.copy_bytes_per_s is not None
     assert device.launch_us is not None
-    return (
-        work.flops / matmul_rate(device, problem["dtype"]),
-        work.moved_bytes / device.copy_bytes_per_s,
-        work.launches * device.launch_us * 1e-6,
-    )
+    return device.copy_bytes_per_s, device.launch_us
 
 
 def estimate_seconds(work: Work, problem: Problem, device: Device) -> float:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 import io
 import math
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from zipfile import BadZipFile
@@ -13,7 +14,7 @@ from zipfile import BadZipFile
 import numpy as np
 from numpy.typing import NDArray
 
-from kernel_selector.kernels.contract import Device, Environment, Implementation, Operator, Problem
+from kernel_selector.kernels.contract import Device, Environment, Implementation, Operator, Problem, Work
 
 from .domain import Domain
 from .errors import ModelVersionMismatch
@@ -52,6 +53,17 @@ class Regression:
             PhysicalStage.from_arrays(arrays, f"{prefix}_physics"),
             FlatTrees.from_arrays(arrays, f"{prefix}_trees"),
         )
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A question to a cost model: implementations of a problem, and their counted work, on a device."""
+
+    problem: Problem
+    device: Device
+    software: Environment | None
+    implementations: Mapping[str, Implementation]
+    works: Mapping[str, Work]
 
 
 class Predictor:
@@ -98,45 +110,67 @@ class Predictor:
         software: Environment | None,
         implementations: Mapping[str, Implementation],
     ) -> Tier:
-        """Predictions for all implementations that the model knows, in one pass; empty when it abstains."""
-        abstained = self.abstains(problem, device)
+        """Predictions for all implementations that the model knows; empty when it abstains."""
+        works = {name: item.work(problem) for name, item in implementations.items()}
+        return self.tiers([Asked(problem, device, software, implementations, works)])[0]
+
+    def tiers(self, asked: Sequence[Asked]) -> list[Tier]:
+        """What `tier` says of each, with one pass through the model for all questions about a device."""
+        begun = [self._begun(one) for one in asked]
+        by_device: dict[int, list[int]] = defaultdict(list)
+        for index, (known, _) in enumerate(begun):
+            if known:
+                by_device[id(asked[index].device)].append(index)
+        estimates: list[dict[str, Estimate]] = [{} for _ in asked]
+        for members in by_device.values():
+            device = asked[members[0]].device
+            questions = [
+                (asked[index].problem, {name: asked[index].works[name] for name in begun[index][0]})
+                for index in members
+            ]
+            for index, found in zip(members, self._estimates(device, questions), strict=True):
+                estimates[index] = found
+        return [
+            Tier(source="model", estimates=found, caveats=tuple(caveats))
+            for found, (_, caveats) in zip(estimates, begun, strict=True)
+        ]
+
+    def _begun(self, one: Asked) -> tuple[list[str], list[str]]:
+        """The implementations to predict, none when the model abstains, and the caveats."""
+        abstained = self.abstains(one.problem, one.device)
         if abstained:
-            return Tier(source="model", estimates={}, caveats=(f"No prediction: {abstained}.",))
+            return [], [f"No prediction: {abstained}."]
         versions = self._manifest["implementations"]
-        known = {name: item for name, item in implementations.items() if versions.get(name) == item.version}
+        known = [name for name, item in one.implementations.items() if versions.get(name) == item.version]
         caveats = [
             f"No prediction for {name}: the cost model has not seen this version of it."
-            for name in implementations
+            for name in one.implementations
             if name not in known
         ]
-        if not known:
-            return Tier(source="model", estimates={}, caveats=tuple(caveats))
-        return Tier(
-            source="model",
-            estimates=self._estimates(problem, device, known),
-            caveats=(*caveats, *self._circumstances(device, software)),
-        )
+        return known, caveats + (self._circumstances(one.device, one.software) if known else [])
 
     def _estimates(
-        self, problem: Problem, device: Device, known: Mapping[str, Implementation]
-    ) -> dict[str, Estimate]:
-        works = {name: item.work(problem) for name, item in known.items()}
-        rows = self._spec.matrix(problem, device, works)
-        times, sizes = self.time_ms.predict(rows).tolist(), self.memory_bytes.predict(rows).tolist()
-        result = {}
-        for name, time, size in zip(known, times, sizes, strict=True):
-            error = self._errors[name]
-            result[name] = Estimate(
-                time_ms=time,
-                low_ms=time * error["time"][0],
-                high_ms=time * error["time"][1],
-                memory_bytes=round(size),
-                low_bytes=math.floor(size * error["memory"][0]),
-                high_bytes=math.ceil(size * error["memory"][1]),
-                noise=error["time_noise"],
-                memory_noise=error["memory_noise"],
-            )
-        return result
+        self, device: Device, questions: Sequence[tuple[Problem, Mapping[str, Work]]]
+    ) -> Iterator[dict[str, Estimate]]:
+        rows = self._spec.matrices(device, questions)
+        figures = zip(
+            self.time_ms.predict(rows).tolist(), self.memory_bytes.predict(rows).tolist(), strict=True
+        )
+        for _, works in questions:
+            yield {name: self._estimate(name, *next(figures)) for name in works}
+
+    def _estimate(self, name: str, time: float, size: float) -> Estimate:
+        error = self._errors[name]
+        return Estimate(
+            time_ms=time,
+            low_ms=time * error["time"][0],
+            high_ms=time * error["time"][1],
+            memory_bytes=round(size),
+            low_bytes=math.floor(size * error["memory"][0]),
+            high_bytes=math.ceil(size * error["memory"][1]),
+            noise=error["time_noise"],
+            memory_noise=error["memory_noise"],
+        )
 
     def _circumstances(self, device: Device, software: Environment | None) -> list[str]:
         caveats = []

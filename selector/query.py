@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
+
+from .answer import DEFAULT_OPERATOR
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,5 +23,12 @@ class Query:
 
     @property
     def arguments(self) -> tuple[Any, ...]:
-        """All but the hyperparameters, in the order in which `selector.answer.parse` takes them."""
-        return self.operator, self.device, self.memory, self.objective, self.override
+        """All but the hyperparameters, in the order in which `selector.answer.parse` takes them.
+
+        Without an override it is that of the environment, SELECTOR_OVERRIDE_<OPERATOR>, if there is one.
+        """
+        override = self.override
+        if override is None:
+            name = f"SELECTOR_OVERRIDE_{self.operator or DEFAULT_OPERATOR}".upper()
+            override = os.environ.get(name) or None
+        return self.operator, self.device, self.memory, self.objective, override

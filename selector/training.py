@@ -32,6 +32,7 @@ MARGIN_QUANTILES = (0.5, 0.75, 0.9, 1.0)
 Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]
 Errors = dict[str, dict[str, Any]]  # by implementation
+Fold = tuple[Flags, Errors]  # the rows that are judged, and the errors on all others
 
 
 def time_model(dataset: Dataset, rows: int | None = None) -> CostModel:
@@ -108,6 +109,12 @@ def errors(dataset: Dataset, held_out: HeldOut, use: Flags | None = None) -> Err
             "memory_noise": float(np.expm1(np.median(_differences(dataset, memory_error, rows, name)))),
         }
     return result
+
+
+def folds(dataset: Dataset, held_out: HeldOut) -> list[Fold]:
+    """Each fold's rows with the errors on those of the other folds: all that is known before it is seen."""
+    tests = [held_out.fold == number for number in sorted(set(held_out.fold.tolist()))]
+    return [(test, errors(dataset, held_out, ~test)) for test in tests]
 
 
 def _factors(log_errors: Floats) -> list[float]:

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 Array = NDArray[Any]
+BLOCK = 64  # rows at once: what a step touches stays in the cache
 
 
 @dataclass(frozen=True)
@@ -54,13 +56,27 @@ class FlatTrees:
 
     def predict(self, rows: NDArray[np.float64]) -> NDArray[np.float64]:
         """The prediction for each row, shape [rows]. NaN is not allowed: it would leave the leaves."""
-        node = np.broadcast_to(self.roots, (len(rows), len(self.roots))).astype(np.int64)  # [rows, trees]
-        flat = np.ascontiguousarray(rows).ravel()
-        offset = (np.arange(len(rows)) * rows.shape[1])[:, None]
-        for _ in range(int(self.depth)):
-            node = self.left[node] + (flat[offset + self.feature[node]] > self.threshold[node])
-        result: NDArray[np.float64] = self.base + self.value[node].sum(axis=1)
+        parts = [self._sums(rows[start : start + BLOCK]) for start in range(0, len(rows), BLOCK)]
+        result: NDArray[np.float64] = self.base + np.concatenate(parts or [np.zeros(0)])
         return result
+
+    def _sums(self, rows: NDArray[np.float64]) -> NDArray[np.float64]:
+        """What the leaves add for each row of a block, shape [rows]."""
+        feature, left, roots = self._positions
+        values = np.ascontiguousarray(rows).ravel()
+        first = np.arange(len(rows))[:, None] * rows.shape[1]
+        node = np.broadcast_to(roots, (len(rows), len(roots)))  # [rows, trees]
+        for _ in range(int(self.depth)):
+            found = values.take(feature.take(node) + first)
+            node = left.take(node) + (found > self.threshold.take(node))
+        sums: NDArray[np.float64] = self.value.take(node).sum(axis=1)
+        return sums
+
+    @cached_property
+    def _positions(self) -> tuple[Array, Array, Array]:
+        """`feature`, `left` and `roots` as what numpy looks up by, so that no step converts them."""
+        feature, left, roots = (item.astype(np.intp) for item in (self.feature, self.left, self.roots))
+        return feature, left, roots
 
     def arrays(self, prefix: str) -> dict[str, Array]:
         """The arrays by name, for a file."""

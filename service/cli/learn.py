@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Callable
+from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
@@ -12,10 +14,14 @@ from . import output
 from .options import DatabaseOption, JsonOption
 
 if TYPE_CHECKING:
+    from selector.evaluation import Evaluation
+    from selector.judgements import Judgements
     from selector.learning import TrainingReport
 
 Result = TypeVar("Result")
 Progress = Callable[[str, int, int], None]
+ALL = "all"  # operators
+EVALUATING = "Evaluating the choices for"
 OperatorArgument = Annotated[str, typer.Argument(metavar="[OPERATOR]", help="Whose cost model.")]
 
 
@@ -44,7 +50,15 @@ def train(
 
 
 def evaluate(
-    operator: OperatorArgument = "lstm", database: DatabaseOption = None, as_json: JsonOption = False
+    operator: Annotated[
+        str, typer.Argument(metavar="[OPERATOR|all]", help="Whose choices; all: of every operator.")
+    ] = "lstm",
+    report: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Write report.md and its plots into this folder as well."),
+    ] = None,
+    database: DatabaseOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Say how good the choices are, on problems that the cost model has not seen.
 
@@ -56,18 +70,36 @@ def evaluate(
     \b
       selector evaluate
       selector evaluate lstm --json
+      selector evaluate all --report report
     """
+    if report is None and operator != ALL:
+        found = _while_saying(EVALUATING, operator, partial(_evaluation, operator, database))
+    else:
+        judged = _while_saying(EVALUATING, operator, lambda _progress: _judged(operator, database))
+        found = judged if operator == ALL else judged.evaluations[0]
+    if report is not None:
+        from selector.report import write_report
+
+        output.err().print(f"Wrote {write_report(report, judged)}", markup=False, soft_wrap=True)
+    if as_json:
+        output.print_json(found.to_dict())
+    else:
+        output.out().print(found.table(), markup=False, soft_wrap=True)
+
+
+def _evaluation(operator: str, database: str | None, progress: Progress) -> Evaluation:
     import selector
 
-    evaluation = _while_saying(
-        "Evaluating the choices for",
-        operator,
-        lambda progress: selector.evaluate(operator, database=database, progress=progress),
-    )
-    if as_json:
-        output.print_json(evaluation.to_dict())
-    else:
-        output.out().print(evaluation.table(), markup=False, soft_wrap=True)
+    return selector.evaluate(operator, database=database, progress=progress)
+
+
+def _judged(operator: str, database: str | None) -> Judgements:
+    from selector.judgements import Judgements, judge_all
+    from selector.learning import judge
+    from selector.profiling import opened
+
+    with opened(database) as store:
+        return judge_all(store) if operator == ALL else Judgements((judge(operator, store),), {})
 
 
 def _while_saying(words: str, operator: str, work: Callable[[Progress], Result]) -> Result:

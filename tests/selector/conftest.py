@@ -13,6 +13,7 @@ from kernel_selector.db import Database, records
 from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import Problem, Record
 from selector import Selector, answer, devices, learning
+from selector.judgements import Judgements, judge_all
 from tests.selector import replay
 
 Opened = Callable[..., Selector]
@@ -52,6 +53,13 @@ def trained_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
             records.add(connection, records=replay.sweep(which[:60]))
         learning.train("lstm", database)
     return path
+
+
+@pytest.fixture(scope="session")
+def judged(trained_file: Path) -> Judgements:
+    """All that is found out about the choices of that model."""
+    with Database.open(trained_file) as database:
+        return judge_all(database)
 
 
 @pytest.fixture

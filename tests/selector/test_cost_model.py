@@ -7,7 +7,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 from kernel_selector.kernels import registry
 from selector.cost_model import CostModel
 from selector.dataset import build_dataset
-from selector.features import FeatureSpec, alignment
+from selector.features import FeatureSpec, alignments
 from selector.physics import terms_seconds
 from selector.training import errors, flat, held_out_shapes, time_model
 from selector.trees import FlatTrees
@@ -80,9 +80,22 @@ def test_features_are_physical():
     assert value["sum_s"] == pytest.approx(np.log2(sum(seconds)))
 
 
-@pytest.mark.parametrize(("value", "times"), [(1, 0), (96, 5), (128, 7), (1024, 7), (0, 7)])
-def test_alignment(value, times):
-    assert alignment(value) == times
+def test_alignments():
+    assert alignments([1, 96, 128, 1024, 0]).tolist() == [0, 5, 7, 7, 7]
+
+
+def test_rows_of_many_problems_are_those_of_each():
+    operator = registry.operator("lstm")
+    known = registry.implementations("lstm")
+    spec = FeatureSpec(operator, tuple(known))
+    given = [{"hidden": 96, "mode": "training"}, {"hidden": 33, "batch": 7, "dtype": "bfloat16"}]
+    problems = [operator.problem({"batch": 8, "mode": "inference", **one}) for one in given]
+    asked = [
+        (problem, {name: known[name].work(problem) for name in names})
+        for problem, names in zip(problems, (("hoisted", "unfused"), ("torch_lstm",)), strict=True)
+    ]
+    each = [spec.matrix(problem, replay.HERE, works) for problem, works in asked]
+    np.testing.assert_array_equal(spec.matrices(replay.HERE, asked), np.concatenate(each))
 
 
 def test_held_out_predictions_are_good_and_intervals_honest(dataset):

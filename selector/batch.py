@@ -1,0 +1,72 @@
+"""Many questions at once, answered together from one state of the database, and remembered."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from kernel_selector.kernels import registry
+from kernel_selector.kernels.contract import SelectorError
+
+from .answer import Request, answer_each, parse
+from .asking import decide
+from .choice import Choice
+from .knowledge import Knowledge
+from .query import Query
+
+MOST = 8192  # answers that are remembered
+
+
+class Batch:
+    """Answers lists of questions from one Knowledge. Safe to share among threads."""
+
+    def __init__(self, knowledge: Knowledge, note: Callable[[Choice], None]) -> None:
+        self._knowledge, self._note = knowledge, note
+        self._remembered: dict[object, Choice] = {}
+
+    def answers(self, asked: Sequence[Query]) -> list[Choice | SelectorError]:
+        """The choice for each question, or the error that it met, in their order. Raises Changed."""
+        keys = [_key(query) for query in asked]
+        found: list[Choice | SelectorError | None] = [self._remembered.get(key) for key in keys]
+        new = [index for index, choice in enumerate(found) if choice is None]
+        fresh = self._answered([asked[index] for index in new])
+        if len(self._remembered) + len(new) > MOST:
+            self._remembered = {}  # another thread goes on with the old one
+        for index, choice in zip(new, fresh, strict=True):
+            found[index] = choice
+            if isinstance(choice, Choice):
+                self._note(choice)
+                if keys[index] is not None:
+                    self._remembered[keys[index]] = choice
+        return [choice for choice in found if choice is not None]
+
+    def _answered(self, asked: Sequence[Query]) -> list[Choice | SelectorError]:
+        """Those about operators of ours go through the cost model together, the others one by one."""
+        ours = [query.operator is None or query.operator in registry.operators() for query in asked]
+        together = [self._request(query) for query, mine in zip(asked, ours, strict=True) if mine]
+        answers = iter(answer_each(self._knowledge, together))
+        return [
+            next(answers) if mine else self._alone(query) for query, mine in zip(asked, ours, strict=True)
+        ]
+
+    def _alone(self, query: Query) -> Choice | SelectorError:
+        try:
+            return decide(self._knowledge, *query.arguments, **query.hyperparameters)
+        except SelectorError as error:
+            return error
+
+    def _request(self, query: Query) -> Request | SelectorError:
+        try:
+            return parse(self._knowledge, *query.arguments, query.hyperparameters)
+        except SelectorError as error:
+            return error
+
+
+def _key(query: Query) -> object:
+    """Equal for equal questions, of which 1, 1.0 and True are different ones; None for what has no hash."""
+    arguments, values = query.arguments, tuple(query.hyperparameters.values())
+    key = arguments, tuple(query.hyperparameters), values, tuple(map(type, (*arguments, *values)))
+    try:
+        hash(key)
+    except TypeError:
+        return None
+    return key
