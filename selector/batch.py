@@ -56,7 +56,7 @@ class Batch:
 
     def _request(self, query: Query) -> Request | SelectorError:
         try:
-            return parse(self._knowledge, *query.arguments, query.hyperparameters)
+            return parse(self._knowledge, *query.arguments, hyperparameters=query.hyperparameters)
         except SelectorError as error:
             return error
 

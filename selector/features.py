@@ -231,7 +231,8 @@ def alignments(values: Sequence[int]) -> Floats:
     """How often two divides each value, at most MOST_ALIGNMENT: tiles and vector loads care for that."""
     whole = np.array(values, dtype=np.int64)
     powers = 2 ** np.arange(1, MOST_ALIGNMENT + 1)
-    return (whole[:, None] % powers == 0).sum(axis=1).astype(np.float64)
+    divided: Floats = (whole[:, None] % powers == 0).sum(axis=1).astype(np.float64)
+    return divided
 
 
 def _log2(values: Floats) -> Floats:
