@@ -58,13 +58,15 @@ class Neighbours:
 
     def nearest(self, problem: Problem, within: float = MAX_DISTANCE) -> Problem | None:
         """The nearest other problem within the distance, first by key among equals; None without one."""
-        if structure(problem) not in self._groups:
+        found = self._groups.get(structure(problem))
+        if found is None:
             return None
-        members, points = self._groups[structure(problem)]
-        apart = np.linalg.norm(points - np.array(sizes(problem)), axis=1)
+        members, points = found
+        between = points - np.array(sizes(problem))
+        apart = np.einsum("ij,ij->i", between, between)  # squared
         apart[apart == 0] = np.inf  # the problem itself
-        best = int(np.argmin(apart))
-        return members[best] if apart[best] <= within else None
+        best = int(apart.argmin())
+        return members[best] if apart[best] <= within**2 else None
 
 
 def work_ratio(problem: Problem, other: Problem, name: str, device: Device) -> tuple[float, float]:

@@ -29,7 +29,8 @@ class PhysicalStage:
         if len(self.implementation_columns):
             flags = rows[:, self.implementation_columns]
             which = np.where(flags.any(axis=1), flags.argmax(axis=1) + 1, 0)
-        sums = (rows[:, self.term_columns] * self.weights[which]).sum(axis=1)
+        # `take` keeps the terms of a row together, so that they add up alike however many rows there are
+        sums = (rows.take(self.term_columns, axis=1) * self.weights[which]).sum(axis=1)
         result: NDArray[np.float64] = np.log(np.maximum(sums, self.floor))
         return result
 

@@ -184,8 +184,9 @@ def test_profile_train_and_evaluate(capsys: pytest.CaptureFixture[str], tmp_path
     assert document(capsys, "profile", *grid, *database)["measured"] == 12
     assert document(capsys, "profile", *grid, *database)["skipped"] == 12
     assert document(capsys, "train", *database)["problems"] == 12
-    assert main(["evaluate", *database]) == 0
+    assert main(["evaluate", "--report", str(tmp_path / "report"), *database]) == 0
     assert "Held out" in capsys.readouterr().out
+    assert "Held out" in (tmp_path / "report/report.md").read_text()
 
 
 def test_results_go_to_stdout_and_progress_to_stderr(
