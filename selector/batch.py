@@ -41,12 +41,11 @@ class Batch:
 
     def _answered(self, asked: Sequence[Query]) -> list[Choice | SelectorError]:
         """Those about operators of ours go through the cost model together, the others one by one."""
-        ours = [query.operator is None or query.operator in registry.operators() for query in asked]
-        together = [self._request(query) for query, mine in zip(asked, ours, strict=True) if mine]
-        answers = iter(answer_each(self._knowledge, together))
-        return [
-            next(answers) if mine else self._alone(query) for query, mine in zip(asked, ours, strict=True)
-        ]
+        ours = registry.operators()
+        mine = [query.operator is None or query.operator in ours for query in asked]
+        requests = [self._request(query) for query, own in zip(asked, mine, strict=True) if own]
+        answers = iter(answer_each(self._knowledge, requests))
+        return [next(answers) if own else self._alone(query) for query, own in zip(asked, mine, strict=True)]
 
     def _alone(self, query: Query) -> Choice | SelectorError:
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -12,7 +13,7 @@ from kernel_selector import db
 from kernel_selector.kernels import registry
 
 from .errors import NoMeasurements, TooFewProblems
-from .evaluation import Evaluation, Quality, quality
+from .evaluation import WIDTH, Evaluation, Quality, quality
 from .learning import Judgement, judge
 
 BASELINES = ("always the default", "most frequent winner", "nearest neighbour")
@@ -60,7 +61,9 @@ class Judgements:
         for one in self.judgements:
             lines += [_line(one.evaluation.operator, one.shapes)] if one.shapes else []
         lines += [_line("all", self.pooled)] if self.pooled else []
-        return "\n".join([*lines, *(f"{name}: {reason}" for name, reason in self.too_few.items())])
+        for reason in self.too_few.values():
+            lines += textwrap.wrap(reason, WIDTH, break_on_hyphens=False)
+        return "\n".join(lines)
 
 
 def _line(name: str, found: Mapping[str, Quality]) -> str:

@@ -166,6 +166,8 @@ class Learner:
             left_out=self.left_out,
             time_error=float(np.median(np.abs(held.time_ms[tested] / table.time_ms[tested] - 1))),
             memory_error=memory_error,
+            coverage=None,
+            under_limits=None,
             comparisons=tuple(item for item in found if item.selectors),
         )
 
