@@ -55,7 +55,10 @@ class Batch:
 
     def _request(self, query: Query) -> Request | SelectorError:
         try:
-            return parse(self._knowledge, *query.arguments, hyperparameters=query.hyperparameters)
+            operator, device, memory, objective, override = query.arguments
+            return parse(
+                self._knowledge, operator, device, memory, objective, override, query.hyperparameters
+            )
         except SelectorError as error:
             return error
 

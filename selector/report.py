@@ -75,7 +75,8 @@ def _overall(overview: Judgements) -> list[str]:
     for judgement in overview.judgements:
         one, shapes = judgement.evaluation, judgement.shapes
         row = [f"`{one.operator}`", str(one.problems), str(one.records), *_cells(shapes), *_baselines(shapes)]
-        row += [f"{one.time_error:.1%}", f"{one.memory_error:.1%}", f"{one.coverage.time:.1%}"]
+        covered = f"{one.coverage.time:.1%}" if one.coverage else ""
+        row += [f"{one.time_error:.1%}", f"{one.memory_error:.1%}", covered]
         rows.append(row)
     left = [f"- `{name}` is not judged: {reason}" for name, reason in overview.too_few.items()]
     return [*_table(names, rows), *(["", *left] if left else [])]

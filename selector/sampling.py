@@ -58,7 +58,8 @@ class Coordinates:
 
     def squared_distances(self) -> Array:
         """Between every two places: [N, N]."""
-        return ((self.place[:, None, :] - self.place[None, :, :]) ** 2).sum(-1)
+        found: Array = ((self.place[:, None, :] - self.place[None, :, :]) ** 2).sum(-1)
+        return found
 
     def covariance(self, reach: float, spread: float) -> Array:
         """Of log times between every two problems: [N, N]."""
@@ -184,7 +185,7 @@ class Sampler:
 
 
 def _factor(kernel: Array, rows: list[int]) -> Array:
-    return np.linalg.cholesky(kernel[np.ix_(rows, rows)] + NOISE**2 * np.eye(len(rows)))
+    return np.asarray(np.linalg.cholesky(kernel[np.ix_(rows, rows)] + NOISE**2 * np.eye(len(rows))), float)
 
 
 def _evidence(kernel: Array, rows: list[int], values: Array) -> float:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import sqlalchemy as sa
 
 from alembic import op
@@ -26,7 +28,7 @@ def key_type() -> sa.types.TypeEngine[int]:
     return sa.BigInteger().with_variant(sa.Integer(), "sqlite")
 
 
-def column(name: str, kind: sa.types.TypeEngine[object], *, nullable: bool = False) -> sa.Column[object]:
+def column(name: str, kind: sa.types.TypeEngine[Any], *, nullable: bool = False) -> sa.Column[Any]:
     return sa.Column(name, kind, nullable=nullable)
 
 

@@ -17,7 +17,7 @@ class Activation(Selected):
     def forward(self, input: Tensor) -> Tensor:
         """x of any shape to y of the same."""
         chosen = self._chosen_for_call(input)
-        y: Tensor = super().forward(input) if chosen is None else chosen(input)  # type: ignore[misc]
+        y: Tensor = super().forward(input) if chosen is None else chosen(input)
         return y
 
     def _chosen_for_call(self, x: Tensor) -> nn.Module | None:

@@ -100,7 +100,7 @@ class AdditiveAttention(Selected):
         import torch
 
         weight = next(iter(self.parameters()), torch.empty(1))
-        one, hidden = weight.detach().new_empty(1), self._form["hidden"]
+        one, hidden = weight.detach().new_empty(1), int(str(self._form["hidden"]))
         shapes = [(sizes["batch"], sizes[name]) for name in ("target", "source")]
         if not self.batch_first:
             shapes = [shape[::-1] for shape in shapes]

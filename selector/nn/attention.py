@@ -145,7 +145,7 @@ class MultiheadAttention(_Attending, nn.MultiheadAttention):
             every = tuple(linear(x, w, b) for x, w, b in zip(given, weights, biases, strict=True))
         q, k, v = (
             (one if self.batch_first else one.transpose(0, 1))
-            .unflatten(-1, (self.num_heads, self.head_dim))
+            .unflatten(-1, (self.num_heads, self.head_dim))  # type: ignore[no-untyped-call]
             .transpose(1, 2)
             for one in every
         )
@@ -199,7 +199,7 @@ def _allowed(padding: Tensor | None, mask: Tensor | None, *, heads: int) -> Tens
     """
     allowed = None
     if mask is not None:
-        allowed = ~(mask[None, None] if mask.dim() == 2 else mask.unflatten(0, (-1, heads)))
+        allowed = ~(mask[None, None] if mask.dim() == 2 else mask.unflatten(0, (-1, heads)))  # type: ignore[no-untyped-call]
     if padding is not None:
         seen = ~padding[:, None, None]
         allowed = seen if allowed is None else allowed & seen

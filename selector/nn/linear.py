@@ -47,7 +47,7 @@ class LinearCrossEntropy(Selected, nn.Linear):
         self.label_smoothing = label_smoothing
 
     @outside_of_graphs
-    def forward(self, input: Tensor, labels: Tensor) -> Tensor:  # type: ignore[override]
+    def forward(self, input: Tensor, labels: Tensor) -> Tensor:
         """x [..., H] and labels int64 [...] to the loss, a scalar.
 
         Raises IndexError for a label that is neither -100 nor within [0, V), RuntimeError for other shapes.

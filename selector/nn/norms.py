@@ -21,7 +21,7 @@ class _Norm(Selected):
     def forward(self, input: Tensor) -> Tensor:
         """x [..., H] to y [..., H]."""
         chosen = self._chosen_for_call(input)
-        y: Tensor = super().forward(input) if chosen is None else chosen(input)  # type: ignore[misc]
+        y: Tensor = super().forward(input) if chosen is None else chosen(input)
         return y
 
     def _chosen_for_call(self, x: Tensor) -> nn.Module | None:

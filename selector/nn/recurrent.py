@@ -35,7 +35,7 @@ class _Recurrent(Selected, nn.RNNBase):
     def _example(self, **sizes: int) -> tuple[Any, ...]:
         batch, seq = sizes["batch"], sizes["seq"]
         shape = (batch, seq) if self.batch_first else (seq, batch)
-        weight: Tensor = self.weight_ih_l0
+        weight = next(self.parameters())
         return (weight.detach().new_empty(1).expand(*shape, self.input_size),)
 
 

@@ -62,9 +62,9 @@ class Built:
             if parameter is not None
         ]
         self._layouts = {
-            full: holder[leaf].stride()  # type: ignore[union-attr]
+            full: holder[leaf].stride()
             for _, holder, leaf, full in self._holders
-            if not holder[leaf].is_contiguous()  # type: ignore[union-attr]
+            if not holder[leaf].is_contiguous()
         }
 
     def lay_out(self, parameters: Mapping[str, Tensor | None]) -> None:
@@ -80,7 +80,7 @@ class Built:
     def lent(self, parameters: Mapping[str, Tensor | None], training: bool) -> nn.Module:
         """The module with its owner's parameters and mode."""
         for _, holder, leaf, full in self._holders:
-            holder[leaf] = parameters[full]  # type: ignore[assignment]
+            holder[leaf] = parameters[full]
         module = self.module
         if isinstance(module, nn.RNNBase):
             module._flat_weights = [module._parameters.get(name) for name in module._flat_weights_names]

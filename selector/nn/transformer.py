@@ -58,7 +58,7 @@ class _TransformerLayer(Selected):
         if chosen is not None:
             normed: Tensor = chosen(y, x)
             return normed
-        joined = x + getattr(self, f"dropout{number}")(y)
+        joined: Tensor = x + getattr(self, f"dropout{number}")(y)
         return joined if self.norm_first else getattr(self, f"norm{number}")(joined)
 
     def _before(self, number: int, x: Tensor) -> Tensor:

@@ -112,10 +112,10 @@ class Prices:
             raise UnsupportedProblem(f"Nothing computes {problem} on {self.device.name}: {reasons}.")
         known = {name: self._figures(problem, name, operator.default) for name in usable}
         found = {name: figures for name, figures in known.items() if figures is not None}
-        found = _comparable(found, operator.default) or {usable[0]: self._counted(problem, usable[0])}
+        compared = _comparable(found, operator.default) or {usable[0]: self._counted(problem, usable[0])}
         return [
             (_option(part, name, figures, default=name == operator.default), figures.forward_share)
-            for name, figures in found.items()
+            for name, figures in compared.items()
         ]
 
     def _figures(self, problem: Problem, name: str, last_resort: str) -> Figures | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from torch import Tensor, nn
 
@@ -148,7 +148,7 @@ def _decide(model: nn.Module, layer: Layer, wishes: Wishes, planned: _Counted) -
             objective=OBJECTIVES[wishes.objective],
             override=named,
             database=wishes.database,
-            **layer.problem.as_dict,
+            **cast(dict[str, Any], dict(layer.problem.as_dict)),
         )
     except SelectorError as error:
         if named is not None:

@@ -72,6 +72,7 @@ def evaluate(
       selector evaluate lstm --json
       selector evaluate all --report report
     """
+    found: Evaluation | Judgements
     if report is None and operator != ALL:
         found = _while_saying(EVALUATING, operator, partial(_evaluation, operator, database))
     else:
