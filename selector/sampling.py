@@ -11,6 +11,7 @@ import math
 import random
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +19,7 @@ from numpy.typing import NDArray
 from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import Problem
 
-Array = NDArray[np.float64]
+Array = NDArray[Any]
 
 DRAWS = 256  # of the posterior, to see who may be the fastest
 LIKELY = 0.02  # share of the draws from which on an implementation is worth its time
@@ -58,13 +59,14 @@ class Coordinates:
 
     def squared_distances(self) -> Array:
         """Between every two places: [N, N]."""
-        found: Array = ((self.place[:, None, :] - self.place[None, :, :]) ** 2).sum(-1)
-        return found
+        squared: Array = ((self.place[:, None, :] - self.place[None, :, :]) ** 2).sum(-1)
+        return squared
 
     def covariance(self, reach: float, spread: float) -> Array:
         """Of log times between every two problems: [N, N]."""
         nearby = spread**2 * np.exp(-0.5 * self.squared_distances() / reach**2)
-        return LINE**2 * self.line @ self.line.T + nearby
+        together: Array = LINE**2 * self.line @ self.line.T + nearby
+        return together
 
 
 @dataclass
@@ -185,7 +187,7 @@ class Sampler:
 
 
 def _factor(kernel: Array, rows: list[int]) -> Array:
-    return np.asarray(np.linalg.cholesky(kernel[np.ix_(rows, rows)] + NOISE**2 * np.eye(len(rows))), float)
+    return np.linalg.cholesky(kernel[np.ix_(rows, rows)] + NOISE**2 * np.eye(len(rows)))
 
 
 def _evidence(kernel: Array, rows: list[int], values: Array) -> float:
