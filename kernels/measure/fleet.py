@@ -123,15 +123,12 @@ class Fleet:
         end: float,
     ) -> Iterator[Done]:
         """Each session takes one job after the other; what they give as it comes."""
-        line = _Line(jobs, end)
+        line = _Line(jobs, end, self.hangs)
         with ThreadPoolExecutor(len(sessions) or 1) as threads:
             working = [threads.submit(line.work_off, works(session)) for session in sessions]
             try:
                 for _ in working:
-                    for job, record in iter(line.done.get, None):
-                        if record is not None and record.status is Status.TIMEOUT:
-                            self.hangs[job.problem.operator, record.implementation] += 1
-                        yield job, record
+                    yield from iter(line.done.get, None)
             except BaseException:  # nobody listens any more: no process may keep its thread waiting
                 line.stop.set()
                 for session in sessions:
@@ -147,11 +144,11 @@ class Fleet:
 class _Line:
     """Jobs that wait for several threads, and what these have done; a None for each that has stopped."""
 
-    def __init__(self, jobs: Sequence[Job], end: float) -> None:
+    def __init__(self, jobs: Sequence[Job], end: float, hangs: Counter[tuple[str, str]]) -> None:
         self.waiting: queue.SimpleQueue[Job] = queue.SimpleQueue()
         self.done: queue.SimpleQueue[Done | None] = queue.SimpleQueue()
         self.stop = threading.Event()
-        self._end = end
+        self._end, self._hangs, self._counting = end, hangs, threading.Lock()
         for job in jobs:
             self.waiting.put(job)
 
@@ -168,6 +165,9 @@ class _Line:
                     for record in worker(job):
                         if self.stop.is_set():
                             return
+                        if record.status is Status.TIMEOUT:
+                            with self._counting:
+                                self._hangs[job.problem.operator, record.implementation] += 1
                         self.done.put((job, record))
                     self.done.put((job, None))
                     count += 1
