@@ -1,6 +1,7 @@
-"""Put what comparisons measured (recurrent, sublayers) into a database, for the selector to choose from.
+"""Put what comparisons and sweeps measured into a database, for the selector to choose from.
 
     python -m benchmarks.to_database benchmarks/results/recurrent_nvidia-h200.json [--database URL]
+    python -m benchmarks.to_database benchmarks/results/sweep_nvidia-h200.jsonl.xz [--database URL]
 
 Records that are there already stay as they are.
 """
@@ -9,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import lzma
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
@@ -30,14 +32,23 @@ from kernel_selector.kernels.contract import (
 def main(arguments: Sequence[str] | None = None) -> None:
     """Read the file, store its records and say how many."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("file", type=Path, help="what one of them wrote")
+    parser.add_argument("file", type=Path, help="what one of them wrote: JSON, or lines of it compressed by xz")
     parser.add_argument("--database", help="URL or path (default: the user's)")
     options = parser.parse_args(arguments)
-    found = list(stored_records(json.loads(options.file.read_text())))
+    found = list(_records(options.file))
     with Database.open(options.database, create=True) as database:
         with database.write() as connection:
             added = records.add(connection, found)
         print(f"{added} of {len(found)} records are new in {database.location}")
+
+
+def _records(file: Path) -> Iterator[Record]:
+    if file.suffix != ".xz":
+        yield from stored_records(json.loads(file.read_text()))
+        return
+    with lzma.open(file, "rt") as lines:
+        for line in lines:
+            yield Record.from_json(line)
 
 
 def stored_records(result: Mapping[str, Any]) -> Iterator[Record]:
