@@ -123,14 +123,14 @@ class Fleet:
         end: float,
     ) -> Iterator[Done]:
         """Each session takes one job after the other; what they give as it comes."""
-        line = _Line(jobs, end, self.hangs)
+        share = _Share(jobs, end, self.hangs)
         with ThreadPoolExecutor(len(sessions) or 1) as threads:
-            working = [threads.submit(line.work_off, works(session)) for session in sessions]
+            working = [threads.submit(share.work, works(session)) for session in sessions]
             try:
                 for _ in working:
-                    yield from iter(line.done.get, None)
+                    yield from iter(share.done.get, None)
             except BaseException:  # nobody listens any more: no process may keep its thread waiting
-                line.stop.set()
+                share.stop.set()
                 for session in sessions:
                     session.interrupt()
                 raise
@@ -141,19 +141,19 @@ class Fleet:
                 self.seconds[stage] += seconds
 
 
-class _Line:
-    """Jobs that wait for several threads, and what these have done; a None for each that has stopped."""
+class _Share:
+    """Jobs that several threads take from, and what they give as it comes: None from each at its end."""
 
     def __init__(self, jobs: Sequence[Job], end: float, hangs: Counter[tuple[str, str]]) -> None:
-        self.waiting: queue.SimpleQueue[Job] = queue.SimpleQueue()
         self.done: queue.SimpleQueue[Done | None] = queue.SimpleQueue()
         self.stop = threading.Event()
+        self._waiting: queue.SimpleQueue[Job] = queue.SimpleQueue()
         self._end, self._hangs, self._counting = end, hangs, threading.Lock()
         for job in jobs:
-            self.waiting.put(job)
+            self._waiting.put(job)
 
-    def work_off(self, worker: Worker) -> None:
-        """Give a worker one job after the other, none that is not expected to end in time."""
+    def work(self, worker: Worker) -> None:
+        """Take one job after the other, while there are any that will end in time."""
         start, count = time.monotonic(), 0
         try:
             with suppress(queue.Empty):
@@ -161,18 +161,20 @@ class _Line:
                     now = time.monotonic()
                     if now + (now - start) / max(count, 1) > self._end:
                         return
-                    job = self.waiting.get_nowait()
-                    for record in worker(job):
-                        if self.stop.is_set():
-                            return
-                        if record.status is Status.TIMEOUT:
-                            with self._counting:
-                                self._hangs[job.problem.operator, record.implementation] += 1
-                        self.done.put((job, record))
-                    self.done.put((job, None))
+                    self._measure(self._waiting.get_nowait(), worker)
                     count += 1
         finally:
             self.done.put(None)
+
+    def _measure(self, job: Job, worker: Worker) -> None:
+        for record in worker(job):
+            if self.stop.is_set():
+                return
+            if record.status is Status.TIMEOUT:
+                with self._counting:
+                    self._hangs[job.problem.operator, record.implementation] += 1
+            self.done.put((job, record))
+        self.done.put((job, None))
 
 
 def default_judges(torch_devices: Sequence[str]) -> int:
