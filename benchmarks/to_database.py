@@ -32,7 +32,9 @@ from kernel_selector.kernels.contract import (
 def main(arguments: Sequence[str] | None = None) -> None:
     """Read the file, store its records and say how many."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("file", type=Path, help="what one of them wrote: JSON, or lines of it compressed by xz")
+    parser.add_argument(
+        "file", type=Path, help="what one of them wrote: JSON, or lines of it compressed by xz"
+    )
     parser.add_argument("--database", help="URL or path (default: the user's)")
     options = parser.parse_args(arguments)
     found = list(_records(options.file))
