@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING
@@ -51,7 +51,7 @@ class Option:
         return replace(self, held_bytes=round(self.held_bytes * factor))
 
 
-def _comparable(found: Mapping[str, Figures], default: str) -> Mapping[str, Figures]:
+def _comparable(found: dict[str, Figures], default: str) -> dict[str, Figures]:
     """Without figures that were scaled, where the framework's own were measured: they would win by error."""
     if default not in found or found[default].source not in MEASURED:
         return found
