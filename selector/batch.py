@@ -55,10 +55,7 @@ class Batch:
 
     def _request(self, query: Query) -> Request | SelectorError:
         try:
-            operator, device, memory, objective, override = query.arguments
-            return parse(
-                self._knowledge, operator, device, memory, objective, override, query.hyperparameters
-            )
+            return parse(self._knowledge, *query.arguments, query.hyperparameters)
         except SelectorError as error:
             return error
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from .answer import DEFAULT_OPERATOR
 
@@ -22,7 +21,7 @@ class Query:
     override: str | None = None
 
     @property
-    def arguments(self) -> tuple[Any, ...]:
+    def arguments(self) -> tuple[str | None, object, str | int | None, str, str | None]:
         """All but the hyperparameters, in the order in which `selector.answer.parse` takes them.
 
         Without an override it is that of the environment, SELECTOR_OVERRIDE_<OPERATOR>, if there is one.
