@@ -9,7 +9,7 @@ from selector.network_place import network_warning
 MOUNTS = """\
 /dev/sda1 / ext4 rw 0 0
 server:/home /home nfs4 rw 0 0
-tmpfs /home/me/fast tmpfs rw 0 0
+tmpfs /home/user/fast tmpfs rw 0 0
 //box/share /mnt/with\\040space cifs rw 0 0
 me@box: /mnt/ssh fuse.sshfs rw 0 0
 cut
@@ -20,8 +20,8 @@ cut
     ("location", "kind"),
     [
         ("/data/m.sqlite", None),
-        ("/home/me/m.sqlite", "nfs4"),
-        ("/home/me/fast/m.sqlite", None),
+        ("/home/user/m.sqlite", "nfs4"),
+        ("/home/user/fast/m.sqlite", None),
         ("/homework/m.sqlite", None),
         ("/mnt/with space/m.sqlite", "cifs"),
         ("/mnt/ssh/m.sqlite", "fuse.sshfs"),
