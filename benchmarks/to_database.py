@@ -37,14 +37,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     parser.add_argument("--database", help="URL or path (default: the user's)")
     options = parser.parse_args(arguments)
-    found = list(_records(options.file))
+    found = list(read_records(options.file))
     with Database.open(options.database, create=True) as database:
         with database.write() as connection:
             added = records.add(connection, found)
         print(f"{added} of {len(found)} records are new in {database.location}")
 
 
-def _records(file: Path) -> Iterator[Record]:
+def read_records(file: Path) -> Iterator[Record]:
+    """The records of a result file of a comparison, or of a sweep's compressed lines."""
     if file.suffix != ".xz":
         yield from stored_records(json.loads(file.read_text()))
         return

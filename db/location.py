@@ -38,6 +38,11 @@ def default_path() -> Path:
     return Path(platformdirs.user_data_dir("kernel-selector", appauthor=False)) / "measurements.sqlite"
 
 
+def cache_folder() -> Path:
+    """Where this package keeps what it can make again, in the user's cache directory."""
+    return Path(platformdirs.user_cache_dir("kernel-selector", appauthor=False))
+
+
 def resolve(url: str | os.PathLike[str] | None = None) -> Location:
     """The location that a URL or path means; None is SELECTOR_DATABASE_URL, else `default_path()`.
 

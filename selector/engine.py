@@ -22,6 +22,7 @@ from .choice import Choice
 from .database_argument import require_database
 from .knowledge import Changed, Knowledge, Pair, state_of
 from .query import Query
+from .shipped import or_shipped
 
 if TYPE_CHECKING:
     from kernel_selector.db import Database
@@ -95,7 +96,7 @@ class Selector:
             objective=objective,
             override=override,
         )
-        return self._choose(query)
+        return self.answer(query)
 
     def choose_each(self, queries: Iterable[Query]) -> list[Choice | SelectorError]:
         """The choice for each query, or the error that it met, in their order and from one snapshot.
@@ -106,7 +107,8 @@ class Selector:
         asked = list(queries)
         for _ in range(SNAPSHOT_TRIES):
             try:
-                return [self._with_trouble(one) for one in self._batch.answers(asked)]
+                answers = self._batch.answers(asked)
+                return [self._ended(one, query) for one, query in zip(answers, asked, strict=True)]
             except Changed as change:
                 self._load(change.pair)
         # the database changes faster than it can be read: answers of several snapshots, as each says
@@ -114,23 +116,25 @@ class Selector:
 
     def _choice_or_error(self, query: Query) -> Choice | SelectorError:
         try:
-            return self._choose(query)
+            return self.answer(query)
         except SelectorError as error:
             return error
 
-    def _choose(self, query: Query) -> Choice:
+    def answer(self, query: Query) -> Choice:
+        """As `choose`, for a question in one piece."""
         try:
             choice = self._answer(query)
         except Changed as change:
             self._load(change.pair)
             choice = self._answer(query)
-        return self._with_trouble(choice)
+        return self._ended(choice, query)
 
-    def _with_trouble(self, found: Answered) -> Answered:
-        """A choice with the caveat that the database cannot be read now, if it cannot."""
-        if not self._trouble or not isinstance(found, Choice):
+    def _ended(self, found: Answered, query: Query) -> Answered:
+        """A choice by what else is known, and with the caveat that the database cannot be read, if so."""
+        if not isinstance(found, Choice):
             return found
-        return replace(found, caveats=(*found.caveats, _outage(self._trouble)))
+        found = or_shipped(found, query, self._source)
+        return replace(found, caveats=(*found.caveats, _outage(self._trouble))) if self._trouble else found
 
     def answers_at_once(self, operator: str | None = None, device: object = None) -> bool:
         """Whether `choose` finds all in memory: it looks neither at the database nor at a device first."""

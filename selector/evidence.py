@@ -186,16 +186,15 @@ class Evidence:
         return same_host and same_software, same_host, covered, newest
 
     def _tier(self, group: Group, differences: list[str], *, current: bool) -> Tier | None:
-        estimates = {
-            name: measured.estimate
-            for name, measured in group.items()
-            if measured.estimate is not None and (measured.version == self.versions.get(name)) is current
-        }
-        if not estimates:
+        """Of implementations as they are; or else of all, if some were measured as they were before."""
+        found = {name: item.estimate for name, item in group.items() if item.estimate is not None}
+        old = {name for name in found if group[name].version != self.versions.get(name)}
+        estimates = {name: one for name, one in found.items() if not (current and name in old)}
+        if not estimates or (not current and not old):
             return None
         caveats = [f"Measured {', '.join(differences)}."] if differences else []
         if not current:
-            names = ", ".join(sorted(estimates))
+            names = ", ".join(sorted(old))
             caveats.append(f"Measured with an earlier version of {names}: profile again to be sure.")
         return Tier(source="exact", estimates=estimates, caveats=tuple(caveats))
 

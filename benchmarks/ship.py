@@ -1,0 +1,68 @@
+"""Make the measurements that come with the package, of records that were measured here.
+
+    R=benchmarks/results
+    python -m benchmarks.ship $R/sweep_nvidia-h200.jsonl.xz $R/{recurrent,sublayers,linear}_nvidia-h200.json
+
+The records go into a new database, cost models are trained on them, and all of it is packed into
+`selector/shipped/`. What ran out of memory is left out: in sweeps many processes share a device.
+"""
+
+from __future__ import annotations
+
+import argparse
+import lzma
+import sqlite3
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from benchmarks.to_database import read_records
+from kernel_selector.db import Database, records
+from kernel_selector.kernels import registry
+from kernel_selector.kernels.contract import Record, Status
+from selector import NoMeasurements
+from selector.learning import train
+from selector.shipped import PACKED
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Read the files, train, pack and say what became of it."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("files", type=Path, nargs="+", help="as python -m benchmarks.to_database takes them")
+    parser.add_argument("--output", type=Path, default=PACKED, help="default: what the package ships")
+    options = parser.parse_args(arguments)
+    found = [record for file in options.files for record in _of(file)]
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "measurements.sqlite"
+        with Database.open(path, create=True) as database:
+            with database.write() as connection:
+                print(f"{records.add(connection, found)} records of {len(options.files)} files")
+            for operator in registry.operators():
+                print(_trained(operator, database))
+        _tidy(path)
+        options.output.write_bytes(lzma.compress(path.read_bytes(), preset=9 | lzma.PRESET_EXTREME))
+    print(f"{options.output}: {options.output.stat().st_size:,} bytes")
+
+
+def _of(file: Path) -> list[Record]:
+    return [record for record in read_records(file) if record.status is not Status.OUT_OF_MEMORY]
+
+
+def _trained(operator: str, database: Database) -> str:
+    try:
+        report = train(operator, database)
+    except NoMeasurements as error:
+        return f"{operator}: no cost model. {error}"
+    return f"{operator}: {report.records} records of {report.problems} problems, {report.seconds:.0f} s"
+
+
+def _tidy(path: Path) -> None:
+    """One file without gaps, which opens where nothing may be written."""
+    with sqlite3.connect(path) as connection:
+        connection.execute("PRAGMA journal_mode=DELETE")
+    connection.execute("VACUUM")
+    connection.close()
+
+
+if __name__ == "__main__":
+    main()

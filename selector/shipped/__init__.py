@@ -1,0 +1,66 @@
+"""Measurements that come with this package, for questions about which the user's own database knows nothing.
+
+They are a database like any other, packed into one file; `python -m benchmarks.ship` makes it of the records
+in benchmarks/results/. It is unpacked into the user's cache folder when it is first needed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import lzma
+import os
+import tempfile
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from kernel_selector.kernels.contract import SelectorError
+
+from ..choice import Choice
+from ..query import Query
+
+if TYPE_CHECKING:
+    from ..engine import Selector
+
+PACKED = Path(__file__).with_name("measurements.db.xz")
+USED = "Decided on the measurements that come with this package: your database has none to decide on."
+UNUSABLE = "The measurements that come with this package cannot be used: "
+
+
+def or_shipped(choice: Choice, query: Query, source: object) -> Choice:
+    """The choice of the shipped measurements, where another one rests on nothing and these know more.
+
+    Only for the user's own database: one that was named, as `source` or by SELECTOR_DATABASE_URL, is taken
+    at its word.
+    """
+    from kernel_selector.db.location import VARIABLE
+
+    if choice.source != "default" or source is not None or os.environ.get(VARIABLE):
+        return choice
+    try:
+        found = _selector().answer(query)
+    except (SelectorError, OSError) as error:
+        return replace(choice, caveats=(*choice.caveats, f"{UNUSABLE}{error}"))
+    return choice if found.source == "default" else replace(found, caveats=(*found.caveats, USED))
+
+
+@cache
+def _selector() -> Selector:
+    from ..engine import Selector
+
+    return Selector(unpacked())
+
+
+def unpacked() -> Path:
+    """The database as a file, unpacked once for each version of it. Raises OSError."""
+    from kernel_selector.db.location import cache_folder
+
+    packed = PACKED.read_bytes()
+    path = cache_folder() / f"shipped-{hashlib.sha256(packed).hexdigest()[:16]}.sqlite"
+    if not path.is_file():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as part:
+            part.write(lzma.decompress(packed))
+        os.replace(part.name, path)  # other processes see all of the file or none
+    return path

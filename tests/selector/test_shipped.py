@@ -1,0 +1,70 @@
+"""A fresh install answers about devices that it has never seen, from the measurements that come with it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import selector
+from kernel_selector.db import Database, models
+from kernel_selector.kernels import registry
+from selector import Selector, shipped
+from selector.query import Query
+
+QUESTION = {"hidden": 1024, "batch": 16, "seq": 50, "dtype": "bfloat16"}
+
+
+@pytest.fixture(autouse=True)
+def fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A user who has just installed the package."""
+    monkeypatch.delenv("SELECTOR_DATABASE_URL")
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    shipped._selector.cache_clear()
+    yield tmp_path
+    shipped._selector.cache_clear()
+
+
+def test_what_was_measured_on_an_h200_is_answered_without_one(fresh: Path) -> None:
+    choice = selector.choose("lstm", **QUESTION, device="h200")
+    assert choice.source == "exact"
+    assert choice.implementation != "torch_lstm"
+    assert shipped.USED in choice.caveats
+    assert not list((fresh / "data").rglob("*.sqlite"))
+    (one,) = Selector().choose_each([Query(operator="lstm", hyperparameters=QUESTION, device="h200")])
+    assert one == choice
+
+
+@pytest.mark.parametrize("operator", registry.operators())
+def test_every_operator_has_records_and_a_cost_model_of_this_version(operator: str) -> None:
+    with Database.open(shipped.unpacked()) as database, database.read() as connection:
+        assert models.latest(connection, operator=operator) is not None
+    evidence = Selector(shipped.unpacked()).evidence(operator, "nvidia-h200")
+    measured = {name for groups in evidence.groups.values() for group in groups.values() for name in group}
+    assert measured <= set(registry.implementations(operator))
+    assert registry.operator(operator).default in measured
+
+
+def test_a_database_that_was_named_is_taken_at_its_word(fresh: Path) -> None:
+    Database.open(fresh / "own.sqlite", create=True).close()
+    choice = selector.choose("lstm", **QUESTION, device="h200", database=fresh / "own.sqlite")
+    assert choice.source == "default"
+    assert shipped.USED not in choice.caveats
+
+
+def test_what_the_shipped_measurements_do_not_know_either_is_the_default() -> None:
+    choice = selector.choose("lstm", **QUESTION, device="a100 40gb")
+    assert choice.source == "default"
+    assert not [caveat for caveat in choice.caveats if caveat.startswith(shipped.UNUSABLE)]
+
+
+def test_where_nothing_can_be_unpacked_the_choice_says_so(fresh: Path) -> None:
+    (fresh / "cache").write_text("a file in the way")
+    choice = selector.choose("lstm", **QUESTION, device="h200")
+    assert choice.source == "default"
+    assert [caveat for caveat in choice.caveats if caveat.startswith(shipped.UNUSABLE)]
+
+
+def test_they_are_small() -> None:
+    assert shipped.PACKED.stat().st_size < 20e6
