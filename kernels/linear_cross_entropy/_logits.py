@@ -48,12 +48,12 @@ def _by_triton(logits: Tensor) -> bool:
 
 
 def buffer(like: Tensor, rows: int, columns: int) -> Tensor:
-    """Memory for logits [rows, columns], on GPUs with aligned rows.
+    """Memory for logits [rows, columns], with aligned rows where Triton's kernels run.
 
     On processors with AMX, oneDNN's 16-bit products of an odd depth read one element beyond a row: between
     rows lies memory that was never written, and a NaN there is one in the product (torch 2.13).
     """
-    step = ALIGNMENT // like.element_size() if like.is_cuda else 1
+    step = ALIGNMENT // like.element_size() if like.device.type in TRITON_DEVICES else 1
     return like.new_empty(rows, -(-columns // step) * step)[:, :columns]
 
 
