@@ -39,7 +39,7 @@ from kernel_selector.kernels.measure.sweeps import parse_seconds
 PRODUCTS = (
     ("4096x4096x5120", "2048x8192x2048", "8192x1024x4096", "16384x3072x768"),
     ("64x4096x1024", "64x1024x4096", "16x5120x4096", "32x8192x1024"),
-    ("333x777x1000", "1531x2557x1021"),
+    ("345x789x1000", "1531x2557x1021"),
     ("4096x1280x4096:float16", "768x30522x1024:float16"),
 )
 SMOKE = (("4x17x20:float32",),)

@@ -80,7 +80,7 @@ def train(operator: str, database: db.Database, progress: Progress | None = None
     Operators may be imported ones, whose training tells its `progress`: what begins, its number, and how
     many there are. Raises NoMeasurements when there are too few, and the errors of the database.
     """
-    imported = _imported(operator, database)
+    imported = imported_operator(operator, database)
     if imported is not None:
         from .imported import learning
 
@@ -110,7 +110,7 @@ def evaluate(operator: str, database: db.Database, progress: Progress | None = N
 
     Raises NoMeasurements when there are too few records, and the errors of the database.
     """
-    imported = _imported(operator, database)
+    imported = imported_operator(operator, database)
     if imported is not None:
         from .imported import learning
 
@@ -124,7 +124,7 @@ def judge(operator: str, database: db.Database) -> Judgement:
     return _judgement(dataset, held_out_shapes(dataset), snapshot, thorough=True)
 
 
-def _imported(operator: str, database: db.Database) -> ImportedOperator | None:
+def imported_operator(operator: str, database: db.Database) -> ImportedOperator | None:
     """The imported operator of this name, None for ours. Raises UnknownOperator."""
     if operator in registry.operators():
         return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -12,6 +13,7 @@ from .placement_formats import RAY_LABEL
 from .worker_fleet import Crew, FleetFailed, models_of
 from .worker_run import Setup, work
 
+REACH_S = 10.0  # for somebody to answer at an address
 INSTALL = "Install it, on every node: pip install 'kernel-selector[fleet]'."
 
 
@@ -23,6 +25,7 @@ def ray_fleet(crew: Crew, address: str) -> Iterator[RayFleet]:
     """
     ray = _ray()
     try:
+        _reach(address)
         ray.init(address=address, log_to_driver=False, configure_logging=False)
     except Exception as error:
         raise FleetFailed(
@@ -103,6 +106,14 @@ def _told(setup: Setup, options: dict[str, Any]) -> Setup:
     """What a worker in such a place is told. Ray shows it only its own GPU, which is the first one then."""
     device = setup.device or ("cuda:0" if "num_gpus" in options else "cpu")
     return replace(setup, device=device, until_empty=True)
+
+
+def _reach(address: str) -> None:
+    """Raise OSError where nobody listens at host:port: Ray itself tries for minutes."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if host and port.isdigit():
+        with socket.create_connection((host.strip("[]"), int(port)), timeout=REACH_S):
+            pass
 
 
 def _ray() -> Any:

@@ -70,7 +70,7 @@ class Trainer:
             torch.manual_seed(self._seed)
             step = self._prepared(variant, batch, dropout=dropout)
             found = [step(self._inputs(batch, index)) for index in range(steps)]
-            return {**line, "losses": [rounded(float(one)) for one in found]}
+            return {**line, "losses": [round(float(one), 6) for one in found]}
         except Exception as error:
             return {**line, "status": "failed", "reason": _first_line(error)}
         finally:

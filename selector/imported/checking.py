@@ -77,8 +77,8 @@ class Checker:
         operator = self._word(fields, "operator")
         if operator in registry.operators():
             raise BadRow(
-                f"operator {operator!r} is one that is measured here (`selector profile {operator}`): give "
-                "measurements of other code another name"
+                f"operator {operator!r} is one that is measured here "
+                f"(`selector profile {operator} --count 60`): give measurements of other code another name"
             )
         device = canonical_device(self._word(fields, "device"))
         status = fields.get("status") or "ok"

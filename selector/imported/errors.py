@@ -27,7 +27,7 @@ class BadFile(InvalidRequest):
 class BadLines(InvalidRequest):
     """Some lines are no measurements, so nothing was stored. `faults` are the first of `count`."""
 
-    def __init__(self, message: str, faults: Sequence[Fault], count: int) -> None:
+    def __init__(self, message: str, faults: Sequence[Fault] = (), count: int = 0) -> None:
         super().__init__(message)
         self.faults, self.count = tuple(faults), count
 

@@ -38,6 +38,7 @@ def train(
     """
     import selector
 
+    _require(operator, database)
     report = _while_saying(
         "Training the cost model of",
         operator,
@@ -72,6 +73,7 @@ def evaluate(
       selector evaluate lstm --json
       selector evaluate all --report report
     """
+    _require(operator, database)
     found: Evaluation | Judgements
     if report is None and operator != ALL:
         found = _while_saying(EVALUATING, operator, partial(_evaluation, operator, database))
@@ -101,6 +103,18 @@ def _judged(operator: str, database: str | None) -> Judgements:
 
     with opened(database) as store:
         return judge_all(store) if operator == ALL else Judgements((judge(operator, store),), {})
+
+
+def _require(operator: str, database: str | None) -> None:
+    """Refuse an unknown operator before anything is said."""
+    from kernel_selector.kernels import registry
+    from selector.learning import imported_operator
+    from selector.profiling import opened
+
+    if operator == ALL or operator in registry.operators():
+        return
+    with opened(database) as store:
+        imported_operator(operator, store)
 
 
 def _while_saying(words: str, operator: str, work: Callable[[Progress], Result]) -> Result:

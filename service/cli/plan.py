@@ -35,8 +35,10 @@ def plan(
         str, typer.Option(metavar="NAME", help="none, sgd, momentum, adamw or fused_adamw.")
     ] = "fused_adamw",
     accumulate: Annotated[int, typer.Option(metavar="N", help="Micro-batches a step.")] = 1,
-    recompute: Annotated[bool, typer.Option(help="Allow whole blocks to be run twice.")] = True,
-    cuda_graphs: Annotated[bool, typer.Option(help="Steps are replayed: launching costs nothing.")] = False,
+    no_recompute: Annotated[bool, typer.Option("--no-recompute", help="Run no block twice.")] = False,
+    cuda_graphs: Annotated[
+        bool, typer.Option("--cuda-graphs", help="Steps are replayed: launching costs nothing.")
+    ] = False,
     margin: Annotated[float, typer.Option(metavar="SHARE", help="Of the limit, to be left free.")] = 0.05,
     pareto: Annotated[bool, typer.Option("--pareto", help="Throughput at a dozen limits.")] = False,
     svg: Annotated[
@@ -61,7 +63,7 @@ def plan(
     training = Training(
         optimizer=optimizer,
         accumulate=accumulate,
-        recompute=recompute,
+        recompute=not no_recompute,
         cuda_graphs=cuda_graphs,
         margin=margin,
     )

@@ -46,8 +46,8 @@ def import_(
     """Store measurements that others took, of any operator; train and choose from them as from ours.
 
     JSON lines have operator, device, implementation, hyperparameters, milliseconds, bytes, status and reason;
-    in CSV every other column is a hyperparameter. A file with bad lines is not stored at all, unless
-    --keep-going; the bad lines are named either way.
+    in CSV every other column is a hyperparameter. Nothing of a file with bad lines is stored, or its good
+    lines with --keep-going; the bad lines are named either way.
 
     Examples:
 

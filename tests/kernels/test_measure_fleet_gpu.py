@@ -4,10 +4,11 @@ import json
 
 import planted
 import pytest
+from twins import GPU
 
 from kernel_selector.kernels.contract import Record, Status
 
-pytestmark = pytest.mark.gpu
+pytestmark = GPU
 
 BODIES = {
     # an assertion on the device: the context answers nothing any more

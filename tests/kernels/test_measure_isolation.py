@@ -30,7 +30,7 @@ def records(tmp_path_factory) -> dict[str, Record]:
     ("name", "status", "words"),
     [
         ("segfault", Status.CRASHED, ["SIGSEGV", "correctness gate"]),
-        ("late_abort", Status.CRASHED, ["SIGABRT", "timing): last words"]),
+        ("late_abort", Status.CRASHED, ["SIGABRT", "while timing", "last words"]),
         ("hang", Status.TIMEOUT, ["no answer for 5 s", "correctness gate"]),
         ("wrong", Status.INCORRECT, ["output"]),
         ("wrong_gradient", Status.INCORRECT, ["gradient"]),

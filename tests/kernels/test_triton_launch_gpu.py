@@ -6,8 +6,9 @@ from statistics import median
 
 import pytest
 import torch
+from twins import GPU
 
-pytestmark = pytest.mark.gpu
+pytestmark = GPU
 
 
 @pytest.fixture(scope="module")

@@ -25,8 +25,8 @@ PROMISED = [
     "export",
     "extender",
     "import",
-    "merge",
     "inspect",
+    "merge",
     "operators",
     "plan",
     "profile",
@@ -36,6 +36,7 @@ PROMISED = [
     "serve",
     "status",
     "train",
+    "worker",
 ]
 NESTED = [
     "database status",
@@ -159,6 +160,7 @@ def test_database_status_counts_records(capsys: pytest.CaptureFixture[str], data
     assert "lstm" in capsys.readouterr().out
 
 
+@pytest.mark.usefixtures("elsewhere")
 def test_doctor_is_content_with_a_good_database(
     capsys: pytest.CaptureFixture[str], database_file: Path
 ) -> None:
@@ -167,6 +169,13 @@ def test_doctor_is_content_with_a_good_database(
     assert found["model"]["advice"] == "Run: selector quickstart"
 
 
+@pytest.fixture
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not in the checkout, whose kernels/ hides Hugging Face's package of that name."""
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.usefixtures("elsewhere")
 def test_doctor_reports_what_is_broken_and_exits_with_1(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

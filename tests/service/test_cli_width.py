@@ -19,8 +19,8 @@ from selector.onboarding import QuickstartFinished
 from tests.selector import replay
 
 ROOT = Path(__file__).parents[2]
-COMMANDS = sorted(command.callback.__name__ for command in app.registered_commands)
-DOCUMENTED = [(known.callback.__name__, known.callback.__doc__) for known in app.registered_commands]
+COMMANDS = sorted(command.name for command in app.registered_commands)
+DOCUMENTED = [(known.name, known.callback.__doc__) for known in app.registered_commands]
 NAMED = re.compile(r"`selector (profile [^`\n]*|profile)`")
 
 
