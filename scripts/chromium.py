@@ -10,6 +10,7 @@ import subprocess
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from io import BufferedReader, FileIO
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +26,8 @@ def program() -> str | None:
 class Tab:
     """A page in the browser. `said` collects what it writes to the console, refusals of its policy too."""
 
-    def __init__(self, to_browser: int, from_browser: int) -> None:
-        self._out, self._in = os.fdopen(to_browser, "wb", buffering=0), os.fdopen(from_browser, "rb")
+    def __init__(self, to_browser: FileIO, from_browser: BufferedReader) -> None:
+        self._out, self._in = to_browser, from_browser
         self._waiting, self._number, self._session = b"", 0, None
         self._events: list[str] = []  # that came in while an answer was waited for
         self.said: list[dict[str, Any]] = []
@@ -128,7 +129,8 @@ def tab() -> Iterator[Tab]:
         os.close(there)
         os.close(back)
         try:
-            yield Tab(to_browser, from_browser)
+            with os.fdopen(to_browser, "wb", buffering=0) as out, os.fdopen(from_browser, "rb") as back_in:
+                yield Tab(out, back_in)
         finally:
             process.terminate()
             process.wait()
