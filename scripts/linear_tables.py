@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
-from recurrent_tables import VERDICTS, caption, plain, table
+from recurrent_tables import Result, caption, plain, row_of, table, whole_results
 
 FIGURES = {
     "registered": "best of all over torch's",
@@ -18,6 +16,7 @@ FIGURES = {
     "cublas_share": "generated products over cuBLAS",
     "worst": "worst problem",
 }
+WORDS = {**FIGURES, "default": "ours over torch"}  # of what is asked
 TUNING = {
     "share": "share of the best schedule's speed",
     "cublas_share": "speed over cuBLAS's",
@@ -28,28 +27,20 @@ TUNING = {
 
 def overview(folder: Path) -> str:
     """For each device a line a row of problems."""
-    files = [file for file in sorted(folder.glob("linear_*.json")) if "-of-" not in file.stem]
-    results = (json.loads(file.read_text()) for file in files)
-    head = ("layers", *FIGURES.values(), "asked")
-    return "".join(caption(result) + table(head, map(_row, result["rows"])) for result in results)
+    return "".join(caption(result) + _rows(result) for result in whole_results(folder, "linear"))
 
 
 def schedules(folder: Path) -> str:
     """For each device a line a product that no constant was fitted to."""
-    files = [file for file in sorted(folder.glob("schedules_*.json")) if "-of-" not in file.stem]
-    return "".join(_tuned(json.loads(file.read_text())) for file in files)
+    return "".join(_tuned(result) for result in whole_results(folder, "schedules"))
 
 
-def _row(line: Mapping[str, Any]) -> tuple[str, ...]:
-    asked = "; ".join(
-        f"{FIGURES.get(goal['figure'], 'ours over torch')} {plain(goal['value'])}, asked {goal['least']:g}, "
-        f"aim {goal['aim']:g}: {VERDICTS[goal['verdict']]}"
-        for goal in line["goals"]
-    )
-    return (line["title"], *(plain(line["figures"].get(name)) for name in FIGURES), asked)
+def _rows(result: Result) -> str:
+    head = ("layers", *FIGURES.values(), "asked")
+    return table(head, (row_of(line, FIGURES, WORDS) for line in result["rows"]))
 
 
-def _tuned(result: Mapping[str, Any]) -> str:
+def _tuned(result: Result) -> str:
     def row(name: str, figures: Mapping[str, float]) -> tuple[str, ...]:
         return (name, *(plain(figures.get(figure)) for figure in TUNING))
 

@@ -26,14 +26,17 @@ SIZES = ("hidden", "batch", "seq")
 
 def overview(folder: Path) -> str:
     """For each device a line a row, and the grid of LSTM layers."""
-    return "".join(caption(result) + _rows(result) + _grid(result, "lstm") for result in _results(folder))
+    return "".join(
+        caption(result) + _rows(result) + _grid(result, "lstm")
+        for result in whole_results(folder, "recurrent")
+    )
 
 
 def problems(folder: Path) -> str:
     """For each device all grids, and a line a problem."""
     return "".join(
         "".join((caption(result), *(_grid(result, name) for name in GRIDS), _problems(result)))
-        for result in _results(folder)
+        for result in whole_results(folder, "recurrent")
     )
 
 
@@ -50,10 +53,10 @@ def table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
     return "\n" + "".join(f"| {' | '.join(line)} |\n" for line in lines) + "\n"
 
 
-def _results(folder: Path) -> list[Result]:
-    """The whole results; not the gate's, nor the shards of a run that is not joined yet."""
-    files = [file for file in sorted(folder.glob("recurrent_*.json")) if "-of-" not in file.stem]
-    return [json.loads(file.read_text()) for file in files if not file.stem.startswith("recurrent_gate")]
+def whole_results(folder: Path, comparison: str) -> list[Result]:
+    """The whole results of a comparison; not its gate's, nor the shards of a run that is not joined yet."""
+    files = [file for file in sorted(folder.glob(f"{comparison}_*.json")) if "-of-" not in file.stem]
+    return [json.loads(file.read_text()) for file in files if not file.stem.startswith(f"{comparison}_gate")]
 
 
 def caption(result: Result) -> str:
@@ -78,15 +81,18 @@ def _rows(result: Result) -> str:
 
 
 def _row(line: Mapping[str, Any]) -> tuple[str, ...]:
-    figures = line["figures"]
+    return row_of(line, ("eager", "graph", "worst", "us"), FIGURES)
+
+
+def row_of(line: Mapping[str, Any], shown: Iterable[str], words: Mapping[str, str]) -> tuple[str, ...]:
+    """A row of a comparison: its title, the figures that are shown, and what was asked, in words."""
     missing = f" ({line['measured']} of {line['cells']} problems)" if line["measured"] < line["cells"] else ""
     asked = "; ".join(
-        f"{FIGURES[goal['figure']]} {plain(goal['value'])}, asked {goal['least']:g}, aim {goal['aim']:g}: "
+        f"{words[goal['figure']]} {plain(goal['value'])}, asked {goal['least']:g}, aim {goal['aim']:g}: "
         f"{VERDICTS[goal['verdict']]}"
         for goal in line["goals"]
     )
-    shown = (plain(figures.get(name)) for name in ("eager", "graph", "worst", "us"))
-    return (line["title"] + missing, *shown, asked)
+    return (line["title"] + missing, *(plain(line["figures"].get(name)) for name in shown), asked)
 
 
 def _grid(result: Result, row: str) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from recurrent_tables import VERDICTS, Result, caption, gate_of, plain, table
+from recurrent_tables import Result, caption, gate_of, plain, row_of, table, whole_results
 
 FIGURES = {
     "best": "times users' best speed",
@@ -32,17 +32,19 @@ MIB = 2**20
 
 def overview(folder: Path) -> str:
     """For each device a line a row, and the norms' share of bandwidth by operator."""
-    return "".join(caption(result) + _rows(result) + _bandwidth(result) for result in _results(folder))
+    return "".join(
+        caption(result) + _rows(result) + _bandwidth(result) for result in whole_results(folder, "sublayers")
+    )
 
 
 def problems(folder: Path) -> str:
     """For each device a line a problem."""
-    return "".join(caption(result) + _problems(result) for result in _results(folder))
+    return "".join(caption(result) + _problems(result) for result in whole_results(folder, "sublayers"))
 
 
 def prices(folder: Path) -> str:
     """For each device what a saved MiB costs, of every implementation where memory is asked."""
-    return "".join(caption(result) + _prices(result) for result in _results(folder))
+    return "".join(caption(result) + _prices(result) for result in whole_results(folder, "sublayers"))
 
 
 def gate(folder: Path) -> str:
@@ -57,25 +59,13 @@ def bert_layer(folder: Path) -> str:
     return "".join(_layers(result) for result in results)
 
 
-def _results(folder: Path) -> list[Result]:
-    """The whole results; not the shards of a run that is not joined yet."""
-    files = [file for file in sorted(folder.glob("sublayers_*.json")) if "-of-" not in file.stem]
-    return [json.loads(file.read_text()) for file in files]
-
-
 def _rows(result: Result) -> str:
     head = ("layers", *(FIGURES[name] for name in SHOWN), "asked")
     return table(head, (_row(line) for line in result["rows"]))
 
 
 def _row(line: Mapping[str, Any]) -> tuple[str, ...]:
-    missing = f" ({line['measured']} of {line['cells']} problems)" if line["measured"] < line["cells"] else ""
-    asked = "; ".join(
-        f"{FIGURES[goal['figure']]} {plain(goal['value'])}, asked {goal['least']:g}, aim {goal['aim']:g}: "
-        f"{VERDICTS[goal['verdict']]}"
-        for goal in line["goals"]
-    )
-    return (line["title"] + missing, *(plain(line["figures"].get(name)) for name in SHOWN), asked)
+    return row_of(line, SHOWN, FIGURES)
 
 
 def _bandwidth(result: Result) -> str:

@@ -6,10 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 from kernel_selector.kernels import registry
-from kernel_selector.kernels.contract import UnknownOperator
-from kernel_selector.kernels.contract.errors import shorten, suggest
 
 from .answer import answer, parse
+from .catalogue import unknown_operator
 from .choice import Choice
 from .imported.answer import answer as answer_imported
 from .knowledge import Knowledge
@@ -29,8 +28,7 @@ def decide(
     """The choice by what is known. Raises the errors that `selector.choose` lists."""
     if isinstance(operator, str) and operator not in registry.operators():
         if operator not in knowledge.imported:
-            known = {*registry.operators(), *knowledge.imported}
-            raise UnknownOperator(f"Unknown operator {shorten(operator)}. {suggest(operator, known)}")
+            raise unknown_operator(operator, knowledge.imported)
         query = Query(
             hyperparameters=hyperparameters,
             operator=operator,

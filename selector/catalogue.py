@@ -6,6 +6,8 @@ from collections.abc import Iterable
 from typing import Any
 
 from kernel_selector.kernels import registry
+from kernel_selector.kernels.contract import UnknownOperator
+from kernel_selector.kernels.contract.errors import shorten, suggest
 
 from .imported.description import ImportedOperator
 
@@ -13,6 +15,13 @@ from .imported.description import ImportedOperator
 def imported(operator: str) -> bool:
     """Whether an operator that there is comes from measurements of others: its kernels are elsewhere."""
     return operator not in registry.operators()
+
+
+def unknown_operator(name: object, found: Iterable[str]) -> UnknownOperator:
+    """The error for an operator that is neither ours nor among the imported ones."""
+    return UnknownOperator(
+        f"Unknown operator {shorten(name)}. {suggest(name, {*registry.operators(), *found})}"
+    )
 
 
 def operators(found: Iterable[ImportedOperator]) -> list[dict[str, Any]]:

@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import lru_cache, partial
 from pathlib import Path
 from threading import RLock
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from kernel_selector.kernels.contract import Device, SelectorError
 
@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from kernel_selector.db import Database
 
     from .evidence import Evidence
-
-Answered = TypeVar("Answered", Choice, Choice | SelectorError)
 
 CHECK_S = 1.0  # how often to look whether the database has changed
 BACK_OFF = 9  # times as long as a look took, no other follows: a slow database costs a tenth of the time
@@ -127,14 +125,19 @@ class Selector:
         except Changed as change:
             self._load(change.pair)
             choice = self._answer(query)
-        return self._ended(choice, query)
+        ended = self._ended(choice, query)
+        if isinstance(ended, SelectorError):
+            raise ended
+        return ended
 
-    def _ended(self, found: Answered, query: Query) -> Answered:
-        """A choice by what else is known, and with the caveat that the database cannot be read, if so."""
-        if not isinstance(found, Choice):
+    def _ended(self, found: Choice | SelectorError, query: Query) -> Choice | SelectorError:
+        """An answer by what else is known, and with the caveat that the database cannot be read, if so."""
+        if isinstance(found, Choice):
+            found = or_shipped(found, query, self._source)
+        if isinstance(found, SelectorError) or not self._trouble:
             return found
-        found = or_shipped(found, query, self._source)
-        return replace(found, caveats=(*found.caveats, _outage(self._trouble))) if self._trouble else found
+        outage = f"The database cannot be read now, so this rests on what was loaded before. {self._trouble}"
+        return replace(found, caveats=(*found.caveats, outage))
 
     def answers_at_once(self, operator: str | None = None, device: object = None) -> bool:
         """Whether `choose` finds all in memory: it looks neither at the database nor at a device first."""
@@ -294,7 +297,3 @@ class Selector:
         if not changed:
             self._stamp = stamp
         return changed
-
-
-def _outage(trouble: str) -> str:
-    return f"The database cannot be read now, so this rests on what was loaded before. {trouble}"

@@ -13,9 +13,8 @@ from numpy.typing import NDArray
 
 from kernel_selector import db
 from kernel_selector.kernels import registry
-from kernel_selector.kernels.contract import UnknownOperator
-from kernel_selector.kernels.contract.errors import shorten, suggest
 
+from .catalogue import unknown_operator
 from .dataset import Dataset, build_dataset
 from .evaluation import (
     Comparison,
@@ -131,9 +130,7 @@ def imported_operator(operator: str, database: db.Database) -> ImportedOperator 
     with database.read() as connection:
         imported = imported_operators(connection)
     if operator not in imported:
-        raise UnknownOperator(
-            f"Unknown operator {shorten(operator)}. {suggest(operator, {*registry.operators(), *imported})}"
-        )
+        raise unknown_operator(operator, imported)
     return imported[operator]
 
 

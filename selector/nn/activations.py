@@ -7,18 +7,11 @@ from typing import Any
 from torch import Tensor, nn
 
 from ..layer_problems import activation_values
-from .selected import Selected, outside_of_graphs
+from .selected import OneInput
 
 
-class Activation(Selected):
-    """What they share. What works in place is torch's own."""
-
-    @outside_of_graphs
-    def forward(self, input: Tensor) -> Tensor:
-        """x of any shape to y of the same."""
-        chosen = self._chosen_for_call(input)
-        y: Tensor = super().forward(input) if chosen is None else chosen(input)
-        return y
+class Activation(OneInput):
+    """What they share, of x of any shape. What works in place is torch's own."""
 
     def _chosen_for_call(self, x: Tensor) -> nn.Module | None:
         if getattr(self, "inplace", False):

@@ -6,6 +6,7 @@ Each class has the name of the one that it inherits from and stands for.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from importlib import import_module
 from typing import Any
 
@@ -67,18 +68,7 @@ class _Layer(Selected):
     def _ff(self, x: Tensor) -> nn.Module | None:
         own: Any = self
         dense, word = own.intermediate.dense, activation_word(own.intermediate.intermediate_act_fn)
-        inner = dense.out_features
-        return (
-            None
-            if word is None
-            else self._implementation(
-                x,
-                computed_dtype(x),
-                (x.shape, word),
-                lambda: feed_forward_values(x, inner, word, 0.0, True),
-                "feed_forward",
-            )
-        )
+        return _feed_forward(self, x, word, dense.out_features)
 
     def _lent(self, _name: str) -> dict[str, Tensor | None]:
         own: Any = self
@@ -90,6 +80,15 @@ class _Layer(Selected):
         }
 
 
+def _feed_forward(own: Selected, x: Tensor, word: str | None, inner: int) -> nn.Module | None:
+    """The implementation of a feed-forward half for x; None where its activation has no word here."""
+    if word is None:
+        return None
+    key = (x.shape, word)
+    values = partial(feed_forward_values, x, inner, word, 0.0, True)
+    return own._implementation(x, computed_dtype(x), key, values, "feed_forward")
+
+
 class _TransposedFeedForward(Selected):
     """GPT-2's feed-forward layer, whose weights are [in, out]: implementations see them transposed."""
 
@@ -99,21 +98,10 @@ class _TransposedFeedForward(Selected):
     def forward(self, hidden_states: Tensor) -> Tensor:
         """[..., H] to [..., H]."""
         own: Any = self
-        x, word, inner = hidden_states, activation_word(own.act), own.c_fc.nf
-        chosen = (
-            None
-            if word is None
-            else self._implementation(
-                x,
-                computed_dtype(x),
-                (x.shape, word),
-                lambda: feed_forward_values(x, inner, word, 0.0, True),
-                "feed_forward",
-            )
-        )
+        chosen = _feed_forward(self, hidden_states, activation_word(own.act), own.c_fc.nf)
         if chosen is None:
             return super().forward(hidden_states)  # type: ignore[no-any-return]
-        y: Tensor = own.dropout(chosen(x))
+        y: Tensor = own.dropout(chosen(hidden_states))
         return y
 
     def _lent(self, _name: str) -> dict[str, Tensor | None]:

@@ -7,21 +7,14 @@ from typing import Any
 from torch import Tensor, nn
 
 from ..layer_problems import computed_dtype, linear_values, loss_values
-from .selected import Selected, outside_of_graphs
+from .selected import OneInput, Selected, outside_of_graphs
 
 
-class Linear(Selected, nn.Linear):
-    """As `torch.nn.Linear`; see `Selected` for the other arguments; `sizes` are rows."""
+class Linear(OneInput, nn.Linear):
+    """As `torch.nn.Linear`, x [..., K] to y [..., N]; `sizes`: rows. `Selected` has the other arguments."""
 
     OPERATORS = {"": "linear"}
     SIZES = ("rows",)
-
-    @outside_of_graphs
-    def forward(self, input: Tensor) -> Tensor:
-        """x [..., K] to y [..., N]."""
-        chosen = self._chosen_for_call(input)
-        y: Tensor = super().forward(input) if chosen is None else chosen(input)
-        return y
 
     def _chosen_for_call(self, x: Tensor) -> nn.Module | None:
         if not x.dim() or x.size(-1) != self.in_features:

@@ -7,22 +7,18 @@ from typing import Any
 from torch import Tensor, nn
 
 from ..layer_problems import norm_values
-from .selected import Selected, outside_of_graphs
+from .selected import OneInput
 
 
-class _Norm(Selected):
-    """What both share; `sizes` are rows. Norms over more than the last axis are torch's own."""
+class _Norm(OneInput):
+    """What both share, x [..., H] to y [..., H]; `sizes` are rows.
+
+    Norms over more than the last axis are torch's own.
+    """
 
     SIZES = ("rows",)
     normalized_shape: tuple[int, ...]
     eps: Any
-
-    @outside_of_graphs
-    def forward(self, input: Tensor) -> Tensor:
-        """x [..., H] to y [..., H]."""
-        chosen = self._chosen_for_call(input)
-        y: Tensor = super().forward(input) if chosen is None else chosen(input)
-        return y
 
     def _chosen_for_call(self, x: Tensor) -> nn.Module | None:
         if len(self.normalized_shape) != 1 or x.shape[-1:] != self.normalized_shape:

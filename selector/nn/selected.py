@@ -189,3 +189,18 @@ def outside_of_graphs(forward: Callable[..., Any]) -> Callable[..., Any]:
         return apart(self, *args, **kwargs)
 
     return either
+
+
+class OneInput(Selected):
+    """What modules of one tensor share; a kind of them says what is chosen for it."""
+
+    @outside_of_graphs
+    def forward(self, input: Tensor) -> Tensor:
+        """x to y, as torch's module of this kind takes and gives them."""
+        chosen = self._chosen_for_call(input)
+        y: Tensor = super().forward(input) if chosen is None else chosen(input)
+        return y
+
+    def _chosen_for_call(self, x: Tensor) -> nn.Module | None:
+        """The implementation for x; None leaves the call to torch's own."""
+        raise NotImplementedError

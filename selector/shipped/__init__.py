@@ -28,20 +28,25 @@ USED = "Decided on the measurements that come with this package: your database h
 UNUSABLE = "The measurements that come with this package cannot be used: "
 
 
-def or_shipped(choice: Choice, query: Query, source: object) -> Choice:
-    """The choice of the shipped measurements, where another one rests on nothing and these know more.
+def or_shipped(choice: Choice, query: Query, source: object) -> Choice | SelectorError:
+    """The answer of the shipped measurements, where another one rests on nothing and these know more.
 
     Only for the user's own database: one that was named, as `source` or by SELECTOR_DATABASE_URL, is taken
     at its word.
     """
+    if choice.source != "default" or source is not None:  # most of all: nothing is imported for them
+        return choice
+    from kernel_selector.db import DatabaseError
     from kernel_selector.db.location import VARIABLE
 
-    if choice.source != "default" or source is not None or os.environ.get(VARIABLE):
+    if os.environ.get(VARIABLE):
         return choice
     try:
-        found = _selector().answer(query)
-    except (SelectorError, OSError) as error:
+        (found,) = _selector().choose_each([query])
+    except (DatabaseError, OSError) as error:
         return replace(choice, caveats=(*choice.caveats, f"{UNUSABLE}{error}"))
+    if isinstance(found, SelectorError):  # that nothing fits into the memory limit, for example
+        return found
     return choice if found.source == "default" else replace(found, caveats=(*found.caveats, USED))
 
 

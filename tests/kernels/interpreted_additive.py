@@ -5,6 +5,7 @@ Run as a program, because the interpreter is chosen when kernels are imported; s
 
 from __future__ import annotations
 
+import json
 import os
 import warnings
 
@@ -113,4 +114,4 @@ if __name__ == "__main__":
         a_second_derivative_raises,
     ):
         check()
-        print(check.__name__, flush=True)
+        print(json.dumps(check.__name__), flush=True)

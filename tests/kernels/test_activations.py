@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import importlib.util
-import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from programs import run
 from torch import nn
 
 from kernel_selector.kernels import registry
@@ -31,21 +28,6 @@ TRITON = {
 }
 FORMS = [("gelu", {}), ("gelu", {"approximate": "tanh"}), ("relu", {}), ("silu", {})]
 TORCH = {"gelu": nn.functional.gelu, "relu": nn.functional.relu, "silu": nn.functional.silu}
-
-
-def run(program, *arguments, given, **more):
-    """The lines of a program of this folder, run in an interpreter of its own."""
-    done = subprocess.run(
-        [sys.executable, "-W", "error", str(FOLDER / program), *arguments],
-        input=json.dumps(given),
-        capture_output=True,
-        text=True,
-        env={**os.environ, "PYTHONPATH": str(FOLDER.parents[1]), "OMP_NUM_THREADS": "1", **more},
-        timeout=280,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-4000:]
-    return [json.loads(line) for line in done.stdout.splitlines()]
 
 
 @pytest.mark.parametrize(("operator", "form"), FORMS)

@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
+from programs import run
 
 from kernel_selector.kernels import registry
 from kernel_selector.kernels.additive_attention._tiles import backward_cut, forward_cut
@@ -16,26 +11,8 @@ from kernel_selector.kernels.contract import Device
 
 pytest.importorskip("triton", reason="Triton is not installed")
 
-FOLDER = Path(__file__).parent
 OPERATOR = registry.operator("additive_attention")
 H200 = Device(name="NVIDIA H200", kind="cuda", compute_capability=(9, 0), multiprocessors=132)
-
-
-def lines_of(program, *arguments, given=(), **more):
-    """What a program of this folder prints."""
-    command = [sys.executable, "-W", "error", str(FOLDER / program), *arguments]
-    environment = {**os.environ, "PYTHONPATH": str(FOLDER.parents[1]), "OMP_NUM_THREADS": "1", **more}
-    done = subprocess.run(
-        command,
-        input=json.dumps(given),
-        capture_output=True,
-        text=True,
-        env=environment,
-        timeout=280,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-4000:]
-    return done.stdout.splitlines()
 
 
 def test_kernels_pass_the_gate_in_the_interpreter():
@@ -46,13 +23,13 @@ def test_kernels_pass_the_gate_in_the_interpreter():
         for dtype in (("float32", "bfloat16", "float16") if row in (2, 4) else ("float32", "bfloat16"))
     ]
     cases.append({**cases[-1], "mode": "inference"})
-    results = [json.loads(line) for line in lines_of("interpreted.py", "fused", given=cases)]
+    results = run("interpreted.py", "fused", given=cases)
     assert len(results) == len(cases)
     assert [result for result in results if not result[2]] == []
 
 
 def test_other_calls_than_the_gates():
-    assert len(lines_of("interpreted_additive.py")) == 5
+    assert len(run("interpreted_additive.py")) == 5
 
 
 def test_kernels_compile_for_gpus_that_are_not_here(tmp_path):
@@ -68,10 +45,7 @@ def test_kernels_compile_for_gpus_that_are_not_here(tmp_path):
     cases[0]["ones"] = ["N"]
     cases[1]["ones"] = ["N", "T", "steps", "s_splits", "heads_steps"]
     cases[3]["ones"] = ["S", "T", "D", "N", "steps", "s_splits", "h_chunk", "rows", "heads_steps"]
-    results = [
-        json.loads(line)
-        for line in lines_of("compiled_additive.py", given=cases, TRITON_CACHE_DIR=str(tmp_path))
-    ]
+    results = run("compiled_additive.py", given=cases, TRITON_CACHE_DIR=str(tmp_path))
     assert len(results) == sum(4 + case["norm"] for case in cases)
     assert all(shared <= 48 * 1024 for _, _, shared in results)
 

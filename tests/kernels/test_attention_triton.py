@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
+from programs import run
 
 pytest.importorskip("triton", reason="Triton is not installed")
 
-FOLDER = Path(__file__).parent
 SHAPES = [
     {"batch": 1, "heads": 2, "seq": 1, "head_dim": 8},
     {"batch": 2, "heads": 4, "kv_heads": 2, "seq": 33, "head_dim": 12, "causal": True},
@@ -33,29 +27,14 @@ CASES = [
 CASES += [{"operator": "attention", **SHAPES[row], "mode": "inference"} for row in (1, 3)]
 
 
-def run(program, *arguments, given=(), **more):
-    """The lines of a program of this folder, run in an interpreter of its own."""
-    done = subprocess.run(
-        [sys.executable, "-W", "error", str(FOLDER / program), *arguments],
-        input=json.dumps(list(given)),
-        capture_output=True,
-        text=True,
-        env={**os.environ, "PYTHONPATH": str(FOLDER.parents[1]), "OMP_NUM_THREADS": "1", **more},
-        timeout=500,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-4000:]
-    return [json.loads(line) for line in done.stdout.splitlines()]
-
-
 def test_kernels_pass_the_gate_in_the_interpreter():
-    results = run("interpreted.py", "fused", given=CASES)
+    results = run("interpreted.py", "fused", timeout=500, given=CASES)
     assert len(results) == len(CASES)
     assert [result for result in results if not result[2]] == []
 
 
 def test_other_calls_than_the_gates():
-    assert run("interpreted_attention.py") == ["all"]
+    assert run("interpreted_attention.py", timeout=500) == ["all"]
 
 
 def test_kernels_compile_for_gpus_that_are_not_here(tmp_path):
@@ -66,7 +45,7 @@ def test_kernels_compile_for_gpus_that_are_not_here(tmp_path):
         {"target": 90, "dtype": "fp32", "head_dim": 64},
         {"target": 86, "dtype": "fp16", "head_dim": 256, "causal": True},
     ]
-    results = run("compiled_attention.py", given=cases, TRITON_CACHE_DIR=str(tmp_path))
+    results = run("compiled_attention.py", timeout=500, given=cases, TRITON_CACHE_DIR=str(tmp_path))
     assert len(results) == 3 * len(cases) + 1
     for case, kernel, tile, taken, allowed, _, in_memory in results:
         assert taken <= allowed, (case, kernel, tile)

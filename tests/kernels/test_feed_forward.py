@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 import torch
+from programs import run
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
@@ -18,7 +13,6 @@ from kernel_selector.kernels.contract import Device
 from kernel_selector.kernels.feed_forward import _plain
 from kernel_selector.kernels.gate import Gate
 
-FOLDER = Path(__file__).parent
 CPU = Device(name="a processor", kind="cpu")
 H200 = Device(name="NVIDIA H200", kind="cuda", compute_capability=(9, 0))
 HERE = ["fused", "recompute_activation", "recompute_first_linear"]
@@ -33,22 +27,6 @@ def problem_of(**given):
 def build(name, **given):
     torch.manual_seed(0)
     return registry.implementation("feed_forward", name).build(problem_of(**given))
-
-
-def run(program, *arguments, given, **more):
-    """The lines of a program of this folder, run in an interpreter of its own."""
-    pytest.importorskip("triton", reason="Triton is not installed")
-    done = subprocess.run(
-        [sys.executable, "-W", "error", str(FOLDER / program), *arguments],
-        input=json.dumps(given),
-        capture_output=True,
-        text=True,
-        env={**os.environ, "PYTHONPATH": str(FOLDER.parents[1]), "OMP_NUM_THREADS": "1", **more},
-        timeout=280,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-4000:]
-    return [json.loads(line) for line in done.stdout.splitlines()]
 
 
 @pytest.mark.parametrize("bias", [True, False])

@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
+from programs import run
 
 pytest.importorskip("triton", reason="Triton is not installed")
 
-FOLDER = Path(__file__).parent
 NAMES = ["chunked", "chunked_vocabulary", "gathered"]
 SHAPES = [
     {"rows": 1, "hidden": 1, "vocabulary": 1},
@@ -20,21 +14,6 @@ SHAPES = [
     {"rows": 30, "hidden": 12, "vocabulary": 523, "bias": True, "labelled": 0.6},
     {"rows": 17, "hidden": 9, "vocabulary": 401, "label_smoothing": 0.1, "labelled": 0.5},
 ]
-
-
-def run(program, *arguments, given, **more):
-    """The lines of a program of this folder, run in an interpreter of its own."""
-    done = subprocess.run(
-        [sys.executable, "-W", "error", str(FOLDER / program), *arguments],
-        input=json.dumps(given),
-        capture_output=True,
-        text=True,
-        env={**os.environ, "PYTHONPATH": str(FOLDER.parents[1]), "OMP_NUM_THREADS": "1", **more},
-        timeout=280,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-4000:]
-    return [json.loads(line) for line in done.stdout.splitlines()]
 
 
 def test_kernels_pass_the_gate_in_the_interpreter():

@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import importlib.util
-import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
+from programs import run
 
 from kernel_selector.kernels import devices, registry
 from kernel_selector.kernels.contract import Device
 
 pytest.importorskip("triton", reason="Triton is not installed")
 
-FOLDER = Path(__file__).parent
 LINEAR = ["scheduled", "scheduled_gradients", "split_k", "persistent"]
 H200 = devices.known_device("h200")
 PROBLEMS = [
@@ -27,21 +22,6 @@ PROBLEMS = [
     {"rows": 70, "in_features": 24, "out_features": 130, "activation": "gelu_tanh", "residual": True},
     {"rows": 64, "in_features": 8, "out_features": 16, "residual": True, "dropout": 0.5},
 ]
-
-
-def run(program, *arguments, given=None, **more):
-    """The lines of a program of this folder, run in an interpreter of its own."""
-    done = subprocess.run(
-        [sys.executable, "-W", "error", str(FOLDER / program), *arguments],
-        input=json.dumps(given),
-        capture_output=True,
-        text=True,
-        env={**os.environ, "PYTHONPATH": str(FOLDER.parents[1]), "OMP_NUM_THREADS": "1", **more},
-        timeout=280,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-4000:]
-    return [json.loads(line) for line in done.stdout.splitlines()]
 
 
 def test_linear_passes_the_gate_in_the_interpreter():

@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
+from programs import run
 
 pytest.importorskip("triton", reason="Triton is not installed")
 
-FOLDER = Path(__file__).parent
 SHAPES = {
     "layer_norm": (
         {"rows": 1, "hidden": 1},
@@ -48,21 +42,6 @@ CALLS = (
     "added_calls",
     "faults_are_found",
 )
-
-
-def run(program, *arguments, given=(), **more):
-    """The lines of a program of this folder, run in an interpreter of its own."""
-    done = subprocess.run(
-        [sys.executable, "-W", "error", str(FOLDER / program), *arguments],
-        input=json.dumps(given),
-        capture_output=True,
-        text=True,
-        env={**os.environ, "PYTHONPATH": str(FOLDER.parents[1]), "OMP_NUM_THREADS": "1", **more},
-        timeout=280,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-4000:]
-    return [json.loads(line) for line in done.stdout.splitlines()]
 
 
 @pytest.mark.parametrize("operator", SHAPES)

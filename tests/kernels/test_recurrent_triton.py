@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
+from programs import run
 
 from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import Device
@@ -18,7 +13,6 @@ from kernel_selector.kernels.recurrent.triton_tiles import WARPS, Limits, best_t
 
 pytest.importorskip("triton", reason="Triton is not installed")
 
-FOLDER = Path(__file__).parent
 NAMES = ["fused", "fused_batch_minor", "persistent_l2"]
 OPERATORS = ["lstm", "gru", "rnn"]
 CPU = Device(name="a processor", kind="cpu")
@@ -36,23 +30,6 @@ SHAPES = [
     {"hidden": 11, "input": 3, "batch": 4, "seq": 4, "layers": 2, "batch_first": True},
     {"hidden": 12, "input": 9, "batch": 3, "seq": 6, "bidirectional": True, "packed": True},
 ]
-
-
-def run(program, *arguments, given, **more):
-    """The lines of a program of this folder, run in an interpreter of its own."""
-    command = [sys.executable, "-W", "error", str(FOLDER / program), *arguments]
-    environment = {**os.environ, "PYTHONPATH": str(FOLDER.parents[1]), "OMP_NUM_THREADS": "1", **more}
-    done = subprocess.run(
-        command,
-        input=json.dumps(given),
-        capture_output=True,
-        text=True,
-        env=environment,
-        timeout=280,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-4000:]
-    return [json.loads(line) for line in done.stdout.splitlines()]
 
 
 def problems(operator):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -9,14 +10,14 @@ import pytest
 import selector
 from kernel_selector.db import Database, models
 from kernel_selector.kernels import registry
-from selector import Selector, shipped
+from selector import NothingFits, Selector, shipped
 from selector.query import Query
 
 QUESTION = {"hidden": 1024, "batch": 16, "seq": 50, "dtype": "bfloat16"}
 
 
 @pytest.fixture(autouse=True)
-def fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A user who has just installed the package."""
     monkeypatch.delenv("SELECTOR_DATABASE_URL")
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
@@ -44,6 +45,14 @@ def test_every_operator_has_records_and_a_cost_model_of_this_version(operator: s
     measured = {name for groups in evidence.groups.values() for group in groups.values() for name in group}
     assert measured <= set(registry.implementations(operator))
     assert registry.operator(operator).default in measured
+
+
+def test_a_limit_that_nothing_keeps_is_refused_as_by_ones_own_measurements() -> None:
+    with pytest.raises(NothingFits, match="the least is"):
+        selector.choose("lstm", **QUESTION, device="h200", memory="1MiB")
+    query = Query(operator="lstm", hyperparameters=QUESTION, device="h200", memory="1MiB")
+    (one,) = Selector().choose_each([query])
+    assert isinstance(one, NothingFits)
 
 
 def test_a_database_that_was_named_is_taken_at_its_word(fresh: Path) -> None:
