@@ -212,10 +212,16 @@ def quiet(layer: nn.Module) -> None:
 
 
 def compiled(layer: Layer, budget: float) -> Callable[[Tensor], Tensor]:
-    """The layer compiled, its partitioner keeping at most this share of what it would by default.
+    """The layer compiled, its partitioner keeping at most this share of what it would by default."""
+    found: Callable[[Tensor], Tensor] = torch.compile(layer, backend=compiler(budget), dynamic=False)
+    return found
 
-    Each has a compiler function of its own: of one function dynamo would take the code that it made for
-    another budget. More of them than dynamo keeps are an error, where it would go on uncompiled.
+
+def compiler(budget: float) -> Callable[[Any, Any], Any]:
+    """torch.compile's own backend with a budget.
+
+    Each is a function of its own: of one function dynamo would take the code that it made for another
+    budget. More code than dynamo keeps is an error, where it would go on uncompiled.
     """
     import torch._dynamo.config as dynamo
     from torch._functorch import config
@@ -223,9 +229,8 @@ def compiled(layer: Layer, budget: float) -> Callable[[Tensor], Tensor]:
 
     dynamo.recompile_limit, dynamo.fail_on_recompile_limit_hit = MOST_COMPILED, True
 
-    def compiler(graph: Any, inputs: Any) -> Any:
+    def backend(graph: Any, inputs: Any) -> Any:
         with config.patch(activation_memory_budget=budget):
             return compile_fx(graph, inputs)
 
-    found: Callable[[Tensor], Tensor] = torch.compile(layer, backend=compiler, dynamic=False)
-    return found
+    return backend

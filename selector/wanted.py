@@ -13,14 +13,16 @@ from kernel_selector.kernels.contract import Problem
 
 from .asked import asked
 from .errors import InvalidRequest
+from .plans.published import layer_problems
 from .problem_sets import grid, random_problems
 from .profiling import device_kind, opened
-from .sweep import PROBLEMS, named_operators, sweep_jobs
+from .sweep import PROBLEMS, job, named_operators, sweep_jobs
 
 if TYPE_CHECKING:
     from kernel_selector.kernels.measure.jobs import Job
 
 LARGEST_GRID = 100_000  # problems
+BATCHES = "8,16,32,64"  # of published models: two make a line of time and bytes over the batch
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,13 +31,14 @@ class Wanted:
 
     An `operator` with `given` values means their grid, with a `count` random problems that have them;
     `operators`, or one operator alone, mean a sweep of `count` problems each; `asked` what is remembered
-    of questions about the device.
+    of questions about the device; `models` the layers of published models, at the batches in `given`.
     """
 
     operator: str | None = None
     given: Mapping[str, str]
     operators: str | None = None
     asked: bool = False
+    models: str | None = None
     count: int | None = None
     seed: int = 0
     device: str | None = None
@@ -48,6 +51,9 @@ class Wanted:
         kind = device_kind(self.device)
         if self.asked:
             return _every(self._remembered())
+        if self.models:
+            problems = layer_problems(self.models, self.given.get("batch", BATCHES))
+            return [job(problem, index) for index, problem in enumerate(problems)]
         if self.operators or (not self.given and self.count is None):
             names = named_operators(self.operators or self.operator or "")
             return sweep_jobs(names, kind, count=self.count or PROBLEMS, seed=self.seed)
@@ -62,9 +68,13 @@ class Wanted:
             raise InvalidRequest(
                 f"--operator {self.operators} and {words}: a sweep draws its own problems; leave one out."
             )
+        if self.models and (self.asked or self.operators or self.operator or self.count):
+            raise InvalidRequest(f"--model {self.models} measures all layers of it: leave the rest out.")
+        if self.models and {*self.given} - {"batch"}:
+            raise InvalidRequest(f"--model {self.models} takes batch={BATCHES} alone: leave the rest out.")
         if self.asked and (self.operators or self.operator or self.given or self.count):
             raise InvalidRequest("--asked measures what was asked about: leave the rest out.")
-        if not (self.asked or self.operators or self.operator or self.given or self.count):
+        if not (self.asked or self.models or self.operators or self.operator or self.given or self.count):
             raise InvalidRequest("Nothing to measure: name an operator, or --operator all for each of them.")
         size = prod(text.count(",") + 1 for text in self.given.values())
         if size > LARGEST_GRID and self.count is None:

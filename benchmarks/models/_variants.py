@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from benchmarks._bert_layer import compiled
+from benchmarks._bert_layer import compiler
 from benchmarks.models._parts import Choices, Parts
 from benchmarks.models._transformer import Transformer
 from kernel_selector.kernels.contract import Device
@@ -40,13 +40,21 @@ class Variant:
         return Parts(dtype=dtype, device=device, choices=self.choices, written_out=self.written_out)
 
     def finished(self, model: nn.Module) -> Callable[..., Tensor]:
-        """The model as it is called. Raises ValueError for blocks to recompute where there are none."""
+        """The model as it is called. Raises ValueError for blocks to recompute where there are none.
+
+        Of a stack of equal blocks each is compiled, and the head: one compilation serves all of them.
+        """
         if self.recomputed:
             if not isinstance(model, Transformer):
                 raise ValueError(f"{type(model).__name__} has no blocks to recompute")
             every = len(model.blocks)
             model.recomputed = every if self.recomputed == EVERY_BLOCK else min(self.recomputed, every)
-        return model if self.budget is None else compiled(model, self.budget)
+        if self.budget is None:
+            return model
+        backend = compiler(self.budget)
+        for part in (*model.blocks, model.head) if isinstance(model, Transformer) else (model,):
+            part.compile(backend=backend, dynamic=False)
+        return model
 
 
 def peers() -> Iterator[Variant]:

@@ -12,9 +12,12 @@ from kernel_selector.kernels.contract import Device
 from kernel_selector.kernels.contract.errors import shorten
 
 from ..errors import InvalidRequest, NothingFits
+from ..physics import missing_rates
 from ..shared import shared_selector
+from ..shipped import stand_in
 from ..units import format_bytes, parse_bytes
 from .batches import parse_batch
+from .options import Prices
 from .parts import Model
 from .plan import Plan
 from .planner import Planner
@@ -24,6 +27,7 @@ from .training import Training
 if TYPE_CHECKING:
     from kernel_selector.db import Database
 
+    from ..engine import Selector
     from .pareto import Point
 
 TRIES = 4  # of plans that are measured
@@ -85,8 +89,16 @@ def _planner(
 ) -> tuple[Planner, int]:
     found = _model(model)
     selector = shared_selector(database)
-    where = selector.device(device)
-    return Planner(selector, found, where, training or Training()), _limit(memory_limit, where)
+    where = _device(selector, device, database)
+    prices = Prices(selector, where, database)
+    return Planner(prices, found, training or Training()), _limit(memory_limit, where)
+
+
+def _device(selector: Selector, asked: object, database: object) -> Device:
+    """The device, with its rates where those that come with this package are all that is known."""
+    found = selector.device(asked)
+    shipped = stand_in(database) if missing_rates(found) else None
+    return found if shipped is None else shipped.device(found.key)
 
 
 def _model(given: object) -> Model:

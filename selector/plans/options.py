@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING
@@ -13,6 +13,7 @@ from kernel_selector.kernels.contract import Device, Problem, UnsupportedProblem
 from ..errors import NoMeasurements
 from ..knowledge import NOTHING
 from ..physics import missing_rates
+from ..shipped import stand_in
 from .figures import Figures, Measurements, counted
 from .parts import Part
 
@@ -72,11 +73,16 @@ def undominated(options: Sequence[Option]) -> list[Option]:
 
 
 class Prices:
-    """Prices on one device, from what a selector's database holds now."""
+    """Prices on one device, from what a selector's database holds now.
 
-    def __init__(self, selector: Selector, device: Device) -> None:
-        self.device = device
-        self._selector = selector
+    What it holds nothing of is taken from the measurements that come with this package, unless `source`
+    names a database. `shipped` are the operators for which that was so.
+    """
+
+    def __init__(self, selector: Selector, device: Device, source: object) -> None:
+        self.device, self.snapshot = device, selector.snapshot
+        self.shipped: set[str] = set()
+        self._selector, self._source = selector, source
         self._measurements: dict[str, Measurements] = {}
         self._options: dict[Part, tuple[Option, ...]] = {}
 
@@ -103,9 +109,7 @@ class Prices:
         problem = part.problem
         operator = registry.operator(problem.operator)
         accepted, refused = registry.candidates(problem, self.device)
-        failed, _ = self._selector.evidence(operator.name, self.device.key).failures(
-            problem, self.device, operator.default
-        )
+        failed = self._failures(problem, operator.default)
         usable = [item.name for item in accepted if item.name not in failed]
         if not usable:
             reasons = "; ".join(f"{name}: {reason}" for name, reason in {**refused, **failed}.items())
@@ -136,10 +140,25 @@ class Prices:
 
     def _of(self, operator: str) -> Measurements:
         if operator not in self._measurements:
-            self._measurements[operator] = _measurements(
-                self._selector, self._selector.snapshot, operator, self.device.key
-            )
+            found = self._read(self._selector, operator)
+            other = None if found.series else stand_in(self._source)
+            if other is not None:
+                found = self._read(other, operator)
+                if found.series:
+                    self.shipped.add(operator)
+            self._measurements[operator] = found
         return self._measurements[operator]
+
+    def _read(self, selector: Selector, operator: str) -> Measurements:
+        return _measurements(selector, selector.snapshot, operator, self.device.key)
+
+    def _failures(self, problem: Problem, default: str) -> Mapping[str, str]:
+        """Implementations that failed here, with the reason."""
+        self._of(problem.operator)
+        shipped = stand_in(self._source) if problem.operator in self.shipped else None
+        evidence = (shipped or self._selector).evidence(problem.operator, self.device.key)
+        failed, _ = evidence.failures(problem, self.device, default)
+        return failed
 
 
 @lru_cache(maxsize=64)

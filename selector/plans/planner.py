@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
-
-from kernel_selector.kernels.contract import Device
 
 from ..errors import NothingFits
 from ..physics import matmul_rate
@@ -17,9 +14,6 @@ from .parts import Model, Part, Workload
 from .plan import Layers, Plan
 from .solve import Budget, Solution, solve
 from .training import Training
-
-if TYPE_CHECKING:
-    from ..engine import Selector
 
 
 @dataclass(frozen=True)
@@ -34,10 +28,9 @@ class Offer:
 class Planner:
     """Plans one model on one device. What a part costs is looked up once."""
 
-    def __init__(self, selector: Selector, model: Model, device: Device, training: Training) -> None:
-        self.model, self.device, self.training = model, device, training
-        self._snapshot = selector.snapshot
-        self._prices = Prices(selector, device)
+    def __init__(self, prices: Prices, model: Model, training: Training) -> None:
+        self.model, self.device, self.training = model, prices.device, training
+        self._prices = prices
         self._workloads: dict[int, Workload] = {}
 
     def plan(self, limit_bytes: int, batch: int | str = "auto", *, reserve: float = 1.0) -> Plan:
@@ -167,7 +160,7 @@ class Planner:
             peak_bytes=solution.peak_bytes,
             memory=self._memory(workload, solution),
             caveats=tuple(self._caveats(layers)),
-            snapshot=self._snapshot,
+            snapshot=self._prices.snapshot,
         )
 
     def _memory(self, workload: Workload, solution: Solution) -> dict[str, int]:
@@ -197,6 +190,9 @@ class Planner:
         for one in layers:
             if one.remark:
                 yield f"{one.part} by {one.implementation}: {one.remark}."
+        shipped = sorted(self._prices.shipped)
+        if shipped:
+            yield f"The measurements of {', '.join(shipped)} come with this package: your database has none."
         used = {f"{one.operator}.{one.implementation}" for one in layers}
         old = sorted(used & self._prices.outdated)
         if old:

@@ -7,9 +7,10 @@ from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
-from kernel_selector.kernels.contract import InvalidHyperparameter
+from kernel_selector.kernels.contract import InvalidHyperparameter, Problem
 from kernel_selector.kernels.contract.errors import shorten, suggest
 
+from .batches import parse_batch
 from .families import LanguageModel, Transformer
 from .parts import Model
 from .recurrent_families import Speech, Translation
@@ -51,3 +52,17 @@ def published(name: str, **sizes: object) -> Model:
         if isinstance(value, int) and not isinstance(value, bool) and value < 1:
             raise InvalidHyperparameter(f"{size}={value} of {name}: expected a whole number from 1.")
     return replace(family, **sizes).model(name)  # type: ignore[arg-type]
+
+
+def layer_problems(names: str, batches: str) -> list[Problem]:
+    """What a plan of "bert-large,gpt2" at "8,32" samples needs measurements of, all models at 8 first.
+
+    Raises InvalidHyperparameter and InvalidRequest.
+    """
+    models = [published(name) for name in names.split(",")]
+    # what is no number is refused as it is
+    sizes = [parse_batch(int(text) if text.isdecimal() else text) for text in batches.split(",")]
+    found = (
+        part.problem for size in sizes if size for model in models for part in model.workload(size).parts
+    )
+    return list(dict.fromkeys(found))

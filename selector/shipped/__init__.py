@@ -37,9 +37,8 @@ def or_shipped(choice: Choice, query: Query, source: object) -> Choice | Selecto
     if choice.source != "default" or source is not None:  # most of all: nothing is imported for them
         return choice
     from kernel_selector.db import DatabaseError
-    from kernel_selector.db.location import VARIABLE
 
-    if os.environ.get(VARIABLE):
+    if _named(source):
         return choice
     try:
         (found,) = _selector().choose_each([query])
@@ -48,6 +47,20 @@ def or_shipped(choice: Choice, query: Query, source: object) -> Choice | Selecto
     if isinstance(found, SelectorError):  # that nothing fits into the memory limit, for example
         return found
     return choice if found.source == "default" else replace(found, caveats=(*found.caveats, USED))
+
+
+def stand_in(source: object) -> Selector | None:
+    """What answers for operators of which the user's own database has nothing; None if one was named.
+
+    Raises DatabaseError and OSError where it cannot be used.
+    """
+    return None if _named(source) else _selector()
+
+
+def _named(source: object) -> bool:
+    from kernel_selector.db.location import VARIABLE
+
+    return source is not None or bool(os.environ.get(VARIABLE))
 
 
 @cache

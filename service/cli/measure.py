@@ -30,6 +30,10 @@ def profile(
         str | None,
         typer.Option("--operator", metavar="A,B|all", help="Sweep: layers of real models and random ones."),
     ] = None,
+    models: Annotated[
+        str | None,
+        typer.Option("--model", metavar="A,B", help="All layers of published models, at batch=8,16,32,64."),
+    ] = None,
     asked: Annotated[
         bool, typer.Option("--asked", help="What was asked about and answered without being sure.")
     ] = False,
@@ -75,6 +79,7 @@ def profile(
       selector profile lstm hidden=64,128,256 batch=8,32 --device cpu
       selector profile lstm --count 60 --budget 10m
       selector profile --operator lstm,attention --device cuda:0 --budget 20m --active
+      selector profile --model bert-large,gpt2 batch=8,32 --device cuda
       selector profile --operator all --device cuda --plan plan.jsonl
     """
     from selector.profiling import sweep
@@ -87,6 +92,7 @@ def profile(
         given=given,
         operators=operators,
         asked=asked,
+        models=models,
         count=count,
         seed=seed,
         device=device,
