@@ -8,8 +8,8 @@ Compared are attention written out (eager), torch's fused attention (sdpa), that
 less memory for the partitioner, every block checkpointed, and ours: a plan of `selector plan MODEL --json`
 each, or implementations by name. All train the same weights on the same generated data in one process, one
 after the other: AdamW, dropout as published. Under each cap (GiB, of all memory of the process) a variant
-takes the largest batch that fits; with --batch that one. --losses runs so many steps of the first peer and of
-ours, with dropout off and on. Writes `model_<model>_<device>.json`. Needs torch and the standard library.
+takes the largest batch that fits; with --batch that one. --losses runs so many steps of sdpa and of the first
+of ours, with dropout off and on. Writes `model_<model>_<device>.json`. Needs torch and the standard library.
 """
 
 from __future__ import annotations
@@ -20,13 +20,14 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from benchmarks._result import RESULTS, write_result
 from benchmarks.models._catalogue import names, subject
-from benchmarks.models._steps import Line, Trainer
-from benchmarks.models._variants import Variant, chosen, peers, planned
+from benchmarks.models._steps import LEARNING_RATE, Line, Trainer
+from benchmarks.models._variants import Variant, chosen, graphed, peers, planned
 from kernel_selector.kernels.measure import default_torch_device, identify
 from kernel_selector.kernels.measure.sweeps import parse_seconds
 
@@ -44,7 +45,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     device = identify(torch_device)
     dtype = "float32" if options.smoke else options.dtype
     trainer = Trainer(
-        subject(options.model, tiny=options.smoke), device, torch_device, dtype=dtype, seed=options.seed
+        subject(options.model, tiny=options.smoke),
+        device,
+        torch_device,
+        dtype=dtype,
+        seed=options.seed,
+        rate=options.rate,
     )
     program = _Program(trainer, _variants(options), options)
     for line in program.lines():
@@ -55,6 +61,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             "dtype": dtype,
             "torch_device": torch_device,
             "seed": options.seed,
+            "learning_rate": options.rate,
             "rows": program.rows,
             "losses": program.curves,
         }
@@ -110,8 +117,9 @@ class _Program:
             yield self._trainer.under(variant, cap, probes)
 
     def _compared(self) -> list[Variant]:
-        """Fused attention as it is, and ours."""
-        return [one for one in self._variants if one.name == "sdpa" or one.choices]
+        """The first of ours, and fused attention as it is."""
+        ours = [one for one in self._variants if one.choices]
+        return [*ours[:1], *(one for one in self._variants if one.name == "sdpa")]
 
     def _spent(self) -> bool:
         self.short_of_time = time.monotonic() > self._end
@@ -120,9 +128,12 @@ class _Program:
 
 def _variants(options: argparse.Namespace) -> list[Variant]:
     found = [planned(file) for file in options.plan]
-    if options.use:
-        found.append(chosen(options.use))
+    for index, words in enumerate(options.use):
+        one = chosen(words)
+        found.append(replace(one, name=f"{one.name} {index + 1}") if index else one)
     known = [*found, *peers()]
+    if options.graphs:
+        known += graphed(known)
     if not options.only:
         return known
     unknown = set(options.only) - {one.name for one in known}
@@ -140,13 +151,15 @@ def _parser() -> argparse.ArgumentParser:
     add("--batch", type=int, nargs="+", help="these batches, without a cap, instead of caps")
     add("--probes", type=int, nargs=2, default=[8, 16], help="batches that peaks are foretold from")
     add("--plan", type=Path, nargs="*", default=[], metavar="FILE", help="plans to run, at their own limits")
-    add("--use", nargs="*", default=[], metavar="PART=IMPLEMENTATION", help="implementations by name")
+    add("--use", nargs="+", action="append", default=[], metavar="PART=NAME", help="implementations by name")
     add("--only", nargs="*", default=[], metavar="VARIANT", help="these variants alone")
+    add("--graphs", action="store_true", help="each variant as CUDA graphs too, where it can be")
     add("--losses", type=int, default=0, metavar="STEPS", help="steps of the loss curves (default: none)")
     add("--dtype", default="bfloat16", help="of weights and computation (default: bfloat16)")
     add("--budget", default="9m", help="start nothing after this time (default: 9m)")
     add("--commit", help="what is measured, where there is no repository to ask")
     add("--results", type=Path, metavar="DIR", help=f"where to write (default: {RESULTS.name}/)")
+    add("--rate", type=float, default=LEARNING_RATE, help=f"of learning (default: {LEARNING_RATE})")
     add("--seed", type=int, default=0, help="of weights and data (default: 0)")
     add("--smoke", action="store_true", help="a tiny model on the CPU, into a temporary folder")
     return parser

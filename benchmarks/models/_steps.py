@@ -15,6 +15,7 @@ from benchmarks.models._catalogue import Subject
 from benchmarks.models._transformer import quiet
 from benchmarks.models._variants import Variant
 from kernel_selector.kernels.contract import Device
+from kernel_selector.kernels.measure.building import without_draws
 
 WARM_UP, TIMED = 3, 10  # steps
 TRIES = 4  # at a cap, each with a sixteenth less
@@ -27,9 +28,20 @@ Line = dict[str, Any]
 class Trainer:
     """Trains variants of one model, one at a time, on one device."""
 
-    def __init__(self, subject: Subject, device: Device, torch_device: str, *, dtype: str, seed: int) -> None:
-        self.subject, self._device, self._torch_device = subject, device, torch_device
+    def __init__(
+        self,
+        subject: Subject,
+        device: Device,
+        torch_device: str,
+        *,
+        dtype: str,
+        seed: int,
+        rate: float = LEARNING_RATE,
+    ) -> None:
+        self.subject, self._device, self._torch_device, self._rate = subject, device, torch_device, rate
         self._dtype_name, self._dtype, self._seed = dtype, getattr(torch, dtype), seed
+        if self.on_gpu:
+            torch.cuda.set_device(torch_device)
 
     @property
     def on_gpu(self) -> bool:
@@ -68,7 +80,7 @@ class Trainer:
         self._forget(None)
         try:
             torch.manual_seed(self._seed)
-            step = self._prepared(variant, batch, dropout=dropout)
+            step = self._prepared(variant, batch, self._inputs(batch, 0), dropout=dropout)
             found = [step(self._inputs(batch, index)) for index in range(steps)]
             return {**line, "losses": [round(float(one), 6) for one in found]}
         except Exception as error:
@@ -78,20 +90,20 @@ class Trainer:
 
     def _timed(self, variant: Variant, batch: int) -> Line:
         torch.manual_seed(self._seed)
-        step = self._prepared(variant, batch, dropout=True)
         inputs = self._inputs(batch, 0)
+        step = self._prepared(variant, batch, inputs, dropout=True)
         for _ in range(WARM_UP):
             step(inputs)
         self._wait()
         if self.on_gpu:
-            torch.cuda.reset_peak_memory_stats()
+            torch.cuda.reset_peak_memory_stats(self._torch_device)
         start = time.perf_counter()
         for _ in range(TIMED):
             loss = step(inputs)
         self._wait()
         seconds = (time.perf_counter() - start) / TIMED
-        peak = torch.cuda.max_memory_allocated() if self.on_gpu else None
-        reserved = torch.cuda.max_memory_reserved() if self.on_gpu else None
+        peak = torch.cuda.max_memory_allocated(self._torch_device) if self.on_gpu else None
+        reserved = torch.cuda.max_memory_reserved(self._torch_device) if self.on_gpu else None
         return {
             "step_ms": rounded(seconds * 1e3),
             "samples_per_s": rounded(batch / seconds),
@@ -102,18 +114,19 @@ class Trainer:
         }
 
     def _prepared(
-        self, variant: Variant, batch: int, *, dropout: bool
+        self, variant: Variant, batch: int, inputs: tuple[Tensor, ...], *, dropout: bool
     ) -> Callable[[tuple[Tensor, ...]], Tensor]:
         """One whole step of training; it gives the loss."""
         parts = variant.parts(self._dtype_name, self._device)
-        model = self.subject.build(batch, parts)
+        with without_draws():
+            model = self.subject.build(batch, parts)
         self._used = parts.used
-        self._draw(model)
         model = model.to(self._torch_device, self._dtype)
+        self._draw(model)
         if not dropout:
             quiet(model)
-        call = variant.finished(model)
-        optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE, fused=self.on_gpu)
+        call = variant.finished(model, inputs)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=self._rate, fused=self.on_gpu)
 
         def step(inputs: tuple[Tensor, ...]) -> Tensor:
             optimizer.zero_grad(set_to_none=True)
@@ -126,21 +139,21 @@ class Trainer:
 
     def _draw(self, model: torch.nn.Module) -> None:
         """The same weights for every variant: implementations draw theirs in orders of their own."""
-        generator = torch.Generator().manual_seed(self._seed)
+        generator = torch.Generator(self._torch_device).manual_seed(self._seed)
         for name, parameter in sorted(model.named_parameters()):
             if parameter.dim() > 1:
                 bound = parameter.size(-1) ** -0.5
                 with torch.no_grad():
                     parameter.uniform_(-bound, bound, generator=generator)
-            elif "bias" in name.rpartition(".")[2]:
-                torch.nn.init.zeros_(parameter)
+            else:  # of a norm, or a bias
+                torch.nn.init.constant_(parameter, "bias" not in name.rpartition(".")[2])
 
     def _inputs(self, batch: int, index: int) -> tuple[Tensor, ...]:
         return self.subject.inputs(batch, self._seed + index, self._torch_device, self._dtype)
 
     def _wait(self) -> None:
         if self.on_gpu:
-            torch.cuda.synchronize()
+            torch.cuda.synchronize(self._torch_device)
 
     def _forget(self, cap_bytes: int | None) -> None:
         """Give everything back, and allow so many bytes from here on (None: all)."""

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from benchmarks._bert_layer import compiler
@@ -22,8 +23,8 @@ BUDGETS = (0.999, 0.5)
 @dataclass(frozen=True, kw_only=True)
 class Variant:
     """`budget` is torch.compile's share of saved bytes to keep (None: not compiled); `recomputed` the blocks
-    that are checkpointed, EVERY_BLOCK for all. A plan's variant has its `batch` and its `limit_bytes`, and
-    what the plan says of its peak and throughput.
+    that are checkpointed, EVERY_BLOCK for all; `graphed`: forward and backward as a CUDA graph each. A plan's
+    variant has its `batch` and its `limit_bytes`, and what the plan says of its peak and throughput.
     """
 
     name: str
@@ -31,6 +32,7 @@ class Variant:
     written_out: bool = False
     budget: float | None = None
     recomputed: int = 0
+    graphed: bool = False
     batch: int | None = None
     limit_bytes: int | None = None
     planned: Mapping[str, Any] = field(default_factory=dict)
@@ -39,8 +41,9 @@ class Variant:
         """What makes its parts."""
         return Parts(dtype=dtype, device=device, choices=self.choices, written_out=self.written_out)
 
-    def finished(self, model: nn.Module) -> Callable[..., Tensor]:
-        """The model as it is called. Raises ValueError for blocks to recompute where there are none.
+    def finished(self, model: nn.Module, inputs: tuple[Tensor, ...]) -> Callable[..., Tensor]:
+        """The model as it is called, always with inputs like these. Raises ValueError for blocks to recompute
+        where there are none.
 
         Of a stack of equal blocks each is compiled, and the head: one compilation serves all of them.
         """
@@ -49,6 +52,9 @@ class Variant:
                 raise ValueError(f"{type(model).__name__} has no blocks to recompute")
             every = len(model.blocks)
             model.recomputed = every if self.recomputed == EVERY_BLOCK else min(self.recomputed, every)
+        if self.graphed:
+            found: Callable[..., Tensor] = torch.cuda.make_graphed_callables(model, inputs)
+            return found
         if self.budget is None:
             return model
         backend = compiler(self.budget)
@@ -65,6 +71,12 @@ def peers() -> Iterator[Variant]:
     for budget in BUDGETS:
         yield Variant(name=f"compile, budget {budget:g}", budget=budget)
     yield Variant(name="checkpointing", recomputed=EVERY_BLOCK)
+
+
+def graphed(variants: Sequence[Variant]) -> list[Variant]:
+    """The same variants as CUDA graphs, without those that are compiled or that run blocks twice."""
+    plain = [one for one in variants if one.budget is None and not one.recomputed]
+    return [replace(one, name=f"{one.name}, graphed", graphed=True) for one in plain]
 
 
 def chosen(uses: Sequence[str]) -> Variant:

@@ -25,8 +25,14 @@ from ._logits import (
     wide,
 )
 
-# columns of a chunk: products of [N, H] by [H, 4096] fill a GPU from about a thousand rows on
-COLUMNS = 4096
+# of a chunk: products of [N, H] by [H, 4096] fill a GPU from about four thousand rows on; fewer rows take
+# more columns, as long as the chunk's logits in 16 bits stay within 64 MiB
+COLUMNS, LOGITS = 4096, 2**25
+
+
+def chunk_columns(rows: int) -> int:
+    """Columns of a chunk of so many rows: a power of two, so that chunks begin at aligned addresses."""
+    return max(COLUMNS, 1 << (max(LOGITS // max(rows, 1), 1).bit_length() - 1))
 
 
 def loss(x: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, smoothing: float) -> Tensor:
@@ -46,8 +52,9 @@ def _forward(
     """The mean loss, the logarithms of the sums of exponentials [N], and the number of labels."""
     vocabulary = len(weight)
     state = empty_state(labels, wide(x.dtype))
-    logits = buffer(x, len(x), min(COLUMNS, vocabulary))
-    for first, chunk in _chunks(vocabulary):
+    chunks = _chunks(len(x), vocabulary)
+    logits = buffer(x, len(x), chunks[0][1].stop)
+    for first, chunk in chunks:
         z = _logits_of(x, weight, bias, chunk, logits)
         fold(state, z, labels, first, smooth=smoothing > 0)
     count = (labels != IGNORED).sum()
@@ -55,8 +62,10 @@ def _forward(
     return mean, state[0].clone(), count.clamp(min=1)
 
 
-def _chunks(vocabulary: int) -> list[tuple[int, slice]]:
-    return [(first, slice(first, first + COLUMNS)) for first in range(0, vocabulary, COLUMNS)]
+def _chunks(rows: int, vocabulary: int) -> list[tuple[int, slice]]:
+    """Each chunk's first column and its columns; the first chunk is the largest."""
+    step = chunk_columns(rows)
+    return [(first, slice(first, min(first + step, vocabulary))) for first in range(0, vocabulary, step)]
 
 
 def _logits_of(x: Tensor, weight: Tensor, bias: Tensor | None, chunk: slice, logits: Tensor) -> Tensor:
@@ -89,10 +98,11 @@ class ColumnChunks(torch.autograd.Function):
         dx: Tensor | None = None
         dw = torch.empty_like(weight, memory_format=torch.contiguous_format) if needs[1] else None
         db = x.new_empty(len(weight), dtype=kept) if needs[2] else None
-        logits = buffer(x, len(x), min(COLUMNS, len(weight)))
+        chunks = _chunks(len(x), len(weight))
+        logits = buffer(x, len(x), chunks[0][1].stop)
         scaled, weight_factor = for_weight(x, count)
         smoothing = (ctx.smoothing, ctx.smoothing / len(weight))
-        for first, chunk in _chunks(len(weight)):
+        for first, chunk in chunks:
             z = _logits_of(x, weight, bias, chunk, logits)
             gradient_(z, labels, log_total, first, smoothing)
             if dw is not None:

@@ -1,4 +1,4 @@
-"""Chunks of 4096 classes: one number a row is kept, and backward computes the logits again.
+"""Chunks of 4096 classes or more: one number a row is kept, and backward computes the logits again.
 
 The least memory: beside the gradients there is a chunk of logits, and x's gradient in float32. A fourth
 product is its price, a third more than torch's three.
@@ -10,14 +10,14 @@ from torch import nn
 
 from ..contract import Device, Problem, Work
 from . import counted
-from ._columns import COLUMNS, loss
+from ._columns import chunk_columns, loss
 from ._module import FusedLinearLoss
 from ._support import refused
 
 
 def work(problem: Problem) -> Work:
     """Four products; a number is kept for each row."""
-    chunks = -(-problem["vocabulary"] // COLUMNS)
+    chunks = -(-problem["vocabulary"] // chunk_columns(problem["rows"]))
     return counted(
         problem,
         rows=problem["rows"],

@@ -132,7 +132,10 @@ class ProblemRun:
         whole: Any = self._problem.as_dict.get("seq", 0)
         if seq is None or whole <= seq:
             return Gate(self._problem, self._torch_device, self._seed), ""
-        shorter = registry.operator(self._problem.operator).problem({**self._problem.as_dict, "seq": seq})
+        values = self._problem.as_dict
+        # queries of as many keys stay so: for causal masks of others there are other refusals
+        same = {name: seq for name in ("seq", "kv_seq") if values.get(name) == whole}
+        shorter = registry.operator(self._problem.operator).problem({**values, **same})
         return Gate(shorter, self._torch_device, self._seed), f"; judged at seq={seq}"
 
     def _inputs(self) -> Inputs:

@@ -90,8 +90,8 @@ def _planner(
     found = _model(model)
     selector = shared_selector(database)
     where = _device(selector, device, database)
-    prices = Prices(selector, where, database)
-    return Planner(prices, found, training or Training()), _limit(memory_limit, where)
+    prices = Prices(selector, where, training or Training(), database)
+    return Planner(prices, found), _limit(memory_limit, where)
 
 
 def _device(selector: Selector, asked: object, database: object) -> Device:

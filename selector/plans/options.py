@@ -16,6 +16,7 @@ from ..physics import missing_rates
 from ..shipped import stand_in
 from .figures import Figures, Measurements, counted
 from .parts import Part
+from .training import Training
 
 if TYPE_CHECKING:
     from ..engine import Selector
@@ -79,9 +80,10 @@ class Prices:
     names a database. `shipped` are the operators for which that was so.
     """
 
-    def __init__(self, selector: Selector, device: Device, source: object) -> None:
+    def __init__(self, selector: Selector, device: Device, training: Training, source: object) -> None:
         self.device, self.snapshot = device, selector.snapshot
         self.shipped: set[str] = set()
+        self.training = training
         self._selector, self._source = selector, source
         self._measurements: dict[str, Measurements] = {}
         self._options: dict[Part, tuple[Option, ...]] = {}
@@ -110,9 +112,13 @@ class Prices:
         operator = registry.operator(problem.operator)
         accepted, refused = registry.candidates(problem, self.device)
         failed = self._failures(problem, operator.default)
-        usable = [item.name for item in accepted if item.name not in failed]
+        excluded = {
+            item.name: "excluded" for item in accepted if self.training.excludes(operator.name, item.name)
+        }
+        usable = [item.name for item in accepted if item.name not in {**failed, **excluded}]
         if not usable:
-            reasons = "; ".join(f"{name}: {reason}" for name, reason in {**refused, **failed}.items())
+            failures = {**refused, **failed, **excluded}
+            reasons = "; ".join(f"{name}: {reason}" for name, reason in failures.items())
             raise UnsupportedProblem(f"Nothing computes {problem} on {self.device.name}: {reasons}.")
         known = {name: self._figures(problem, name, operator.default) for name in usable}
         found = {name: figures for name, figures in known.items() if figures is not None}
@@ -125,9 +131,7 @@ class Prices:
     def _figures(self, problem: Problem, name: str, last_resort: str) -> Figures | None:
         series = self._of(problem.operator).series.get(name)
         found = series.figures(problem, self.device) if series else None
-        if found is None and name == last_resort:
-            return self._counted(problem, name)
-        return found
+        return self._counted(problem, name) if found is None and name == last_resort else found
 
     def _counted(self, problem: Problem, name: str) -> Figures:
         missing = missing_rates(self.device)

@@ -13,7 +13,6 @@ from .options import Option, Prices, undominated
 from .parts import Model, Part, Workload
 from .plan import Layers, Plan
 from .solve import Budget, Solution, solve
-from .training import Training
 
 
 @dataclass(frozen=True)
@@ -28,8 +27,8 @@ class Offer:
 class Planner:
     """Plans one model on one device. What a part costs is looked up once."""
 
-    def __init__(self, prices: Prices, model: Model, training: Training) -> None:
-        self.model, self.device, self.training = model, prices.device, training
+    def __init__(self, prices: Prices, model: Model) -> None:
+        self.model, self.device, self.training = model, prices.device, prices.training
         self._prices = prices
         self._workloads: dict[int, Workload] = {}
 

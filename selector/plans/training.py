@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import Device
 from kernel_selector.kernels.contract.errors import shorten, suggest
 
@@ -30,13 +31,20 @@ OPTIMIZERS = {
 }
 
 
+def _names(operator: str) -> list[str]:
+    """What an operator's implementations can be called."""
+    names = list(registry.implementations(operator))
+    return [*names, *(f"{operator}.{name}" for name in names)]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Training:
     """`optimizer` is one of OPTIMIZERS. With `accumulate` micro-batches a step, gradients stay from one to
     the next. `recompute` allows whole blocks to be run twice. `cuda_graphs` says that steps are replayed, and
     launching costs nothing. `parameter_dtype` is what weights are stored in, where it is not what is computed
     in (autocast keeps a copy of them in that). `margin` is the share of the memory limit that a plan leaves
-    free: for fragments, and because bytes of other sizes are foretold to a few per cent.
+    free: for fragments, and because bytes of other sizes are foretold to a few per cent. `exclude` names
+    implementations that are not wanted, "torch_compile" of all operators or "linear.scheduled" of one.
 
     Raises InvalidRequest for values that there are not.
     """
@@ -47,6 +55,7 @@ class Training:
     cuda_graphs: bool = False
     parameter_dtype: str | None = None
     margin: float = 0.05
+    exclude: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.optimizer not in OPTIMIZERS:
@@ -62,6 +71,14 @@ class Training:
             raise InvalidRequest(f"margin={shorten(self.margin)}: expected a share from 0.0, below 1.")
         if type(self.accumulate) is not int or self.accumulate < 1:
             raise InvalidRequest(f"accumulate={shorten(self.accumulate)}: expected a whole number from 1.")
+        known = {word for operator in registry.operators() for word in _names(operator)}
+        for name in self.exclude:
+            if name not in known:
+                raise InvalidRequest(f"exclude={shorten(name)}: no implementation. {suggest(name, known)}")
+
+    def excludes(self, operator: str, name: str) -> bool:
+        """Whether an implementation is not wanted."""
+        return name in self.exclude or f"{operator}.{name}" in self.exclude
 
     def parameter_bytes(self, model: Model) -> int:
         """All weights, as they are stored."""

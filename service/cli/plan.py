@@ -40,6 +40,9 @@ def plan(
         bool, typer.Option("--cuda-graphs", help="Steps are replayed: launching costs nothing.")
     ] = False,
     margin: Annotated[float, typer.Option(metavar="SHARE", help="Of the limit, to be left free.")] = 0.05,
+    exclude: Annotated[
+        str | None, typer.Option(metavar="A,B", help="Implementations that are not wanted: torch_compile.")
+    ] = None,
     pareto: Annotated[bool, typer.Option("--pareto", help="Throughput at a dozen limits.")] = False,
     svg: Annotated[
         Path | None, typer.Option(dir_okay=False, metavar="FILE", help="Draw the frontier (with --pareto).")
@@ -66,6 +69,7 @@ def plan(
         recompute=not no_recompute,
         cuda_graphs=cuda_graphs,
         margin=margin,
+        exclude=tuple(exclude.split(",")) if exclude else (),
     )
     asked: dict[str, Any] = {"device": device, "training": training, "database": database}
     model = _model(what)

@@ -10,8 +10,8 @@ from kernel_selector.kernels.linear_cross_entropy import _columns, _logits, _row
 def main() -> None:
     _logits.TRITON_DEVICES.add("cpu")
     # several blocks a row, and several chunks, at sizes that an interpreter can do
-    _logits.BLOCK, _columns.COLUMNS = 256, 200
-    _rows.chunk_rows = lambda _: 13
+    _logits.BLOCK = 256
+    _columns.chunk_columns, _rows.chunk_rows = lambda _: 200, lambda _: 13
     interpreted.main()
 
 

@@ -23,7 +23,7 @@ SIZES = {"rows": 20, "hidden": 6, "vocabulary": 11, "labelled": 0.5}
 @pytest.fixture(autouse=True)
 def small_chunks(monkeypatch):
     monkeypatch.setattr(_rows, "chunk_rows", lambda _: 8)
-    monkeypatch.setattr(_columns, "COLUMNS", 4)
+    monkeypatch.setattr(_columns, "chunk_columns", lambda _: 4)
 
 
 def build(name, **hyperparameters):
