@@ -32,7 +32,7 @@ KEEP = Step(  # what backward needs: the product with its bias
 DROPOUT = Step(
     "dropout",
     ("seed_ptr", "p", "dropout_scale"),
-    ("acc = tl.where(kept(tl.load(seed_ptr), place, p), acc * dropout_scale, 0.0)",),
+    ("acc = tl.where(kept(tl.load(seed_ptr), row, column, p), acc * dropout_scale, 0.0)",),
 )
 RESIDUAL = Step(
     "residual",

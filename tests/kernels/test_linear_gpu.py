@@ -19,7 +19,7 @@ pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU"),
 ]
 H200 = known_device("h200")
-GENERATED = ["scheduled", "scheduled_gradients", "split_k", "persistent", "skinny"]
+GENERATED = ["scheduled", "scheduled_gradients", "split_k", "persistent", "skinny", "cublas_then_fused"]
 PROBLEMS = [
     {"rows": 1, "in_features": 1000, "out_features": 513, "dtype": "bfloat16"},
     {"rows": 7, "in_features": 1024, "out_features": 4096, "dtype": "float16", "activation": "silu",
@@ -98,7 +98,7 @@ def test_schedules_compute_the_product(text, size):
         torch.testing.assert_close(matmul(weight, x.t(), schedule=one), weight @ x.t(), rtol=2e-2, atol=2e-1)
 
 
-@pytest.mark.parametrize("name", ["scheduled", "split_k", "persistent"])
+@pytest.mark.parametrize("name", ["scheduled", "split_k", "persistent", "cublas_then_fused"])
 def test_graphs_draw_dropout_anew_at_each_replay(name):
     rows = 64 if name == "split_k" else 1024
     module = layer(name, rows=rows, in_features=1024, dropout=0.5, activation="gelu")

@@ -12,7 +12,7 @@ from kernel_selector.kernels.contract import Device
 
 pytest.importorskip("triton", reason="Triton is not installed")
 
-LINEAR = ["scheduled", "scheduled_gradients", "split_k", "persistent"]
+LINEAR = ["scheduled", "scheduled_gradients", "split_k", "persistent", "cublas_then_fused"]
 H200 = devices.known_device("h200")
 PROBLEMS = [
     {"rows": 1, "in_features": 1, "out_features": 1},
@@ -79,8 +79,10 @@ def test_products_compile_for_gpus_that_are_not_here(tmp_path):
     cases += [
         {"kernel": "combine", "steps": EVERYTHING, "dtype": "bf16", "target": 80},
         {"kernel": "combine", "steps": ["bias"], "dtype": "fp16", "target": 90, "ones": ["M", "N"]},
-        {"kernel": "sums", "steps": ["none"], "dtype": "bf16", "target": 90},
-        {"kernel": "pointwise", "steps": ["gelu_tanh"], "dtype": "fp16", "target": 80, "wide": True},
+        {"kernel": "upstream", "steps": ["none"], "dtype": "bf16", "target": 90},
+        {"kernel": "upstream", "steps": ["relu"], "dtype": "bf16", "target": 90, "sums": "bf16"},
+        {"kernel": "downstream", "steps": ["gelu_tanh"], "dtype": "fp16", "target": 80, "wide": True},
+        {"kernel": "row_sums", "steps": [], "dtype": "fp32", "target": 90, "sums": "bf16"},
     ]
     results = run("compiled_linear.py", given=cases, TRITON_CACHE_DIR=str(tmp_path))
     assert len(results) == len(cases)
