@@ -6,7 +6,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from ..activations.triton_functions import activate
+from ..activations.triton_functions import activate, activate_and_derive
 
 # of Philox 2x32: the multiplier, and what the key grows by (Salmon et al. 2011)
 MULTIPLIER = tl.constexpr(0xD256D193)
@@ -35,13 +35,14 @@ def chosen(word, column, p):
 
 
 @triton.jit
-def kept(seed, row, column, p):
+def kept(seed, row, start, across, p):
     """True with probability 1 - p, the same for equal seeds, rows and columns in every kernel.
 
-    One draw serves four columns; where a thread has neighbours, the compiler sees that theirs is the same.
+    Columns are start + across, start being a multiple of four. One draw serves four of them: which elements
+    of a thread share it, the compiler sees from `across`, and not where it is added to something or shifted.
     """
-    first, second = drawn(seed, row, column // 4)
-    return chosen(tl.where(column % 4 < 2, first, second), column, p)
+    first, second = drawn(seed, row, start // 4 + across // 4)
+    return chosen(tl.where(across % 4 < 2, first, second), across, p)
 
 
 @triton.jit
@@ -56,24 +57,59 @@ def kept_eights(seed, row, group, p):
 
 
 @triton.jit
+def below(x):
+    """The share of the normal distribution below x, 1e-7 off at most.
+
+    Of its tail beyond |x| the logarithm is fitted by a polynomial, which costs half the instructions of a
+    library's erf; the fit falls all the way, so that far tails are zero.
+    """
+    far = tl.abs(x)
+    log = -2.334937789782998e-06 * far + 3.373769504833035e-05
+    log = log * far - 0.00016129344294313341
+    log = log * far - 0.0001917037006933242
+    log = log * far + 0.007126864045858383
+    log = log * far - 0.05253361165523529
+    log = log * far - 0.4591982960700989
+    log = log * far - 1.1511059999465942
+    tail = tl.exp2(log * far - 1.0)
+    return tl.where(x < 0, tail, 1.0 - tail)
+
+
+@triton.jit
+def activated(z, KIND: tl.constexpr):
+    """The activation of z."""
+    return z * below(z) if KIND == "gelu" else activate(z, KIND)
+
+
+@triton.jit
+def slope(z, KIND: tl.constexpr):
+    """The activation's derivative at z; of relu, also from its result."""
+    if KIND == "gelu":
+        d = below(z) + z * 0.3989422804014327 * tl.exp2(z * z * -0.7213475204444817)
+    else:
+        _, d = activate_and_derive(z, KIND)
+    return d
+
+
+@triton.jit
 def relu(z):
     """max(z, 0); NaN stays."""
-    return activate(z, "relu")
+    return activated(z, "relu")
 
 
 @triton.jit
 def gelu(z):
     """z Phi(z)."""
-    return activate(z, "gelu")
+    return activated(z, "gelu")
 
 
 @triton.jit
 def gelu_tanh(z):
     """z (1 + tanh(u)) / 2 with u = sqrt(2 / pi) (z + 0.044715 z^3), which is z sigmoid(2 u)."""
-    return activate(z, "gelu_tanh")
+    return activated(z, "gelu_tanh")
 
 
 @triton.jit
 def silu(z):
     """z sigmoid(z)."""
-    return activate(z, "silu")
+    return activated(z, "silu")

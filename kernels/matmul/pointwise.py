@@ -10,8 +10,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from ..activations.triton_functions import activate, activate_and_derive
-from .functions import kept_eights
+from .functions import activated, kept_eights, slope
 
 WARPS = 4
 TILE = (16, 16)  # rows and groups of eight columns: 16 elements a thread
@@ -56,7 +55,7 @@ def downstream_kernel(
     if residual_ptr is not None:
         residual = tl.load(residual_ptr + place, inside, 0.0).to(tl.float32)
     if ACTIVATION != "none":
-        y = activate(y, ACTIVATION)
+        y = activated(y, ACTIVATION)
     if seed_ptr is not None:
         y = tl.where(kept_eights(tl.load(seed_ptr), row, group, p), y * dropout_scale, 0.0)
     if residual_ptr is not None:
@@ -94,8 +93,7 @@ def upstream_kernel(
         g = tl.load(dy_ptr + place, inside, 0.0).to(tl.float32)
         if ACTIVATION != "none":
             z = tl.load(kept_ptr + place, inside, 0.0).to(tl.float32)
-            _, slope = activate_and_derive(z, ACTIVATION)
-            g = tl.where(slope == 0, 0.0, g * slope) if ACTIVATION == "relu" else g * slope
+            g = tl.where(z <= 0, 0.0, g) if ACTIVATION == "relu" else g * slope(z, ACTIVATION)
         if seed_ptr is not None:
             g = tl.where(kept_eights(tl.load(seed_ptr), row, group, p), g * dropout_scale, 0.0)
         tl.store(dz_ptr + place, g.to(dz_ptr.dtype.element_ty), inside)
