@@ -50,7 +50,7 @@ def forward(x: Tensor, weight: Tensor, fused: Epilogue, dtype: torch.dtype) -> T
 def describe(problem: Problem, device: Device) -> str:
     """The layout and the mapping of a problem on a device, and why this one."""
     rows, inner, columns = problem["rows"], problem["in_features"], problem["out_features"]
-    how = plan_of_cores(rows, columns, inner, limits_of(device).multiprocessors)
+    how = plan_of_cores(rows, columns, inner, limits_of(device))
     weight = columns * inner * ELEMENT_BYTES[problem["dtype"]]
     return (
         f"forward x W^T: x and the weight in rows; {how.mapping}; "

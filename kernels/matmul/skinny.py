@@ -19,8 +19,8 @@ from torch import Tensor
 
 from ..recurrent.persistent import nvrtc
 from .launch import Epilogue
-from .limits import limits_here
-from .skinny_cores_source import GROUP, TILE, TOGETHER, CoresPlan, skinny_cores_source
+from .limits import Limits, limits_here
+from .skinny_cores_source import GROUP, PIECES, TILE, TOGETHER, CoresPlan, skinny_cores_source
 from .skinny_source import LANES, STEPS, SkinnyPlan, skinny_source
 
 MOST_ROWS = 16
@@ -31,6 +31,7 @@ MOST_SUMS = 32  # of a thread: rows times columns
 WARPS_A_MULTIPROCESSOR = 16  # with as many loads on the way, memory is busy
 BLOCK_WARPS = 4
 MOST_WARPS = 16  # along the depth, of a block of tensor cores
+MOST_STAGES = 4
 ARGUMENTS = struct.Struct("6P2q3i4x")
 EXTRA = ("bias", "residual", "keep")  # steps with a tensor, in the order of the arguments
 
@@ -53,17 +54,26 @@ def plan(rows: int, columns: int, depth: int, vector: int, multiprocessors: int)
     return SkinnyPlan(per_thread, max(BLOCK_WARPS // along_depth, 1), along_depth, vector)
 
 
-def plan_of_cores(rows: int, columns: int, depth: int, multiprocessors: int) -> CoresPlan:
-    """The same for tensor cores, by rule: as many warps along the depth as there are steps and SMs idle."""
+def plan_of_cores(rows: int, columns: int, depth: int, limits: Limits) -> CoresPlan:
+    """The same for tensor cores, of 16-bit elements.
+
+    Warps along the depth until there are enough of them, then as many steps on the way as there is room for.
+    """
+    multiprocessors = limits.multiprocessors
     groups = -(-rows // GROUP)
-    pieces = 4 if groups <= 2 else 2 if groups <= 4 else 1
-    tiles = 1 if groups <= 2 else 2
+    tiles = 1 if groups <= 2 or columns < TILE * multiprocessors else 2
     blocks = -(-columns // (TILE * tiles))
     wanted = max(WARPS_A_MULTIPROCESSOR * multiprocessors // blocks, BLOCK_WARPS)
-    warps_k = 1
-    while warps_k < min(wanted, MOST_WARPS) and warps_k * pieces * TOGETHER < depth:
+    most, warps_k = MOST_WARPS if groups <= 2 else MOST_WARPS // 2, 1
+    while warps_k * 2 <= min(wanted, most) and warps_k * PIECES * TOGETHER < depth:
         warps_k *= 2
-    return CoresPlan(tiles, max(BLOCK_WARPS // warps_k, 1), warps_k, pieces)
+    room = limits.shared_bytes * 7 // 8 // (1 if blocks <= multiprocessors else 2)
+    while True:
+        for stages in range(MOST_STAGES, 0, -1):
+            found = CoresPlan(groups, tiles, max(BLOCK_WARPS // warps_k, 1), warps_k, stages)
+            if found.shared_bytes <= room or (stages == warps_k == 1):
+                return found
+        warps_k //= 2
 
 
 def skinny(x: Tensor, weight: Tensor, fused: Epilogue, *, cores: bool = False) -> Tensor:
@@ -130,13 +140,12 @@ def _call(
     name, processors = str(dtype).removeprefix("torch."), limits.multiprocessors
     how: SkinnyPlan | CoresPlan
     if vector:
-        how, padded = plan(rows, columns, depth, vector, processors), rows
-        text = skinny_source(how, rows, name, steps)
+        how = plan(rows, columns, depth, vector, processors)
+        text, shared_bytes = skinny_source(how, rows, name, steps), how.warps_k * how.tile * rows * 4
     else:
-        how, padded = plan_of_cores(rows, columns, depth, processors), -(-rows // GROUP) * GROUP
-        text = skinny_cores_source(how, rows, name, steps)
+        how = plan_of_cores(rows, columns, depth, limits)
+        text, shared_bytes = skinny_cores_source(how, rows, name, steps), how.shared_bytes
     # of the launch, not of the function, which may ask for all that there is and so has none of its own
-    shared_bytes = how.warps_k * how.tile * padded * 4
     launch = nvrtc.Launch(-(-columns // how.tile), how.threads, 0, shared_bytes)
     return _Call(_kernel(text, f"{major}{minor}"), launch, -(-depth // how.depth))
 

@@ -19,7 +19,15 @@ pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU"),
 ]
 H200 = known_device("h200")
-GENERATED = ["scheduled", "scheduled_gradients", "split_k", "persistent", "skinny", "cublas_then_fused"]
+GENERATED = [
+    "scheduled",
+    "scheduled_gradients",
+    "split_k",
+    "persistent",
+    "skinny",
+    "skinny_cores",
+    "cublas_then_fused",
+]
 PROBLEMS = [
     {"rows": 1, "in_features": 1000, "out_features": 513, "dtype": "bfloat16"},
     {"rows": 7, "in_features": 1024, "out_features": 4096, "dtype": "float16", "activation": "silu",

@@ -108,6 +108,11 @@ def test_products_compile_for_gpus_that_are_not_here(tmp_path):
         ("persistent", {"rows": 64}, H200, "no program would have a second"),
         ("skinny", {"rows": 17}, H200, "16 rows at most"),
         ("skinny", {"rows": 2, "dropout": 0.1}, H200, "no dropout"),
+        ("skinny_cores", {"rows": 65}, H200, "64 rows at most"),
+        ("skinny_cores", {"rows": 2, "dropout": 0.1}, H200, "no dropout"),
+        ("skinny_cores", {"rows": 2}, H200, "16-bit elements"),
+        ("skinny_cores", {"rows": 2, "in_features": 1004, "dtype": "float16"}, H200, "no multiple"),
+        ("cublas_then_fused", {"mode": "inference"}, H200, "nothing to fuse"),
         ("torch_compile", {}, Device(name="a processor", kind="cpu"), "C++ compiler"),
         ("padded", {}, H200, "nothing to pad"),
     ],
@@ -129,6 +134,8 @@ def test_refusals_say_why(name, given, device, reason):
         ("split_k", {}, ("split=", "estimate")),
         ("persistent", {"rows": 4096}, ("persistent",)),
         ("skinny", {"rows": 4}, ("spatial('blocks', 1)", "4 columns a thread", "8388608 bytes once")),
+        ("skinny_cores", {"rows": 4}, ("spatial('blocks', 1)", "tiles of 16", "8388608 bytes once")),
+        ("cublas_then_fused", {}, ("cuBLAS's own choice", "one kernel more")),
     ],
 )
 def test_schedules_are_explained(name, given, words):
