@@ -1,4 +1,4 @@
-"""Few rows on tensor cores: a CUDA kernel that reads the weight once, straight into their registers.
+"""Few rows on tensor cores: a CUDA kernel that reads the weight once, each thread what it multiplies.
 
 For 64 rows at most of 16-bit elements, in features that are multiples of 8; other calls go to `scheduled`'s
 kernel. x and the weight are read as they lie, in rows, and the parts of the depth that warps have are added

@@ -237,5 +237,5 @@ def test_the_source_is_readable_on_its_own():
     assert "$" not in text
     assert PRELUDE.substitute(type="T", widen="A", narrow="B").count("Element") == 7
     text = skinny_cores_source(CoresPlan(1, 1, 1, 8, 4), 2, "bfloat16", ("bias",))
-    assert "repeat(1, 'chunks') * spatial(1, 8) * repeat(1, 2) * repeat(2, 1) * spatial(8, 4)" in text
+    assert "spatial(1, 8) * repeat(1, 1) * repeat(1, 2) * repeat(2, 1) * spatial(8, 4)" in text
     assert "$" not in text
