@@ -25,6 +25,7 @@ from torch.utils.checkpoint import checkpoint
 
 from kernel_selector.kernels import registry
 from kernel_selector.kernels.matmul import generated
+from kernel_selector.kernels.matmul.backward import row_sums, through_epilogue
 from kernel_selector.kernels.matmul.epilogue import ACTIVATIONS, BIAS, DROPOUT, KEEP, ON_LEFT, RESIDUAL, SCALE
 from kernel_selector.kernels.matmul.functions import drawn
 from kernel_selector.kernels.matmul.launch import Epilogue, matmul
@@ -212,6 +213,22 @@ def draws() -> None:
     print(json.dumps(["draws"]))
 
 
+def sums() -> None:
+    """Sums of rows, by one launch and by several, of few columns and odd ones; and of a matrix on its way."""
+    for m, n in ((1, 5), (64, 40), (300, 33), (700, 8), (3000, 65)):
+        given = torch.randn(m, n)
+        close(row_sums(given, torch.float32), given.sum(0), 10)
+        narrow = row_sums(given.bfloat16(), torch.bfloat16)
+        close(narrow, given.bfloat16().float().sum(0), 100)
+        z = torch.randn(m, n)
+        how = {"activation": "silu", "p": 0.0, "dtype": torch.float32, "for_bias": True}
+        dz, parts = through_epilogue(given, z, None, **how)
+        slope = torch.sigmoid(z) * (1 + z * (1 - torch.sigmoid(z)))
+        close(dz, given * slope)
+        close(row_sums(parts, torch.float32), dz.sum(0), 10)
+        print(json.dumps(["sums", m, n]), flush=True)
+
+
 def fault() -> None:
     """The gate finds a kernel that leaves out the last step of the depth."""
     plain = generated.matmul_source
@@ -250,5 +267,6 @@ if __name__ == "__main__":
         "drops": drops,
         "masks": masks,
         "draws": draws,
+        "sums": sums,
         "fault": fault,
     }[sys.argv[1]]()

@@ -47,7 +47,9 @@ def test_batched_products_pass_the_gate_in_the_interpreter():
     assert [result for result in results if not result[2]] == []
 
 
-@pytest.mark.parametrize("check", ["schedules", "layouts", "calls", "drops", "masks", "draws", "fault"])
+@pytest.mark.parametrize(
+    "check", ["schedules", "layouts", "calls", "drops", "masks", "draws", "sums", "fault"]
+)
 def test_more_in_the_interpreter(check):
     results = run("interpreted_linear.py", check)
     assert results
