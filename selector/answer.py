@@ -20,9 +20,10 @@ from kernel_selector.kernels.contract import (
 from kernel_selector.kernels.contract.errors import shorten
 
 from .choice import Candidate, Choice
-from .devices import Resolved, resolve
+from .devices import Resolved
 from .errors import InvalidRequest
 from .policy import Decision, Question, combine, decide
+from .reading import Reading
 from .units import parse_bytes
 
 if TYPE_CHECKING:
@@ -65,7 +66,7 @@ def parse(
     return Request(
         problem=problem,
         limit_bytes=None if memory is None else parse_bytes(memory),
-        where=resolve(device, knowledge.devices),
+        where=knowledge.resolved(device),
         objective=objective,
         override=override,
         operator_assumed=operator is None,
@@ -77,6 +78,7 @@ class Prepared:
     """A request with all that is known of it but the cost model's figures."""
 
     request: Request
+    reading: Reading  # of the problem
     question: Question
     usable: Mapping[str, Implementation]
     works: Mapping[str, Work]
@@ -132,7 +134,7 @@ def _tried(
 
 
 def _prepare(knowledge: Knowledge, request: Request) -> Prepared:
-    problem, device = request.problem, request.where.device
+    problem, device = Reading.of(request.problem), request.where.device
     operator = registry.operator(problem.operator)
     accepted, refused = registry.candidates(problem, device)
     _check_override(request, refused)
@@ -154,7 +156,7 @@ def _prepare(knowledge: Knowledge, request: Request) -> Prepared:
     )
     software = current_environment(request.where.torch_device) if request.where.torch_device else None
     measured = list(evidence.tiers(problem, device, software))
-    return Prepared(request, question, usable, works, software, measured)
+    return Prepared(request, problem, question, usable, works, software, measured)
 
 
 def _predicted(knowledge: Knowledge, given: tuple[str, Sequence[Prepared]]) -> list[Tier]:
@@ -167,7 +169,7 @@ def _predicted(knowledge: Knowledge, given: tuple[str, Sequence[Prepared]]) -> l
 
     return predictor.tiers(
         [
-            Asked(one.request.problem, one.request.where.device, one.software, one.usable, one.works)
+            Asked(one.reading, one.request.where.device, one.software, one.usable, one.works)
             for one in prepared
         ]
     )

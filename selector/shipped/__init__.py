@@ -10,6 +10,7 @@ import hashlib
 import lzma
 import os
 import tempfile
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -28,25 +29,42 @@ USED = "Decided on the measurements that come with this package: your database h
 UNUSABLE = "The measurements that come with this package cannot be used: "
 
 
-def or_shipped(choice: Choice, query: Query, source: object) -> Choice | SelectorError:
-    """The answer of the shipped measurements, where another one rests on nothing and these know more.
+def or_shipped(
+    answers: Sequence[Choice | SelectorError], queries: Sequence[Query], source: object
+) -> list[Choice | SelectorError]:
+    """The answers of the shipped measurements, where others rest on nothing and these know more.
 
     Only for the user's own database: one that was named, as `source` or by SELECTOR_DATABASE_URL, is taken
     at its word.
     """
-    if choice.source != "default" or source is not None:  # most of all: nothing is imported for them
-        return choice
+    found = list(answers)
+    if source is not None:  # most of all: nothing is imported for them
+        return found
+    open_ones = {
+        index: one for index, one in enumerate(found) if isinstance(one, Choice) and one.source == "default"
+    }
+    if not open_ones:
+        return found
     from kernel_selector.db import DatabaseError
 
     if _named(source):
-        return choice
-    try:
-        (found,) = _selector().choose_each([query])
-    except (DatabaseError, OSError) as error:
-        return replace(choice, caveats=(*choice.caveats, f"{UNUSABLE}{error}"))
-    if isinstance(found, SelectorError):  # that nothing fits into the memory limit, for example
         return found
-    return choice if found.source == "default" else replace(found, caveats=(*found.caveats, USED))
+    try:
+        known = _selector().choose_each([queries[index] for index in open_ones])
+    except (DatabaseError, OSError) as error:
+        for index, one in open_ones.items():
+            found[index] = replace(one, caveats=(*one.caveats, f"{UNUSABLE}{error}"))
+        return found
+    for (index, own), other in zip(open_ones.items(), known, strict=True):
+        found[index] = _better(own, other)
+    return found
+
+
+def _better(own: Choice, shipped: Choice | SelectorError) -> Choice | SelectorError:
+    """The shipped answer unless it rests on nothing either; its error too: that nothing fits, for example."""
+    if isinstance(shipped, SelectorError):
+        return shipped
+    return own if shipped.source == "default" else replace(shipped, caveats=(*shipped.caveats, USED))
 
 
 def stand_in(source: object) -> Selector | None:
