@@ -13,7 +13,6 @@ from fastapi import FastAPI
 from kernel_selector.kernels.contract import SelectorError
 from selector import Selector
 from selector.access import AccessList
-from selector.coverage import CoverageCache
 from selector.intake import Intake
 
 from . import documentation, problems
@@ -21,6 +20,7 @@ from .access import Access
 from .logs import write_json_lines
 from .metrics import Metrics
 from .middleware import BodyLimit, RequestLog
+from .pages.page import Sources
 from .routes import ROUTERS
 from .settings import Settings
 
@@ -49,7 +49,7 @@ def create_app(selector: Selector, *, settings: Settings | None = None) -> FastA
     app = assemble(given)
     app.state.selector = selector
     app.state.access = AccessList(selector)
-    app.state.coverage = CoverageCache(selector)
+    app.state.page = Sources.of(selector)
     app.state.intake = Intake(selector)
     app.state.metrics = Metrics()
     return app
