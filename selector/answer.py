@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import TYPE_CHECKING, TypeVar
 
 from kernel_selector.kernels import registry
@@ -23,7 +23,7 @@ from .choice import Candidate, Choice
 from .devices import Resolved
 from .errors import InvalidRequest
 from .policy import Decision, Question, combine, decide
-from .reading import Reading
+from .reading import Reading, Readings
 from .units import parse_bytes
 
 if TYPE_CHECKING:
@@ -105,7 +105,8 @@ def answer_each(
     knowledge: Knowledge, requests: Sequence[Request | SelectorError]
 ) -> list[Choice | SelectorError]:
     """The choice for each request, or the error that it met; the cost model is asked once for all of them."""
-    prepared = [_tried(_prepare, knowledge, request) for request in requests]
+    prepare = partial(_prepare, Readings())
+    prepared = [_tried(prepare, knowledge, request) for request in requests]
     by_operator: dict[str, list[int]] = defaultdict(list)
     for index, one in enumerate(prepared):
         if isinstance(one, Prepared) and not one.is_complete:
@@ -133,8 +134,8 @@ def _tried(
         return error
 
 
-def _prepare(knowledge: Knowledge, request: Request) -> Prepared:
-    problem, device = Reading.of(request.problem), request.where.device
+def _prepare(readings: Readings, knowledge: Knowledge, request: Request) -> Prepared:
+    problem, device = readings[request.problem], request.where.device
     operator = registry.operator(problem.operator)
     accepted, refused = registry.candidates(problem, device)
     _check_override(request, refused)
@@ -143,7 +144,7 @@ def _prepare(knowledge: Knowledge, request: Request) -> Prepared:
     usable = {
         item.name: item for item in accepted if item.name not in failed or item.name == request.override
     }
-    works = {name: item.work(problem) for name, item in usable.items()}
+    works = {name: problem.work(item) for name, item in usable.items()}
     question = Question(
         default=operator.default,
         names=tuple(usable),

@@ -183,10 +183,8 @@ class Selector:
 
     def device(self, asked: object = None) -> Device:
         """The device that a question about `asked` is about. Raises UnknownDevice and InvalidRequest."""
-        from .devices import resolve
-
         self._refresh()
-        return resolve(asked, self._knowledge.devices).device
+        return self._knowledge.resolved(asked).device
 
     def status(self) -> dict[str, Any]:
         """JSON-ready: the database, its snapshot, how much of it is loaded, the models, and `trouble`.
