@@ -35,8 +35,8 @@ class SharedRows:
         Raises CorruptRecord for a problem that no operator has.
         """
         problems = {(record.problem.key,): record.problem for record in batch}
-        for record in batch:
-            record.problem.check()  # before its key is trusted: 512 and "512" have the same
+        for problem in {id(record.problem): record.problem for record in batch}.values():
+            problem.check()  # before its key is trusted: 512 and "512" have the same
         environments = {(record.environment.fingerprint,): record.environment for record in batch}
         implementations = {_implementation_key(record) for record in batch}
         hashes = _device_hashes(record.device for record in batch)

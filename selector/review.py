@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
 from kernel_selector.kernels import registry
-from kernel_selector.kernels.contract import Device, Record, UnknownDevice
+from kernel_selector.kernels.contract import Device, Problem, Record, UnknownDevice
 
 from .evidence import FAILURES, WORDS, Measured
 from .units import format_ms
@@ -35,6 +35,7 @@ class Review:
     def __init__(self, selector: Selector, now: datetime) -> None:
         self._selector = selector
         self._latest = now + timedelta(seconds=CLOCK_S)
+        self._judged: tuple[Problem, bool] | None = None  # the last problem
         self._devices: dict[tuple[object, ...], str | None] = {}
         self._known: dict[str, Device | None] = {}
         self._least_ms: dict[tuple[str, str, str], float] = {}
@@ -44,11 +45,16 @@ class Review:
         """Why a record must not count, or None when nothing speaks against it."""
         if record.measured_at > self._latest:
             return f"measured at {record.measured_at.isoformat()}, which is still to come"
-        if not registry.is_valid(record.problem):
+        if not self._is_valid(record.problem):
             return f"no operator here makes the problem {record.problem}"
         if record.implementation not in registry.implementations(record.problem.operator):
             return f"{record.problem.operator} has no implementation {record.implementation!r} here"
         return self._of_device(record.device) or self._of_figures(record)
+
+    def _is_valid(self, problem: Problem) -> bool:
+        if self._judged is None or self._judged[0] is not problem:
+            self._judged = problem, registry.is_valid(problem)
+        return self._judged[1]
 
     def _of_device(self, device: Device) -> str | None:
         key = device.fingerprint, device.copy_bytes_per_s, tuple(device.matmul_flops_per_s.items())
