@@ -156,6 +156,13 @@ def test_the_program_writes_what_it_prints(tmp_path: Path, capsys: pytest.Captur
         program.main([*arguments, "--only", "eagerly"])
 
 
+def test_without_a_wish_each_variant_is_run_under_caps() -> None:
+    assert program._options(["nmt"]).caps == [16, 24, 40]
+    for wish in (["--batch", "8"], ["--plan", "plan.json"], ["--losses", "2"]):
+        assert program._options(["nmt", *wish]).caps == []
+    assert program._options(["nmt", "--batch", "8", "--caps", "4"]).caps == [4]
+
+
 def test_frontiers_are_written_with_their_pictures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     small = published("lstm-language-model", hidden=64, vocabulary=100, dtype="float32")
     monkeypatch.setattr(ask, "published", lambda _name: small)

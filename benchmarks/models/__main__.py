@@ -35,11 +35,12 @@ from kernel_selector.kernels.measure.sweeps import parse_seconds
 GIB = 2**30
 LOSS_BATCH = 8
 OURS = ("plan", "chosen")  # what names of variants of ours begin with
+CAPS = (16.0, 24.0, 40.0)  # GiB
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure, print and write. The exit code: 0, 1 where one of ours failed, 3 where time was short."""
-    options = _parser().parse_args(arguments)
+    options = _options(arguments)
     os.environ.setdefault("PYTORCH_ALLOC_CONF", "expandable_segments:True")
     folder = options.results or (Path(tempfile.mkdtemp(prefix="models-")) if options.smoke else RESULTS)
     torch_device = "cpu" if options.smoke else options.device or default_torch_device()
@@ -70,9 +71,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         name = f"model_{options.model}_{device.key}"
         path = write_result(name, payload, torch_device=torch_device, commit=options.commit, folder=folder)
     print(path)
-    ours = [
-        line for line in (*program.rows, *program.curves) if line["variant"].startswith(("plan", "chosen"))
-    ]
+    ours = [line for line in (*program.rows, *program.curves) if line["variant"].startswith(OURS)]
     return 1 if any(line["status"] == "failed" for line in ours) else 3 if program.short_of_time else 0
 
 
@@ -146,12 +145,26 @@ def _variants(options: argparse.Namespace) -> list[Variant]:
     return [one for one in known if one.name in options.only]
 
 
+def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
+    found = _parser().parse_args(arguments)
+    if not (found.caps or found.batch or found.plan or found.losses):
+        found.caps = list(CAPS)
+    return found
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     add = parser.add_argument
     add("model", choices=names(), metavar="MODEL", help=f"one of {', '.join(names())}")
     add("--device", help="cpu or cuda:0 (default: the GPU if there is one)")
-    add("--caps", type=float, nargs="+", default=[], metavar="GIB", help="of memory: 16 24 40")
+    add(
+        "--caps",
+        type=float,
+        nargs="+",
+        default=[],
+        metavar="GIB",
+        help="of memory (16 24 40 if nothing is asked for)",
+    )
     add("--batch", type=int, nargs="+", default=[], help="these batches, without a cap")
     add("--probes", type=int, nargs=2, default=[8, 16], help="batches that peaks are foretold from")
     add("--plan", type=Path, nargs="*", default=[], metavar="FILE", help="plans to run, at their own limits")
