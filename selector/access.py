@@ -146,12 +146,13 @@ class AccessList:
         self._selector = selector
         self._tokens: dict[str, StoredToken] = {}
         self._read = False
+        self._trouble: SelectorError | None = None  # of the last look
         self._due = 0.0
         self._lock = Lock()
 
     def is_due(self) -> bool:
         """Whether `refresh` has something to do: it may wait for the database."""
-        return time.monotonic() >= self._due
+        return not self._read or time.monotonic() >= self._due
 
     def refresh(self) -> None:
         """Read the tokens. One thread does; the others go on with what there is, or wait for the first.
@@ -163,12 +164,15 @@ class AccessList:
         if not self._lock.acquire(blocking=not self._read):
             return
         try:
-            if self._read and not self.is_due():  # by another thread, while this one waited
-                return
+            if time.monotonic() < self._due:  # another thread looked while this one waited, or a moment ago
+                if self._read or self._trouble is None:
+                    return
+                raise self._trouble
             with self._selector.database.read() as connection:
                 self._tokens = {token.digest: token for token in db.tokens.every(connection)}
-            self._read = True
-        except SelectorError:
+            self._read, self._trouble = True, None
+        except SelectorError as error:
+            self._trouble = error
             if not self._read:
                 raise
         finally:

@@ -7,7 +7,7 @@ from threading import Event
 import pytest
 from starlette.testclient import TestClient
 
-from kernel_selector.db import Database
+from kernel_selector.db import Database, DatabaseUnreachable
 from kernel_selector.service.access import Rates
 from kernel_selector.service.app import create_app
 from kernel_selector.service.settings import Settings
@@ -244,4 +244,26 @@ def test_a_request_that_comes_while_the_tokens_are_first_read_waits_for_them(dat
         go_on.set()
         assert second.result(30).name == "worker"
         first.result(30)
+    selector.close()
+
+
+def test_tokens_that_could_never_be_read_are_not_called_unknown(database, monkeypatch):
+    secret = access.create_token(database, "worker")
+    selector = Selector(database)
+    tokens, read, looks = access.AccessList(selector), selector.database.read, []
+
+    def gone():
+        looks.append(1)
+        raise DatabaseUnreachable("it is gone")
+
+    monkeypatch.setattr(selector.database, "read", gone)
+    for _ in range(3):
+        assert tokens.is_due()
+        with pytest.raises(DatabaseUnreachable):
+            tokens.refresh()
+    assert len(looks) == 1  # for about a second
+    monkeypatch.setattr(selector.database, "read", read)
+    tokens._due = 0.0
+    tokens.refresh()
+    assert tokens.grant(secret).name == "worker"
     selector.close()
