@@ -10,6 +10,7 @@ from pathlib import Path
 from kernel_selector.kernels.contract import InvalidHyperparameter, Problem
 from kernel_selector.kernels.contract.errors import shorten, suggest
 
+from ..errors import InvalidRequest
 from .batches import parse_batch
 from .families import LanguageModel, Transformer
 from .parts import Model
@@ -60,9 +61,17 @@ def layer_problems(names: str, batches: str) -> list[Problem]:
     Raises InvalidHyperparameter and InvalidRequest.
     """
     models = [published(name) for name in names.split(",")]
-    # what is no number is refused as it is
-    sizes = [parse_batch(int(text) if text.isdecimal() else text) for text in batches.split(",")]
     found = (
-        part.problem for size in sizes if size for model in models for part in model.workload(size).parts
+        part.problem
+        for size in [_size(text) for text in batches.split(",")]
+        for model in models
+        for part in model.workload(size).parts
     )
     return list(dict.fromkeys(found))
+
+
+def _size(text: str) -> int:
+    size = parse_batch(int(text)) if text.isdecimal() else None
+    if size is None:
+        raise InvalidRequest(f"batch={shorten(text)}: expected whole numbers from 1, such as 8,32.")
+    return size

@@ -85,7 +85,7 @@ def test_layers_of_published_models_are_measured_batch_by_batch():
     assert len(found) == len(set(found))
 
 
-@pytest.mark.parametrize("batches", ["0", "many", "8,"])
+@pytest.mark.parametrize("batches", ["0", "many", "8,", "auto"])
 def test_batches_that_are_none_are_refused(batches):
     with pytest.raises(InvalidRequest, match="expected"):
         layer_problems("bert-base", batches)
