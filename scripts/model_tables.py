@@ -93,7 +93,7 @@ def _speed(line: Line) -> float:
 
 
 def _variants(result: Result) -> str:
-    """A line a variant, a column a cap or batch: samples a second, and the batch."""
+    """A line a variant, a column a cap or batch: samples a second, and the batch; "" for losses alone."""
     groups = _groups(result)
     names = dict.fromkeys(line["variant"] for line in result["rows"])
     rows = ((name, *(_named(lines, name) for lines in groups.values())) for name in names)
@@ -103,8 +103,8 @@ def _variants(result: Result) -> str:
         f"{_short(line['reason'])}\n"
         for line in failed
     )
-    head = ("samples/s (batch, peak)", *groups)
-    return table(head, rows) + (f"{notes}\n" if notes else "")
+    shown = table(("samples/s (batch, peak)", *groups), rows) if groups else ""
+    return shown + (f"{notes}\n" if notes else "")
 
 
 def _short(reason: str) -> str:
