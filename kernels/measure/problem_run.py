@@ -43,7 +43,9 @@ class ChildMustEnd(Exception):
 
 
 @dataclass
-class _Candidate:
+class Timed:
+    """A candidate that passed the gate, and its timings so far: the whole run's eager ones stand last."""
+
     name: str
     module: nn.Module
     gate: GateResult
@@ -147,7 +149,7 @@ class ProblemRun:
         with without_draws():
             return registry.implementation(self._problem.operator, name).build(self._problem)
 
-    def _load(self, name: str, judged: Judged, shared: _Shared) -> _Candidate | None:
+    def _load(self, name: str, judged: Judged, shared: _Shared) -> Timed | None:
         """Build a candidate that was judged elsewhere; None when that is the end of it."""
         gate = GateResult(**judged["gate"])
         try:
@@ -155,13 +157,13 @@ class ProblemRun:
             module.to(self._torch_device)
             module.load_state_dict(shared.inputs.state_dict)
             module.train(shared.workload.training)
-            return _Candidate(name, module, gate, Memory(**judged["memory"]))
+            return Timed(name, module, gate, Memory(**judged["memory"]))
         except BaseException as error:
             self._report.outcome(name, failure(error, BUILDING, gate))
             self._go_on_after(error)
             return None
 
-    def _prepare(self, name: str, shared: _Shared) -> _Candidate | None:
+    def _prepare(self, name: str, shared: _Shared) -> Timed | None:
         """Build, judge and weigh one candidate; None when that is the end of it."""
         stage, result, workload = BUILDING, None, shared.workload
         assert shared.gate is not None
@@ -183,13 +185,13 @@ class ProblemRun:
                 memory = measure_memory(
                     workload.whole(module), self._torch_device, static_bytes, forgotten=forgotten
                 )
-            return _Candidate(name, module, result, memory)
+            return Timed(name, module, result, memory)
         except BaseException as error:
             self._report.outcome(name, failure(error, stage, result))
             self._go_on_after(error)
             return None
 
-    def _time(self, candidates: list[_Candidate], workload: Workload) -> list[_Candidate]:
+    def _time(self, candidates: list[Timed], workload: Workload) -> list[Timed]:
         """Eager times, interleaved. Returns the candidates that got through."""
         contestants = [Contestant(one.name, workload.whole(one.module)) for one in candidates]
         gates = {candidate.name: candidate.gate for candidate in candidates}
@@ -198,7 +200,7 @@ class ProblemRun:
             self._report.outcome(name, failure(error, "timing", gates[name]))
             self._go_on_after(error)
 
-        self._interleave(contestants, "timing", failed)
+        self._interleave(contestants, "timing", failed, self._policy)
         survivors = []
         for candidate, contestant in zip(candidates, contestants, strict=True):
             if contestant.failed:
@@ -209,12 +211,12 @@ class ProblemRun:
             survivors.append(candidate)
         return survivors
 
-    def _time_graphs(self, candidates: list[_Candidate], workload: Workload) -> None:
+    def _time_graphs(self, candidates: list[Timed], workload: Workload) -> None:
         """CUDA-graph times, interleaved. A candidate that cannot be captured is simply without them."""
         contestants: dict[tuple[str, str], Contestant] = {}
         for candidate in candidates:
             self._succeed(candidate, final=False)
-        for candidate in candidates:
+        for candidate in not_far(self._policy.graph_far, candidates):
             runs = {}
             if self._policy.graph_forward or not workload.training:
                 runs["graph_forward"] = workload.forward(candidate.module)
@@ -224,7 +226,11 @@ class ProblemRun:
                 replay = self._capture(candidate.name, run)
                 if replay is not None:
                     contestants[candidate.name, kind] = Contestant(candidate.name, replay)
-        self._interleave(list(contestants.values()), "timing its CUDA graph", self._go_on_without_graph)
+        # forward passes beside whole runs: no one of them is the best of all
+        alone = replace(self._policy, close_samples=0, far=None)
+        self._interleave(
+            list(contestants.values()), "timing its CUDA graph", self._go_on_without_graph, alone
+        )
         for candidate in candidates:
             for kind in ("graph_forward", "graph_forward_backward"):
                 contestant = contestants.get((candidate.name, kind))
@@ -245,14 +251,18 @@ class ProblemRun:
         gc.collect()
 
     def _interleave(
-        self, contestants: list[Contestant], stage: str, failed: Callable[[str, BaseException], None]
+        self,
+        contestants: list[Contestant],
+        stage: str,
+        failed: Callable[[str, BaseException], None],
+        policy: Policy,
     ) -> None:
         def before(name: str) -> None:
             self._report.stage(name, stage)
 
-        interleave(contestants, self._clock, self._policy, seed=self._seed, before=before, failed=failed)
+        interleave(contestants, self._clock, policy, seed=self._seed, before=before, failed=failed)
 
-    def _succeed(self, candidate: _Candidate, *, final: bool = True) -> None:
+    def _succeed(self, candidate: Timed, *, final: bool = True) -> None:
         result = outcome(Status.OK, "", candidate.gate)
         result["memory"] = asdict(candidate.memory)
         result["timings"] = {kind: asdict(one) for kind, one in candidate.timings.items()}
@@ -270,6 +280,14 @@ class ProblemRun:
         """Errors of a GPU arrive late: have them before the next candidate starts."""
         if self._torch_device != "cpu":
             torch.cuda.synchronize()
+
+
+def not_far(far: float | None, candidates: list[Timed]) -> list[Timed]:
+    """The candidates whose eager time is within `far` times the best one's; None: all."""
+    if far is None or not candidates:
+        return candidates
+    times_ms = [list(one.timings.values())[-1].p50_ms for one in candidates]
+    return [one for one, time_ms in zip(candidates, times_ms, strict=True) if time_ms <= far * min(times_ms)]
 
 
 def _broken_context() -> bool:

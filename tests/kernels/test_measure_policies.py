@@ -6,10 +6,13 @@ from dataclasses import replace
 
 import pytest
 import torch
+from torch import nn
 
 from kernel_selector.kernels import registry
-from kernel_selector.kernels.contract import Status
+from kernel_selector.kernels.contract import GateResult, Memory, Status
 from kernel_selector.kernels.measure import COMPARE, ONCE, Session
+from kernel_selector.kernels.measure.problem_run import Timed, not_far
+from kernel_selector.kernels.measure.timing import timing
 
 PROBLEM = registry.operator("lstm").problem(hidden=4, batch=2, seq=5)
 
@@ -32,6 +35,17 @@ def test_once_takes_one_sample() -> None:
         (record,) = session.measure(PROBLEM, ["torch_lstm"])
     assert record.total is not None
     assert record.total.samples == 1
+
+
+@pytest.mark.parametrize(("far", "kept"), [(None, "abc"), (6, "ab"), (1, "a")])
+def test_graphs_are_captured_of_those_that_are_not_far_behind(far: float | None, kept: str) -> None:
+    gate = GateResult(passed=True, worst_error_ratio=0.0)
+    memory = Memory(peak_bytes=1, held_bytes=1, workspace_bytes=0)
+    timed = [
+        Timed(name, nn.Identity(), gate, memory, {"forward": timing([0.1]), "forward_backward": timing([ms])})
+        for name, ms in {"a": 1.0, "b": 5.9, "c": 6.1}.items()
+    ]
+    assert "".join(one.name for one in not_far(far, timed)) == kept
 
 
 @pytest.mark.gpu

@@ -6,6 +6,7 @@ import pytest
 
 from kernel_selector.kernels.measure import QUICK, THOROUGH, UnknownPolicy, policy
 from kernel_selector.kernels.measure.clock import HostClock
+from kernel_selector.kernels.measure.policies import SWEEP
 from kernel_selector.kernels.measure.timing import Contestant, interleave, timing
 
 
@@ -67,6 +68,78 @@ def test_two_samples_of_a_very_long_run_are_enough():
     long, short = Contestant("long", steady(2_001)), Contestant("short", steady(1_999))
     compete(long, short, policy=replace(QUICK, warmup_ms=0, candidate_budget_ms=0))
     assert (len(long.laps), len(short.laps)) == (2, 3)
+
+
+def test_the_first_runs_are_no_samples():
+    """They load and plan, and one that is long by that must not spend the budget."""
+    times = iter([500.0, 30.0])
+    contestant = Contestant("a", lambda index, _mark: next(times, 0.5 + index % 3))
+    compete(contestant, policy=replace(QUICK, warmup_ms=1e-6))
+    assert [laps[-1] for laps in contestant.laps].count(30.0) == 1  # after one long run none is spent
+    assert contestant.median_ms == 1.5
+    assert contestant.spent_ms < 30
+
+
+def test_runs_ahead_of_a_burst_are_not_counted():
+    """Only the first runs after a pause are slow, as where the host has to get ahead of the device."""
+    since = []
+
+    class Pausing(ScriptedClock):
+        def burst(self, run, first, count):
+            since.clear()
+            return super().burst(run, first, count)
+
+    def run(_index, _mark):
+        since.append(None)
+        return 1.0 if len(since) <= 2 else 0.2
+
+    contestant, clock = Contestant("a", run), Pausing()
+    compete(contestant, policy=replace(SWEEP, lead_ms=0.5), clock=clock)
+    assert {laps[-1] for laps in contestant.laps[1:]} == {0.2}
+    assert max(count for _, count in clock.calls) == SWEEP.burst_samples + 3
+
+
+def noisy(milliseconds):
+    """Within a tenth, so that nobody is done by being steady."""
+    return lambda index, _mark: milliseconds * (0.9 + 0.05 * (index % 5))
+
+
+def test_those_near_the_best_get_more_samples():
+    policy = replace(SWEEP, candidate_budget_ms=1e-9)
+    times = {"best": 1.0, "close": 1.1, "slower": 2.0, "far": 3.5}
+    contestants = {name: Contestant(name, noisy(value)) for name, value in times.items()}
+    names = []
+    compete(*contestants.values(), policy=policy, before=names.append)
+    counts = {name: len(one.laps) for name, one in contestants.items()}
+    assert counts["best"] >= policy.close_samples <= counts["close"]
+    assert policy.min_samples <= counts["slower"] <= policy.burst_samples
+    assert 2 <= counts["far"] <= policy.burst_samples
+    # in turns, not all of one and then all of the other
+    last = [name for name in names if name in ("best", "close")][2:]
+    assert all(sorted(last[at : at + 2]) == ["best", "close"] for at in range(0, len(last), 2))
+
+
+def test_more_samples_have_a_budget_of_their_own():
+    def slow(_index, _mark):
+        time.sleep(0.01)
+        return 10.5
+
+    contestants = [Contestant("a", slow), Contestant("b", slow)]
+    compete(*contestants, policy=replace(SWEEP, close_budget_ms=80))
+    assert all(8 <= len(one.laps) < 12 for one in contestants)
+
+
+def test_two_samples_are_enough_far_from_the_best():
+    best, far = Contestant("best", noisy(5.0)), Contestant("far", noisy(20.0))
+    compete(best, far, policy=replace(SWEEP, candidate_budget_ms=1e9))
+    assert len(best.laps) >= 20
+    assert len(far.laps) == 2
+
+
+def test_one_alone_has_no_contest():
+    alone, failing = Contestant("alone", noisy(1.0)), Contestant("failing", noisy(1.0), failed=True)
+    compete(alone, failing, policy=replace(SWEEP, candidate_budget_ms=1e9))
+    assert len(alone.laps) < SWEEP.close_samples
 
 
 def test_rounds_are_interleaved():
