@@ -200,7 +200,8 @@ class ProblemRun:
             self._report.outcome(name, failure(error, "timing", gates[name]))
             self._go_on_after(error)
 
-        self._interleave(contestants, "timing", failed, self._policy)
+        with torch.autograd.set_multithreading_enabled(not self._policy.calling_thread):
+            self._interleave(contestants, "timing", failed, self._policy)
         survivors = []
         for candidate, contestant in zip(candidates, contestants, strict=True):
             if contestant.failed:
