@@ -14,7 +14,12 @@ Laps = tuple[float, ...]  # ms since the start of a run: at its mark, at its end
 
 
 class Clock(Protocol):
-    """Times `count` runs one after the other; the indices of their input sets count up from `first`."""
+    """Times `count` runs one after the other; the indices of their input sets count up from `first`.
+
+    `flushes` is how often the cache is written over before a run, where it is at all.
+    """
+
+    flushes: int
 
     def burst(self, run: Run, first: int, count: int) -> list[Laps]:
         """The laps of each run."""
@@ -22,7 +27,9 @@ class Clock(Protocol):
 
 
 class HostClock:
-    """For CPUs. Cold caches come from rotating the input sets."""
+    """For CPUs. Cold caches come from rotating the input sets; nothing is flushed."""
+
+    flushes = 0
 
     def burst(self, run: Run, first: int, count: int) -> list[Laps]:
         """The laps of each run."""
@@ -51,6 +58,7 @@ class EventClock:
     """
 
     def __init__(self, torch_device: str, l2_bytes: int) -> None:
+        self.flushes = 1
         self._flush = torch.empty(2 * l2_bytes, dtype=torch.uint8, device=torch_device)
 
     def burst(self, run: Run, first: int, count: int) -> list[Laps]:
@@ -65,7 +73,8 @@ class EventClock:
                 used.append(spare[len(used)])
                 used[-1].record()
 
-            self._flush.zero_()
+            for _ in range(self.flushes):
+                self._flush.zero_()
             mark()
             run(index, mark)
             mark()

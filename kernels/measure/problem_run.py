@@ -98,6 +98,7 @@ class ProblemRun:
         candidates = [candidate for candidate in prepared if candidate is not None]
         workload = shared.workload
         del shared  # the float64 results make room
+        self._clock.flushes = 1 if workload.training else self._policy.flushes
         with workload.grad_mode():
             candidates = self._time(candidates, workload)
             if self._torch_device != "cpu" and self._policy.graphs:
@@ -227,11 +228,10 @@ class ProblemRun:
                 replay = self._capture(candidate.name, run)
                 if replay is not None:
                     contestants[candidate.name, kind] = Contestant(candidate.name, replay)
+        captured, stage = list(contestants.values()), "timing its CUDA graph"
         # forward passes beside whole runs: no one of them is the best of all
         alone = replace(self._policy, close_samples=0, far=None)
-        self._interleave(
-            list(contestants.values()), "timing its CUDA graph", self._go_on_without_graph, alone
-        )
+        self._interleave(captured, stage, self._go_on_without_graph, alone)
         for candidate in candidates:
             for kind in ("graph_forward", "graph_forward_backward"):
                 contestant = contestants.get((candidate.name, kind))
