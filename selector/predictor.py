@@ -170,6 +170,7 @@ class Predictor:
             high_bytes=math.ceil(size * error["memory"][1]),
             noise=error["time_noise"],
             memory_noise=error["memory_noise"],
+            safe_bytes=math.ceil(size * error["memory_safe"]),
         )
 
     def _circumstances(self, device: Device, software: Environment | None) -> list[str]:
@@ -188,7 +189,12 @@ class Predictor:
 def _error(found: Mapping[str, Any]) -> dict[str, Any]:
     """The errors of one implementation; fails when something is missing or no number."""
     factors = {name: [float(found[name][0]), float(found[name][1])] for name in ("time", "memory")}
-    return {**factors, **{name: float(found[name]) for name in ("time_noise", "memory_noise")}}
+    safe = float(found.get("memory_safe", factors["memory"][1]))  # earlier models have none
+    return (
+        factors
+        | {name: float(found[name]) for name in ("time_noise", "memory_noise")}
+        | {"memory_safe": safe}
+    )
 
 
 def _check(stored: StoredModel, spec: FeatureSpec) -> None:
