@@ -1,7 +1,11 @@
 """Make the measurements that come with the package, of records that were measured here.
 
     R=benchmarks/results
-    python -m benchmarks.ship $R/sweep_nvidia-h200.jsonl.xz $R/{recurrent,sublayers,linear}_nvidia-h200.json
+    python -m benchmarks.ship $R/sweep_{nvidia-h200,amd-epyc}.jsonl.xz \\
+        $R/{recurrent,sublayers,linear}_nvidia-h200.json
+
+The processor's records are of `selector profile --operator all --device cpu --count 30 --database FILE`, then
+`selector export` and `xz`.
 
 The records go into a new database, cost models are trained on them, and all of it is packed into
 `selector/shipped/`. What ran out of memory is left out: in sweeps many processes share a device.

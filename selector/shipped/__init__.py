@@ -25,6 +25,10 @@ if TYPE_CHECKING:
 
 PACKED = Path(__file__).with_name("measurements.db.xz")
 USED = "Decided on the measurements that come with this package: your database has none to decide on."
+CPU = "amd-epyc"  # the key of the processor whose measurements ship
+OF_ANOTHER = (
+    "Measured on another processor, {}, since nothing is known of this one: `selector profile` measures it."
+)
 UNUSABLE = "The measurements that come with this package cannot be used: "
 
 
@@ -44,9 +48,25 @@ def or_shipped(choice: Choice, query: Query, source: object) -> Choice | Selecto
         (found,) = _selector().choose_each([query])
     except (DatabaseError, OSError) as error:
         return replace(choice, caveats=(*choice.caveats, f"{UNUSABLE}{error}"))
+    if not isinstance(found, SelectorError) and found.source == "default" and _unknown_cpu(choice):
+        found = _of_another_cpu(choice, query)
     if isinstance(found, SelectorError):  # that nothing fits into the memory limit, for example
         return found
     return choice if found.source == "default" else replace(found, caveats=(*found.caveats, USED))
+
+
+def _unknown_cpu(choice: Choice) -> bool:
+    """Whether it is of a processor of which the user's database has no cost model that could be asked."""
+    return choice.device.kind == "cpu" and not any("No prediction" in caveat for caveat in choice.caveats)
+
+
+def _of_another_cpu(choice: Choice, query: Query) -> Choice | SelectorError:
+    """What the measurements of the shipped processor say, which are better than nothing, and say so."""
+    (found,) = _selector().choose_each([replace(query, device=CPU)])
+    if isinstance(found, SelectorError):
+        return found
+    caveats = (*found.caveats, OF_ANOTHER.format(found.device.name))
+    return replace(found, device=choice.device, torch_device=choice.torch_device, caveats=caveats)
 
 
 def stand_in(source: object) -> Selector | None:
