@@ -1,9 +1,11 @@
-"""Whether faults lose or repeat tasks: python -m benchmarks.queue_faults --database URL [--tasks N].
+"""Whether faults lose or repeat tasks: python -m benchmarks.queue_faults [--tasks N] [--outages N].
 
 A profiling job of short tasks, eight workers, half of them over two services, and a kill -9 of a worker or of
 a service every now and then. Measuring is pretended; claims, leases, heartbeats, records and ends are real.
-At the end each task must be finished, and each problem measured, exactly once. Writes
-`benchmarks/results/queue_faults.json`. Give a PostgreSQL database of its own.
+At the end each task must be finished, and each problem measured, exactly once. The database is a PostgreSQL
+server of the benchmark's own, which fails `--outages` times, shut down without a checkpoint and killed in
+turns, and is started again seconds later; or that of `--database`, which does not fail. Writes
+`benchmarks/results/queue_faults.json`, also when the time limit ends the run before its tasks.
 """
 
 from __future__ import annotations
@@ -13,12 +15,11 @@ import json
 import multiprocessing
 import random
 import socket
-import tempfile
 import time
 from collections import Counter
-from contextlib import closing
+from collections.abc import Callable
+from contextlib import closing, nullcontext
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from kernel_selector.db import Database, records
@@ -29,12 +30,14 @@ from selector.jobs import JobRequest, create_job, get_job
 from selector.worker_run import Source
 from tests.selector.queue_workers import start
 
+from ._postgres import IMMEDIATE, KILL, Server, running
 from ._result import write_result
 
 WORKERS, SERVICES = 8, 2
 IMPLEMENTATION = "torch_lstm"
 TASK_S = 0.005  # that a pretended measurement takes
 LEASE_S = 2.0
+OUTAGE_S = 3.0
 PRELOADED = ["tests.selector.queue_workers", "kernel_selector.db", "kernel_selector.service.app", "uvicorn"]
 
 
@@ -43,17 +46,30 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--tasks", type=int, default=10_000)
     parser.add_argument("--pause", type=float, default=0.5, help="mean seconds between kills")
-    parser.add_argument("--database", help="URL or path; default: a new SQLite file")
+    parser.add_argument("--limit", type=float, default=900, help="seconds after which the run ends")
+    parser.add_argument("--outages", type=int, default=4, help="of the benchmark's own server")
+    parser.add_argument("--database", help="URL or path in place of a server of the benchmark's own")
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
-        url = options.database or str(Path(folder) / "jobs.sqlite")
-        with Database.open(url, create=True) as store:
-            result = run(store, options.tasks, options.pause)
+    faults = Faults(options.pause, options.limit, 0 if options.database else options.outages)
+    with (
+        nullcontext() if options.database else running() as server,
+        Database.open(options.database or server.url, create=True) as store,
+    ):
+        result = run(store, options.tasks, faults, server)
     print(json.dumps(result, indent=2))
     print(write_result("queue_faults", result, torch_device="cpu"))
 
 
-def run(store: Database, tasks: int, pause_s: float) -> dict[str, Any]:
+@dataclass(frozen=True)
+class Faults:
+    """How often something is killed, when the run ends, and how often the server fails until then."""
+
+    pause_s: float
+    limit_s: float
+    outages: int
+
+
+def run(store: Database, tasks: int, faults: Faults, server: Server | None) -> dict[str, Any]:
     """Work off a job of so many tasks under faults, and count what became of them."""
     request = JobRequest(
         operator="lstm",
@@ -65,12 +81,10 @@ def run(store: Database, tasks: int, pause_s: float) -> dict[str, Any]:
     number = create_job(store, request, author="benchmark")[0]["id"]
     token = create_token(store, f"worker-{number}", scopes=["measure"])
     crew = Crew(store.url, token)
-    draw, started = random.Random(0), time.monotonic()
+    started = time.monotonic()
     try:
         crew.start()
-        while (job := get_job(store, number))["state"] in ("queued", "running"):
-            time.sleep(draw.uniform(0.5, 1.5) * pause_s)
-            crew.kill(draw)
+        job = afflict(crew, lambda: get_job(store, number), faults, server)
         seconds = time.monotonic() - started
     finally:
         crew.stop()
@@ -84,15 +98,34 @@ def run(store: Database, tasks: int, pause_s: float) -> dict[str, Any]:
         "services": SERVICES,
         "kills_of_workers": crew.kills["worker"],
         "kills_of_services": crew.kills["service"],
+        "outages_of_the_database": crew.kills["database"],
         "lease_s": LEASE_S,
         "seconds": round(seconds, 1),
-        "tasks_per_s": round(tasks / seconds, 1),
+        "tasks_per_s": round(job["tasks"]["done"] / seconds, 1),
         "states": job["tasks"],
         "lease_expiries": _expiries(store),
         "measured_exactly_once": sum(measured[key] == 1 for key in wanted),
         "measured_more_than_once": sum(measured[key] > 1 for key in wanted),
         "never_measured": sum(not measured[key] for key in wanted),
     }
+
+
+def afflict(
+    crew: Crew, look: Callable[[], dict[str, Any]], faults: Faults, server: Server | None
+) -> dict[str, Any]:
+    """Kill now and then until the job that `look` gives has ended, or the time has; its last state."""
+    draw, deadline = random.Random(0), time.monotonic() + faults.limit_s
+    while (job := look())["state"] in ("queued", "running") and time.monotonic() < deadline:
+        time.sleep(draw.uniform(0.5, 1.5) * faults.pause_s)
+        outages = crew.kills["database"]
+        part = job["tasks"]["done"] / sum(job["tasks"].values())
+        if server is not None and outages < faults.outages and part > (outages + 0.5) / faults.outages:
+            server.fail((IMMEDIATE, KILL)[outages % 2])
+            time.sleep(OUTAGE_S)
+            server.start()
+            crew.kills["database"] += 1
+        crew.kill(draw)
+    return job
 
 
 def problems(count: int) -> list[Problem]:

@@ -2,6 +2,7 @@
 
     python -m benchmarks.schedules --shard 1/4 --device cuda:0 --commit HASH    (and 2/4 on cuda:1, ...)
     python -m benchmarks.schedules --join nvidia-h200
+    python -m benchmarks.schedules --replay nvidia-h200
     python -m benchmarks.schedules --smoke
 
 For each product the shortlist is tuned, as `python -m kernels.matmul.tune` does, then the whole space;
@@ -31,7 +32,9 @@ from benchmarks._comparison import parse_shard
 from benchmarks._figures import geometric_mean, rounded
 from benchmarks._result import RESULTS, write_result
 from benchmarks._rows import Goal
-from benchmarks._schedule_runs import Effort, Product, autotuned, compiled, tuned
+from benchmarks._schedule_runs import SHORTLIST, Effort, Product, autotuned, compiled, tuned
+from kernel_selector.kernels.matmul.limits import Limits
+from kernel_selector.kernels.matmul.ranking import Size, shortlist
 from kernel_selector.kernels.measure import identify
 from kernel_selector.kernels.measure.sweeps import parse_seconds
 
@@ -71,6 +74,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     folder = options.results or RESULTS
     if options.join:
         return _join(folder, options.join)
+    if options.replay:
+        return _replay(folder, options.replay)
     _see_only(options.device)
     device = "cpu" if options.smoke else "cuda"
     effort = SMOKE_EFFORT if options.smoke else Effort()
@@ -102,6 +107,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--processes", type=int, default=len(os.sched_getaffinity(0)), help="that compile (default: cores)")
     add("--results", type=Path, metavar="DIR", help=f"where to store (default: {RESULTS.name}/)")
     add("--join", metavar="DEVICE", help="put all files of a device (nvidia-h200) together, and stop")
+    add("--replay", metavar="DEVICE", help="judge the ranking as it is now by a result's times, and stop")
     add("--smoke", action="store_true", help="tiny products in Triton's interpreter, into a temporary folder")
     return parser
 
@@ -201,6 +207,33 @@ def _join(folder: Path, key: str) -> int:
         file.unlink()
     print(*_lines(records), path, sep="\n")
     return 0
+
+
+def _replay(folder: Path, key: str) -> int:
+    file = folder / f"schedules_{key}.json"
+    if not file.is_file():
+        print(f"{file} is not there: measure first, without --replay.", file=sys.stderr)
+        return 2
+    shares = {record["product"]: replayed(record) for record in json.loads(file.read_text())["records"]}
+    for product, share in shares.items():
+        print(f"{product}: {share:.4f}")
+    print(f"geometric mean {geometric_mean(shares.values())}, worst {min(shares.values()):.4f}")
+    return 0
+
+
+def replayed(record: Mapping[str, Any], limits: Limits | None = None) -> float:
+    """The share of the best speed that the shortlist of today's ranking has, by a record's times.
+
+    `limits` are of the GPU of the record, an H200's unless told. The times are those of tuning: nothing is
+    timed again.
+    """
+    times = {one["schedule"]: one["p50_ms"] for one in record["whole"]["records"] if one["status"] == "ok"}
+    any_one = record["whole"]["records"][0]
+    depth, element_bytes = any_one["depth"], getattr(torch, any_one["dtype"]).itemsize
+    bulk = depth * element_bytes % 16 == 0
+    size = Size(any_one["rows"], any_one["columns"], depth, element_bytes, 1, bulk)
+    listed = [str(one) for one in shortlist(size, limits or Limits(), SHORTLIST)]
+    return float(min(times.values()) / min(times[one] for one in listed if one in times))
 
 
 def _words(record: Mapping[str, Any]) -> str:

@@ -2,9 +2,9 @@
 
 Processor time of the server for each `POST /v1/choices` of a known problem, beside that of the least FastAPI
 route that takes and gives JSON, in the same run; requests per second and latency at 16 connections;
-`choices:batch` with 500 problems that were not asked before; `POST /v1/measurements`. Writes
-`benchmarks/results/service_load.json`. Client and server share the machine's cores, so times of the clock
-are upper bounds; processor times are not touched by that.
+`choices:batch` with 500 problems that were not asked before. Writes `benchmarks/results/service_load.json`.
+Client and server share the machine's cores, so times of the clock are upper bounds; processor times are not
+touched by that.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from datetime import timedelta
+from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks._result import write_result
+from selector.shipped import unpacked
 
 TRIVIAL = """
 from fastapi import FastAPI
@@ -46,7 +46,6 @@ OURS = ["--factory", "kernel_selector.service.app:from_environment"]
 LAYER = {"operator": "lstm", "hyperparameters": {"hidden": 256, "batch": 32}}
 CONNECTIONS = 16
 BATCH = 500
-RECORDS = 5000
 
 
 @dataclass(frozen=True)
@@ -83,16 +82,17 @@ def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--requests", type=int, default=4000)
-    parser.add_argument("--database", help="file to ask; the user's own when left out. It is not written to.")
-    parser.add_argument("--device", default="cpu", help="to ask about")
+    parser.add_argument("--database", help="file to ask, not written to; default: the measurements that ship")
+    parser.add_argument("--device", default="h200", help="to ask about (default h200)")
     given = parser.parse_args()
+    database = given.database or str(unpacked())
     question = json.dumps({**LAYER, "device": given.device})
     figures: dict[str, object] = {}
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "trivial_app.py").write_text(TRIVIAL)
         with (
             serving(["--app-dir", folder, "trivial_app:app"]) as trivial,
-            serving(OURS, given.database) as ours,
+            serving(OURS, database) as ours,
         ):
             # in turns, so that drift of the machine hits both alike
             part = given.requests // 4
@@ -102,7 +102,6 @@ def main() -> None:
             figures["cpu_ratio"] = statistics.median(other / one for one, other in pairs)
             figures |= at_once(ours, question, given.requests)
             figures["batch_of_500_new_ms"] = batch_ms(ours, given.device)
-        figures |= ingest(folder)
     print(json.dumps(figures, indent=2))
     print(write_result("service_load", {"requests": given.requests, "figures": figures}))
 
@@ -160,30 +159,6 @@ def batch_ms(server: Server, device: str) -> float:
         post("/v1/choices:batch", body)
         times_ms.append((time.perf_counter() - started) * 1e3)
     return statistics.median(times_ms)
-
-
-def ingest(folder: str) -> dict[str, float]:
-    """Records per second into a new SQLite file, sent in one body."""
-    from kernel_selector.db import Database
-    from kernel_selector.kernels.contract import Record
-    from kernel_selector.service.example_record import LINE
-    from selector import access
-
-    path = str(Path(folder) / "ingest.sqlite")
-    Database.open(path, create=True).close()
-    os.environ["BENCHMARK_TOKEN"] = access.create_token(path, "benchmark", scopes=["measure"])
-    first = Record.from_json(LINE)
-    lines = [
-        replace(first, measured_at=first.measured_at + timedelta(seconds=number)).to_json() + "\n"
-        for number in range(RECORDS)
-    ]
-    with serving(OURS, path) as server:
-        post = server.connect()
-        started = time.perf_counter()
-        post("/v1/measurements", "".join(lines))
-        spent_s = time.perf_counter() - started
-    del os.environ["BENCHMARK_TOKEN"]
-    return {"ingest_records_per_s_sqlite": RECORDS / spent_s}
 
 
 @contextmanager

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from sqlalchemy import func, select
+from sqlalchemy import Select, func, select
 from sqlalchemy.engine import Connection
 
 from .jobs_tables import CANCELLED, DONE, FAILED, QUEUED, RUNNING, STATES, Job, Task
@@ -41,11 +41,13 @@ class JobStatus:
 def jobs(connection: Connection, *, after: int = 0, limit: int, only: int | None = None) -> list[JobStatus]:
     """The first jobs with an id beyond `after`, or the one that is named, if it is there."""
     query = select(Job.__table__).where(Job.id > after).order_by(Job.id).limit(limit)
-    if only is not None:
-        query = query.where(Job.id == only)
-    found = connection.execute(query).all()
-    groups = _groups(connection, [row.id for row in found])
-    return [_status(row, groups[row.id]) for row in found]
+    return _found(connection, query if only is None else query.where(Job.id == only))
+
+
+def latest(connection: Connection, *, limit: int) -> list[JobStatus]:
+    """The latest jobs that have not ended, and after them the latest of the others."""
+    unfinished = Job.id.in_(select(Task.job_id).where(Task.state.in_((QUEUED, RUNNING))))
+    return _found(connection, select(Job.__table__).order_by(unfinished.desc(), Job.id.desc()).limit(limit))
 
 
 def tasks(connection: Connection, *, job: int, after: int, limit: int) -> list[dict[str, Any]]:
@@ -80,6 +82,12 @@ def depth(connection: Connection) -> tuple[dict[tuple[str, str], int], int]:
 def moment(seconds: float | None) -> datetime | None:
     """A time of these tables."""
     return None if seconds is None else datetime.fromtimestamp(seconds, UTC)
+
+
+def _found(connection: Connection, query: Select[Any]) -> list[JobStatus]:
+    found = connection.execute(query).all()
+    groups = _groups(connection, [row.id for row in found])
+    return [_status(row, groups[row.id]) for row in found]
 
 
 def _groups(connection: Connection, numbers: Sequence[int]) -> dict[int, list[Any]]:

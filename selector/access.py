@@ -154,15 +154,17 @@ class AccessList:
         return time.monotonic() >= self._due
 
     def refresh(self) -> None:
-        """Read the tokens. One thread does, the others go on with what there is.
+        """Read the tokens. One thread does; the others go on with what there is, or wait for the first.
 
         Raises the errors of the database, unless tokens were read before.
         """
         from kernel_selector import db
 
-        if not self._lock.acquire(blocking=False):
+        if not self._lock.acquire(blocking=not self._read):
             return
         try:
+            if self._read and not self.is_due():  # by another thread, while this one waited
+                return
             with self._selector.database.read() as connection:
                 self._tokens = {token.digest: token for token in db.tokens.every(connection)}
             self._read = True

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import TYPE_CHECKING, TypeVar
 
 from kernel_selector.kernels import registry
@@ -20,9 +20,10 @@ from kernel_selector.kernels.contract import (
 from kernel_selector.kernels.contract.errors import shorten
 
 from .choice import Candidate, Choice
-from .devices import Resolved, resolve
+from .devices import Resolved
 from .errors import InvalidRequest
 from .policy import Decision, Question, combine, decide
+from .reading import Reading, Readings
 from .units import parse_bytes
 
 if TYPE_CHECKING:
@@ -65,7 +66,7 @@ def parse(
     return Request(
         problem=problem,
         limit_bytes=None if memory is None else parse_bytes(memory),
-        where=resolve(device, knowledge.devices),
+        where=knowledge.resolved(device),
         objective=objective,
         override=override,
         operator_assumed=operator is None,
@@ -77,6 +78,7 @@ class Prepared:
     """A request with all that is known of it but the cost model's figures."""
 
     request: Request
+    reading: Reading  # of the problem
     question: Question
     usable: Mapping[str, Implementation]
     works: Mapping[str, Work]
@@ -103,7 +105,8 @@ def answer_each(
     knowledge: Knowledge, requests: Sequence[Request | SelectorError]
 ) -> list[Choice | SelectorError]:
     """The choice for each request, or the error that it met; the cost model is asked once for all of them."""
-    prepared = [_tried(_prepare, knowledge, request) for request in requests]
+    prepare = partial(_prepare, Readings())
+    prepared = [_tried(prepare, knowledge, request) for request in requests]
     by_operator: dict[str, list[int]] = defaultdict(list)
     for index, one in enumerate(prepared):
         if isinstance(one, Prepared) and not one.is_complete:
@@ -131,8 +134,8 @@ def _tried(
         return error
 
 
-def _prepare(knowledge: Knowledge, request: Request) -> Prepared:
-    problem, device = request.problem, request.where.device
+def _prepare(readings: Readings, knowledge: Knowledge, request: Request) -> Prepared:
+    problem, device = readings[request.problem], request.where.device
     operator = registry.operator(problem.operator)
     accepted, refused = registry.candidates(problem, device)
     _check_override(request, refused)
@@ -141,7 +144,7 @@ def _prepare(knowledge: Knowledge, request: Request) -> Prepared:
     usable = {
         item.name: item for item in accepted if item.name not in failed or item.name == request.override
     }
-    works = {name: item.work(problem) for name, item in usable.items()}
+    works = {name: problem.work(item) for name, item in usable.items()}
     question = Question(
         default=operator.default,
         names=tuple(usable),
@@ -154,7 +157,7 @@ def _prepare(knowledge: Knowledge, request: Request) -> Prepared:
     )
     software = current_environment(request.where.torch_device) if request.where.torch_device else None
     measured = list(evidence.tiers(problem, device, software))
-    return Prepared(request, question, usable, works, software, measured)
+    return Prepared(request, problem, question, usable, works, software, measured)
 
 
 def _predicted(knowledge: Knowledge, given: tuple[str, Sequence[Prepared]]) -> list[Tier]:
@@ -167,7 +170,7 @@ def _predicted(knowledge: Knowledge, given: tuple[str, Sequence[Prepared]]) -> l
 
     return predictor.tiers(
         [
-            Asked(one.request.problem, one.request.where.device, one.software, one.usable, one.works)
+            Asked(one.reading, one.request.where.device, one.software, one.usable, one.works)
             for one in prepared
         ]
     )

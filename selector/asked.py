@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -36,17 +36,21 @@ def file_of(database: Database | None) -> Path:
     return path.with_name(f"{path.stem}.asked.jsonl")
 
 
-def noting(database: Database | None) -> Callable[[Choice], None]:
+def noting(database: Database | None) -> Callable[[Iterable[Choice]], None]:
     """What remembers uncertain answers from a database, each question once; or, if users want so, nothing."""
     if os.environ.get(VARIABLE, "1").lower() in ("0", "false", "no", "off"):
-        return lambda _choice: None
+        return lambda _choices: None
     noted: set[tuple[Problem, str]] = set()
 
-    def noted_once(choice: Choice) -> None:
-        question = choice.problem, choice.device.key
-        if question not in noted and is_uncertain(choice):
-            noted.add(question)
-            note(file_of(database), choice)
+    def noted_once(choices: Iterable[Choice]) -> None:
+        new: dict[tuple[Problem, str], Choice] = {}
+        for choice in choices:
+            question = choice.problem, choice.device.key
+            if question not in noted and question not in new and is_uncertain(choice):
+                new[question] = choice
+        if new:
+            noted.update(new)
+            note(file_of(database), new.values())
 
     return noted_once
 
@@ -65,17 +69,25 @@ def is_uncertain(choice: Choice) -> bool:
     return any(one.time_interval_ms is None or one.time_interval_ms[0] < slowest for one in rivals)
 
 
-def note(file: Path, choice: Choice) -> None:
-    """Add a question to a file, if there is room; an answer is worth more than the note of it."""
-    problem = {"operator": choice.problem.operator, "hyperparameters": dict(choice.problem.as_dict)}
-    line = json.dumps({**problem, "device": choice.device.key}) + "\n"
+def note(file: Path, choices: Collection[Choice]) -> None:
+    """Add questions to a file, as far as there is room; an answer is worth more than the note of it."""
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         with file.open("a") as handle:
-            if handle.tell() + len(line) <= LARGEST_BYTES:
+            room = LARGEST_BYTES - handle.tell()
+            for choice in choices:
+                line = _line(choice)
+                room -= len(line)
+                if room < 0:
+                    break
                 handle.write(line)
     except OSError as error:
-        log.info("The question about %s is not remembered: %s", choice.problem, error)
+        log.info("%d questions are not remembered: %s", len(choices), error)
+
+
+def _line(choice: Choice) -> str:
+    problem = {"operator": choice.problem.operator, "hyperparameters": dict(choice.problem.as_dict)}
+    return json.dumps({**problem, "device": choice.device.key}) + "\n"
 
 
 def asked(database: Database | None, device_key: str) -> list[Problem]:

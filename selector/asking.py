@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from kernel_selector.kernels import registry
@@ -42,9 +42,13 @@ def decide(
 
 
 def decide_and_note(
-    knowledge: Knowledge, note: Callable[[Choice], None], /, *arguments: Any, **hyperparameters: object
+    knowledge: Knowledge,
+    note: Callable[[Sequence[Choice]], None],
+    /,
+    *arguments: Any,
+    **hyperparameters: object,
 ) -> Choice:
     """As `decide`; the choice is noted, for what it leaves open to be measured."""
     choice = decide(knowledge, *arguments, **hyperparameters)
-    note(choice)
+    note([choice])
     return choice

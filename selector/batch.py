@@ -19,7 +19,7 @@ MOST = 8192  # answers that are remembered
 class Batch:
     """Answers lists of questions from one Knowledge. Safe to share among threads."""
 
-    def __init__(self, knowledge: Knowledge, note: Callable[[Choice], None]) -> None:
+    def __init__(self, knowledge: Knowledge, note: Callable[[Sequence[Choice]], None]) -> None:
         self._knowledge, self._note = knowledge, note
         self._remembered: dict[object, Choice] = {}
 
@@ -33,10 +33,9 @@ class Batch:
             self._remembered = {}  # another thread goes on with the old one
         for index, choice in zip(new, fresh, strict=True):
             found[index] = choice
-            if isinstance(choice, Choice):
-                self._note(choice)
-                if keys[index] is not None:
-                    self._remembered[keys[index]] = choice
+            if isinstance(choice, Choice) and keys[index] is not None:
+                self._remembered[keys[index]] = choice
+        self._note([choice for choice in fresh if isinstance(choice, Choice)])
         return [choice for choice in found if choice is not None]
 
     def _answered(self, asked: Sequence[Query]) -> list[Choice | SelectorError]:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cached_property
 from json import dumps
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import Device, Problem, UnknownDevice
@@ -32,8 +32,7 @@ SUMMARY = (
 )
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Candidate:
+class Candidate(NamedTuple):
     """One implementation that was considered. Figures are None where nothing is known.
 
     `source` says where the figures come from: "exact", "near" or "model"; "" without figures.
@@ -113,7 +112,7 @@ class Choice:
         data["problem"] = {"operator": self.problem.operator, **self.problem.as_dict}
         data["assumed"] = list(self.problem.assumed)
         data["device"] = self.device.to_dict()
-        data["candidates"] = [asdict(candidate) for candidate in self.candidates]
+        data["candidates"] = [candidate._asdict() for candidate in self.candidates]
         data["caveats"] = list(self.caveats)
         return data
 

@@ -13,7 +13,7 @@ from kernel_selector.kernels.contract.errors import shorten
 
 from .errors import InvalidRequest
 
-_LOCAL = re.compile(r"cpu|cuda(:\d+)?")
+LOCAL = re.compile(r"cpu|cuda(:\d+)?")  # names in torch
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ def resolve(asked: object = None, measured: Sequence[Device] = ()) -> Resolved:
         raise InvalidRequest(
             f"device={shorten(asked)}: expected a name such as 'cpu', 'cuda:0' or 'h200', or a Device."
         )
-    if _LOCAL.fullmatch(name):
+    if LOCAL.fullmatch(name):
         return _local(name, measured)
     known = named(name, measured)
     here = torch_name(known)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache, partial
 from pathlib import Path
@@ -34,6 +34,7 @@ BACK_OFF = 9  # times as long as a look took, no other follows: a slow database 
 LOCK_WAIT_S = 2.0  # readers hardly ever wait; those that do have callers who wait with them
 CACHE_SIZE = 8192
 SNAPSHOT_TRIES = 3  # of a batch
+Answer = Choice | SelectorError
 
 
 class Selector:
@@ -105,8 +106,7 @@ class Selector:
         asked = list(queries)
         for _ in range(SNAPSHOT_TRIES):
             try:
-                answers = self._batch.answers(asked)
-                return [self._ended(one, query) for one, query in zip(answers, asked, strict=True)]
+                return self._ended(self._batch.answers(asked), asked)
             except Changed as change:
                 self._load(change.pair)
         # the database changes faster than it can be read: answers of several snapshots, as each says
@@ -125,19 +125,20 @@ class Selector:
         except Changed as change:
             self._load(change.pair)
             choice = self._answer(query)
-        ended = self._ended(choice, query)
+        (ended,) = self._ended([choice], [query])
         if isinstance(ended, SelectorError):
             raise ended
         return ended
 
-    def _ended(self, found: Choice | SelectorError, query: Query) -> Choice | SelectorError:
-        """An answer by what else is known, and with the caveat that the database cannot be read, if so."""
-        if isinstance(found, Choice):
-            found = or_shipped(found, query, self._source)
-        if isinstance(found, SelectorError) or not self._trouble:
+    def _ended(self, answers: Sequence[Answer], asked: Sequence[Query]) -> list[Answer]:
+        """Answers by what else is known, and with the caveat that the database cannot be read, if so."""
+        found = or_shipped(answers, asked, self._source)
+        if not self._trouble:
             return found
-        outage = f"The database cannot be read now, so this rests on what was loaded before. {self._trouble}"
-        return replace(found, caveats=(*found.caveats, outage))
+        more = f"The database cannot be read now, so this rests on what was loaded before. {self._trouble}"
+        return [
+            replace(one, caveats=(*one.caveats, more)) if isinstance(one, Choice) else one for one in found
+        ]
 
     def answers_at_once(self, operator: str | None = None, device: object = None) -> bool:
         """Whether `choose` finds all in memory: it looks neither at the database nor at a device first."""
@@ -182,10 +183,8 @@ class Selector:
 
     def device(self, asked: object = None) -> Device:
         """The device that a question about `asked` is about. Raises UnknownDevice and InvalidRequest."""
-        from .devices import resolve
-
         self._refresh()
-        return resolve(asked, self._knowledge.devices).device
+        return self._knowledge.resolved(asked).device
 
     def status(self) -> dict[str, Any]:
         """JSON-ready: the database, its snapshot, how much of it is loaded, the models, and `trouble`.

@@ -12,6 +12,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from typing import NamedTuple
 
 from kernel_selector.kernels.contract import Device, Environment, Problem, Record, Status
 
@@ -30,8 +31,7 @@ FAILURES = set(WORDS)
 NOISE_OF_SPREAD = 1.96 * 1.253 / 0.842
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Estimate:
+class Estimate(NamedTuple):
     """Time and memory of one implementation. `noise` and `memory_noise` are the relative differences
     below which this estimate cannot be told from that of another implementation of the same tier.
     `safe_bytes` is what a memory limit must leave room for, where more than `high_bytes`."""

@@ -12,6 +12,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from operator import attrgetter
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +20,7 @@ from numpy.typing import NDArray
 from kernel_selector.kernels.contract import Device, Integer, OneOf, Operator, Problem, Work
 
 from .physics import matmul_rate, rates_of
+from .reading import least_work
 
 Floats = NDArray[np.float64]
 
@@ -97,7 +99,7 @@ class FeatureSpec:
         seconds = _seconds(counts, distinct, of_each, device)
         element = np.array([_element_bytes(problem) for problem in distinct])
         training = np.array([problem["mode"] == "training" for problem in distinct])[of_each]
-        least = Counts.of([self.operator.work(problem) for problem in distinct])
+        least = Counts.of([least_work(problem) for problem in distinct])
         memory = _memory(counts, least, distinct, of_each, element)
         parts = [
             self._problems(distinct)[of_each],
@@ -147,7 +149,7 @@ class Counts:
     @classmethod
     def of(cls, works: Sequence[Work]) -> Counts:
         """The counts of these works, in their order."""
-        return cls(*np.array([[getattr(work, name) for name in WORK] for work in works], dtype=np.float64).T)
+        return cls(*np.array(list(map(attrgetter(*WORK), works)), dtype=np.float64).T)
 
 
 def _device(problems: Sequence[Problem], device: Device) -> Floats:

@@ -75,7 +75,7 @@ def create_job(
         with store.write() as connection:
             number, created = db.jobs.add(connection, new)
             (found,) = db.jobs_listing.jobs(connection, limit=1, only=number)
-    return _described(found), created
+    return described(found), created
 
 
 def get_job(database: Database | str | Path | None, number: int) -> dict[str, Any]:
@@ -84,7 +84,7 @@ def get_job(database: Database | str | Path | None, number: int) -> dict[str, An
 
     with opened(database) as store, store.read() as connection:
         found = db.jobs_listing.jobs(connection, limit=1, only=number)
-    return _described(_one(found, number))
+    return described(_one(found, number))
 
 
 def list_jobs(database: Database | str | Path | None, *, cursor: str | None = None, limit: int = 100) -> Page:
@@ -96,7 +96,7 @@ def list_jobs(database: Database | str | Path | None, *, cursor: str | None = No
         found = db.jobs_listing.jobs(connection, after=after, limit=limit + 1)
     more = len(found) > limit
     return Page(
-        items=[_described(one) for one in found[:limit]],
+        items=[described(one) for one in found[:limit]],
         next=cursor_after(found[limit - 1].id) if more else None,
     )
 
@@ -135,7 +135,7 @@ def cancel_job(database: Database | str | Path | None, number: int) -> dict[str,
         _one(db.jobs_listing.jobs(connection, limit=1, only=number), number)
         db.jobs.cancel(connection, job=number)
         (found,) = db.jobs_listing.jobs(connection, limit=1, only=number)
-    return _described(found)
+    return described(found)
 
 
 def _check(request: JobRequest) -> None:
@@ -182,7 +182,8 @@ def _one(found: Sequence[JobStatus], number: int) -> JobStatus:
     return found[0]
 
 
-def _described(job: JobStatus) -> dict[str, Any]:
+def described(job: JobStatus) -> dict[str, Any]:
+    """A job, JSON-ready."""
     return {
         "id": job.id,
         "state": job.state,

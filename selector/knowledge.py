@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import Device
 
+from .devices import Resolved, resolve
 from .errors import ModelVersionMismatch
 from .evidence import Evidence
 from .imported.description import ImportedOperator, imported_operators
@@ -58,6 +59,7 @@ class Knowledge:
         self._predictors: dict[str, Predictor] = {}
         self._imported_evidence: dict[Pair, ImportedEvidence] = {}
         self._imported_predictors: dict[str, ImportedPredictor] = {}
+        self._resolved: dict[str | None, Resolved] = {}
         self.imported: dict[str, ImportedOperator] = {}
         self.state: State = NOTHING, []
         self.records = 0
@@ -99,6 +101,14 @@ class Knowledge:
         everything += [(name, device) for name, item in self.imported.items() for device in item.devices]
         for pair in everything if complete else wanted:
             self._read(connection, *pair)
+
+    def resolved(self, asked: object) -> Resolved:
+        """The device of a question, looked up once for each name. Raises UnknownDevice and InvalidRequest."""
+        if asked is not None and type(asked) is not str:
+            return resolve(asked, self.devices)
+        if asked not in self._resolved:
+            self._resolved[asked] = resolve(asked, self.devices)
+        return self._resolved[asked]
 
     def evidence(self, operator: str, device_key: str) -> Evidence:
         """The measurements of an operator on a kind of device. Raises Changed and DatabaseError."""

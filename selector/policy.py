@@ -171,12 +171,8 @@ def _figure(objective: str, estimate: Estimate) -> float:
 
 def _ranked(objective: str, figures: Figures, names: list[str]) -> list[str]:
     """The names with figures, best first; equal memory by time, equal time by name."""
-
-    def order(name: str) -> tuple[float, float, str]:
-        estimate = figures.weighed[name].estimate
-        return _figure(objective, estimate), estimate.time_ms, name
-
-    return sorted((name for name in names if name in figures.weighed), key=order)
+    known = [(name, figures.weighed[name].estimate) for name in names if name in figures.weighed]
+    return [name for *_, name in sorted((_figure(objective, one), one.time_ms, name) for name, one in known)]
 
 
 def _advantage(objective: str, figures: Figures, name: str, other: str) -> float:
@@ -247,15 +243,7 @@ def _candidate(
     note = notes.get(name, "")
     if weighed is None:
         return Candidate(name=name, default=name == default, excluded=excluded, note=note)
-    estimate = weighed.estimate
+    time, low, high, size, least, most, *_ = weighed.estimate
     return Candidate(
-        name=name,
-        default=name == default,
-        source=weighed.source,
-        time_ms=estimate.time_ms,
-        time_interval_ms=(estimate.low_ms, estimate.high_ms),
-        memory_bytes=estimate.memory_bytes,
-        memory_interval_bytes=(estimate.low_bytes, estimate.high_bytes),
-        excluded=excluded,
-        note=note,
+        name, name == default, weighed.source, time, (low, high), size, (least, most), excluded, note
     )

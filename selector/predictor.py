@@ -153,25 +153,17 @@ class Predictor:
         self, device: Device, questions: Sequence[tuple[Problem, Mapping[str, Work]]]
     ) -> Iterator[dict[str, Estimate]]:
         rows = self._spec.matrices(device, questions)
-        figures = zip(
-            self.time_ms.predict(rows).tolist(), self.memory_bytes.predict(rows).tolist(), strict=True
+        factors = np.array([self._errors[name] for _, works in questions for name in works]).T  # [7, rows]
+        time, size = self.time_ms.predict(rows), self.memory_bytes.predict(rows)
+        columns = (
+            *(time.tolist(), (time * factors[0]).tolist(), (time * factors[1]).tolist()),
+            *(map(round, size.tolist()), map(math.floor, (size * factors[2]).tolist())),
+            *(map(math.ceil, (size * factors[3]).tolist()), factors[4].tolist(), factors[5].tolist()),
+            map(math.ceil, (size * factors[6]).tolist()),
         )
+        estimates = map(Estimate._make, zip(*columns, strict=True))
         for _, works in questions:
-            yield {name: self._estimate(name, *next(figures)) for name in works}
-
-    def _estimate(self, name: str, time: float, size: float) -> Estimate:
-        error = self._errors[name]
-        return Estimate(
-            time_ms=time,
-            low_ms=time * error["time"][0],
-            high_ms=time * error["time"][1],
-            memory_bytes=round(size),
-            low_bytes=math.floor(size * error["memory"][0]),
-            high_bytes=math.ceil(size * error["memory"][1]),
-            noise=error["time_noise"],
-            memory_noise=error["memory_noise"],
-            safe_bytes=math.ceil(size * error["memory_safe"]),
-        )
+            yield dict(zip(works, estimates, strict=False))
 
     def _circumstances(self, device: Device, software: Environment | None) -> list[str]:
         caveats = []
@@ -186,15 +178,14 @@ class Predictor:
         return caveats
 
 
-def _error(found: Mapping[str, Any]) -> dict[str, Any]:
-    """The errors of one implementation; fails when something is missing or no number."""
-    factors = {name: [float(found[name][0]), float(found[name][1])] for name in ("time", "memory")}
-    safe = float(found.get("memory_safe", factors["memory"][1]))  # earlier models have none
-    return (
-        factors
-        | {name: float(found[name]) for name in ("time_noise", "memory_noise")}
-        | {"memory_safe": safe}
-    )
+def _error(found: Mapping[str, Any]) -> list[float]:
+    """Factors for low and high time, low and high memory, both noises, and the safe memory's factor.
+
+    Fails when something is missing or no number.
+    """
+    factors = [float(found[name][edge]) for name in ("time", "memory") for edge in (0, 1)]
+    safe = found.get("memory_safe", factors[3])  # earlier models have none
+    return [*factors, *(float(found[name]) for name in ("time_noise", "memory_noise")), float(safe)]
 
 
 def _check(stored: StoredModel, spec: FeatureSpec) -> None:

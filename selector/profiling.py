@@ -15,7 +15,7 @@ from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import Problem
 
 from .database_argument import require_database
-from .devices import default_torch_device
+from .devices import LOCAL, default_torch_device, named
 from .profiling_events import (
     Event,
     Measured,
@@ -142,5 +142,9 @@ def session(device: str | None, policy: str | Policy = "quick") -> Iterator[Sess
 
 
 def device_kind(device: str | None) -> str:
-    """ "cpu" or "cuda": where a torch device, or this machine's default when None, would measure."""
-    return (device or default_torch_device()).partition(":")[0]
+    """ "cpu" or "cuda": of a torch device, a known one by name, or this machine's default when None.
+
+    It need not be here: a plan may be for another machine. Raises UnknownDevice.
+    """
+    name = device or default_torch_device()
+    return name.partition(":")[0] if LOCAL.fullmatch(name) else named(name, ()).kind

@@ -5,6 +5,7 @@ python -m uvicorn --factory kernel_selector.service.app:from_environment
 
 from __future__ import annotations
 
+import gc
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -13,7 +14,6 @@ from fastapi import FastAPI
 from kernel_selector.kernels.contract import SelectorError
 from selector import Selector
 from selector.access import AccessList
-from selector.coverage import CoverageCache
 from selector.intake import Intake
 
 from . import documentation, problems
@@ -21,9 +21,11 @@ from .access import Access
 from .logs import write_json_lines
 from .metrics import Metrics
 from .middleware import BodyLimit, RequestLog
+from .pages.page import Sources
 from .routes import ROUTERS
 from .settings import Settings
 
+COLLECT_AFTER = 50_000, 20, 20  # objects, collections of the young, collections of the middle-aged
 API_VERSION = "1.0.0"  # of the interface: the second number rises with additions
 DESCRIPTION = """Asks the cost model and the measurements of `kernel-selector` which implementation of a
 neural-network layer is the fastest, or needs the least memory, for given hyperparameters on a device.
@@ -49,7 +51,7 @@ def create_app(selector: Selector, *, settings: Settings | None = None) -> FastA
     app = assemble(given)
     app.state.selector = selector
     app.state.access = AccessList(selector)
-    app.state.coverage = CoverageCache(selector)
+    app.state.page = Sources.of(selector)
     app.state.intake = Intake(selector)
     app.state.metrics = Metrics()
     return app
@@ -57,10 +59,17 @@ def create_app(selector: Selector, *, settings: Settings | None = None) -> FastA
 
 def from_environment() -> FastAPI:
     """The service over the user's database, or that of `SELECTOR_DATABASE_URL`: a factory for uvicorn."""
+    collect_seldom()
     try:
         return create_app(Selector())
     except SelectorError as error:
         raise SystemExit(f"error: {error}") from error
+
+
+def collect_seldom() -> None:
+    """Let this process look for cycles of dead objects seldom: a full look goes through all records that are
+    loaded, and takes as long as a batch of choices."""
+    gc.set_threshold(*COLLECT_AFTER)
 
 
 def assemble(settings: Settings) -> FastAPI:

@@ -8,8 +8,9 @@ Compared are attention written out (eager), torch's fused attention (sdpa), that
 less memory for the partitioner, every block checkpointed, and ours: a plan of `selector plan MODEL --json`
 each, or implementations by name. All train the same weights on the same generated data in one process, one
 after the other: AdamW, dropout as published. Under each cap (GiB, of all memory of the process) a variant
-takes the largest batch that fits; with --batch that one. --losses runs so many steps of sdpa and of the first
-of ours, with dropout off and on. Writes `model_<model>_<device>.json`. Needs torch and the standard library.
+takes the largest batch that fits; --batch runs that one without a cap. --losses runs so many steps of the
+first of ours, of sdpa and of compile, over eight batches again and again, with dropout off and on. Writes
+`model_<model>_<device>.json`. Needs torch and the standard library.
 """
 
 from __future__ import annotations
@@ -104,9 +105,12 @@ class _Program:
 
     def _of(self, variant: Variant) -> Any:
         options = self._options
-        if not self._trainer.on_gpu or (options.batch and variant.batch is None):
-            for batch in options.batch or [2]:
-                yield self._trainer.run(variant, variant.batch or batch)
+        if not self._trainer.on_gpu:
+            yield self._trainer.run(variant, variant.batch or 2)
+            return
+        for batch in options.batch if variant.batch is None else ():
+            yield self._trainer.run(variant, batch)
+        if not (options.caps or variant.limit_bytes):
             return
         probes: list[Line] = []
         if variant.batch is None:
@@ -117,9 +121,9 @@ class _Program:
             yield self._trainer.under(variant, cap, probes)
 
     def _compared(self) -> list[Variant]:
-        """The first of ours, and fused attention as it is."""
+        """The first of ours, fused attention as it is, and the same compiled: how far apart equals may be."""
         ours = [one for one in self._variants if one.choices]
-        return [*ours[:1], *(one for one in self._variants if one.name == "sdpa")]
+        return [*ours[:1], *(one for one in self._variants if one.name in ("sdpa", "compile"))]
 
     def _spent(self) -> bool:
         self.short_of_time = time.monotonic() > self._end
@@ -147,8 +151,8 @@ def _parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("model", choices=names(), metavar="MODEL", help=f"one of {', '.join(names())}")
     add("--device", help="cpu or cuda:0 (default: the GPU if there is one)")
-    add("--caps", type=float, nargs="+", default=[16, 24, 40], metavar="GIB", help="default: 16 24 40")
-    add("--batch", type=int, nargs="+", help="these batches, without a cap, instead of caps")
+    add("--caps", type=float, nargs="+", default=[], metavar="GIB", help="of memory: 16 24 40")
+    add("--batch", type=int, nargs="+", default=[], help="these batches, without a cap")
     add("--probes", type=int, nargs=2, default=[8, 16], help="batches that peaks are foretold from")
     add("--plan", type=Path, nargs="*", default=[], metavar="FILE", help="plans to run, at their own limits")
     add("--use", nargs="+", action="append", default=[], metavar="PART=NAME", help="implementations by name")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import math
 import time
 from collections.abc import Callable
 from typing import Any
@@ -21,6 +22,7 @@ WARM_UP, TIMED = 3, 10  # steps
 TRIES = 4  # at a cap, each with a sixteenth less
 MULTIPLE = 8  # batches above twice this are multiples of it
 LEARNING_RATE = 1e-4
+CYCLE = 8  # batches of a loss curve, again and again: so few are learned within its steps
 
 Line = dict[str, Any]
 
@@ -81,8 +83,9 @@ class Trainer:
         try:
             torch.manual_seed(self._seed)
             step = self._prepared(variant, batch, self._inputs(batch, 0), dropout=dropout)
-            found = [step(self._inputs(batch, index)) for index in range(steps)]
-            return {**line, "losses": [round(float(one), 6) for one in found]}
+            given = [self._inputs(batch, index) for index in range(CYCLE)]
+            found = [step(given[index % CYCLE]) for index in range(steps)]
+            return {**line, "losses": [_finite(one) for one in found]}
         except Exception as error:
             return {**line, "status": "failed", "reason": _first_line(error)}
         finally:
@@ -109,7 +112,7 @@ class Trainer:
             "samples_per_s": rounded(batch / seconds),
             "peak_bytes": peak,
             "reserved_bytes": reserved,
-            "loss": rounded(float(loss)),
+            "loss": _finite(loss),
             "parts": self._used,
         }
 
@@ -176,6 +179,12 @@ def largest(probes: list[Line], cap_bytes: int) -> int | None:
     fixed = low["peak_bytes"] - slope * low["batch"]
     batch = int((cap_bytes - fixed) / max(slope, 1))
     return _even(batch) if batch >= 1 else None
+
+
+def _finite(loss: Tensor) -> float | None:
+    """The loss; None where it is no number any more, which JSON cannot hold."""
+    value = float(loss)
+    return float(f"{value:.6g}") if math.isfinite(value) else None
 
 
 def _even(batch: int) -> int:

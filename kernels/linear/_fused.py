@@ -17,12 +17,13 @@ from torch._compile import _disable_dynamo
 
 from ..autograd import first_order
 from ..contract import Device, Problem, Work
-from ..matmul.backward import dropout_scale, through_epilogue
+from ..matmul.backward import dropout_scale, row_sums, through_epilogue
 from ..matmul.epilogue import ACTIVATIONS, BIAS, DROPOUT, KEEP, RESIDUAL, Step
 from ..matmul.launch import DTYPES, Epilogue
 from ..replay import draw_seed
 from . import ELEMENT_BYTES, saved_bytes
 from . import work as plain_work
+from ._branches import side_by_side
 from ._module import Linear
 
 LEAST_CAPABILITY = (8, 0)
@@ -192,16 +193,30 @@ class _Layer(torch.autograd.Function):
     @staticmethod
     @first_order
     def backward(ctx: Any, dy: Tensor) -> tuple[Any, ...]:
-        """One pointwise pass, a product for x, one for the weight, and a sum for the bias."""
+        """One pointwise pass, a product for x, one for the weight, and a sum for the bias.
+
+        In a graph the product for x and what the parameters need are branches side by side.
+        """
         x, weight, kept, seed = ctx.saved_tensors
         options: Options = ctx.options
         engine = options.engine
         _, for_x, for_weight, for_bias, for_residual = ctx.needs_input_grad
         dx = dw = db = None
         if for_x or for_weight or for_bias:
-            dz, db = through_epilogue(
+            dz, sums = through_epilogue(
                 dy, kept, seed, activation=options.activation, p=options.p, dtype=x.dtype, for_bias=for_bias
             )
-            dx = engine.x_gradient(dz, weight) if for_x else None
-            dw = engine.weight_gradient(dz.t(), x) if for_weight else None
+
+            def parameters() -> tuple[Tensor | None, Tensor | None]:
+                return (
+                    engine.weight_gradient(dz.t(), x) if for_weight else None,
+                    None if sums is None else row_sums(sums, dz.dtype),
+                )
+
+            if for_x and (for_weight or for_bias):
+                flops = 4.0 * weight.numel() * len(x)
+                (dw, db), dx = side_by_side(parameters, lambda: engine.x_gradient(dz, weight), dz, flops)
+            else:
+                dw, db = parameters()
+                dx = engine.x_gradient(dz, weight) if for_x else None
         return None, dx, dw, db, dy.to(ctx.residual_dtype) if for_residual else None

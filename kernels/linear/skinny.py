@@ -13,7 +13,7 @@ from ..contract import Device, Problem, Work
 from ..matmul.epilogue import RESIDUAL
 from ..matmul.launch import Epilogue, matmul
 from ..matmul.limits import limits_of
-from ..matmul.skinny import ACCESS_BYTES, MOST_ROWS, plan, skinny, takes
+from ..matmul.skinny import ACCESS_BYTES, MOST_ROWS, MOST_ROWS_OF_CORES, on_cores, plan, skinny, takes
 from . import ELEMENT_BYTES
 from ._fused import Engine, build_fused, fused_work, refused
 
@@ -39,14 +39,24 @@ def build(problem: Problem) -> nn.Module:
 
 def forward(x: Tensor, weight: Tensor, fused: Epilogue, dtype: torch.dtype) -> Tensor:
     """x [M, K] times W^T, W being [N, K], with the epilogue, in `dtype`."""
-    if x.size(0) > MOST_ROWS or not takes(fused):
+    return few_rows(x, weight, fused, dtype)
+
+
+def few_rows(
+    x: Tensor, weight: Tensor, fused: Epilogue, dtype: torch.dtype, *, cores: bool = False
+) -> Tensor:
+    """The same with or without tensor cores; by `scheduled`'s kernel where the one asked for cannot."""
+    most = MOST_ROWS_OF_CORES if cores else MOST_ROWS
+    if x.size(0) > most or not takes(fused):
+        return matmul(x, weight.t(), fused, dtype=dtype)
+    x, weight = (one if one.stride(1) == 1 else one.contiguous() for one in (x, weight))
+    if cores and not on_cores(x, weight):
         return matmul(x, weight.t(), fused, dtype=dtype)
     residual = None
     if dtype != x.dtype:  # of a wider residual, which is then added apart
         assert fused.steps[-1] == RESIDUAL
         residual, fused = fused.values[-1], Epilogue(fused.steps[:-1], fused.values[:-1])
-    x = x if x.stride(1) == 1 else x.contiguous()
-    y = skinny(x, weight if weight.stride(1) == 1 else weight.contiguous(), fused)
+    y = skinny(x, weight, fused, cores=cores)
     return y if residual is None else y + residual
 
 

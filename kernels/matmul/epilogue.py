@@ -2,8 +2,9 @@
 
 A step is text in the generated kernel. An epilogue's steps act one after another on `acc`, a tile of the
 product in float32, before it is stored. They may use `row` [.., 1] and `column` [1, ..], the tile's
-indices; `inside`, which of them the product has; and `place`, the offset of each element in a tensor of
-the product's shape. A prologue's steps act on `a`, a tile of the left matrix, before it is multiplied.
+indices, of which the latter is `start + across`; `inside`, which of them the product has; and `place`, the
+offset of each element in a tensor of the product's shape. A prologue's steps act on `a`, a tile of the left
+matrix, before it is multiplied.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ KEEP = Step(  # what backward needs: the product with its bias
 DROPOUT = Step(
     "dropout",
     ("seed_ptr", "p", "dropout_scale"),
-    ("acc = tl.where(kept(tl.load(seed_ptr), place, p), acc * dropout_scale, 0.0)",),
+    ("acc = tl.where(kept(tl.load(seed_ptr), row, start, across, p), acc * dropout_scale, 0.0)",),
 )
 RESIDUAL = Step(
     "residual",

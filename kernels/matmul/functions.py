@@ -1,4 +1,4 @@
-"""Activations and their derivatives in float32, and dropout's choices, for generated kernels."""
+"""Activations in float32, and dropout's choices, for generated kernels."""
 
 # mypy: ignore-errors
 from __future__ import annotations
@@ -6,95 +6,110 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-ROOT_HALF = tl.constexpr(0.7071067811865476)
-TWICE_ROOT_TWO_OVER_PI = tl.constexpr(2 * 0.7978845608028654)
-ONE_OVER_ROOT_TWO_PI = tl.constexpr(0.3989422804014327)
-CUBIC = tl.constexpr(0.044715)
-THREE_CUBIC = tl.constexpr(3 * 0.044715)
-
+from ..activations.triton_functions import activate, activate_and_derive
 
 # of Philox 2x32: the multiplier, and what the key grows by (Salmon et al. 2011)
 MULTIPLIER = tl.constexpr(0xD256D193)
 WEYL = tl.constexpr(0x9E3779B9)
 ROUNDS = tl.constexpr(7)  # the fewest that pass BigCrush
+STEPS_OF_ONE = tl.constexpr(65536.0)  # probabilities are whole 65536ths: an element takes 16 bits
 
 
 @triton.jit
-def drawn(seed, place):
-    """32 random bits for each place (int32 or int64, not negative) and seed (int64)."""
-    bits, other = place.to(tl.uint32), (seed >> 32).to(tl.uint32)
-    if place.dtype == tl.int64:
-        other = other ^ (place >> 32).to(tl.uint32)
+def drawn(seed, row, four):
+    """Two words of random bits for each row and four columns (int32, not negative) and seed (int64)."""
+    bits, other = four.to(tl.uint32), (seed >> 32).to(tl.uint32) ^ row.to(tl.uint32)
     key = seed.to(tl.uint32)
     for _ in tl.static_range(ROUNDS):
         high = tl.umulhi(bits, MULTIPLIER)
         bits, other = high ^ key ^ other, bits * MULTIPLIER
         key = key + WEYL
-    return bits
+    return bits, other
 
 
 @triton.jit
-def kept(seed, place, p):
-    """True with probability 1 - p, the same for equal seeds and places in every kernel.
+def chosen(word, column, p):
+    """True where a column's half of its word is no less than p's share of all."""
+    half = (word >> ((column % 2) * 16)) & 0xFFFF
+    return half.to(tl.int32) >= tl.ceil(p * STEPS_OF_ONE).to(tl.int32)
 
-    It takes a third of the instructions of `triton_replay.kept`, which draws 128 bits: nothing else runs on a
-    multiprocessor while an epilogue computes.
+
+@triton.jit
+def kept(seed, row, start, across, p):
+    """True with probability 1 - p, the same for equal seeds, rows and columns in every kernel.
+
+    Columns are start + across, start being a multiple of four. One draw serves four of them: which elements
+    of a thread share it, the compiler sees from `across`, and not where it is added to something or shifted.
     """
-    return (drawn(seed, place) >> 8).to(tl.float32) * (1.0 / 16777216.0) >= p
+    first, second = drawn(seed, row, start // 4 + across // 4)
+    return chosen(tl.where(across % 4 < 2, first, second), across, p)
 
 
 @triton.jit
-def sigmoid(x):
-    """1 / (1 + exp(-x)); 0 and 1 far out, without overflow."""
-    return 1.0 / (1.0 + tl.exp(-x))
+def kept_eights(seed, row, group, p):
+    """The same of rows [M] and groups [G] of eight columns, [M, G, 8]: a draw for each four, by all means."""
+    a, b = drawn(seed, row[:, None], group[None, :] * 2)
+    c, d = drawn(seed, row[:, None], group[None, :] * 2 + 1)
+    column = tl.arange(0, 8)[None, None, :]
+    low = tl.where(column < 2, a[:, :, None], b[:, :, None])
+    high = tl.where(column < 6, c[:, :, None], d[:, :, None])
+    return chosen(tl.where(column < 4, low, high), column, p)
+
+
+@triton.jit
+def below(x):
+    """The share of the normal distribution below x, 1e-7 off at most.
+
+    Of its tail beyond |x| the logarithm is fitted by a polynomial, which costs half the instructions of a
+    library's erf; the fit falls all the way, so that far tails are zero.
+    """
+    far = tl.abs(x)
+    log = -2.334937789782998e-06 * far + 3.373769504833035e-05
+    log = log * far - 0.00016129344294313341
+    log = log * far - 0.0001917037006933242
+    log = log * far + 0.007126864045858383
+    log = log * far - 0.05253361165523529
+    log = log * far - 0.4591982960700989
+    log = log * far - 1.1511059999465942
+    tail = tl.exp2(log * far - 1.0)
+    return tl.where(x < 0, tail, 1.0 - tail)
+
+
+@triton.jit
+def activated(z, KIND: tl.constexpr):
+    """The activation of z."""
+    return z * below(z) if KIND == "gelu" else activate(z, KIND)
+
+
+@triton.jit
+def slope(z, KIND: tl.constexpr):
+    """The activation's derivative at z; of relu, also from its result."""
+    if KIND == "gelu":
+        d = below(z) + z * 0.3989422804014327 * tl.exp2(z * z * -0.7213475204444817)
+    else:
+        _, d = activate_and_derive(z, KIND)
+    return d
 
 
 @triton.jit
 def relu(z):
     """max(z, 0); NaN stays."""
-    return tl.where(z < 0, 0.0, z)
+    return activated(z, "relu")
 
 
 @triton.jit
 def gelu(z):
     """z Phi(z)."""
-    return 0.5 * z * (1.0 + tl.erf(z * ROOT_HALF))
+    return activated(z, "gelu")
 
 
 @triton.jit
 def gelu_tanh(z):
     """z (1 + tanh(u)) / 2 with u = sqrt(2 / pi) (z + 0.044715 z^3), which is z sigmoid(2 u)."""
-    return z * sigmoid((z + z * z * z * CUBIC) * TWICE_ROOT_TWO_OVER_PI)
+    return activated(z, "gelu_tanh")
 
 
 @triton.jit
 def silu(z):
     """z sigmoid(z)."""
-    return z * sigmoid(z)
-
-
-@triton.jit
-def d_relu(z):
-    """1 where z, or relu's result, is above zero."""
-    return tl.where(z > 0, 1.0, 0.0)
-
-
-@triton.jit
-def d_gelu(z):
-    """Phi(z) + z phi(z)."""
-    return 0.5 * (1.0 + tl.erf(z * ROOT_HALF)) + z * ONE_OVER_ROOT_TWO_PI * tl.exp(-0.5 * z * z)
-
-
-@triton.jit
-def d_gelu_tanh(z):
-    """s + 2 z u' s (1 - s) with s = sigmoid(2 u)."""
-    s = sigmoid((z + z * z * z * CUBIC) * TWICE_ROOT_TWO_OVER_PI)
-    slope = (1.0 + z * z * THREE_CUBIC) * TWICE_ROOT_TWO_OVER_PI
-    return s + z * slope * s * (1.0 - s)
-
-
-@triton.jit
-def d_silu(z):
-    """s + z s (1 - s) with s = sigmoid(z)."""
-    s = sigmoid(z)
-    return s + z * s * (1.0 - s)
+    return activated(z, "silu")

@@ -19,15 +19,19 @@ from torch import Tensor
 
 from ..recurrent.persistent import nvrtc
 from .launch import Epilogue
-from .limits import limits_here
+from .limits import Limits, limits_here
+from .skinny_cores_source import GROUP, PIECES, TILE, TOGETHER, CoresPlan, skinny_cores_source
 from .skinny_source import LANES, STEPS, SkinnyPlan, skinny_source
 
 MOST_ROWS = 16
+MOST_ROWS_OF_CORES = 64
 ACCESS_BYTES = 16  # of a thread at once, where addresses allow
 MOST_COLUMNS = 4  # a thread, for which it reads x once
 MOST_SUMS = 32  # of a thread: rows times columns
 WARPS_A_MULTIPROCESSOR = 16  # with as many loads on the way, memory is busy
 BLOCK_WARPS = 4
+MOST_WARPS = 16  # along the depth, of a block of tensor cores
+MOST_STAGES = 4
 ARGUMENTS = struct.Struct("6P2q3i4x")
 EXTRA = ("bias", "residual", "keep")  # steps with a tensor, in the order of the arguments
 
@@ -50,14 +54,38 @@ def plan(rows: int, columns: int, depth: int, vector: int, multiprocessors: int)
     return SkinnyPlan(per_thread, max(BLOCK_WARPS // along_depth, 1), along_depth, vector)
 
 
-def skinny(x: Tensor, weight: Tensor, fused: Epilogue) -> Tensor:
+def plan_of_cores(rows: int, columns: int, depth: int, limits: Limits) -> CoresPlan:
+    """The same for tensor cores, of 16-bit elements.
+
+    Warps along the depth until there are enough of them, then as many steps on the way as there is room for.
+    """
+    multiprocessors = limits.multiprocessors
+    groups = -(-rows // GROUP)
+    tiles = 1 if groups <= 2 or columns < TILE * multiprocessors else 2
+    blocks = -(-columns // (TILE * tiles))
+    wanted = max(WARPS_A_MULTIPROCESSOR * multiprocessors // blocks, BLOCK_WARPS)
+    most, warps_k = MOST_WARPS if groups <= 2 else MOST_WARPS // 2, 1
+    while warps_k * 2 <= min(wanted, most) and warps_k * PIECES * TOGETHER < depth:
+        warps_k *= 2
+    room = limits.shared_bytes * 7 // 8 // (1 if blocks <= multiprocessors else 2)
+    while True:
+        for stages in range(MOST_STAGES, 0, -1):
+            found = CoresPlan(groups, tiles, max(BLOCK_WARPS // warps_k, 1), warps_k, stages)
+            if found.shared_bytes <= room or (stages == warps_k == 1):
+                return found
+        warps_k //= 2
+
+
+def skinny(x: Tensor, weight: Tensor, fused: Epilogue, *, cores: bool = False) -> Tensor:
     """y [M, N] = steps(x [M, K] W^T), W [N, K] and x of one dtype, of at most MOST_ROWS rows.
 
     Steps are those of `skinny_source.STEPS`; their tensors have the same dtype. Rows must be contiguous.
+    With `cores` tensor cores multiply up to MOST_ROWS_OF_CORES rows, where `on_cores` says that they can.
     """
     (rows, depth), columns = x.shape, weight.size(0)
     tensors = dict(zip((step.name for step in fused.steps), _values(fused), strict=True))
-    call = _call(rows, columns, depth, _vector(x, weight), x.dtype, tuple(tensors), x.device)
+    vector = 0 if cores else _vector(x, weight)
+    call = _call(rows, columns, depth, vector, x.dtype, tuple(tensors), x.device)
     y = torch.empty(rows, columns, dtype=x.dtype, device=x.device)
     extra = [0 if (one := tensors.get(name)) is None else one.data_ptr() for name in EXTRA]
     arguments = ARGUMENTS.pack(
@@ -66,6 +94,11 @@ def skinny(x: Tensor, weight: Tensor, fused: Epilogue) -> Tensor:
     )  # fmt: skip
     call.kernel(call.launch, arguments, x.device)
     return y
+
+
+def on_cores(x: Tensor, weight: Tensor) -> bool:
+    """Whether tensor cores take these: 16 bits an element, of which 16 bytes can be read at once."""
+    return x.element_size() == 2 and _vector(x, weight) * x.element_size() == ACCESS_BYTES
 
 
 def takes(fused: Epilogue) -> bool:
@@ -103,11 +136,16 @@ def _call(
     device: torch.device,
 ) -> _Call:  # fmt: skip
     limits = limits_here(device)
-    how = plan(rows, columns, depth, vector, limits.multiprocessors)
     major, minor = limits.capability
-    text = skinny_source(how, rows, str(dtype).removeprefix("torch."), steps)
+    name, processors = str(dtype).removeprefix("torch."), limits.multiprocessors
+    how: SkinnyPlan | CoresPlan
+    if vector:
+        how = plan(rows, columns, depth, vector, processors)
+        text, shared_bytes = skinny_source(how, rows, name, steps), how.warps_k * how.tile * rows * 4
+    else:
+        how = plan_of_cores(rows, columns, depth, limits)
+        text, shared_bytes = skinny_cores_source(how, rows, name, steps), how.shared_bytes
     # of the launch, not of the function, which may ask for all that there is and so has none of its own
-    shared_bytes = how.warps_k * how.tile * rows * 4
     launch = nvrtc.Launch(-(-columns // how.tile), how.threads, 0, shared_bytes)
     return _Call(_kernel(text, f"{major}{minor}"), launch, -(-depth // how.depth))
 

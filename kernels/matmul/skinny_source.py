@@ -54,17 +54,29 @@ PRELUDE = Template("""\
 typedef $type Element;
 __device__ inline float wide(Element e) { $widen }
 __device__ inline Element narrow(float f) { $narrow }
-""")
-KERNEL = Template("""\
-struct alignas($bytes) Vector { Element e[$vector]; };
 struct Arguments {
-    const Element *x, *w;              // [$rows, K], [N, K]
-    Element* y;                        // [$rows, N]
-    const Element *bias, *residual;    // [N], [$rows, N]
-    Element* kept;                     // [$rows, N]
+    const Element *x, *w;              // [rows, K], [N, K]
+    Element* y;                        // [rows, N]
+    const Element *bias, *residual;    // [N], [rows, N]
+    Element* kept;                     // [rows, N]
     long long x_row, w_row;            // elements from a row to the next
     int N, K, chunks;
 };
+""")
+ENDING = Template("""\
+    __syncthreads();
+    for (int element = threadIdx.x; element < $rows * $tile; element += $threads) {
+        const int m = element / $tile, column = element % $tile, n = blockIdx.x * $tile + column;
+        if (n >= g.N) continue;
+        const long long place = (long long)m * g.N + n;
+        float acc = 0.0f;
+        for (int part = 0; part < $warps_k; ++part) acc += parts[part][column][m];
+$steps
+        g.y[place] = narrow(acc);
+    }
+""")  # adds up the parts [warps_k][tile][..] of a block's warps, and does what follows
+KERNEL = Template("""\
+struct alignas($bytes) Vector { Element e[$vector]; };
 
 // elements (n, k) of w: $mapping
 extern "C" __global__ void __launch_bounds__($threads) skinny(const Arguments g) {
@@ -106,17 +118,7 @@ extern "C" __global__ void __launch_bounds__($threads) skinny(const Arguments g)
             if (lane == 0) parts[warp % $warps_k][warp / $warps_k * $columns + column][m] = sum[m][column];
         }
     }
-    __syncthreads();
-    for (int element = threadIdx.x; element < $rows * $tile; element += $threads) {
-        const int m = element / $tile, column = element % $tile, n = blockIdx.x * $tile + column;
-        if (n >= g.N) continue;
-        const long long place = (long long)m * g.N + n;
-        float acc = 0.0f;
-        for (int part = 0; part < $warps_k; ++part) acc += parts[part][column][m];
-$steps
-        g.y[place] = narrow(acc);
-    }
-}
+$ending}
 """)
 
 
@@ -173,8 +175,14 @@ def skinny_source(plan: SkinnyPlan, rows: int, dtype: str, steps: tuple[str, ...
         chunk=code.loops[0][0],
         n=code.coordinates[0],
         k=code.coordinates[1],
-        steps="\n".join(f"        {STEPS[name]}" for name in steps),
+        ending=ending(rows, steps, tile=plan.tile, threads=plan.threads, warps_k=plan.warps_k),
     )
+
+
+def ending(rows: int, steps: tuple[str, ...], *, tile: int, threads: int, warps_k: int) -> str:
+    """What a block does last, in both kernels of few rows."""
+    lines = "\n".join(f"        {STEPS[name]}" for name in steps)
+    return ENDING.substitute(rows=rows, tile=tile, threads=threads, warps_k=warps_k, steps=lines)
 
 
 def _named(plan: SkinnyPlan) -> Loops:

@@ -68,7 +68,8 @@ def combine_source(steps: tuple[Step, ...], batched: bool) -> str:
         f"tiles_n = tl.cdiv(N, {n})",
         *_assigned(COMBINED, "program", ("tile_m", "tile_n")),
         f"row = (tile_m * {m} + tl.arange(0, {m}))[:, None]",
-        f"column = (tile_n * {n} + tl.arange(0, {n}))[None, :]",
+        f"start, across = tile_n * {n}, tl.arange(0, {n})[None, :]",
+        "column = start + across",
         "inside = (row < M) & (column < N)",
         *_place(batched),
         *(["parts_ptr += batch * SPLIT * M * N"] if batched else []),
@@ -177,7 +178,8 @@ def _epilogue(schedule: Schedule, form: Form) -> list[str]:
     for place, name in enumerate(names):
         lines += [f"acc = {name}"] if count > 1 else []
         lines += [
-            f"column = (first_column + {place * width} + tl.arange(0, {width}))[None, :]",
+            f"start, across = first_column + {place * width}, tl.arange(0, {width})[None, :]",
+            "column = start + across",
             "inside = (row < M) & (column < N)",
             *_offset(schedule, form),
             *_steps(form.steps),

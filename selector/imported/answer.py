@@ -7,7 +7,6 @@ what was measured, the implementation that was the fastest on most problems, whi
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from kernel_selector.kernels.contract import (
@@ -185,7 +184,7 @@ def _choice(
     candidates = decision.candidates
     if not operator.memory:
         candidates = tuple(
-            replace(item, memory_bytes=None, memory_interval_bytes=None) for item in candidates
+            item._replace(memory_bytes=None, memory_interval_bytes=None) for item in candidates
         )
     chosen = candidates[0]
     origin = f"{operator.name} is {operator.describe()['title']}: its kernels cannot be built here."

@@ -61,6 +61,11 @@ class Sample:
         """What is the same at every number of rows."""
         return _layer(self.problem)
 
+    @cached_property
+    def rows(self) -> float:
+        """What times and bytes grow with."""
+        return _rows(self.problem)
+
 
 class Series:
     """The measurements of one implementation, by what their problems have in common."""
@@ -70,6 +75,7 @@ class Series:
         samples = [Sample(record.problem, of_record(record)) for record in records]
         self._levels = [_grouped(samples, alike) for alike in (structure, _but_shares, _but_bias)]
         self._host_ms: dict[tuple[object, ...], float] = {}
+        self._lines: dict[tuple[object, ...], list[Sample]] = {}
 
     def figures(self, problem: Problem, device: Device) -> Figures | None:
         """For a problem of any size, or None where nothing alike was measured.
@@ -86,12 +92,20 @@ class Series:
         if problem.key in samples:
             exact = samples[problem.key].figures
             return replace(exact, host_ms=min(host_ms, exact.host_ms))
-        layer = _layer(problem)
-        line = [one for one in samples.values() if one.layer == layer]
+        line = self._line(key, _layer(problem), samples)
         if len(line) > 1:
             return replace(_between(problem, line), host_ms=host_ms)
         nearest = line[0] if line else min(samples.values(), key=lambda one: distance(problem, one.problem))
         return replace(self._scaled(problem, nearest, device), host_ms=host_ms)
+
+    def _line(
+        self, key: tuple[object, ...], layer: tuple[object, ...], samples: Mapping[str, Sample]
+    ) -> list[Sample]:
+        """The samples of a layer, by their rows."""
+        if (key, layer) not in self._lines:
+            found = (one for one in samples.values() if one.layer == layer)
+            self._lines[key, layer] = sorted(found, key=lambda one: one.rows)
+        return self._lines[key, layer]
 
     def _host(self, problem: Problem, key: tuple[object, ...], samples: Mapping[str, Sample]) -> float:
         """What the host needs does not grow with the rows: the least that was ever seen, for each launch."""
@@ -195,21 +209,20 @@ def _rows(problem: Problem) -> float:
 
 
 def _between(problem: Problem, line: list[Sample]) -> Figures:
-    """On the line through two neighbours of a series, or beyond its ends along the last two."""
+    """On the line through two neighbours of a series by rows, or beyond its ends along the last two."""
     rows = _rows(problem)
-    points = sorted(line, key=lambda one: _rows(one.problem))
-    upper = next((index for index, one in enumerate(points) if _rows(one.problem) > rows), len(points) - 1)
+    upper = next((index for index, one in enumerate(line) if one.rows > rows), len(line) - 1)
     upper = max(upper, 1)
-    low, high = points[upper - 1], points[upper]
-    share = (rows - _rows(low.problem)) / (_rows(high.problem) - _rows(low.problem))
+    low, high = line[upper - 1], line[upper]
+    share = (rows - low.rows) / (high.rows - low.rows)
 
     def at(name: str) -> float:
         first, second = getattr(low.figures, name), getattr(high.figures, name)
         slope = max(second - first, 0)
         # less than in proportion is possible below the series, less than nothing is not
-        return float(max(first + share * slope, min(first, second) * min(rows / _rows(low.problem), 1.0)))
+        return float(max(first + share * slope, min(first, second) * min(rows / low.rows, 1.0)))
 
-    ends = f"{_rows(low.problem):.0f} and {_rows(high.problem):.0f}"
+    ends = f"{low.rows:.0f} and {high.rows:.0f}"
     return Figures(
         device_ms=at("device_ms"),
         forward_ms=at("forward_ms"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
@@ -12,15 +13,15 @@ from .batches import best_batch, parse_batch
 from .options import Option, Prices, undominated
 from .parts import Model, Part, Workload
 from .plan import Layers, Plan
-from .solve import Budget, Solution, solve
+from .solve import Budget, Slower, Solution, solve
 
 
 @dataclass(frozen=True)
 class Offer:
-    """A solution at one batch size, with its throughput."""
+    """A solution at one batch size, with its throughput, or the most that it may reach."""
 
     batch: int
-    solution: Solution
+    solution: Solution | Slower
     samples_per_s: float
 
 
@@ -50,25 +51,37 @@ class Planner:
     def least_bytes(self, batch: int = 1) -> int:
         """The lowest peak that any plan with this batch has."""
         smallest = self._solve(batch, 0, smallest=True)
-        assert smallest is not None
+        assert isinstance(smallest, Solution)
         return smallest.peak_bytes
 
     def _best(
         self, limit: int, batch: int | None, *, own: bool = False, reserve: float = 1.0
     ) -> Offer | None:
+        optimizer_ms = self.training.optimizer_ms(self.model, self.device) / self.training.accumulate
+        best = 0.0  # samples a second so far: what cannot reach it is not solved
+
         def offer(size: int) -> Offer | None:
-            solution = self._solve(size, limit, own=own, reserve=reserve)
-            return None if solution is None else Offer(size, solution, self._throughput(size, solution))
+            nonlocal best
+            within_ms = 1e3 * size / best - optimizer_ms if best else math.inf
+            solution = self._solve(size, limit, own=own, reserve=reserve, within_ms=within_ms)
+            if solution is None:
+                return None
+            found = Offer(size, solution, 1e3 * size / (solution.step_ms + optimizer_ms))
+            best = max(best, found.samples_per_s)
+            return found
 
         return offer(batch) if batch is not None else best_batch(offer, lambda one: one.samples_per_s)
 
-    def _throughput(self, batch: int, solution: Solution) -> float:
-        optimizer_ms = self.training.optimizer_ms(self.model, self.device)
-        return 1e3 * batch / (solution.step_ms + optimizer_ms / self.training.accumulate)
-
     def _solve(
-        self, batch: int, limit: int, *, own: bool = False, smallest: bool = False, reserve: float = 1.0
-    ) -> Solution | None:
+        self,
+        batch: int,
+        limit: int,
+        *,
+        own: bool = False,
+        smallest: bool = False,
+        reserve: float = 1.0,
+        within_ms: float = math.inf,
+    ) -> Solution | Slower | None:
         workload = self._workload(batch)
         options = self._options(workload, own=own)
         budget = self._budget(workload, limit)
@@ -82,6 +95,7 @@ class Planner:
             host=not self.training.cuda_graphs,
             recompute=self.training.recompute and not own,
             smallest=smallest,
+            within_ms=within_ms,
         )
 
     def _workload(self, batch: int) -> Workload:
@@ -138,6 +152,7 @@ class Planner:
 
     def _described(self, offer: Offer, limit: int, *, own: bool = False) -> Plan:
         workload, solution = self._workload(offer.batch), offer.solution
+        assert isinstance(solution, Solution)  # the best offer was solved
         options = self._options(workload, own=own)
         layers = tuple(
             _layers(workload.parts[part], options[part][option], count)

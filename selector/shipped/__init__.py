@@ -10,6 +10,7 @@ import hashlib
 import lzma
 import os
 import tempfile
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -32,27 +33,42 @@ OF_ANOTHER = (
 UNUSABLE = "The measurements that come with this package cannot be used: "
 
 
-def or_shipped(choice: Choice, query: Query, source: object) -> Choice | SelectorError:
-    """The answer of the shipped measurements, where another one rests on nothing and these know more.
+def or_shipped(
+    answers: Sequence[Choice | SelectorError], queries: Sequence[Query], source: object
+) -> list[Choice | SelectorError]:
+    """The answers of the shipped measurements, where others rest on nothing and these know more.
 
     Only for the user's own database: one that was named, as `source` or by SELECTOR_DATABASE_URL, is taken
     at its word.
     """
-    if choice.source != "default" or source is not None:  # most of all: nothing is imported for them
-        return choice
+    found = list(answers)
+    if source is not None:  # most of all: nothing is imported for them
+        return found
+    open_ones = {
+        index: one for index, one in enumerate(found) if isinstance(one, Choice) and one.source == "default"
+    }
+    if not open_ones:
+        return found
     from kernel_selector.db import DatabaseError
 
     if _named(source):
-        return choice
-    try:
-        (found,) = _selector().choose_each([query])
-    except (DatabaseError, OSError) as error:
-        return replace(choice, caveats=(*choice.caveats, f"{UNUSABLE}{error}"))
-    if not isinstance(found, SelectorError) and found.source == "default" and _unknown_cpu(choice):
-        found = _of_another_cpu(choice, query)
-    if isinstance(found, SelectorError):  # that nothing fits into the memory limit, for example
         return found
-    return choice if found.source == "default" else replace(found, caveats=(*found.caveats, USED))
+    try:
+        known = _known(list(open_ones.values()), [queries[index] for index in open_ones])
+    except (DatabaseError, OSError) as error:
+        for index, one in open_ones.items():
+            found[index] = replace(one, caveats=(*one.caveats, f"{UNUSABLE}{error}"))
+        return found
+    for (index, own), other in zip(open_ones.items(), known, strict=True):
+        found[index] = _better(own, other)
+    return found
+
+
+def _better(own: Choice, shipped: Choice | SelectorError) -> Choice | SelectorError:
+    """The shipped answer unless it rests on nothing either; its error too: that nothing fits, for example."""
+    if isinstance(shipped, SelectorError):
+        return shipped
+    return own if shipped.source == "default" else replace(shipped, caveats=(*shipped.caveats, USED))
 
 
 def _unknown_cpu(choice: Choice) -> bool:
@@ -60,13 +76,26 @@ def _unknown_cpu(choice: Choice) -> bool:
     return choice.device.kind == "cpu" and not any("No prediction" in caveat for caveat in choice.caveats)
 
 
-def _of_another_cpu(choice: Choice, query: Query) -> Choice | SelectorError:
-    """What the measurements of the shipped processor say, which are better than nothing, and say so."""
-    (found,) = _selector().choose_each([replace(query, device=CPU)])
-    if isinstance(found, SelectorError):
-        return found
-    caveats = (*found.caveats, OF_ANOTHER.format(found.device.name))
-    return replace(found, device=choice.device, torch_device=choice.torch_device, caveats=caveats)
+def _known(own: Sequence[Choice], queries: Sequence[Query]) -> list[Choice | SelectorError]:
+    """The shipped answers; about a processor of which nothing is known those of the one that ships."""
+    known = list(_selector().choose_each(queries))
+    again = {
+        index: replace(queries[index], device=CPU)
+        for index, one in enumerate(known)
+        if isinstance(one, Choice) and one.source == "default" and _unknown_cpu(own[index])
+    }
+    others = _selector().choose_each(list(again.values())) if again else []
+    for index, other in zip(again, others, strict=True):
+        known[index] = _of_another_cpu(own[index], other)
+    return known
+
+
+def _of_another_cpu(own: Choice, other: Choice | SelectorError) -> Choice | SelectorError:
+    """The answer for the shipped processor, as one for the processor that was asked about, which says so."""
+    if isinstance(other, SelectorError):
+        return other
+    caveats = (*other.caveats, OF_ANOTHER.format(other.device.name))
+    return replace(other, device=own.device, torch_device=own.torch_device, caveats=caveats)
 
 
 def stand_in(source: object) -> Selector | None:

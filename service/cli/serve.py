@@ -76,13 +76,14 @@ def _serve_here(
     """Answer in this process."""
     import uvicorn
 
-    from ..app import create_app
+    from ..app import collect_seldom, create_app
 
     class Announcing(uvicorn.Server):
         async def startup(self, sockets: list[socket.socket] | None = None) -> None:
             await super().startup(sockets)
             announce()
 
+    collect_seldom()
     application = create_app(selector, settings=settings)
     configuration = _configuration(application, settings, place)
     _log_requests(settings)

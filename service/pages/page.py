@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache
 from typing import Any
@@ -12,6 +13,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from kernel_selector.kernels import registry
 from selector import Selector
 from selector.coverage import Coverage, CoverageCache
+from selector.jobs_progress import JobsCache
 
 from . import explained, heat_map, sections
 from .question import Question, parse
@@ -21,14 +23,27 @@ PACKAGE = "kernel_selector.service"
 UNITS = (("day", 86400), ("hour", 3600), ("minute", 60))
 
 
-def render(
-    selector: Selector, coverage: CoverageCache, parameters: Iterable[tuple[str, str]]
-) -> tuple[int, str]:
+@dataclass(frozen=True)
+class Sources:
+    """What the page is made from."""
+
+    selector: Selector
+    coverage: CoverageCache
+    jobs: JobsCache
+
+    @classmethod
+    def of(cls, selector: Selector) -> Sources:
+        """What a selector's database has, read when it is first shown."""
+        return cls(selector, CoverageCache(selector), JobsCache(selector))
+
+
+def render(sources: Sources, parameters: Iterable[tuple[str, str]]) -> tuple[int, str]:
     """The status and the HTML of the page for the (name, value) pairs of its address.
 
     A fault of one section is said there, and gives its status to the page; the others are shown all the same.
     """
-    rows = guarded(coverage.rows)
+    selector = sources.selector
+    rows = guarded(sources.coverage.rows)
     covered = [] if isinstance(rows, Fault) else rows
     asked = guarded(lambda: _asked(parameters, covered))
     context: dict[str, Any] = {"coverage": rows, "state": guarded(selector.status)}
@@ -36,6 +51,7 @@ def render(
         context |= {"fault": asked, "about": sections.subject(Question(), covered)}
     else:
         context |= _shown(selector, covered, *asked)
+    context["jobs"] = guarded(sources.jobs.jobs)
     context["models"] = guarded(lambda: sections.models(selector))
     context["operators"] = list(registry.operators())
     faults = [value.status for value in context.values() if isinstance(value, Fault)]
@@ -68,7 +84,7 @@ def _templates() -> Environment:
         lstrip_blocks=True,
         auto_reload=False,
     )
-    made.filters |= {"age": age, "moment": moment}
+    made.filters |= {"age": age, "moment": moment, "instant": datetime.fromisoformat}
     return made
 
 

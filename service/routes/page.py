@@ -8,7 +8,6 @@ from fastapi import APIRouter, Request, Response
 from fastapi.responses import HTMLResponse
 
 from ..pages.page import render
-from .common import selector_of
 
 router = APIRouter(include_in_schema=False)
 HEADERS = {
@@ -26,7 +25,7 @@ KEPT = {"cache-control": "public, max-age=3600"}
 def page(request: Request) -> HTMLResponse:
     """What is measured, what wins where, one choice explained, how good the cost models are: for people."""
     parameters = request.query_params.multi_items()
-    status, html = render(selector_of(request), request.app.state.coverage, parameters)
+    status, html = render(request.app.state.page, parameters)
     return HTMLResponse(html, status_code=status, headers={**HEADERS, **FRESH})
 
 

@@ -25,6 +25,11 @@ from kernel_selector.kernels.matmul.source import Form
 
 STEPS = {step.name: step for step in (BIAS, KEEP, DROPOUT, RESIDUAL, SCALE)} | ACTIVATIONS
 BYTES = {"fp32": 4, "fp16": 2, "bf16": 2}
+POINTWISE = {
+    "upstream": pointwise.upstream_kernel,
+    "downstream": pointwise.downstream_kernel,
+    "row_sums": pointwise.row_sums_kernel,
+}
 COUNTS = {"GROUP", "PROGRAMS"}  # multiples of nothing
 FLOATS = {"p", "dropout_scale", "factor", "left_factor"}
 ONES = {"a_depth": "a_row", "b_depth": "b_column"}  # contiguous, or else flipped
@@ -37,11 +42,12 @@ def constants(case):
     wide = case.get("wide", False)
     if case["kernel"] == "combine":
         return {"SPLIT": 4, "WIDE": wide}
-    if case["kernel"] == "sums":
-        sizes = {"ROWS": pointwise.MANY_ROWS, "STEP": pointwise.SUM_STEP, "COLUMNS": pointwise.SUM_COLUMNS}
-        return {"ACTIVATION": case["steps"][0], "DROPS": True, "WIDE": wide, "EIGHTS": True, **sizes}
-    if case["kernel"] == "pointwise":
-        return {"ACTIVATION": case["steps"][0], "DROPS": True, "WIDE": wide, "BLOCK": pointwise.BLOCK}
+    if case["kernel"] == "row_sums":
+        return dict(zip(("ROWS", "COLUMNS"), pointwise.SUM_TILE, strict=True)) | {"STEPS": 8}
+    if case["kernel"] in POINTWISE:
+        sizes = dict(zip(("ROWS", "GROUPS"), pointwise.TILE, strict=True))
+        sizes |= {"STEPS": 8} if case["kernel"] == "upstream" else {}
+        return {"ACTIVATION": case["steps"][0], "WIDE": wide, "EIGHTS": True, **sizes}
     align = 1 if case.get("ones") else case.get("align", 16)
     known = {f"{name}_ALIGN": align for name in ("N", "K", "A_ROW", "A_DEPTH", "B_DEPTH", "B_COLUMN")}
     flipped = case.get("flipped", (False, True))
@@ -57,10 +63,8 @@ def kernel_of(case):
     steps = tuple(STEPS[name] for name in case["steps"] if name != "none")
     if case["kernel"] == "combine":
         return combine_kernel(steps, case.get("batched", False)), None
-    if case["kernel"] == "pointwise":
-        return pointwise.upstream_kernel, None
-    if case["kernel"] == "sums":
-        return pointwise.upstream_sums_kernel, None
+    if case["kernel"] in POINTWISE:
+        return POINTWISE[case["kernel"]], None
     schedule = parse(case["schedule"])
     prologue = tuple(ON_LEFT[name] for name in case.get("prologue", ()))
     flips = tuple(case.get("flipped", (False, False)))
@@ -81,9 +85,9 @@ def type_of(name, case, schedule):
         return "fp32"
     if not name.endswith("_ptr"):
         return "i32"
-    wide = name in ("parts_ptr", "sums_ptr") or (
-        name == "c_ptr" and schedule is not None and schedule.split > 1
-    )
+    if name == "sums_ptr":
+        return f"*{case.get('sums', 'fp32')}"
+    wide = name == "parts_ptr" or (name == "c_ptr" and schedule is not None and schedule.split > 1)
     return "*i64" if name == "seed_ptr" else "*fp32" if wide else f"*{case['dtype']}"
 
 
@@ -113,7 +117,7 @@ def source(case):
 def main() -> None:
     for case in json.load(sys.stdin):
         text, schedule = source(case)
-        options = {"num_warps": 8 if schedule is None else schedule.warps}
+        options = {"num_warps": pointwise.WARPS if schedule is None else schedule.warps}
         options |= {} if schedule is None else {"num_stages": schedule.stages}
         compiled = triton.compile(text, target=GPUTarget("cuda", case["target"], 32), options=options)
         assert compiled.asm["cubin"]

@@ -25,6 +25,7 @@ from torch.utils.checkpoint import checkpoint
 
 from kernel_selector.kernels import registry
 from kernel_selector.kernels.matmul import generated
+from kernel_selector.kernels.matmul.backward import row_sums, through_epilogue
 from kernel_selector.kernels.matmul.epilogue import ACTIVATIONS, BIAS, DROPOUT, KEEP, ON_LEFT, RESIDUAL, SCALE
 from kernel_selector.kernels.matmul.functions import drawn
 from kernel_selector.kernels.matmul.launch import Epilogue, matmul
@@ -99,7 +100,7 @@ def module(name, **given):
 
 def calls() -> None:
     """Other calls than the gate's: shapes, autocast, checkpoints, frozen parameters, what raises."""
-    for name in ("scheduled", "scheduled_gradients", "split_k", "persistent", "skinny"):
+    for name in ("scheduled", "scheduled_gradients", "split_k", "persistent", "skinny", "cublas_then_fused"):
         built, plain = module(name, activation="gelu", residual=True)
         x, r = torch.randn(3, 7, 24), torch.randn(3, 7, 20)  # more rows than the problem's, and three axes
         close(built(x, r), plain(x, r))
@@ -146,7 +147,7 @@ def refused(call, error, words) -> None:
 
 def drops() -> None:
     """Dropout: p = 0, 1 and between; replayed in backward; seeds; evaluation; what is no probability."""
-    for name in ("scheduled", "split_k", "persistent"):
+    for name in ("scheduled", "split_k", "persistent", "cublas_then_fused"):
         built, plain = module(name, activation="relu", dropout=0.5, residual=True, rows=40)
         x, r = torch.randn(40, 24, requires_grad=True), torch.zeros(40, 20)
         for share in (0.0, 1.0):
@@ -190,25 +191,42 @@ def masks() -> None:
 
 
 @triton.jit
-def drawn_kernel(bits_ptr, place_ptr, seed_ptr):
-    """The bits of one place and seed."""
-    tl.store(bits_ptr, drawn(tl.load(seed_ptr), tl.load(place_ptr)).to(tl.int64))
+def drawn_kernel(bits_ptr, row_ptr, four_ptr, seed_ptr):
+    """Both words of one row, four columns and seed."""
+    first, second = drawn(tl.load(seed_ptr), tl.load(row_ptr), tl.load(four_ptr))
+    tl.store(bits_ptr, first.to(tl.int64))
+    tl.store(bits_ptr + 1, second.to(tl.int64))
 
 
 def draws() -> None:
     """Dropout's bits are Random123's known answers of philox2x32 with 7 rounds."""
     for low, high, key, bits in (
-        (0, 0, 0, 0x257A3673),
-        (0x243F6A88, 0x85A308D3, 0x13198A2E, 0xBEDBBE6B),
+        (0, 0, 0, [0x257A3673, 0xCD26BE2A]),
+        (0x243F6A88, 0x85A308D3, 0x13198A2E, [0xBEDBBE6B, 0xE4C770B3]),
     ):
-        seed = high << 32 | key
-        found = torch.empty(1, dtype=torch.int64)
-        given = (torch.tensor([low]), torch.tensor([seed - (seed >> 63 << 64)]))
-        drawn_kernel[(1,)](found, *given)  # a place of 64 bits
-        assert found.item() == bits
-        drawn_kernel[(1,)](found, given[0].int(), given[1])
-        assert found.item() == bits
+        found = torch.empty(2, dtype=torch.int64)
+        four, seed = torch.tensor([low], dtype=torch.int32), high << 32 | key
+        for row, above in ((0, 0), (0x12345678, 0x12345678 << 32)):
+            given = (seed ^ above) - ((seed ^ above) >> 63 << 64)
+            drawn_kernel[(1,)](found, torch.tensor([row], dtype=torch.int32), four, torch.tensor([given]))
+            assert found.tolist() == bits
     print(json.dumps(["draws"]))
+
+
+def sums() -> None:
+    """Sums of rows, by one launch and by several, of few columns and odd ones; and of a matrix on its way."""
+    for m, n in ((1, 5), (64, 40), (300, 33), (700, 8), (3000, 65)):
+        given = torch.randn(m, n)
+        close(row_sums(given, torch.float32), given.sum(0), 10)
+        narrow = row_sums(given.bfloat16(), torch.bfloat16)
+        close(narrow, given.bfloat16().float().sum(0), 100)
+        z = torch.randn(m, n)
+        how = {"activation": "silu", "p": 0.0, "dtype": torch.float32, "for_bias": True}
+        dz, parts = through_epilogue(given, z, None, **how)
+        slope = torch.sigmoid(z) * (1 + z * (1 - torch.sigmoid(z)))
+        close(dz, given * slope)
+        close(row_sums(parts, torch.float32), dz.sum(0), 10)
+        print(json.dumps(["sums", m, n]), flush=True)
 
 
 def fault() -> None:
@@ -249,5 +267,6 @@ if __name__ == "__main__":
         "drops": drops,
         "masks": masks,
         "draws": draws,
+        "sums": sums,
         "fault": fault,
     }[sys.argv[1]]()

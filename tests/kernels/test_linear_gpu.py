@@ -19,7 +19,15 @@ pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU"),
 ]
 H200 = known_device("h200")
-GENERATED = ["scheduled", "scheduled_gradients", "split_k", "persistent", "skinny"]
+GENERATED = [
+    "scheduled",
+    "scheduled_gradients",
+    "split_k",
+    "persistent",
+    "skinny",
+    "skinny_cores",
+    "cublas_then_fused",
+]
 PROBLEMS = [
     {"rows": 1, "in_features": 1000, "out_features": 513, "dtype": "bfloat16"},
     {"rows": 7, "in_features": 1024, "out_features": 4096, "dtype": "float16", "activation": "silu",
@@ -98,7 +106,7 @@ def test_schedules_compute_the_product(text, size):
         torch.testing.assert_close(matmul(weight, x.t(), schedule=one), weight @ x.t(), rtol=2e-2, atol=2e-1)
 
 
-@pytest.mark.parametrize("name", ["scheduled", "split_k", "persistent"])
+@pytest.mark.parametrize("name", ["scheduled", "split_k", "persistent", "cublas_then_fused"])
 def test_graphs_draw_dropout_anew_at_each_replay(name):
     rows = 64 if name == "split_k" else 1024
     module = layer(name, rows=rows, in_features=1024, dropout=0.5, activation="gelu")
@@ -121,7 +129,29 @@ def test_graphs_draw_dropout_anew_at_each_replay(name):
     assert 0.45 < (seen[0][0] == 0).float().mean() < 0.55
 
 
-@pytest.mark.parametrize("name", ["skinny", "scheduled", "split_k"])
+@pytest.mark.parametrize("name", ["cublas_then_fused", "scheduled_gradients", "skinny_cores"])
+def test_branches_of_graphs_give_the_same_gradients(name):
+    module = layer(name, rows=40, in_features=1024, out_features=4096, activation="gelu")
+    given = [torch.randn(40, 1024, device="cuda", dtype=torch.bfloat16, requires_grad=True)]
+    given += module.parameters()
+
+    def gradients():
+        return torch.autograd.grad(module(given[0]).square().sum(), given)
+
+    for _ in range(2):
+        expected = gradients()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        actual = gradients()
+    for _ in range(20):
+        for one in actual:
+            one.fill_(float("nan"))
+        graph.replay()
+        assert all(map(torch.equal, actual, expected))
+
+
+@pytest.mark.parametrize("name", ["skinny", "skinny_cores", "scheduled", "split_k"])
 def test_graphs_compute_with_new_inputs(name):
     module = layer(name, rows=8, in_features=1024, activation="gelu", mode="inference")
     x = torch.randn(8, 1024, device="cuda", dtype=torch.bfloat16)

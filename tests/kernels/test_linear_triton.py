@@ -12,7 +12,7 @@ from kernel_selector.kernels.contract import Device
 
 pytest.importorskip("triton", reason="Triton is not installed")
 
-LINEAR = ["scheduled", "scheduled_gradients", "split_k", "persistent"]
+LINEAR = ["scheduled", "scheduled_gradients", "split_k", "persistent", "cublas_then_fused"]
 H200 = devices.known_device("h200")
 PROBLEMS = [
     {"rows": 1, "in_features": 1, "out_features": 1},
@@ -47,7 +47,9 @@ def test_batched_products_pass_the_gate_in_the_interpreter():
     assert [result for result in results if not result[2]] == []
 
 
-@pytest.mark.parametrize("check", ["schedules", "layouts", "calls", "drops", "masks", "draws", "fault"])
+@pytest.mark.parametrize(
+    "check", ["schedules", "layouts", "calls", "drops", "masks", "draws", "sums", "fault"]
+)
 def test_more_in_the_interpreter(check):
     results = run("interpreted_linear.py", check)
     assert results
@@ -79,8 +81,10 @@ def test_products_compile_for_gpus_that_are_not_here(tmp_path):
     cases += [
         {"kernel": "combine", "steps": EVERYTHING, "dtype": "bf16", "target": 80},
         {"kernel": "combine", "steps": ["bias"], "dtype": "fp16", "target": 90, "ones": ["M", "N"]},
-        {"kernel": "sums", "steps": ["none"], "dtype": "bf16", "target": 90},
-        {"kernel": "pointwise", "steps": ["gelu_tanh"], "dtype": "fp16", "target": 80, "wide": True},
+        {"kernel": "upstream", "steps": ["none"], "dtype": "bf16", "target": 90},
+        {"kernel": "upstream", "steps": ["relu"], "dtype": "bf16", "target": 90, "sums": "bf16"},
+        {"kernel": "downstream", "steps": ["gelu_tanh"], "dtype": "fp16", "target": 80, "wide": True},
+        {"kernel": "row_sums", "steps": [], "dtype": "fp32", "target": 90, "sums": "bf16"},
     ]
     results = run("compiled_linear.py", given=cases, TRITON_CACHE_DIR=str(tmp_path))
     assert len(results) == len(cases)
@@ -106,6 +110,11 @@ def test_products_compile_for_gpus_that_are_not_here(tmp_path):
         ("persistent", {"rows": 64}, H200, "no program would have a second"),
         ("skinny", {"rows": 17}, H200, "16 rows at most"),
         ("skinny", {"rows": 2, "dropout": 0.1}, H200, "no dropout"),
+        ("skinny_cores", {"rows": 65}, H200, "64 rows at most"),
+        ("skinny_cores", {"rows": 2, "dropout": 0.1}, H200, "no dropout"),
+        ("skinny_cores", {"rows": 2}, H200, "16-bit elements"),
+        ("skinny_cores", {"rows": 2, "in_features": 1004, "dtype": "float16"}, H200, "no multiple"),
+        ("cublas_then_fused", {"mode": "inference"}, H200, "nothing to fuse"),
         ("torch_compile", {}, Device(name="a processor", kind="cpu"), "C++ compiler"),
         ("padded", {}, H200, "nothing to pad"),
     ],
@@ -127,6 +136,8 @@ def test_refusals_say_why(name, given, device, reason):
         ("split_k", {}, ("split=", "estimate")),
         ("persistent", {"rows": 4096}, ("persistent",)),
         ("skinny", {"rows": 4}, ("spatial('blocks', 1)", "4 columns a thread", "8388608 bytes once")),
+        ("skinny_cores", {"rows": 4}, ("spatial('blocks', 1)", "tiles of 16", "8388608 bytes once")),
+        ("cublas_then_fused", {}, ("cuBLAS's own choice", "one kernel more")),
     ],
 )
 def test_schedules_are_explained(name, given, words):

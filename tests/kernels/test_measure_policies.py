@@ -10,7 +10,7 @@ from torch import nn
 
 from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import GateResult, Memory, Status
-from kernel_selector.kernels.measure import COMPARE, ONCE, Session
+from kernel_selector.kernels.measure import COMPARE, ONCE, Session, identify
 from kernel_selector.kernels.measure.policies import SWEEP
 from kernel_selector.kernels.measure.problem_run import Timed, not_far
 from kernel_selector.kernels.measure.timing import timing
@@ -29,6 +29,17 @@ def test_a_longer_sequence_is_judged_at_fewer_steps_and_timed_whole(gate_seq: in
     assert record.memory is not None
     kept = 6 * 5 * 2 * 4 * 4  # of all five steps: four gates, c and h, in float32
     assert record.memory.held_bytes >= kept
+
+
+def test_causal_attention_is_judged_at_as_many_keys_as_queries() -> None:
+    operator = registry.operator("attention")
+    problem = operator.problem(batch=1, heads=2, seq=6, head_dim=8, causal=True)
+    assert registry.implementation("attention", "sdpa_flash").unsupported(problem, identify("cpu")) is None
+    with Session("cpu", policy=replace(ONCE, gate_seq=3)) as session:
+        (record,) = session.measure(problem, ["sdpa_flash"])
+    assert record.status is Status.OK, record.reason
+    assert record.gate.detail.endswith("; judged at seq=3")
+    assert record.problem == problem
 
 
 def test_once_takes_one_sample() -> None:

@@ -55,10 +55,20 @@ def test_a_plan_is_written_without_a_gpu(tmp_path: Path, capsys: pytest.CaptureF
     assert json.loads(capsys.readouterr().out)["problems"] == len(plan.read_text().splitlines()) == 6
 
 
+def test_a_plan_for_a_device_that_is_elsewhere_has_its_kind_of_problems(tmp_path: Path) -> None:
+    plans = [tmp_path / f"{name}.jsonl" for name in ("by_name", "by_kind", "cpu")]
+    for plan, device in zip(plans, ("h200", "cuda", "cpu"), strict=True):
+        assert main(["profile", "gelu", "--count", "3", "--device", device, "--plan", str(plan)]) == 0
+    by_name, by_kind, cpu = (plan.read_text() for plan in plans)
+    assert by_name == by_kind != cpu
+
+
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
         (["profile"], "Nothing to measure"),
+        (["profile", "gelu", "--count", "3", "--device", "h200"], "No device 'h200' in this machine"),
+        (["profile", "gelu", "--device", "h2000", "--plan", "no.jsonl"], "Did you mean 'nvidia-h200'"),
         (["profile", "--operator", "lstm", "hidden=8"], "a sweep draws its own problems"),
         (["profile", "--operator", "lstmm", "--budget", "1m"], "'lstmm'"),
         (["refresh", "--budget", "soon"], "expected a time"),

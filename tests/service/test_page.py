@@ -87,7 +87,7 @@ def read(client: TestClient, status: int = 200, **query: str) -> Page:
 
 def test_all_sections_are_there(client: TestClient) -> None:
     page = read(client)
-    for heading in ("Coverage", "What wins where", "One choice explained", "Cost models"):
+    for heading in ("Coverage", "What wins where", "One choice explained", "Profiling jobs", "Cost models"):
         assert ("h2", heading) in page.texts
     assert ("a", "lstm") in page.texts
     assert "None is trained yet" in page.text
@@ -242,6 +242,7 @@ def test_names_of_others_stay_text(opened) -> None:
 def test_it_is_made_from_memory(
     client: TestClient, selector: Selector, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("selector.jobs_progress.LEAST_AGE_S", 1e6)
     read(client, **CHOICE)
 
     def refuse(_: Database) -> None:

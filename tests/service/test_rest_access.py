@@ -1,5 +1,9 @@
 """Tokens: who needs one, what it allows, how it ends, and that nothing is given away."""
 
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from threading import Event
+
 import pytest
 from starlette.testclient import TestClient
 
@@ -216,3 +220,28 @@ def test_buckets_fill_again(monkeypatch):
     now[0] += 1e9
     assert [rates.wait_s("a") > 0 for _ in range(5)] == [False] * 4 + [True]
     assert Rates(0).wait_s("a") == 0.0
+
+
+def test_a_request_that_comes_while_the_tokens_are_first_read_waits_for_them(database, monkeypatch):
+    secret = access.create_token(database, "worker")
+    selector = Selector(database)
+    tokens, begun, go_on = access.AccessList(selector), Event(), Event()
+    read = selector.database.read
+
+    @contextmanager
+    def slowly():
+        begun.set()
+        assert go_on.wait(30)
+        with read() as connection:
+            yield connection
+
+    monkeypatch.setattr(selector.database, "read", slowly)
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(tokens.refresh)
+        assert begun.wait(30)
+        second = pool.submit(lambda: (tokens.refresh(), tokens.grant(secret))[1])
+        assert not second.done()
+        go_on.set()
+        assert second.result(30).name == "worker"
+        first.result(30)
+    selector.close()

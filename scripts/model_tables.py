@@ -1,0 +1,136 @@
+"""Tables of whole models in training: what each way reaches, and how far apart loss curves are."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from recurrent_tables import Result, plain, table
+
+Line = Mapping[str, Any]
+
+GIB = 2**30
+OURS = ("plan", "chosen")  # what names of variants of ours begin with
+USUAL = ("eager", "sdpa")
+LAST = 50  # steps at the end of a loss curve
+CURVES = ("variant", "dropout", "steps", "first loss", f"mean of the last {LAST}", "mean distance from sdpa")
+
+
+def overview(folder: Path) -> str:
+    """For each model and cap (or batch) a line: ours, torch's usual ways, the best of these, the ratio."""
+    lines = (line for result in _results(folder) for line in _compared(result))
+    figures = ("the best without us", "ours over it", "planned over measured peak")
+    head = ("model", "within", "ours: samples/s (batch, peak)", *USUAL, *figures)
+    return table(head, lines)
+
+
+def whole(folder: Path) -> str:
+    """Every variant of every model, and its loss curves."""
+    return "".join(_caption(result) + _variants(result) + _curves(result) for result in _results(folder))
+
+
+def _results(folder: Path) -> list[Result]:
+    return [json.loads(file.read_text()) for file in sorted(folder.glob("model_*.json"))]
+
+
+def _caption(result: Result) -> str:
+    environment = result["environment"]
+    return (
+        f"\n{result['model']}, {result['dtype']}, on {result['device']}, driver {environment['driver']}, "
+        f"torch {environment['torch']}, commit `{result['commit']}`, {result['measured_at'][:10]}:\n"
+    )
+
+
+def _ours(line: Line) -> bool:
+    return bool(line["variant"].startswith(OURS))
+
+
+def _groups(result: Result) -> dict[str, list[Line]]:
+    """Good lines by what they have in common, the cap or the batch, where ours are among them."""
+    found: dict[str, list[Line]] = {}
+    for line in result["rows"]:
+        if line["status"] == "ok":
+            cap = line["cap_bytes"]
+            found.setdefault(f"{cap / GIB:g} GiB" if cap else f"batch {line['batch']}", []).append(line)
+    return {within: lines for within, lines in found.items() if any(map(_ours, lines))}
+
+
+def _compared(result: Result) -> Iterator[tuple[str, ...]]:
+    for within, lines in _groups(result).items():
+        ours = [line for line in lines if _ours(line)]
+        others = [line for line in lines if not _ours(line)]
+        if not (ours and others):
+            continue
+        mine, peer = (max(some, key=_speed) for some in (ours, others))
+        planned = mine.get("planned", {}).get("peak_bytes")
+        yield (
+            result["model"],
+            within,
+            f"{_cell(mine)}{', graphs' if 'graphed' in mine['variant'] else ''}",
+            *(_named(lines, name) for name in USUAL),
+            f"{peer['variant']}: {_cell(peer)}",
+            f"{_speed(mine) / _speed(peer):.2f}",
+            f"{planned / mine['peak_bytes']:.3f}" if planned else "-",
+        )
+
+
+def _named(lines: Sequence[Line], name: str) -> str:
+    line = next((one for one in lines if one["variant"] == name), None)
+    return _cell(line) if line else "-"
+
+
+def _cell(line: Line) -> str:
+    """Samples a second, the batch and the peak; what is reserved for a graph never counts as allocated."""
+    peak = line["reserved_bytes" if "graphed" in line["variant"] else "peak_bytes"]
+    return f"{plain(_speed(line))} ({line['batch']}, {peak / GIB:.2f} GiB)"
+
+
+def _speed(line: Line) -> float:
+    return float(line["samples_per_s"])
+
+
+def _variants(result: Result) -> str:
+    """A line a variant, a column a cap or batch: samples a second, and the batch."""
+    groups = _groups(result)
+    names = dict.fromkeys(line["variant"] for line in result["rows"])
+    rows = ((name, *(_named(lines, name) for lines in groups.values())) for name in names)
+    failed = [line for line in result["rows"] if line["status"] != "ok"]
+    notes = "".join(
+        f"- {line['variant']}, batch {line['batch']}, {line['status'].replace('_', ' ')}: "
+        f"{_short(line['reason'])}\n"
+        for line in failed
+    )
+    head = ("samples/s (batch, peak)", *groups)
+    return table(head, rows) + (f"{notes}\n" if notes else "")
+
+
+def _short(reason: str) -> str:
+    words = reason.replace("|", "/")
+    return words if len(words) <= 120 else f"{words[:117]}..."
+
+
+def _curves(result: Result) -> str:
+    """The mean loss of the last steps, and how far each curve is from sdpa's, on the mean of all steps."""
+    rows = []
+    for dropout in (False, True):
+        lines = [line for line in result["losses"] if line["dropout"] == dropout and line["status"] == "ok"]
+        base = next((line["losses"] for line in lines if line["variant"] == "sdpa"), None)
+        for line in lines:
+            losses = line["losses"]
+            if base is None or None in losses or None in base:
+                continue
+            apart = fmean(abs(one - other) for one, other in zip(losses, base, strict=True))
+            rows.append(
+                (
+                    line["variant"],
+                    "on" if dropout else "off",
+                    str(len(losses)),
+                    plain(losses[0]),
+                    plain(fmean(losses[-LAST:])),
+                    f"{apart:.3f}",
+                )
+            )
+    return table(CURVES, rows) if rows else ""

@@ -1,0 +1,65 @@
+"""Problems that are read often: by every implementation that is asked about them, and by the cost model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache, cached_property
+
+from kernel_selector.kernels import registry
+from kernel_selector.kernels.contract import Implementation, Problem, Work
+from kernel_selector.kernels.contract.hyperparameter import Value
+
+
+class Reading(dict[str, Value], Problem):  # type: ignore[misc]
+    """A problem as a dict, implied hyperparameters included: a value is read at the cost of a look-up.
+
+    It is the problem in all else, but equal to other readings alone.
+    """
+
+    __hash__ = Problem.__hash__  # type: ignore[assignment]
+    __eq__ = Problem.__eq__
+
+    @cached_property
+    def least_work(self) -> Work:
+        """What the operator itself counts."""
+        return registry.operator(self.operator).work(self)
+
+    def work(self, item: Implementation) -> Work:
+        """What an implementation counts, once for each: on every device it is the same."""
+        if item.name not in self._works:
+            self._works[item.name] = item.work(self)
+        return self._works[item.name]
+
+    @cached_property
+    def _works(self) -> dict[str, Work]:
+        return {}
+
+    @classmethod
+    def of(cls, problem: Problem) -> Reading:
+        """The reading of a problem of ours."""
+        reading = cls(_defaults(problem.operator))
+        reading.update(problem.as_dict)
+        reading.__dict__.update(problem.__dict__)
+        return reading
+
+
+class Readings(dict[Problem, Reading]):
+    """One reading for equal problems."""
+
+    def __missing__(self, problem: Problem) -> Reading:
+        reading = self[problem] = Reading.of(problem)
+        return reading
+
+
+def least_work(problem: Problem) -> Work:
+    """What the operator itself counts for a problem; once for each reading."""
+    if isinstance(problem, Reading):
+        return problem.least_work
+    return registry.operator(problem.operator).work(problem)
+
+
+@cache
+def _defaults(operator: str) -> Mapping[str, Value]:
+    """What a problem leaves out where it has these values."""
+    specs = registry.operator(operator).hyperparameters
+    return {spec.name: spec.default for spec in specs if spec.implied and spec.default is not None}

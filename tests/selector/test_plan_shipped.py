@@ -1,0 +1,67 @@
+"""Plans without measurements of one's own: those that come with the package, and what is left out of them."""
+
+from __future__ import annotations
+
+import pytest
+
+import selector
+from selector import InvalidRequest
+from selector.plans.published import layer_problems
+from selector.plans.training import Training
+
+DEVICE = "h200"
+
+
+@pytest.fixture
+def fresh(monkeypatch, tmp_path):
+    """A user who has measured nothing."""
+    monkeypatch.delenv("SELECTOR_DATABASE_URL")
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+
+
+def used(plan):
+    return {f"{one.operator}.{one.implementation}" for one in plan.layers}
+
+
+@pytest.mark.usefixtures("fresh")
+def test_a_fresh_install_plans_for_a_device_that_is_elsewhere_and_says_from_what():
+    plan = selector.plan("bert-large", device=DEVICE, memory_limit="16GiB", batch=16)
+    assert any("come with this package" in caveat for caveat in plan.caveats)
+    assert any(not one.default for one in plan.layers)
+    assert {one.source for one in plan.layers} <= {"exact", "series", "scaled"}
+
+
+def test_a_database_that_was_named_is_taken_at_its_word(sqlite_database):
+    with pytest.raises(selector.NoMeasurements, match="Measure there"):
+        selector.plan("bert-large", device=DEVICE, memory_limit="16GiB", database=sqlite_database)
+
+
+@pytest.mark.usefixtures("fresh")
+def test_what_is_excluded_is_not_used():
+    plan = selector.plan("gpt2", device=DEVICE, memory_limit="16GiB", batch=8)
+    ours = sorted(used(plan) - {f"{one.operator}.{one.implementation}" for one in plan.layers if one.default})
+    exclude = (ours[0], "torch_compile")
+    other = selector.plan(
+        "gpt2", device=DEVICE, memory_limit="16GiB", batch=8, training=Training(exclude=exclude)
+    )
+    assert ours[0] not in used(other)
+    assert not any(name.endswith(".torch_compile") for name in used(other))
+
+
+def test_an_exclusion_that_means_nothing_is_refused():
+    with pytest.raises(InvalidRequest, match=r"exclude='lstm\.fuzed': no implementation\. Did you mean"):
+        Training(exclude=("lstm.fuzed",))
+
+
+def test_layers_of_published_models_are_measured_batch_by_batch():
+    found = layer_problems("bert-base,nmt", "4,8")
+    assert [problem["batch"] for problem in found if problem.operator == "attention"] == [4, 8]
+    assert {problem.operator for problem in found} >= {"lstm", "additive_attention", "feed_forward", "linear"}
+    assert len(found) == len(set(found))
+
+
+@pytest.mark.parametrize("batches", ["0", "many", "8,"])
+def test_batches_that_are_none_are_refused(batches):
+    with pytest.raises(InvalidRequest, match="expected"):
+        layer_problems("bert-base", batches)
