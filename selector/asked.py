@@ -10,6 +10,7 @@ import json
 import logging
 import os
 from collections.abc import Callable, Collection, Iterable
+from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -70,24 +71,24 @@ def is_uncertain(choice: Choice) -> bool:
 
 
 def note(file: Path, choices: Collection[Choice]) -> None:
-    """Add questions to a file, as far as there is room; an answer is worth more than the note of it."""
+    """Add questions to a file, as far as there is room; an answer is worth more than the note of it.
+
+    They are one write, so that lines of other processes come before or after all of them.
+    """
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        with file.open("a") as handle:
+        with file.open("ab", buffering=0) as handle:
             room = LARGEST_BYTES - handle.tell()
-            for choice in choices:
-                line = _line(choice)
-                room -= len(line)
-                if room < 0:
-                    break
-                handle.write(line)
+            lines = [_line(choice) for choice in choices]
+            ends = accumulate(map(len, lines))
+            handle.write(b"".join(line for line, end in zip(lines, ends, strict=True) if end <= room))
     except OSError as error:
         log.info("%d questions are not remembered: %s", len(choices), error)
 
 
-def _line(choice: Choice) -> str:
+def _line(choice: Choice) -> bytes:
     problem = {"operator": choice.problem.operator, "hyperparameters": dict(choice.problem.as_dict)}
-    return json.dumps({**problem, "device": choice.device.key}) + "\n"
+    return json.dumps({**problem, "device": choice.device.key}).encode() + b"\n"
 
 
 def asked(database: Database | None, device_key: str) -> list[Problem]:

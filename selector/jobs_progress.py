@@ -33,10 +33,11 @@ class JobsCache:
         Raises the errors of the database when it could never be read.
         """
         first = self._jobs is None
-        if time.monotonic() >= self._due and self._lock.acquire(blocking=first):
+        if (first or time.monotonic() >= self._due) and self._lock.acquire(blocking=first):
             started = time.monotonic()
             try:
-                self._jobs = self._read()
+                if self._jobs is None or not first:  # else another thread read while this one waited
+                    self._jobs = self._read()
             except SelectorError:
                 if first:
                     raise  # else what was read before goes on, and the selector's status has the trouble

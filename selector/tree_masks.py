@@ -57,10 +57,10 @@ class TreeMasks:
 
 
 def tree_masks(feature: Array, threshold: Array, left: Array, value: Array, roots: Array) -> TreeMasks | None:
-    """The masks of trees as FlatTrees has them; None where a tree has too many leaves, or there is none."""
+    """The masks of trees as FlatTrees has them; None where a tree has too many leaves, or none splits."""
     trees = [_leaves(left, int(root)) for root in roots]
     most = max((len(leaves) for leaves, _ in trees), default=0)
-    if not 0 < most <= MOST_LEAVES:
+    if not 1 < most <= MOST_LEAVES:
         return None
     kind = next(kind for kind in (np.uint16, np.uint32, np.uint64) if most <= np.iinfo(kind).bits)
     nodes = [

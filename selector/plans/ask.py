@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kernel_selector.kernels.contract import Device
+from kernel_selector.kernels.contract import Device, UnknownDevice
 from kernel_selector.kernels.contract.errors import shorten
 
 from ..errors import InvalidRequest, NothingFits
@@ -96,9 +96,16 @@ def _planner(
 
 def _device(selector: Selector, asked: object, database: object) -> Device:
     """The device, with its rates where those that come with this package are all that is known."""
+    from kernel_selector.db import DatabaseError
+
     found = selector.device(asked)
-    shipped = stand_in(database) if missing_rates(found) else None
-    return found if shipped is None else shipped.device(found.key)
+    if not missing_rates(found):
+        return found
+    try:
+        shipped = stand_in(database)
+        return found if shipped is None else shipped.device(found.key)
+    except (UnknownDevice, DatabaseError, OSError):
+        return found  # what is missing is said where it is needed
 
 
 def _model(given: object) -> Model:

@@ -13,7 +13,7 @@ from kernel_selector.kernels.contract import Device, Problem, UnsupportedProblem
 from ..errors import NoMeasurements
 from ..knowledge import NOTHING
 from ..physics import missing_rates
-from ..shipped import stand_in
+from ..shipped import UNUSABLE, stand_in
 from .figures import Figures, Measurements, counted
 from .parts import Part
 from .training import Training
@@ -77,12 +77,13 @@ class Prices:
     """Prices on one device, from what a selector's database holds now.
 
     What it holds nothing of is taken from the measurements that come with this package, unless `source`
-    names a database. `shipped` are the operators for which that was so.
+    names a database. `shipped` has the operators for which that was so, `trouble` why it could not be.
     """
 
     def __init__(self, selector: Selector, device: Device, training: Training, source: object) -> None:
         self.device, self.snapshot = device, selector.snapshot
-        self.shipped: set[str] = set()
+        self.shipped: dict[str, Selector] = {}
+        self.trouble = ""
         self.training = training
         self._selector, self._source = selector, source
         self._measurements: dict[str, Measurements] = {}
@@ -136,33 +137,46 @@ class Prices:
     def _counted(self, problem: Problem, name: str) -> Figures:
         missing = missing_rates(self.device)
         if missing:
-            raise NoMeasurements(
+            words = (
                 f"Nothing is known of {problem.operator} on {self.device.name}: no measurements, and "
                 f"{missing}. Measure there: `selector profile {problem.operator} --count 60`."
             )
+            raise NoMeasurements(f"{words} {self.trouble}" if self.trouble else words)
         return counted(problem, name, self.device)
 
     def _of(self, operator: str) -> Measurements:
         if operator not in self._measurements:
-            found = self._read(self._selector, operator)
-            other = None if found.series else stand_in(self._source)
-            if other is not None:
-                found = self._read(other, operator)
-                if found.series:
-                    self.shipped.add(operator)
-            self._measurements[operator] = found
+            own = self._read(self._selector, operator)
+            self._measurements[operator] = own if own.series else self._shipped(operator) or own
         return self._measurements[operator]
+
+    def _shipped(self, operator: str) -> Measurements | None:
+        """What comes with this package, where that may be used and has any."""
+        from kernel_selector.db import DatabaseError
+
+        try:
+            other = stand_in(self._source)
+            found = None if other is None else self._read(other, operator)
+        except (DatabaseError, OSError) as error:
+            self.trouble = f"{UNUSABLE}{error}"
+            return None
+        if other is None or found is None or not found.series:
+            return None
+        self.shipped[operator] = other
+        return found
 
     def _read(self, selector: Selector, operator: str) -> Measurements:
         return _measurements(selector, selector.snapshot, operator, self.device.key)
 
     def _failures(self, problem: Problem, default: str) -> Mapping[str, str]:
-        """Implementations that failed here, with the reason."""
+        """Implementations that failed where the figures are from, or on this machine, with the reason."""
         self._of(problem.operator)
-        shipped = stand_in(self._source) if problem.operator in self.shipped else None
-        evidence = (shipped or self._selector).evidence(problem.operator, self.device.key)
-        failed, _ = evidence.failures(problem, self.device, default)
-        return failed
+        found: dict[str, str] = {}
+        for selector in (self.shipped.get(problem.operator), self._selector):
+            if selector is not None:
+                evidence = selector.evidence(problem.operator, self.device.key)
+                found |= evidence.failures(problem, self.device, default)[0]
+        return found
 
 
 @lru_cache(maxsize=64)

@@ -66,9 +66,12 @@ class Planner:
             solution = self._solve(size, limit, own=own, reserve=reserve, within_ms=within_ms)
             if solution is None:
                 return None
-            found = Offer(size, solution, 1e3 * size / (solution.step_ms + optimizer_ms))
-            best = max(best, found.samples_per_s)
-            return found
+            reached = 1e3 * size / (solution.step_ms + optimizer_ms)
+            if isinstance(solution, Solution):
+                best = max(best, reached)
+            return Offer(
+                size, solution, min(reached, best)
+            )  # what was not solved is not above, rounded or not
 
         return offer(batch) if batch is not None else best_batch(offer, lambda one: one.samples_per_s)
 
@@ -207,6 +210,8 @@ class Planner:
         shipped = sorted(self._prices.shipped)
         if shipped:
             yield f"The measurements of {', '.join(shipped)} come with this package: your database has none."
+        if self._prices.trouble:
+            yield self._prices.trouble
         used = {f"{one.operator}.{one.implementation}" for one in layers}
         old = sorted(used & self._prices.outdated)
         if old:

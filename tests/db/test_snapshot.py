@@ -26,8 +26,9 @@ def test_equal_content_in_any_order(tmp_path, make_record):
 
 
 @pytest.mark.postgres
-def test_equal_content_in_both_databases(tmp_path, postgres_url, make_record):
-    made = [make_record(number) for number in range(4)]
+@pytest.mark.parametrize("count", [0, 1, 40])
+def test_equal_content_in_both_databases(tmp_path, postgres_url, make_record, count):
+    made = [make_record(number) for number in range(count)]
     assert fill(postgres_url, made) == fill(str(tmp_path / "a.sqlite"), made)
 
 

@@ -5,11 +5,15 @@ from __future__ import annotations
 import pytest
 
 import selector
-from selector import InvalidRequest
+from kernel_selector.kernels.contract import Device
+from selector import InvalidRequest, shipped
 from selector.plans.published import layer_problems
 from selector.plans.training import Training
 
 DEVICE = "h200"
+RATED = Device(
+    name="My GPU", kind="cuda", copy_bytes_per_s=1e12, launch_us=5.0, matmul_flops_per_s={"float32": 1e13}
+)
 
 
 @pytest.fixture
@@ -30,6 +34,26 @@ def test_a_fresh_install_plans_for_a_device_that_is_elsewhere_and_says_from_what
     assert any("come with this package" in caveat for caveat in plan.caveats)
     assert any(not one.default for one in plan.layers)
     assert {one.source for one in plan.layers} <= {"exact", "series", "scaled"}
+
+
+@pytest.mark.usefixtures("fresh")
+def test_a_device_of_which_nothing_is_known_is_no_unknown_name():
+    device = Device(name="My GPU", kind="cuda", memory_bytes=2**34)
+    with pytest.raises(selector.NoMeasurements, match="on My GPU: no measurements"):
+        selector.plan("bert-large", device=device, memory_limit="16GiB")
+
+
+@pytest.mark.usefixtures("fresh")
+def test_where_nothing_can_be_unpacked_the_plan_says_so(monkeypatch):
+    def unpacked():
+        raise OSError("no room")
+
+    shipped._selector.cache_clear()
+    monkeypatch.setattr(shipped, "unpacked", unpacked)
+    plan = selector.plan("bert-large", device=RATED, memory_limit="16GiB", batch=1)
+    assert f"{shipped.UNUSABLE}no room" in plan.caveats
+    with pytest.raises(selector.NoMeasurements, match="cannot be used: no room"):
+        selector.plan("bert-large", device=DEVICE, memory_limit="16GiB")
 
 
 def test_a_database_that_was_named_is_taken_at_its_word(sqlite_database):

@@ -59,6 +59,15 @@ def test_without_trees_there_is_the_base() -> None:
     np.testing.assert_array_equal(bare.predict(rows[:5]), np.full(5, float(trees.base)))
 
 
+def test_trees_that_do_not_split_add_what_their_leaves_have() -> None:
+    model = HistGradientBoostingRegressor(max_iter=5).fit(
+        np.eye(9), np.arange(9.0)
+    )  # 20 rows a leaf at least
+    trees = FlatTrees.from_histogram_boosting(model)
+    assert len(trees.roots) == len(trees.left) == 5
+    np.testing.assert_array_equal(trees.predict(np.eye(9)), model.predict(np.eye(9)))
+
+
 @pytest.mark.parametrize("name", registry.operators())
 def test_every_implementation_says_of_a_reading_what_it_says_of_the_problem(name: str) -> None:
     operator, device = registry.operator(name), known_device("h200")

@@ -107,3 +107,21 @@ def test_jobs_are_read_seldom(client: TestClient, store: Database, monkeypatch: 
     rows(client)
     create_job(store, job(64), author="a")
     assert rows(client) == []
+
+
+def test_jobs_that_could_never_be_read_are_not_called_none(
+    store: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    selector = Selector(store)
+    cache = jobs_progress.JobsCache(selector)
+
+    def gone(_: Database) -> None:
+        raise DatabaseUnreachable("it is gone")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Database, "read", gone)
+        for _ in range(2):
+            with pytest.raises(DatabaseUnreachable):
+                cache.jobs()
+    assert cache.jobs() == []
+    selector.close()
