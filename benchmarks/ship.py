@@ -1,10 +1,16 @@
 """Make the measurements that come with the package, of records that were measured here.
 
-    R=benchmarks/results
-    python -m benchmarks.ship $R/sweep_nvidia-h200.jsonl.xz $R/{recurrent,sublayers,linear}_nvidia-h200.json
+    R=benchmarks/results H=nvidia-h200
+    python -m benchmarks.ship $R/sweep_$H.jsonl.xz $R/sweep_${H}_{models,0551fa0}.jsonl.xz \\
+        $R/{linear,recurrent,sublayers}_$H.json $R/sweep_amd-epyc.jsonl.xz
 
-The records go into a new database, cost models are trained on them, and all of it is packed into
-`selector/shipped/`. What ran out of memory is left out: in sweeps many processes share a device.
+The processor's records are of `selector profile --operator all --device cpu --count 30 --database FILE`, then
+`selector export` and `xz`.
+
+A problem that several files have on a device is taken from the first of them: name the one that was measured
+best first. Mixed, figures of one problem that were taken in different ways would be compared. The records go
+into a new database, cost models are trained on them, and all of it is packed into `selector/shipped/`. What
+ran out of memory is left out: in sweeps many processes share a device.
 """
 
 from __future__ import annotations
@@ -13,7 +19,7 @@ import argparse
 import lzma
 import sqlite3
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from benchmarks.to_database import read_records
@@ -31,7 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("files", type=Path, nargs="+", help="as python -m benchmarks.to_database takes them")
     parser.add_argument("--output", type=Path, default=PACKED, help="default: what the package ships")
     options = parser.parse_args(arguments)
-    found = [record for file in options.files for record in _of(file)]
+    found = list(_first(options.files))
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "measurements.sqlite"
         with Database.open(path, create=True) as database:
@@ -42,6 +48,19 @@ def main(arguments: Sequence[str] | None = None) -> None:
         _tidy(path)
         options.output.write_bytes(lzma.compress(path.read_bytes(), preset=9 | lzma.PRESET_EXTREME))
     print(f"{options.output}: {options.output.stat().st_size:,} bytes")
+
+
+def _first(files: Sequence[Path]) -> Iterator[Record]:
+    """The records of the files, but for problems that an earlier file has good ones of."""
+    known: set[tuple[str, str]] = set()
+    for file in files:
+        of_file = _of(file)
+        yield from (record for record in of_file if _where(record) not in known)
+        known |= {_where(record) for record in of_file if record.status is Status.OK}
+
+
+def _where(record: Record) -> tuple[str, str]:
+    return record.problem.key, record.device.key
 
 
 def _of(file: Path) -> list[Record]:

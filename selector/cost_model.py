@@ -15,6 +15,8 @@ from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
 from .physical_stage import PhysicalStage
 
+COMMON_SHARE = 2  # as many times fewer trees for what a contest has in common
+
 
 class CostModel(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     """Predicts a positive figure (a time, a number of bytes) from physical features.
@@ -22,6 +24,10 @@ class CostModel(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     Stage one: for each implementation, the figure as a sum of the columns `term_columns` with weights
     that are not negative, least squares of the relative error. Stage two: boosted trees of the
     logarithm of what is left over. Trees cannot extrapolate; the terms can.
+
+    Where `contests` are given, what all rows of a contest have in common is left to trees of its own. It
+    holds how busy the host was, which is most of the noise: a choice compares within a contest alone, and
+    trees that see both spend their splits on what does not matter to it.
 
     Parameters
     ----------
@@ -35,7 +41,8 @@ class CostModel(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     Attributes
     ----------
     physics_ : PhysicalStage, the fitted first stage.
-    trees_ : HistGradientBoostingRegressor, the fitted second stage.
+    trees_ : HistGradientBoostingRegressor, the fitted second stage; with contests of what differs in them.
+    common_trees_ : the same of what the rows of a contest have in common; None without contests.
     n_iter_ : number of trees.
     n_features_in_ : number of columns seen in `fit`.
     """
@@ -59,15 +66,30 @@ class CostModel(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         self.min_samples_leaf = min_samples_leaf
         self.l2_regularization = l2_regularization
 
-    def fit(self, X: ArrayLike, y: ArrayLike) -> Self:
-        """Fit to rows X [n_samples, n_features] and positive figures y [n_samples]."""
+    def fit(self, X: ArrayLike, y: ArrayLike, contests: ArrayLike | None = None) -> Self:
+        """Fit to rows X [n_samples, n_features] and positive figures y [n_samples].
+
+        contests: labels [n_samples], equal where figures were taken under the same circumstances.
+        """
         X, y = validate_data(self, X, y, y_numeric=True, dtype=np.float64)
         rows, figures = np.asarray(X), np.asarray(y, dtype=np.float64)
         if (figures <= 0).any():
             raise ValueError(f"y must be positive: its least value is {figures.min()!r}.")
         self.physics_ = fit_physics(rows, figures, self.term_columns, self.implementation_columns)
-        trees = HistGradientBoostingRegressor(
-            max_iter=self.max_iter,
+        left_over = np.log(figures) - self.physics_.predict_log(rows)
+        self.common_trees_ = None
+        with one_thread():
+            if contests is not None:
+                common = _means(left_over, np.asarray(contests))
+                left_over = left_over - common
+                self.common_trees_ = self._trees(self.max_iter // COMMON_SHARE).fit(rows, common)
+            self.trees_ = self._trees(self.max_iter).fit(rows, left_over)
+        self.n_iter_ = self.trees_.n_iter_
+        return self
+
+    def _trees(self, max_iter: int) -> Any:
+        return HistGradientBoostingRegressor(
+            max_iter=max(max_iter, 1),
             learning_rate=self.learning_rate,
             max_leaf_nodes=self.max_leaf_nodes,
             min_samples_leaf=self.min_samples_leaf,
@@ -75,10 +97,6 @@ class CostModel(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             early_stopping=False,
             random_state=0,
         )
-        with one_thread():
-            self.trees_ = trees.fit(rows, np.log(figures) - self.physics_.predict_log(rows))
-        self.n_iter_ = trees.n_iter_
-        return self
 
     def predict(self, X: ArrayLike) -> NDArray[np.float64]:
         """The predicted figures, shape [n_samples]."""
@@ -86,6 +104,8 @@ class CostModel(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         rows = np.asarray(validate_data(self, X, dtype=np.float64, reset=False))
         with one_thread():
             left_over = self.trees_.predict(rows)
+            if self.common_trees_ is not None:
+                left_over = left_over + self.common_trees_.predict(rows)
         result: NDArray[np.float64] = np.exp(self.physics_.predict_log(rows) + left_over)
         return result
 
@@ -93,6 +113,13 @@ class CostModel(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         tags = super().__sklearn_tags__()
         tags.target_tags.positive_only = True
         return tags
+
+
+def _means(values: NDArray[np.float64], labels: NDArray[Any]) -> NDArray[np.float64]:
+    """The mean of the values of each label, for every row that has it, shape [n_samples]."""
+    which = np.unique(labels, return_inverse=True)[1]
+    means: NDArray[np.float64] = (np.bincount(which, values) / np.bincount(which))[which]
+    return means
 
 
 def one_thread() -> AbstractContextManager[object]:

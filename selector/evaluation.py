@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from .cost_model import CostModel
 from .dataset import Dataset
 from .domain import Domain
 from .neighbours import Neighbours
@@ -129,13 +130,18 @@ def evaluate_split(dataset: Dataset, noise: Errors, test: Flags, words: str) -> 
     """
     if not test.any() or test.all():
         return None
-    model = time_model(dataset, int((~test).sum())).fit(dataset.rows[~test], dataset.time_ms[~test])
+    model = _fitted(dataset, ~test)
     predicted = np.zeros(len(dataset.rows))
     predicted[test] = model.predict(dataset.rows[test])
     train = [record for record, held in zip(dataset.records, test.tolist(), strict=True) if not held]
     domain = Domain.of(dataset.operator, train)
     slowdowns = _judge(dataset, predicted, noise, ~test, test, domain=domain)
     return comparison(words, slowdowns) if slowdowns else None
+
+
+def _fitted(dataset: Dataset, train: Flags) -> CostModel:
+    model = time_model(dataset, int(train.sum()))
+    return model.fit(dataset.rows[train], dataset.time_ms[train], dataset.contest[train])
 
 
 def largest_quarter(dataset: Dataset) -> Flags:
@@ -155,7 +161,7 @@ def evaluate_implementation(dataset: Dataset, noise: Errors, name: str) -> Compa
     mine = dataset.implementation == name
     if mine.all() or name == dataset.operator.default:
         return None
-    model = time_model(dataset, int((~mine).sum())).fit(dataset.rows[~mine], dataset.time_ms[~mine])
+    model = _fitted(dataset, ~mine)
     rows = dataset.rows.copy()
     rows[:, dataset.spec.columns_of(name)] = 0
     everything = np.ones(len(rows), dtype=bool)

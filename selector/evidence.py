@@ -33,7 +33,8 @@ NOISE_OF_SPREAD = 1.96 * 1.253 / 0.842
 
 class Estimate(NamedTuple):
     """Time and memory of one implementation. `noise` and `memory_noise` are the relative differences
-    below which this estimate cannot be told from that of another implementation of the same tier."""
+    below which this estimate cannot be told from that of another implementation of the same tier.
+    `safe_bytes` is what a memory limit must leave room for, where more than `high_bytes`."""
 
     time_ms: float
     low_ms: float
@@ -43,6 +44,7 @@ class Estimate(NamedTuple):
     high_bytes: int
     noise: float
     memory_noise: float
+    safe_bytes: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -200,7 +200,7 @@ def _need(question: Question, figures: Figures, name: str) -> tuple[float, str]:
     if weighed is None:
         return question.counted_bytes[name], "counted from the equations"
     basis = {"exact": "measured", "near": "scaled, upper end", "model": "predicted, upper end"}
-    return weighed.estimate.high_bytes, basis[weighed.source]
+    return max(weighed.estimate.high_bytes, weighed.estimate.safe_bytes), basis[weighed.source]
 
 
 def _last_resort(question: Question, figures: Figures) -> str:

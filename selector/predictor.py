@@ -153,12 +153,13 @@ class Predictor:
         self, device: Device, questions: Sequence[tuple[Problem, Mapping[str, Work]]]
     ) -> Iterator[dict[str, Estimate]]:
         rows = self._spec.matrices(device, questions)
-        factors = np.array([self._errors[name] for _, works in questions for name in works]).T  # [6, rows]
+        factors = np.array([self._errors[name] for _, works in questions for name in works]).T  # [7, rows]
         time, size = self.time_ms.predict(rows), self.memory_bytes.predict(rows)
         columns = (
             *(time.tolist(), (time * factors[0]).tolist(), (time * factors[1]).tolist()),
             *(map(round, size.tolist()), map(math.floor, (size * factors[2]).tolist())),
             *(map(math.ceil, (size * factors[3]).tolist()), factors[4].tolist(), factors[5].tolist()),
+            map(math.ceil, (size * factors[6]).tolist()),
         )
         estimates = map(Estimate._make, zip(*columns, strict=True))
         for _, works in questions:
@@ -178,12 +179,13 @@ class Predictor:
 
 
 def _error(found: Mapping[str, Any]) -> list[float]:
-    """Factors for low and high time, low and high memory, and both noises, of one implementation.
+    """Factors for low and high time, low and high memory, both noises, and the safe memory's factor.
 
     Fails when something is missing or no number.
     """
     factors = [float(found[name][edge]) for name in ("time", "memory") for edge in (0, 1)]
-    return [*factors, *(float(found[name]) for name in ("time_noise", "memory_noise"))]
+    safe = found.get("memory_safe", factors[3])  # earlier models have none
+    return [*factors, *(float(found[name]) for name in ("time_noise", "memory_noise")), float(safe)]
 
 
 def _check(stored: StoredModel, spec: FeatureSpec) -> None:

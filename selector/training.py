@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 FOLDS = 5
 COVERAGE = 0.9  # share of unseen measurements that the interval shall hold
+LEAST_RESERVE = 1e-3  # sizes are rounded to an allocator's blocks
+RESERVED = 5.0  # over the number of cases: by how much more than the worst of them the next one may err
 MARGIN_QUANTILES = (0.5, 0.75, 0.9, 1.0)
 Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]
@@ -76,7 +78,9 @@ def held_out_shapes(dataset: Dataset) -> HeldOut:
         fold[test] = number
         rows = dataset.rows[train]
         times[test] = (
-            time_model(dataset, len(train)).fit(rows, dataset.time_ms[train]).predict(dataset.rows[test])
+            time_model(dataset, len(train))
+            .fit(rows, dataset.time_ms[train], dataset.contest[train])
+            .predict(dataset.rows[test])
         )
         sizes[test] = (
             memory_model(dataset, len(train))
@@ -91,6 +95,7 @@ def errors(dataset: Dataset, held_out: HeldOut, use: Flags | None = None) -> Err
 
     `time` and `memory` are factors on a prediction between which the measured figure lies in COVERAGE of
     the cases (split conformal: the quantiles are moved outwards for the finite number of cases).
+    `memory_safe` is the factor for memory limits: the worst of the cases, and the fewer they are the more.
     `memory_noise` is the median difference between an implementation's error and the default's on the
     same problem: a predicted advantage below that is as likely error as not. `time_noise` is the margin
     over the default that paid on these rows.
@@ -105,6 +110,7 @@ def errors(dataset: Dataset, held_out: HeldOut, use: Flags | None = None) -> Err
         result[name] = {
             "time": _factors(time_error[some]),
             "memory": _factors(memory_error[some]),
+            "memory_safe": _safe(memory_error[some]),
             "time_noise": _margin(dataset, held_out, rows, name),
             "memory_noise": float(np.expm1(np.median(_differences(dataset, memory_error, rows, name)))),
         }
@@ -122,6 +128,11 @@ def _factors(log_errors: Floats) -> list[float]:
     rank = min(math.ceil((count + 1) * (1 - tail)), count) - 1
     ordered = np.sort(log_errors)
     return [float(np.exp(min(ordered[count - 1 - rank], 0.0))), float(np.exp(max(ordered[rank], 0.0)))]
+
+
+def _safe(log_errors: Floats) -> float:
+    worst = max(float(log_errors.max()), LEAST_RESERVE)
+    return float(np.exp(worst * (1 + RESERVED / len(log_errors))))
 
 
 def _pairs(dataset: Dataset, rows: Flags, name: str) -> tuple[list[int], list[int]]:
@@ -166,14 +177,15 @@ def _margin(dataset: Dataset, held_out: HeldOut, rows: Flags, name: str) -> floa
 
 def fit_final(dataset: Dataset) -> tuple[Regression, Regression]:
     """The models of time and memory, fitted to everything."""
-    time = time_model(dataset).fit(dataset.rows, dataset.time_ms)
+    time = time_model(dataset).fit(dataset.rows, dataset.time_ms, dataset.contest)
     memory = memory_model(dataset).fit(dataset.rows, dataset.memory_bytes)
     return flat(time), flat(memory)
 
 
 def flat(model: CostModel) -> Regression:
     """A fitted model as plain arrays; predicts the same."""
-    return Regression(model.physics_, FlatTrees.from_histogram_boosting(model.trees_))
+    fitted = [trees for trees in (model.trees_, model.common_trees_) if trees is not None]
+    return Regression(model.physics_, FlatTrees.joined(list(map(FlatTrees.from_histogram_boosting, fitted))))
 
 
 def stored_model(

@@ -7,7 +7,7 @@ all trees in as many steps as the deepest tree has levels.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any
@@ -55,6 +55,24 @@ class FlatTrees:
             np.array(depth, dtype=np.int32),
             np.array(float(estimator._baseline_prediction.item()), dtype=np.float64),
         )
+
+    @classmethod
+    def joined(cls, parts: Sequence[FlatTrees]) -> FlatTrees:
+        """All trees of these, whose predictions add up."""
+        starts = np.cumsum([0, *(len(part.feature) for part in parts[:-1])])
+
+        def moved(name: str) -> Array:
+            return np.concatenate(
+                [getattr(part, name) + start for part, start in zip(parts, starts, strict=True)]
+            ).astype(np.int32)
+
+        feature, threshold, value = (
+            np.concatenate([getattr(part, name) for part in parts])
+            for name in ("feature", "threshold", "value")
+        )
+        depth = np.array(max(int(part.depth) for part in parts), dtype=np.int32)
+        base = np.array(sum(float(part.base) for part in parts))
+        return cls(feature, threshold, moved("left"), value, moved("roots"), depth, base)
 
     def predict(self, rows: NDArray[np.float64]) -> NDArray[np.float64]:
         """The prediction for each row, shape [rows]. NaN is not allowed: it would leave the leaves."""

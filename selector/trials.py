@@ -111,7 +111,9 @@ def under_limits(dataset: Dataset, held_out: HeldOut, folds: list[Fold]) -> Unde
     limits = choices = exceeded = 0
     slowdowns: list[float] = []
     for test, noise in folds:
-        expected = held_out.memory_bytes * _factors(dataset, noise, "memory")[1]
+        expected = held_out.memory_bytes * [
+            noise[str(name)]["memory_safe"] for name in dataset.implementation
+        ]
         model = by_model(dataset, held_out.time_ms, noise)
         for rows in (rows for rows in contests(dataset, test) if len(rows) > 1):
             least, most = needs[rows].min(), needs[rows].max()

@@ -26,6 +26,10 @@ if TYPE_CHECKING:
 
 PACKED = Path(__file__).with_name("measurements.db.xz")
 USED = "Decided on the measurements that come with this package: your database has none to decide on."
+CPU = "amd-epyc"  # the key of the processor whose measurements ship
+OF_ANOTHER = (
+    "Measured on another processor, {}, since nothing is known of this one: `selector profile` measures it."
+)
 UNUSABLE = "The measurements that come with this package cannot be used: "
 
 
@@ -50,7 +54,7 @@ def or_shipped(
     if _named(source):
         return found
     try:
-        known = _selector().choose_each([queries[index] for index in open_ones])
+        known = _known(list(open_ones.values()), [queries[index] for index in open_ones])
     except (DatabaseError, OSError) as error:
         for index, one in open_ones.items():
             found[index] = replace(one, caveats=(*one.caveats, f"{UNUSABLE}{error}"))
@@ -65,6 +69,33 @@ def _better(own: Choice, shipped: Choice | SelectorError) -> Choice | SelectorEr
     if isinstance(shipped, SelectorError):
         return shipped
     return own if shipped.source == "default" else replace(shipped, caveats=(*shipped.caveats, USED))
+
+
+def _unknown_cpu(choice: Choice) -> bool:
+    """Whether it is of a processor of which the user's database has no cost model that could be asked."""
+    return choice.device.kind == "cpu" and not any("No prediction" in caveat for caveat in choice.caveats)
+
+
+def _known(own: Sequence[Choice], queries: Sequence[Query]) -> list[Choice | SelectorError]:
+    """The shipped answers; about a processor of which nothing is known those of the one that ships."""
+    known = list(_selector().choose_each(queries))
+    again = {
+        index: replace(queries[index], device=CPU)
+        for index, one in enumerate(known)
+        if isinstance(one, Choice) and one.source == "default" and _unknown_cpu(own[index])
+    }
+    others = _selector().choose_each(list(again.values())) if again else []
+    for index, other in zip(again, others, strict=True):
+        known[index] = _of_another_cpu(own[index], other)
+    return known
+
+
+def _of_another_cpu(own: Choice, other: Choice | SelectorError) -> Choice | SelectorError:
+    """The answer for the shipped processor, as one for the processor that was asked about, which says so."""
+    if isinstance(other, SelectorError):
+        return other
+    caveats = (*other.caveats, OF_ANOTHER.format(other.device.name))
+    return replace(other, device=own.device, torch_device=own.torch_device, caveats=caveats)
 
 
 def stand_in(source: object) -> Selector | None:

@@ -27,7 +27,7 @@ def dataset():
 
 @pytest.fixture(scope="module")
 def fitted(dataset):
-    return time_model(dataset).fit(dataset.rows, dataset.time_ms)
+    return time_model(dataset).fit(dataset.rows, dataset.time_ms, dataset.contest)
 
 
 def test_flat_model_predicts_what_the_estimator_predicts(dataset, fitted):
@@ -41,6 +41,25 @@ def test_flat_trees_agree_on_ties_and_extremes(dataset, fitted):
     rows = np.repeat(dataset.rows[:1], 3, axis=0)
     rows[:, column] = [trees.threshold[np.isfinite(trees.threshold)][0], 1e300, -1e300]
     np.testing.assert_allclose(trees.predict(rows), fitted.trees_.predict(rows), rtol=1e-12, atol=1e-12)
+
+
+def test_what_a_contest_has_in_common_does_not_hide_what_differs_in_it():
+    """Each was taken on a host that was busy as chance had it; who is faster goes by the size alone."""
+    random = np.random.default_rng(0)
+    sizes = np.repeat(random.uniform(0, 1, 60), 2)
+    second = np.tile([0.0, 1.0], 60)
+    contests = np.repeat(np.arange(60), 2)
+    slower = np.where(sizes > 0.5, 1.1, 0.9) ** second
+    figures = np.repeat(np.exp(random.normal(0, 0.8, 60)), 2) * slower
+    rows = np.column_stack([sizes, second])
+    test = np.column_stack([np.repeat([0.2, 0.4, 0.6, 0.8], 2), np.tile([0.0, 1.0], 4)])
+
+    def error(*contests):
+        predicted = CostModel().fit(rows, figures, *contests).predict(test)
+        return np.abs(predicted[1::2] / predicted[::2] / [0.9, 0.9, 1.1, 1.1] - 1).max()
+
+    assert error(contests) < 0.01
+    assert error(contests) < error() / 3
 
 
 def test_the_first_stage_extrapolates():

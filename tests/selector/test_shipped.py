@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import selector
-from kernel_selector.db import Database, models
+from kernel_selector.db import Database, models, records
 from kernel_selector.kernels import registry
+from kernel_selector.kernels.contract import Device, Status
 from selector import NothingFits, Selector, shipped
 from selector.query import Query
+from tests.selector import replay
 
 QUESTION = {"hidden": 1024, "batch": 16, "seq": 50, "dtype": "bfloat16"}
 
@@ -45,6 +49,43 @@ def test_every_operator_has_records_and_a_cost_model_of_this_version(operator: s
     measured = {name for groups in evidence.groups.values() for group in groups.values() for name in group}
     assert measured <= set(registry.implementations(operator))
     assert registry.operator(operator).default in measured
+
+
+RATES: dict[str, Any] = {"copy_bytes_per_s": 1e10, "matmul_flops_per_s": {"float32": 1e11}, "launch_us": 2.0}
+SMALL: dict[str, Any] = {"hidden": 128, "batch": 8, "seq": 16}  # as random problems of processors are
+
+
+@pytest.mark.parametrize("operator", registry.operators())
+def test_every_operator_was_measured_on_a_processor(operator: str) -> None:
+    evidence = Selector(shipped.unpacked()).evidence(operator, shipped.CPU)
+    assert len(evidence.problems) >= 20
+
+
+def test_a_processor_that_was_never_measured_gets_the_answers_of_the_one_that_ships() -> None:
+    known = Selector(shipped.unpacked()).choose("lstm", **SMALL, device=shipped.CPU)
+    assert known.source == "model"
+    assert not [caveat for caveat in known.caveats if "another processor" in caveat]
+    other = Device(name="Some Other CPU", kind="cpu", host="Some Other CPU x8", **RATES)
+    choice = selector.choose("lstm", **SMALL, device=other)
+    assert (choice.source, choice.implementation) == (known.source, known.implementation)
+    assert choice.device == other
+    assert [caveat for caveat in choice.caveats if "on another processor, AMD EPYC" in caveat]
+
+
+def test_ones_own_measurements_of_a_processor_come_first() -> None:
+    other = Device(name="Some Other CPU", kind="cpu", host="Some Other CPU x8", **RATES)
+    problem = registry.operator("lstm").problem(SMALL)
+    own = [
+        replace(record, problem=problem, device=other)
+        for record in replay.sweep([problem])
+        if record.status is Status.OK
+    ]
+    with Database.open(create=True) as database, database.write() as connection:
+        records.add(connection, own)
+    choice = Selector().choose("lstm", **SMALL, device=other)
+    fastest = min(own, key=lambda record: record.total.p50_ms if record.total else 1e9)
+    assert (choice.source, choice.implementation) == ("exact", fastest.implementation)
+    assert shipped.USED not in choice.caveats
 
 
 def test_a_limit_that_nothing_keeps_is_refused_as_by_ones_own_measurements() -> None:
