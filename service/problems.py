@@ -171,7 +171,8 @@ async def _on_http_error(request: Request, error: Exception) -> ProblemResponse:
     headers = dict(error.headers or {})
     if "allow" in {name.lower() for name in headers}:
         # the router names the methods of the first route of the path alone
-        operations = request.app.openapi()["paths"].get(request.url.path, {})
+        path = getattr(request.scope.get("route"), "path_format", request.url.path)
+        operations = request.app.openapi()["paths"].get(path, {})
         headers = {"allow": ", ".join(sorted(map(str.upper, operations)))} if operations else headers
     return problem(kind, detail, scope=request.scope, headers=headers)
 

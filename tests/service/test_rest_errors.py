@@ -226,6 +226,7 @@ def test_all_methods_of_a_path_are_allowed(client):
     assert_problem(response, 405, "method-not-allowed")
     assert response.headers["allow"] == "GET, POST"
     assert client.post("/v1/operators/lstm").headers["allow"] == "GET"
+    assert client.put("/v1/profiling-jobs/5").headers["allow"] == "DELETE, GET"
 
 
 class Failing:
