@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
 from kernel_selector.db import Database, records
 from kernel_selector.kernels import registry
@@ -84,3 +85,13 @@ def stand_ins(monkeypatch: pytest.MonkeyPatch) -> None:
         own = registry.implementation(operator, registry.operator(operator).default)
         other = replace(own, name="stand_in", default=False, build=build)
         monkeypatch.setitem(registry.implementations(operator), "stand_in", other)
+
+
+@pytest.fixture(scope="session")
+def autocast_lstm() -> None:
+    """A processor on which torch's own nn.LSTM runs under autocast: oneDNN has none in bfloat16 for AVX2."""
+    try:
+        with torch.autocast("cpu", torch.bfloat16):
+            torch.nn.LSTM(4, 4)(torch.zeros(1, 1, 4))
+    except RuntimeError as error:
+        pytest.skip(f"torch's own nn.LSTM cannot run under autocast on this processor: {error}")

@@ -203,7 +203,9 @@ def test_sizes_of_zero_are_torchs() -> None:
 
 
 @pytest.mark.parametrize("operator", ["lstm", "linear"])
-def test_autocast(operator: str) -> None:
+def test_autocast(operator: str, request: pytest.FixtureRequest) -> None:
+    if operator == "lstm":
+        request.getfixturevalue("autocast_lstm")
     ours, theirs = pair(operator, CASES[operator][3][0])
     with torch.autocast("cpu", torch.bfloat16):
         mine, other = (module(*inputs(operator)) for module in (ours, theirs))

@@ -158,6 +158,7 @@ def test_gradient_accumulation_and_checkpointing(model: LanguageModel, words: Te
     torch.testing.assert_close(model.lstm.weight_hh_l0.grad, 2 * once)
 
 
+@pytest.mark.usefixtures("autocast_lstm")
 def test_autocast(model: LanguageModel, words: Tensor) -> None:
     original = copy.deepcopy(model)
     with torch.autocast("cpu", torch.bfloat16):
