@@ -28,7 +28,8 @@ PACKED = Path(__file__).with_name("measurements.db.xz")
 USED = "Decided on the measurements that come with this package: your database has none to decide on."
 CPU = "amd-epyc"  # the key of the processor whose measurements ship
 OF_ANOTHER = (
-    "Measured on another processor, {}, since nothing is known of this one: `selector profile` measures it."
+    "Measured on another processor, {}, since nothing is known of this one: "
+    "`selector profile --operator all` measures it."
 )
 UNUSABLE = "The measurements that come with this package cannot be used: "
 

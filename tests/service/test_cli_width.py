@@ -73,7 +73,7 @@ def test_profile_commands_that_messages_name_say_what_to_measure() -> None:
     assert [
         (name, words)
         for name, words in named
-        if not re.search(r"--count \d|--operator \w|--asked|--plan|hidden=|mode=|\.\.\.", words)
+        if not re.search(r"--count \d|--operator \w|--model \w|--asked|--plan|hidden=|mode=|\.\.\.", words)
     ] == []
 
 
