@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from recurrent_tables import Result, plain, table
+from recurrent_tables import Result, plain, table, whole_results
 
 Line = Mapping[str, Any]
 
@@ -21,7 +20,7 @@ CURVES = ("variant", "dropout", "steps", "first loss", f"mean of the last {LAST}
 
 def overview(folder: Path) -> str:
     """For each model and cap (or batch) a line: ours, torch's usual ways, the best of these, the ratio."""
-    lines = (line for result in _results(folder) for line in _compared(result))
+    lines = (line for result in whole_results(folder, "model") for line in _compared(result))
     figures = ("the best without us", "ours over it", "planned over measured peak")
     head = ("model", "within", "ours: samples/s (batch, peak)", *USUAL, *figures)
     return table(head, lines)
@@ -29,11 +28,9 @@ def overview(folder: Path) -> str:
 
 def whole(folder: Path) -> str:
     """Every variant of every model, and its loss curves."""
-    return "".join(_caption(result) + _variants(result) + _curves(result) for result in _results(folder))
-
-
-def _results(folder: Path) -> list[Result]:
-    return [json.loads(file.read_text()) for file in sorted(folder.glob("model_*.json"))]
+    return "".join(
+        _caption(result) + _variants(result) + _curves(result) for result in whole_results(folder, "model")
+    )
 
 
 def _caption(result: Result) -> str:

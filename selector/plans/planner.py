@@ -69,9 +69,8 @@ class Planner:
             reached = 1e3 * size / (solution.step_ms + optimizer_ms)
             if isinstance(solution, Solution):
                 best = max(best, reached)
-            return Offer(
-                size, solution, min(reached, best)
-            )  # what was not solved is not above, rounded or not
+            # what was not solved is not above the best, rounded or not
+            return Offer(size, solution, min(reached, best))
 
         return offer(batch) if batch is not None else best_batch(offer, lambda one: one.samples_per_s)
 

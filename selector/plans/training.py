@@ -31,10 +31,12 @@ OPTIMIZERS = {
 }
 
 
-def _names(operator: str) -> list[str]:
-    """What an operator's implementations can be called."""
-    names = list(registry.implementations(operator))
-    return [*names, *(f"{operator}.{name}" for name in names)]
+def _implementations() -> set[str]:
+    """What an implementation can be called, with its operator and without: every operator's are looked up."""
+    pairs = (
+        (operator, name) for operator in registry.operators() for name in registry.implementations(operator)
+    )
+    return {word for operator, name in pairs for word in (name, f"{operator}.{name}")}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,7 +73,7 @@ class Training:
             raise InvalidRequest(f"margin={shorten(self.margin)}: expected a share from 0.0, below 1.")
         if type(self.accumulate) is not int or self.accumulate < 1:
             raise InvalidRequest(f"accumulate={shorten(self.accumulate)}: expected a whole number from 1.")
-        known = {word for operator in registry.operators() for word in _names(operator)}
+        known = _implementations() if self.exclude else set()
         for name in self.exclude:
             if name not in known:
                 raise InvalidRequest(f"exclude={shorten(name)}: no implementation. {suggest(name, known)}")
