@@ -1,9 +1,9 @@
 """Keep a sweep as a result: python -m benchmarks.sweep_result RECORDS LOG --commit HASH [--name NAME].
 
-RECORDS and LOG are what `python -m kernels.measure --problems plan.jsonl --policy sweep --output RECORDS` wrote
-to its output and to stderr. Writes `benchmarks/results/<name>.jsonl.xz`, from which `benchmarks.ship` makes the
-measurements that come with the package, and `<name>.json`: on what, when, how many of which status, and the end
-of the log. Needs no GPU.
+RECORDS and LOG are what `python -m kernels.measure --problems plan.jsonl --policy sweep --output RECORDS`
+wrote to its output and to stderr. Writes `benchmarks/results/<name>.jsonl.xz`, from which `benchmarks.ship`
+makes the measurements that come with the package, and `<name>.json`: on what, when, how many of which status,
+and the end of the log. Needs no GPU.
 """
 
 from __future__ import annotations
@@ -34,14 +34,13 @@ def main() -> None:
     parser.add_argument("--command", default="", help="that measured")
     parser.add_argument("--name", default="sweep_nvidia-h200")
     given = parser.parse_args()
-    packed = given.records.suffix == ".xz"
-    text = lzma.open(given.records, "rt").read() if packed else given.records.read_text()
-    lines = text.splitlines()
+    written = given.records.read_bytes()
+    text = (lzma.decompress(written) if given.records.suffix == ".xz" else written).decode()
     kept = RESULTS / f"{given.name}.jsonl.xz"
     kept.write_bytes(lzma.compress(text.encode(), preset=9 | lzma.PRESET_EXTREME))
     result = {
         "name": "sweep",
-        **summary([Record.from_json(line) for line in lines]),
+        **summary([Record.from_json(line) for line in text.splitlines()]),
         **said(given.log.read_text().splitlines()),
         "commit": given.commit,
         "command": given.command,

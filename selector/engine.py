@@ -11,7 +11,7 @@ from pathlib import Path
 from threading import RLock
 from typing import TYPE_CHECKING, Any
 
-from kernel_selector.kernels.contract import Device, SelectorError
+from kernel_selector.kernels.contract import Device, SelectorError, UnknownDevice
 
 from . import catalogue
 from .answer import DEFAULT_OPERATOR
@@ -22,7 +22,7 @@ from .choice import Choice
 from .database_argument import require_database
 from .knowledge import Changed, Knowledge, Pair, state_of
 from .query import Query
-from .shipped import or_shipped
+from .shipped import Answer, or_shipped
 
 if TYPE_CHECKING:
     from kernel_selector.db import Database
@@ -34,7 +34,6 @@ BACK_OFF = 9  # times as long as a look took, no other follows: a slow database 
 LOCK_WAIT_S = 2.0  # readers hardly ever wait; those that do have callers who wait with them
 CACHE_SIZE = 8192
 SNAPSHOT_TRIES = 3  # of a batch
-Answer = Choice | SelectorError
 
 
 class Selector:
@@ -87,17 +86,10 @@ class Selector:
     ) -> Choice:
         """The implementation to use for a problem; see `selector.choose`."""
         self._refresh()
-        query = Query(
-            hyperparameters=hyperparameters,
-            operator=operator,
-            device=device,
-            memory=memory,
-            objective=objective,
-            override=override,
-        )
-        return self.answer(query)
+        more: dict[str, Any] = {"memory": memory, "objective": objective, "override": override}
+        return self.answer(Query(hyperparameters=hyperparameters, operator=operator, device=device, **more))
 
-    def choose_each(self, queries: Iterable[Query]) -> list[Choice | SelectorError]:
+    def choose_each(self, queries: Iterable[Query]) -> list[Answer]:
         """The choice for each query, or the error that it met, in their order and from one snapshot.
 
         Those that were not asked before go through the cost model together.
@@ -112,7 +104,7 @@ class Selector:
         # the database changes faster than it can be read: answers of several snapshots, as each says
         return [self._choice_or_error(query) for query in asked]
 
-    def _choice_or_error(self, query: Query) -> Choice | SelectorError:
+    def _choice_or_error(self, query: Query) -> Answer:
         try:
             return self.answer(query)
         except SelectorError as error:
@@ -120,15 +112,21 @@ class Selector:
 
     def answer(self, query: Query) -> Choice:
         """As `choose`, for a question in one piece."""
-        try:
-            choice = self._answer(query)
-        except Changed as change:
-            self._load(change.pair)
-            choice = self._answer(query)
-        (ended,) = self._ended([choice], [query])
+        (ended,) = self._ended([self._own(query)], [query])
         if isinstance(ended, SelectorError):
             raise ended
         return ended
+
+    def _own(self, query: Query) -> Answer:
+        """The database's own answer, or that it knows no device of this name."""
+        try:
+            try:
+                return self._answer(query)
+            except Changed as change:
+                self._load(change.pair)
+                return self._answer(query)
+        except UnknownDevice as error:
+            return error
 
     def _ended(self, answers: Sequence[Answer], asked: Sequence[Query]) -> list[Answer]:
         """Answers by what else is known, and with the caveat that the database cannot be read, if so."""

@@ -14,9 +14,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeGuard
 
-from kernel_selector.kernels.contract import SelectorError
+from kernel_selector.kernels.contract import SelectorError, UnknownDevice
 
 from ..choice import Choice
 from ..query import Query
@@ -24,6 +24,7 @@ from ..query import Query
 if TYPE_CHECKING:
     from ..engine import Selector
 
+Answer = Choice | SelectorError
 PACKED = Path(__file__).with_name("measurements.db.xz")
 USED = "Decided on the measurements that come with this package: your database has none to decide on."
 CPU = "amd-epyc"  # the key of the processor whose measurements ship
@@ -34,20 +35,16 @@ OF_ANOTHER = (
 UNUSABLE = "The measurements that come with this package cannot be used: "
 
 
-def or_shipped(
-    answers: Sequence[Choice | SelectorError], queries: Sequence[Query], source: object
-) -> list[Choice | SelectorError]:
+def or_shipped(answers: Sequence[Answer], queries: Sequence[Query], source: object) -> list[Answer]:
     """The answers of the shipped measurements, where others rest on nothing and these know more.
 
-    Only for the user's own database: one that was named, as `source` or by SELECTOR_DATABASE_URL, is taken
-    at its word.
+    So are those about a device that has its name in these measurements alone. Only for the user's own
+    database: one that was named, as `source` or by SELECTOR_DATABASE_URL, is taken at its word.
     """
     found = list(answers)
     if source is not None:  # most of all: nothing is imported for them
         return found
-    open_ones = {
-        index: one for index, one in enumerate(found) if isinstance(one, Choice) and one.source == "default"
-    }
+    open_ones = {index: one for index, one in enumerate(found) if _rests_on_nothing(one)}
     if not open_ones:
         return found
     from kernel_selector.db import DatabaseError
@@ -58,40 +55,53 @@ def or_shipped(
         known = _known(list(open_ones.values()), [queries[index] for index in open_ones])
     except (DatabaseError, OSError) as error:
         for index, one in open_ones.items():
-            found[index] = replace(one, caveats=(*one.caveats, f"{UNUSABLE}{error}"))
+            if isinstance(one, Choice):
+                found[index] = replace(one, caveats=(*one.caveats, f"{UNUSABLE}{error}"))
         return found
     for (index, own), other in zip(open_ones.items(), known, strict=True):
         found[index] = _better(own, other)
     return found
 
 
-def _better(own: Choice, shipped: Choice | SelectorError) -> Choice | SelectorError:
+def _rests_on_nothing(answer: Answer) -> bool:
+    if isinstance(answer, Choice):
+        return answer.source == "default"
+    return isinstance(answer, UnknownDevice)
+
+
+def _better(own: Answer, shipped: Answer) -> Answer:
     """The shipped answer unless it rests on nothing either; its error too: that nothing fits, for example."""
     if isinstance(shipped, SelectorError):
         return shipped
-    return own if shipped.source == "default" else replace(shipped, caveats=(*shipped.caveats, USED))
+    if shipped.source == "default" and isinstance(own, Choice):
+        return own
+    return replace(shipped, caveats=(*shipped.caveats, USED))
 
 
-def _unknown_cpu(choice: Choice) -> bool:
+def _unknown_cpu(answer: Answer) -> TypeGuard[Choice]:
     """Whether it is of a processor of which the user's database has no cost model that could be asked."""
-    return choice.device.kind == "cpu" and not any("No prediction" in caveat for caveat in choice.caveats)
+    return (
+        isinstance(answer, Choice)
+        and answer.device.kind == "cpu"
+        and not any("No prediction" in caveat for caveat in answer.caveats)
+    )
 
 
-def _known(own: Sequence[Choice], queries: Sequence[Query]) -> list[Choice | SelectorError]:
+def _known(own: Sequence[Answer], queries: Sequence[Query]) -> list[Answer]:
     """The shipped answers; about a processor of which nothing is known those of the one that ships."""
     known = list(_selector().choose_each(queries))
     again = {
-        index: replace(queries[index], device=CPU)
-        for index, one in enumerate(known)
-        if isinstance(one, Choice) and one.source == "default" and _unknown_cpu(own[index])
+        index: asked
+        for index, (asked, one) in enumerate(zip(own, known, strict=True))
+        if isinstance(one, Choice) and one.source == "default" and _unknown_cpu(asked)
     }
-    others = _selector().choose_each(list(again.values())) if again else []
-    for index, other in zip(again, others, strict=True):
-        known[index] = _of_another_cpu(own[index], other)
+    others = _selector().choose_each([replace(queries[index], device=CPU) for index in again])
+    for (index, asked), other in zip(again.items(), others, strict=True):
+        known[index] = _of_another_cpu(asked, other)
     return known
 
 
-def _of_another_cpu(own: Choice, other: Choice | SelectorError) -> Choice | SelectorError:
+def _of_another_cpu(own: Choice, other: Answer) -> Answer:
     """The answer for the shipped processor, as one for the processor that was asked about, which says so."""
     if isinstance(other, SelectorError):
         return other

@@ -12,8 +12,8 @@ import pytest
 import selector
 from kernel_selector.db import Database, models, records
 from kernel_selector.kernels import registry
-from kernel_selector.kernels.contract import Device, Status
-from selector import NothingFits, Selector, shipped
+from kernel_selector.kernels.contract import Device, Status, UnknownDevice
+from selector import Choice, NothingFits, Selector, shipped
 from selector.query import Query
 from tests.selector import replay
 
@@ -70,6 +70,21 @@ def test_a_processor_that_was_never_measured_gets_the_answers_of_the_one_that_sh
     assert (choice.source, choice.implementation) == (known.source, known.implementation)
     assert choice.device == other
     assert [caveat for caveat in choice.caveats if "on another processor, AMD EPYC" in caveat]
+
+
+def test_the_processor_that_ships_is_known_by_its_name() -> None:
+    known = Selector(shipped.unpacked()).choose("lstm", **SMALL, device=shipped.CPU)
+    choice = selector.choose("lstm", **SMALL, device=shipped.CPU)
+    (one,) = Selector().choose_each([Query(operator="lstm", hyperparameters=SMALL, device="AMD EPYC")])
+    assert isinstance(one, Choice)
+    assert choice.implementation == one.implementation == known.implementation
+    assert choice.device == known.device
+    assert shipped.USED in choice.caveats
+
+
+def test_a_device_that_nobody_knows_is_refused_with_all_known_names() -> None:
+    with pytest.raises(UnknownDevice, match=shipped.CPU):
+        selector.choose("lstm", **SMALL, device="no-such-processor")
 
 
 def test_ones_own_measurements_of_a_processor_come_first() -> None:
