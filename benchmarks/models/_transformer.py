@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import linear
 from torch.utils.checkpoint import checkpoint
 
 from benchmarks.models._parts import Parts
@@ -23,7 +24,8 @@ class Block(nn.Module):
     """One layer: attention and a feed-forward block, each with dropout, addition and norm.
 
     With `prenorm` it takes and returns (normed, residual), both [B, S, H]: a norm follows each addition and
-    is the next block's first one; else it takes and returns x [B, S, H].
+    is the next block's first one; else it takes and returns x [B, S, H]. Query, key and value are one product
+    unless the model is published with a layer for each (`separate`) and torch trains it as published.
     """
 
     def __init__(self, sizes: Sizes, batch: int, parts: Parts) -> None:
@@ -31,10 +33,10 @@ class Block(nn.Module):
         hidden, self.heads = sizes["hidden"], sizes["heads"]
         self.prenorm = sizes.get("prenorm", False)
         rows, dropout = batch * sizes["seq"], sizes.get("dropout", 0.1)
-        square = {"rows": rows, "in_features": hidden, "out_features": hidden}
-        self.query, self.key, self.value = (
-            parts.make("query, key, value", "linear", **square) for _ in range(3)
+        self.projection = parts.make(
+            "query, key, value", "linear", rows=rows, in_features=hidden, out_features=3 * hidden
         )
+        self.separate = sizes.get("separate", False) and not parts.choices
         self.attention = parts.make(
             "attention",
             "attention",
@@ -45,7 +47,7 @@ class Block(nn.Module):
             causal=sizes.get("causal", False),
             dropout=dropout,
         )
-        self.out = parts.make("attention output", "linear", **square)
+        self.out = parts.make("attention output", "linear", rows=rows, in_features=hidden)
         norm = {"rows": rows, "hidden": hidden, "dropout": dropout, "prenorm": self.prenorm}
         self.first, self.second = (
             parts.make("dropout, add, norm", "dropout_add_norm", **norm) for _ in range(2)
@@ -62,13 +64,18 @@ class Block(nn.Module):
     def forward(self, x: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:
         """What attention sees, and what its output is added to; the same without `prenorm`."""
         batch, seq, hidden = x.shape
-        q, k, v = (
-            projection(x).view(batch, seq, self.heads, -1).transpose(1, 2)
-            for projection in (self.query, self.key, self.value)
-        )
+        q, k, v = (one.view(batch, seq, self.heads, -1).transpose(1, 2) for one in self._projected(x))
         context = self.attention(q, k, v).transpose(1, 2).reshape(batch, seq, hidden)
         y, z = self._added(self.first, self.out(context), residual)
         return self._added(self.second, self.feed_forward(y), z)
+
+    def _projected(self, x: Tensor) -> tuple[Tensor, ...]:
+        """Query, key and value [B, S, H] of x."""
+        if not self.separate:
+            return self.projection(x).chunk(3, -1)  # type: ignore[no-any-return]
+        held: Any = self.projection
+        parts = zip(held.weight.chunk(3), held.bias.chunk(3), strict=True)
+        return tuple(linear(x, weight, bias) for weight, bias in parts)
 
     def _added(self, norm: nn.Module, x: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:
         if self.prenorm:

@@ -19,7 +19,7 @@ class DecoderBlock(nn.Module):
         rows, seq = batch * sizes["seq"], sizes["seq"]
         square = {"rows": rows, "in_features": hidden}
         self.query, self.key, self.value = (
-            parts.make("query, key, value", "linear", **square) for _ in range(3)
+            parts.make("cross query, key, value", "linear", **square) for _ in range(3)
         )
         heads = {"batch": batch, "heads": self.heads, "seq": seq, "head_dim": hidden // self.heads}
         dropout = sizes.get("dropout", 0.1)

@@ -19,7 +19,8 @@ class Transformer:
     """A stack of equal layers between embeddings and a tied linear loss head.
 
     `prenorm` and `causal` as in GPT-2, neither as in BERT, whose head has a dense layer, GELU and norm of
-    its own (`transform`). `labelled` is the share of tokens with a label.
+    its own (`transform`). `labelled` is the share of tokens with a label. Query, key and value are planned as
+    one product, also where they are published as three layers (`separate`).
     """
 
     layers: int
@@ -34,6 +35,7 @@ class Transformer:
     prenorm: bool = False
     causal: bool = False
     transform: bool = False
+    separate: bool = False
     labelled: float = 1.0
     dtype: str = "bfloat16"
 
@@ -70,8 +72,18 @@ class Transformer:
             kept_bytes=2 * rows + tokens * self.hidden * (self.dropout > 0) + 2 * tokens * IDS_BYTES,
             block_bytes=rows,
             head_gradient_bytes=self.vocabulary * self.hidden * element,
-            other_bytes=12.0 * rows,
+            other_bytes=(12.0 + self.layers * self._joints) * rows,
         )
+
+    @property
+    def _joints(self) -> int:
+        """Rows [N, H] that are read or written between the parts of a layer.
+
+        The gradients of query, key and value are laid side by side; and where an input goes into a part and
+        around it, its two gradients are summed up: with `prenorm` a norm's backward does that.
+        """
+        side_by_side, summed = 3 + 3, 2 + 1
+        return side_by_side + (0 if self.prenorm else 2 * summed)
 
     def _layer(self, batch: int, rows: int) -> tuple[Part, ...]:
         hidden, tokens = self.hidden, batch * self.seq
@@ -80,7 +92,7 @@ class Transformer:
         block = {"rows": tokens, "hidden": hidden, "inner": self.width, "activation": self.activation}
         square = {"rows": tokens, "in_features": hidden, "out_features": hidden}
         return (
-            self._part("query, key, value", "linear", square, 3, rows),
+            self._part("query, key, value", "linear", {**square, "out_features": 3 * hidden}, 1, 3 * rows),
             self._part(
                 "attention",
                 "attention",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import interpreted
 
-from kernel_selector.kernels.linear_cross_entropy import _columns, _logits, _rows
+from kernel_selector.kernels.linear_cross_entropy import _aligned, _columns, _logits, _rows
 
 
 def main() -> None:
@@ -12,6 +12,7 @@ def main() -> None:
     # several blocks a row, and several chunks, at sizes that an interpreter can do
     _logits.BLOCK = 256
     _columns.chunk_columns, _rows.chunk_rows = lambda _: 200, lambda _: 13
+    _aligned.chunk_rows = lambda *_: 13
     interpreted.main()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from functools import partial
 
 import pytest
 import torch
@@ -11,11 +12,12 @@ from torch.nn.functional import cross_entropy, linear
 from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import Device
 from kernel_selector.kernels.gate import Gate
-from kernel_selector.kernels.linear_cross_entropy import _columns, _logits, _rows, labelled_rows
+from kernel_selector.kernels.linear_cross_entropy import _aligned, _columns, _logits, _rows, labelled_rows
 
 OPERATOR = registry.operator("linear_cross_entropy")
-NAMES = ["chunked", "chunked_vocabulary", "gathered"]
+NAMES = ["aligned", "chunked", "chunked_vocabulary", "gathered", "gathered_aligned"]
 H200 = Device(name="NVIDIA H200", kind="cuda", compute_capability=(9, 0))
+CHUNK_ROWS = _aligned.chunk_rows  # before tests make it smaller
 T4 = Device(name="T4", kind="cuda", compute_capability=(7, 5))
 SIZES = {"rows": 20, "hidden": 6, "vocabulary": 11, "labelled": 0.5}
 
@@ -24,6 +26,7 @@ SIZES = {"rows": 20, "hidden": 6, "vocabulary": 11, "labelled": 0.5}
 def small_chunks(monkeypatch):
     monkeypatch.setattr(_rows, "chunk_rows", lambda _: 8)
     monkeypatch.setattr(_columns, "chunk_columns", lambda _: 4)
+    monkeypatch.setattr(_aligned, "chunk_rows", lambda *_: 8)
 
 
 def build(name, **hyperparameters):
@@ -189,6 +192,7 @@ def test_sums_in_float16_do_not_overflow_where_their_mean_does_not(name):
         module.bias.fill_(0)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(_rows, "chunk_rows", lambda _: 40_000)
+        patch.setattr(_aligned, "chunk_rows", lambda *_: 40_000)
         loss = module(x, labels)
         _, weight, bias = gradients(loss, module, x)
     torch.testing.assert_close(weight[:, 0].float(), torch.tensor([-15.0, 15.0]), rtol=1e-2, atol=0)
@@ -222,6 +226,26 @@ def test_rows_that_are_left_out_are_those_without_a_label():
     refusal = registry.implementation(OPERATOR.name, "gathered").unsupported
     assert refusal(problem, H200) is None
     assert "every row has one" in refusal(OPERATOR.problem(rows=8, hidden=2, vocabulary=2), H200)
+
+
+def test_equal_chunks_of_aligned_rows_stay_within_their_limit():
+    assert _aligned.width(50257) == 50304
+    assert _aligned.width(64) == 64
+    for rows in (1, 129, 2457, 16384, 131072):
+        step = CHUNK_ROWS(rows, 50257)
+        chunks = -(-rows // step)
+        assert step % 128 == 0
+        assert step * 50304 <= _aligned.LOGITS + 128 * 50304
+        assert chunks * step - rows < 128 * chunks
+
+
+def test_what_lies_beyond_the_vocabulary_stays_out_of_gradients_where_its_exponential_overflows():
+    module = build("aligned", vocabulary=11, bias=True, labelled=1.0)
+    x, labels = inputs()
+    with torch.no_grad():
+        module.bias.fill_(-200.0)  # so that a logit of 0 beside them is e^200 times as likely
+    ours, theirs = (gradients(loss(x, labels), module, x) for loss in (module, partial(torchs, module)))
+    torch.testing.assert_close(ours, theirs)
 
 
 def test_refusals_of_old_gpus_say_why():

@@ -13,7 +13,7 @@ from kernel_selector.kernels.linear_cross_entropy import _columns, _logits
 
 pytestmark = GPU
 OPERATOR = registry.operator("linear_cross_entropy")
-NAMES = ["chunked", "chunked_vocabulary", "gathered"]
+NAMES = ["aligned", "chunked", "chunked_vocabulary", "gathered", "gathered_aligned"]
 SIZES = {"rows": 1500, "hidden": 264, "vocabulary": 9001, "labelled": 0.6, "dtype": "bfloat16"}
 
 
@@ -62,7 +62,7 @@ def test_a_label_out_of_range_is_an_error_and_the_process_lives(name):
     assert module(x, labels).isfinite()
 
 
-@pytest.mark.parametrize("name", ["chunked", "chunked_vocabulary"])
+@pytest.mark.parametrize("name", ["aligned", "chunked", "chunked_vocabulary"])
 def test_a_captured_graph_follows_its_inputs(name):
     module, x, labels = made(name)
     stream = torch.cuda.Stream()

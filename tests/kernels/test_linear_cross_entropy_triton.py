@@ -7,7 +7,7 @@ from programs import run
 
 pytest.importorskip("triton", reason="Triton is not installed")
 
-NAMES = ["chunked", "chunked_vocabulary", "gathered"]
+NAMES = ["aligned", "chunked", "chunked_vocabulary", "gathered", "gathered_aligned"]
 SHAPES = [
     {"rows": 1, "hidden": 1, "vocabulary": 1},
     {"rows": 33, "hidden": 7, "vocabulary": 63},
