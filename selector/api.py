@@ -80,13 +80,13 @@ def optimize(
     UnknownOperator and UnknownImplementation for overrides, UnsupportedProblem for one that refuses its
     layer, the errors of `selector.plan` with a memory limit, and what the model raises on the example.
     """
-    from .rewriting import optimizing
+    from .rewriting import optimizing, wishes
 
     require_database(database)
     if memory_limit is not None:
-        plan = optimizing.plan_within(memory_limit, model, example_inputs, plan, database)
-    wishes = optimizing.wishes_of(objective, overrides, plan, database)
-    return optimizing.optimize(model, example_inputs, wishes)
+        plan = wishes.plan_within(memory_limit, model, example_inputs, plan, database)
+    asked = wishes.wishes_of(objective, overrides, plan, database)
+    return optimizing.optimize(model, example_inputs, asked)
 
 
 def restore(model: nn.Module) -> int:

@@ -53,10 +53,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         dtype=dtype,
         seed=options.seed,
         rate=options.rate,
+        kernels=options.kernels,
     )
     program = _Program(trainer, _variants(options), options)
     for line in program.lines():
-        print(_words(line), flush=True)
+        print(words_of(line), flush=True)
         payload = {
             "model": options.model,
             "sizes": trainer.subject.sizes,
@@ -171,6 +172,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--use", nargs="+", action="append", default=[], metavar="PART=NAME", help="implementations by name")
     add("--only", nargs="*", default=[], metavar="VARIANT", help="these variants alone")
     add("--graphs", action="store_true", help="each variant as CUDA graphs too, where it can be")
+    add("--kernels", action="store_true", help="one more step of each, with the time of every kernel")
     add("--losses", type=int, default=0, metavar="STEPS", help="steps of the loss curves (default: none)")
     add("--dtype", default="bfloat16", help="of weights and computation (default: bfloat16)")
     add("--budget", default="9m", help="start nothing after this time (default: 9m)")
@@ -182,7 +184,8 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _words(line: Line) -> str:
+def words_of(line: Line) -> str:
+    """A line for people."""
     cap = f" under {line['cap_bytes'] / GIB:g} GiB" if line.get("cap_bytes") else ""
     head = f"{line['variant']}, batch {line['batch']}{cap}"
     if line["status"] != "ok":

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from benchmarks._figures import rounded
 from benchmarks.models._catalogue import Subject
+from benchmarks.models._timeline import timeline
 from benchmarks.models._transformer import quiet
 from benchmarks.models._variants import Variant
 from kernel_selector.kernels.contract import Device
@@ -39,7 +40,9 @@ class Trainer:
         dtype: str,
         seed: int,
         rate: float = LEARNING_RATE,
+        kernels: bool = False,
     ) -> None:
+        self._kernels = kernels
         self.subject, self._device, self._torch_device, self._rate = subject, device, torch_device, rate
         self._dtype_name, self._dtype, self._seed = dtype, getattr(torch, dtype), seed
         if self.on_gpu:
@@ -107,6 +110,7 @@ class Trainer:
         seconds = (time.perf_counter() - start) / TIMED
         peak = torch.cuda.max_memory_allocated(self._torch_device) if self.on_gpu else None
         reserved = torch.cuda.max_memory_reserved(self._torch_device) if self.on_gpu else None
+        more = {"timeline": timeline(lambda: step(inputs))} if self._kernels and self.on_gpu else {}
         return {
             "step_ms": rounded(seconds * 1e3),
             "samples_per_s": rounded(batch / seconds),
@@ -114,6 +118,7 @@ class Trainer:
             "reserved_bytes": reserved,
             "loss": _finite(loss),
             "parts": self._used,
+            **more,
         }
 
     def _prepared(

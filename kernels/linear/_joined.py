@@ -40,7 +40,7 @@ class _Joined(torch.autograd.Function):
         ctx.save_for_backward(x, *weights)
         ctx.with_bias, ctx.dtype = bool(biases), weights[0].dtype
         y = linear(x, _side_by_side(weights, x.dtype), _side_by_side(biases, x.dtype) if biases else None)
-        parts = y.split([len(one) for one in weights], -1)
+        parts = torch.split(y, [len(one) for one in weights], -1)
         return tuple(_apart(one) for one in parts)
 
     @staticmethod
@@ -61,8 +61,8 @@ class _Joined(torch.autograd.Function):
         return (
             dx,
             None,
-            *(none if dw is None else dw.split(sizes)),
-            *((none if db is None else db.split(sizes)) if ctx.with_bias else ()),
+            *(none if dw is None else torch.split(dw, sizes)),
+            *((none if db is None else torch.split(db, sizes)) if ctx.with_bias else ()),
         )
 
 
@@ -72,4 +72,4 @@ def _side_by_side(parameters: Sequence[Tensor], dtype: torch.dtype) -> Tensor:
 
 def _apart(view: Tensor) -> Tensor:
     """The same memory as a tensor of its own."""
-    return view.new_empty(0).set_(view.untyped_storage(), view.storage_offset(), view.size(), view.stride())  # type: ignore[call-overload]
+    return view.new_empty(0).set_(view.untyped_storage(), view.storage_offset(), view.size(), view.stride())

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import Any, cast
 
-from torch import Tensor, nn
+from torch import nn
 
 from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import Problem, SelectorError, UnknownOperator
@@ -18,16 +18,16 @@ from ..layers import Layer
 from ..nn import ScaledDotProductAttention
 from ..nn.selected import Selected, adopt
 from ..nn.selection import Policy
-from . import attention_interface
+from . import attention_interface, joining
 from .checking import Tensors, difference, results
+from .joining import Joint
 from .places import Place, place_of
 from .report import LeftAlone, Replaced, Report, reason_of
-
-if TYPE_CHECKING:
-    from ..plans.plan import Plan
+from .wishes import Planned, Wishes, device_of
 
 OBJECTIVES = {"throughput": "time", "memory": "memory"}
 REPLACED_CLASS = "_class_before_optimize"
+PUT_BACK = "put back, because the model computed something else: "
 
 
 @dataclass(frozen=True)
@@ -40,61 +40,43 @@ class _Decision:
     why: str
 
 
-class Planned(Protocol):
-    """So many layers of one kind by one implementation, as in a plan."""
-
-    operator: str
-    hyperparameters: Mapping[str, Any]
-    implementation: str
-    count: int
-
-
-@dataclass(frozen=True, kw_only=True)
-class Wishes:
-    """How `optimize` was asked to choose."""
-
-    objective: str
-    overrides: Mapping[str, str]
-    plan: Sequence[Planned]
-    database: Any
-
-    def named(self, layer: Layer) -> str | None:
-        """The implementation asked for by the layer's path or its operator."""
-        return self.overrides.get(layer.path) or self.overrides.get(layer.problem.operator)
-
-
 def optimize(model: nn.Module, example_inputs: Any, wishes: Wishes) -> Report:
     """See `selector.optimize`."""
     _check(model, wishes)
     found = layers.find(model, example_inputs)
     planned = _Counted(wishes.plan)
-    decisions, left = [], []
+    joints, left = _joints(model, example_inputs, found, wishes)
+    joined = {path for joint in joints for path in joint.paths}
+    decisions = []
     for layer in found:
+        if layer.path in joined:
+            continue
         decided = _decide(model, layer, wishes, planned)
         if isinstance(decided, str):
             left.append(LeftAlone(path=layer.path, problem=layer.problem, why=decided))
         else:
             decisions.append(decided)
-    replaced, put_back, notes = _replace(model, example_inputs, decisions, wishes)
+    if not (decisions or joints):
+        return Report(
+            replaced=(), left_alone=tuple(left), notes=("Nothing was replaced: the model is as it was.",)
+        )
+    training = any(module.training for module in model.modules())
+    expected = results(model, example_inputs, gradients=training)
+    replaced, put_back = _replace(model, example_inputs, decisions, expected, wishes)
+    together, apart = _join(model, example_inputs, joints, expected)
+    checked = "outputs and gradients" if training else "outputs"
+    agreed = f"Checked on the example: {checked} agree with the original's."
     return Report(
-        replaced=tuple(
-            Replaced(
-                path=one.layer.path,
-                problem=one.layer.problem,
-                implementation=one.implementation,
-                why=one.why,
-            )
-            for one in replaced
-        ),
-        left_alone=(*left, *put_back),
-        notes=tuple(notes),
+        replaced=(*replaced, *together),
+        left_alone=(*left, *put_back, *apart),
+        notes=(agreed if replaced or together else "Nothing was replaced.",),
     )
 
 
 def restore(model: nn.Module) -> int:
     """See `selector.restore`."""
     attention_interface.turn_off(model)
-    return sum(_put_back(module) for module in list(model.modules()))
+    return joining.part(model) + sum(_put_back(module) for module in list(model.modules()))
 
 
 def _check(model: nn.Module, wishes: Wishes) -> None:
@@ -144,7 +126,7 @@ def _decide(model: nn.Module, layer: Layer, wishes: Wishes, planned: _Counted) -
     try:
         choice = api.choose(
             layer.problem.operator,
-            device=_device(model),
+            device=device_of(model),
             objective=OBJECTIVES[wishes.objective],
             override=named,
             database=wishes.database,
@@ -175,18 +157,23 @@ def _place(model: nn.Module, layer: Layer) -> Place | str:
     )
 
 
-def _device(model: nn.Module) -> str:
-    return next((str(tensor.device) for tensor in model.parameters()), "cpu")
+def _joints(
+    model: nn.Module, example_inputs: Any, found: Sequence[Layer], wishes: Wishes
+) -> tuple[list[Joint], list[LeftAlone]]:
+    """Layers that are to be one product, and those that could be but for a reason."""
+    if wishes.objective != "throughput":
+        return [], []
+    free = [layer for layer in found if wishes.named(layer) is None]
+    every = joining.joints(model, example_inputs, free, device_of(model), wishes.database)
+    refused = [LeftAlone(path=one.path, problem=one.problem, why=one.why) for one in every if one.refused]
+    return [one for one in every if not one.refused], refused
 
 
 def _replace(
-    model: nn.Module, example_inputs: Any, decisions: list[_Decision], wishes: Wishes
-) -> tuple[list[_Decision], list[LeftAlone], list[str]]:
+    model: nn.Module, example_inputs: Any, decisions: list[_Decision], expected: Tensors, wishes: Wishes
+) -> tuple[list[Replaced], list[LeftAlone]]:
     """Replace operator by operator, and put an operator back that changes what the model computes."""
-    if not decisions:
-        return [], [], ["Nothing was replaced: the model is as it was."]
     training = any(module.training for module in model.modules())
-    expected = results(model, example_inputs, gradients=training)
     replaced: list[_Decision] = []
     put_back: list[LeftAlone] = []
     for operator in dict.fromkeys(one.layer.problem.operator for one in decisions):
@@ -198,15 +185,30 @@ def _replace(
             continue
         restore(model)
         _swap(model, replaced, wishes)
-        reason = f"put back, because the model computed something else: {fault}"
+        reason = PUT_BACK + fault
         put_back += [LeftAlone(path=one.layer.path, problem=one.layer.problem, why=reason) for one in own]
-    checked = "outputs and gradients" if training else "outputs"
-    notes = [
-        f"Checked on the example: {checked} agree with the original's."
-        if replaced
-        else "Nothing was replaced."
+    done = [
+        Replaced(
+            path=one.layer.path, problem=one.layer.problem, implementation=one.implementation, why=one.why
+        )
+        for one in replaced
     ]
-    return replaced, put_back, notes
+    return done, put_back
+
+
+def _join(
+    model: nn.Module, example_inputs: Any, joints: list[Joint], expected: Tensors
+) -> tuple[list[Replaced], list[LeftAlone]]:
+    """Make layers one product, and put all of them back where the model computes something else then."""
+    joining.join(model, joints)
+    fault = _fault(model, example_inputs, expected, gradients=True) if joints else None
+    if fault is not None:
+        joining.part(model)
+        return [], [LeftAlone(path=one.path, problem=one.problem, why=PUT_BACK + fault) for one in joints]
+    return [
+        Replaced(path=one.path, problem=one.problem, implementation=joining.TORCHS, why=one.why)
+        for one in joints
+    ], []
 
 
 def _fault(model: nn.Module, example_inputs: Any, expected: Tensors, *, gradients: bool) -> str | None:
@@ -273,28 +275,3 @@ def _put_back(module: nn.Module) -> int:
     del module.__dict__["_selections"]
     module.__class__ = before
     return 1
-
-
-def plan_within(
-    memory_limit: str | int, model: nn.Module, example_inputs: Any, plan: object, database: Any
-) -> Plan:
-    """The fastest plan of a model for the examples' batch. Raises InvalidRequest for two plans."""
-    from ..plans.ask import plan as fastest
-
-    if plan is not None:
-        raise InvalidRequest("memory_limit and plan are both given: a plan has a limit of its own.")
-    args, kwargs = layers.arguments_of(example_inputs)
-    sizes = [one.size(0) for one in (*args, *kwargs.values()) if isinstance(one, Tensor) and one.dim()]
-    batch = sizes[0] if sizes else 1  # without samples the planner says so
-    return fastest((model, example_inputs), _device(model), memory_limit, batch, database=database)
-
-
-def wishes_of(objective: str, overrides: Mapping[str, str] | None, plan: Any, database: Any) -> Wishes:
-    """The arguments of `optimize`; `plan` is one of `selector.plan`, or its layers."""
-    if getattr(plan, "recomputed_blocks", 0):
-        raise InvalidRequest(
-            f"plan recomputes {plan.recomputed_blocks} blocks, which only the model's own code can do: "
-            "checkpoint them there, or plan with a larger memory_limit."
-        )
-    chosen: Sequence[Planned] = () if plan is None else getattr(plan, "layers", plan)
-    return Wishes(objective=objective, overrides=overrides or {}, plan=chosen, database=database)

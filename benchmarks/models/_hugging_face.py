@@ -1,0 +1,129 @@
+"""Hugging Face's BERT, RoBERTa and GPT-2 with random weights, as they come and after `selector.optimize`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from benchmarks.models._catalogue import Family, Subject, subject
+from benchmarks.models._parts import Parts
+from benchmarks.models._transformer import Sizes, make_batch
+from benchmarks.models._variants import Variant
+
+MODELS = ("bert-base", "bert-large", "roberta-base", "roberta-large", "gpt2", "gpt2-medium")
+PADDING = 2  # positions that RoBERTa leaves out
+
+
+class Loss(nn.Module):
+    """One of their models that gives the loss alone. `used` collects what replaced its layers."""
+
+    def __init__(self, model: nn.Module, parts: Parts) -> None:
+        super().__init__()
+        self.model, self.used = model, parts.used
+
+    def forward(self, ids: Tensor, labels: Tensor) -> Tensor:
+        """ids and labels [B, S], to the loss."""
+        found: Tensor = self.model(input_ids=ids, labels=labels).loss
+        return found
+
+
+@dataclass(frozen=True, kw_only=True)
+class Optimized(Variant):
+    """Theirs after `selector.optimize`, within so many bytes in all where there is a limit."""
+
+    within_bytes: int | None = None
+
+    def finished(self, model: nn.Module, inputs: tuple[Tensor, ...]) -> Callable[..., Tensor]:
+        """The same model with what was chosen for inputs like these."""
+        import selector
+
+        assert isinstance(model, Loss)
+        example = {"input_ids": inputs[0], "labels": inputs[1]}
+        with _without_cap(inputs[0].device, self.within_bytes):
+            report = selector.optimize(model.model, example, memory_limit=self.within_bytes)
+        for one in report.replaced:
+            counts = model.used.setdefault(one.problem.operator, {})
+            counts[one.implementation] = counts.get(one.implementation, 0) + 1
+        for left in report.left_alone:
+            counts = model.used.setdefault(f"{left.problem.operator}, left alone", {})
+            counts[left.why] = counts.get(left.why, 0) + 1
+        return model
+
+
+@contextmanager
+def _without_cap(device: torch.device, within_bytes: int | None) -> Iterator[None]:
+    """Comparing both models' gradients takes more than training does; the cap is of training."""
+    if within_bytes is None or device.type != "cuda":
+        yield
+        return
+    torch.cuda.set_per_process_memory_fraction(1.0, device)
+    yield
+    torch.cuda.empty_cache()
+    total = torch.cuda.get_device_properties(device).total_memory
+    torch.cuda.set_per_process_memory_fraction(min(within_bytes / total, 1.0), device)
+
+
+def hugging_face(name: str, attention: str, *, tiny: bool = False) -> Subject:
+    """A model of theirs with published sizes and one of their attentions, or a `tiny` one."""
+    family, sizes = name.partition("-")[0], subject(name, tiny=tiny).sizes
+
+    def model(sizes: Sizes, _batch: int, parts: Parts) -> nn.Module:
+        return Loss(_made(family, sizes, attention), parts)
+
+    return Subject(name, Family(model, _batch_of, {}), sizes)
+
+
+def optimized(within_bytes: int | None = None) -> Optimized:
+    """What `selector.optimize` makes of a model."""
+    return Optimized(name="optimized", within_bytes=within_bytes)
+
+
+def planned_batch(given: Subject, parts: Parts, device: str, limit_bytes: int) -> int:
+    """The samples at once that a plan within the limit takes. Raises the errors of `selector.plan`."""
+    import selector
+
+    dtype = getattr(torch, parts.dtype)
+    example = dict(zip(("input_ids", "labels"), given.inputs(2, 0, "meta", dtype), strict=True))
+    with torch.device("meta"):
+        model: Any = given.build(2, parts)
+    return selector.plan((model.model.to(dtype), example), device, limit_bytes).batch
+
+
+def _made(family: str, sizes: Sizes, attention: str) -> nn.Module:
+    """A model as its class makes it from a config; nothing is downloaded."""
+    import transformers
+
+    if family == "gpt2":
+        config: Any = transformers.GPT2Config(
+            vocab_size=sizes["vocabulary"],
+            n_embd=sizes["hidden"],
+            n_layer=sizes["layers"],
+            n_head=sizes["heads"],
+            n_positions=sizes["seq"],
+            attn_implementation=attention,
+            use_cache=False,
+        )
+        return transformers.GPT2LMHeadModel(config)
+    kind = {"bert": "Bert", "roberta": "Roberta"}[family]
+    config = getattr(transformers, f"{kind}Config")(
+        vocab_size=sizes["vocabulary"],
+        hidden_size=sizes["hidden"],
+        num_hidden_layers=sizes["layers"],
+        num_attention_heads=sizes["heads"],
+        intermediate_size=4 * sizes["hidden"],
+        max_position_embeddings=sizes["seq"] + PADDING,
+        attn_implementation=attention,
+    )
+    found: nn.Module = getattr(transformers, f"{kind}ForMaskedLM")(config)
+    return found
+
+
+def _batch_of(sizes: Sizes, batch: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Ids and labels; their GPT-2 shifts labels by itself."""
+    ids, labels = make_batch(sizes, batch, generator)
+    return (ids, ids.clone()) if sizes.get("causal") else (ids, labels)

@@ -1,0 +1,139 @@
+"""Train Hugging Face's models as they come and after `selector.optimize`, and write what each reaches.
+
+    python -m benchmarks.models.hugging_face bert-large --device cuda:0 --batch 32 --caps 16 --losses 100
+    python -m benchmarks.models.hugging_face gpt2 --smoke
+
+Compared are their eager attention, their sdpa attention, and what `selector.optimize` makes of the latter: at
+each batch without a limit, and under each cap (GiB, of all memory of the process while it trains) with
+`memory_limit` and the largest batch that a plan finds; sdpa takes the largest that fits. Weights are random,
+from the classes of their configs. --losses runs so many steps of sdpa and of ours, dropout off. Writes
+`hugging_face_<model>_<device>.json`, after each line.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from benchmarks._result import RESULTS, write_result
+from benchmarks.models.__main__ import GIB, LOSS_BATCH, words_of
+from benchmarks.models._hugging_face import MODELS, hugging_face, optimized, planned_batch
+from benchmarks.models._parts import Parts
+from benchmarks.models._steps import TRIES, Line, Trainer
+from benchmarks.models._variants import Variant
+from kernel_selector.kernels.contract import Device
+from kernel_selector.kernels.measure import default_torch_device, identify
+from kernel_selector.kernels.measure.sweeps import parse_seconds
+
+THEIRS = ("eager", "sdpa")
+OURS = "optimized"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure, print and write. The exit code: 0, 1 where ours failed, 3 where time was short."""
+    options = _parser().parse_args(arguments)
+    os.environ.setdefault("PYTORCH_ALLOC_CONF", "expandable_segments:True")
+    folder = options.results or (Path(tempfile.mkdtemp(prefix="models-")) if options.smoke else RESULTS)
+    torch_device = "cpu" if options.smoke else options.device or default_torch_device()
+    options.dtype = dtype = "float32" if options.smoke else options.dtype
+    device, rows, losses = identify(torch_device), [], []
+    trainers = {
+        attention: Trainer(
+            hugging_face(options.model, attention, tiny=options.smoke),
+            device,
+            torch_device,
+            dtype=dtype,
+            seed=options.seed,
+        )
+        for attention in THEIRS
+    }
+    end = time.monotonic() + parse_seconds(options.budget)
+    for line in _lines(trainers, options, torch_device, device):
+        print(words_of(line), flush=True)
+        (losses if "losses" in line else rows).append(line)
+        payload = {
+            "model": options.model,
+            "sizes": trainers["sdpa"].subject.sizes,
+            "dtype": dtype,
+            "torch_device": torch_device,
+            "seed": options.seed,
+            "transformers": _version(),
+            "rows": rows,
+            "losses": losses,
+        }
+        name = f"hugging_face_{options.model}_{device.key}"
+        path = write_result(name, payload, torch_device=torch_device, commit=options.commit, folder=folder)
+        if time.monotonic() > end:
+            return 3
+    print(path)
+    failed = [
+        one for one in (*rows, *losses) if one["variant"].startswith(OURS) and one["status"] == "failed"
+    ]
+    return 1 if failed else 0
+
+
+def _lines(
+    trainers: dict[str, Trainer], options: argparse.Namespace, torch_device: str, device: Device
+) -> Iterator[Line]:
+    """Ours first: what is left of the budget goes to the others."""
+    sdpa = trainers["sdpa"]
+    for batch in options.batch:
+        yield sdpa.run(optimized(), batch)
+        for name in reversed(THEIRS):
+            yield trainers[name].run(Variant(name=name), batch)
+    for variant in (optimized(), Variant(name="sdpa")) if options.losses else ():
+        yield sdpa.losses(variant, LOSS_BATCH, options.losses, dropout=False)
+    for cap in (round(one * GIB) for one in options.caps if sdpa.on_gpu):
+        yield _under(sdpa, Parts(dtype=options.dtype, device=device), torch_device, cap)
+        probes = [sdpa.run(Variant(name="sdpa"), batch) for batch in options.probes]
+        yield sdpa.under(Variant(name="sdpa"), cap, probes)
+
+
+def _under(trainer: Trainer, parts: Parts, torch_device: str, cap_bytes: int) -> Line:
+    """Ours under a cap, at the batch of a plan; at an eighth less where that does not fit, some times."""
+    line: Line = {"variant": OURS, "batch": None, "cap_bytes": cap_bytes, "status": "failed"}
+    try:
+        batch = planned_batch(trainer.subject, parts, torch_device, cap_bytes)
+    except Exception as error:
+        return {**line, "reason": f"{type(error).__name__}: {error}"}
+    for _ in range(TRIES):
+        line = trainer.run(optimized(cap_bytes), batch, cap_bytes)
+        fits = line["status"] != "out_of_memory" and "NothingFits" not in line.get("reason", "")
+        if fits or batch < 2:
+            break
+        batch -= max(1, batch // 8)
+    return line
+
+
+def _version() -> str:
+    import transformers
+
+    found: str = transformers.__version__
+    return found
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    add = parser.add_argument
+    add("model", choices=MODELS, metavar="MODEL", help=f"one of {', '.join(MODELS)}")
+    add("--device", help="cpu or cuda:0 (default: the GPU if there is one)")
+    add("--batch", type=int, nargs="+", default=[16], help="without a cap (default: 16)")
+    add("--caps", type=float, nargs="*", default=[], metavar="GIB", help="of memory (default: none)")
+    add("--probes", type=int, nargs=2, default=[8, 16], help="batches that peaks are foretold from")
+    add("--losses", type=int, default=0, metavar="STEPS", help="steps of the loss curves (default: none)")
+    add("--dtype", default="bfloat16", help="of weights and computation (default: bfloat16)")
+    add("--budget", default="5m", help="start nothing after this time (default: 5m)")
+    add("--commit", help="what is measured, where there is no repository to ask")
+    add("--results", type=Path, metavar="DIR", help=f"where to write (default: {RESULTS.name}/)")
+    add("--seed", type=int, default=0, help="of weights and data (default: 0)")
+    add("--smoke", action="store_true", help="a tiny model on the CPU, into a temporary folder")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,69 @@
+"""How `selector.optimize` was asked to choose, and the plan that a memory limit means."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from torch import Tensor, nn
+
+from .. import layers
+from ..errors import InvalidRequest
+from ..layers import Layer
+
+if TYPE_CHECKING:
+    from ..plans.plan import Plan
+
+
+class Planned(Protocol):
+    """So many layers of one kind by one implementation, as in a plan."""
+
+    operator: str
+    hyperparameters: Mapping[str, Any]
+    implementation: str
+    count: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wishes:
+    """How `optimize` was asked to choose."""
+
+    objective: str
+    overrides: Mapping[str, str]
+    plan: Sequence[Planned]
+    database: Any
+
+    def named(self, layer: Layer) -> str | None:
+        """The implementation asked for by the layer's path or its operator."""
+        return self.overrides.get(layer.path) or self.overrides.get(layer.problem.operator)
+
+
+def device_of(model: nn.Module) -> str:
+    """Where a model's parameters are; "cpu" for one without."""
+    return next((str(tensor.device) for tensor in model.parameters()), "cpu")
+
+
+def plan_within(
+    memory_limit: str | int, model: nn.Module, example_inputs: Any, plan: object, database: Any
+) -> Plan:
+    """The fastest plan of a model for the examples' batch. Raises InvalidRequest for two plans."""
+    from ..plans.ask import plan as fastest
+
+    if plan is not None:
+        raise InvalidRequest("memory_limit and plan are both given: a plan has a limit of its own.")
+    args, kwargs = layers.arguments_of(example_inputs)
+    sizes = [one.size(0) for one in (*args, *kwargs.values()) if isinstance(one, Tensor) and one.dim()]
+    batch = sizes[0] if sizes else 1  # without samples the planner says so
+    return fastest((model, example_inputs), device_of(model), memory_limit, batch, database=database)
+
+
+def wishes_of(objective: str, overrides: Mapping[str, str] | None, plan: Any, database: Any) -> Wishes:
+    """The arguments of `optimize`; `plan` is one of `selector.plan`, or its layers."""
+    if getattr(plan, "recomputed_blocks", 0):
+        raise InvalidRequest(
+            f"plan recomputes {plan.recomputed_blocks} blocks, which only the model's own code can do: "
+            "checkpoint them there, or plan with a larger memory_limit."
+        )
+    chosen: Sequence[Planned] = () if plan is None else getattr(plan, "layers", plan)
+    return Wishes(objective=objective, overrides=overrides or {}, plan=chosen, database=database)
