@@ -3,8 +3,8 @@
 Runs `selector fleet profile` over the same random problems with one worker, with one for each GPU, and with
 as many on a Ray cluster that is started for it (--ray; needs the extra `fleet`). Each run has a new database
 and empty caches of compiled kernels, so that none finds what an earlier one compiled. Every problem must be
-measured exactly once; the speed-up is of the whole command, its start and its compilations included. Writes
-`benchmarks/results/fleet_<device>.json`, after each run. `--device cpu` tries it without a GPU, with one
+measured exactly once. The speed-up is of the whole command, its start and its compilations included, and of
+the tasks a second after the first one has ended. Writes `benchmarks/results/fleet_<device>.json`, after each run. `--device cpu` tries it without a GPU, with one
 worker alone.
 """
 
@@ -27,6 +27,7 @@ from kernel_selector.kernels.measure import identify
 from selector.jobs import list_jobs
 
 CACHES = ("KERNEL_SELECTOR_CACHE", "TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR")
+LOOK_S = 0.5  # between looks at the job
 RAY = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_AUTH_MODE": "disabled"}
 
 
@@ -44,7 +45,7 @@ def main() -> None:
     device = "cpu" if given.device == "cpu" else "cuda:0"
     words = ["fleet", "profile", given.operator, "--count", str(given.count), "--policy", given.policy]
     words += ["--device", given.device]
-    fleets = {"all_gpus": [], "one_worker": ["--workers", "1"]}
+    fleets: dict[str, list[str]] = {"all_gpus": [], "one_worker": ["--workers", "1"]}
     if given.ray:
         fleets = {"ray": ["--address", "local"], **fleets}
     runs: dict[str, Any] = {}
@@ -64,13 +65,16 @@ def run(words: Sequence[str]) -> dict[str, Any]:
         caches = {name: str(Path(folder) / name) for name in CACHES}
         command = [sys.executable, "-m", "kernel_selector.service.cli", *words, "--database", database]
         started = time.monotonic()
-        done = subprocess.run(
-            command, env={**os.environ, **RAY, **caches}, capture_output=True, text=True, check=False
-        )
+        said_to = Path(folder) / "output"
+        with said_to.open("wb") as output:
+            process = subprocess.Popen(
+                command, env={**os.environ, **RAY, **caches}, stdout=output, stderr=subprocess.STDOUT
+            )
+            ended_s = watch(process, database, started)
         seconds = time.monotonic() - started
-        said = (done.stdout + done.stderr).splitlines()
-        if done.returncode:
-            return {"exit_status": done.returncode, "seconds": round(seconds, 1), "output": said[-20:]}
+        said = said_to.read_text(errors="replace").splitlines()
+        if process.returncode:
+            return {"exit_status": process.returncode, "seconds": round(seconds, 1), "output": said[-20:]}
         (job,) = list_jobs(database).items
         with Database.open(database) as store, store.read() as connection:
             measured = list(records.find(connection))
@@ -78,6 +82,7 @@ def run(words: Sequence[str]) -> dict[str, Any]:
     return {
         "exit_status": 0,
         "seconds": round(seconds, 1),
+        "tasks_ended_s": ended_s,
         "tasks": job["tasks"],
         "records": len(measured),
         "measured_more_than_once": sum(count > 1 for count in by_problem.values()),
@@ -86,12 +91,38 @@ def run(words: Sequence[str]) -> dict[str, Any]:
     }
 
 
-def speed_up(runs: dict[str, Any]) -> dict[str, float]:
-    """Of each fleet against one worker, as far as both ended well."""
-    ended = {name: one["seconds"] for name, one in runs.items() if one["exit_status"] == 0}
+def watch(process: subprocess.Popen[bytes], database: str, started: float) -> list[float]:
+    """Wait for the command; the seconds after which each of its tasks was seen to have ended."""
+    ended: list[float] = []
+    while process.poll() is None:
+        time.sleep(LOOK_S)
+        jobs = list_jobs(database).items if Path(database).exists() else []
+        done = jobs[0]["tasks"]["done"] if jobs else 0
+        ended += [round(time.monotonic() - started, 1)] * (done - len(ended))
+    return ended
+
+
+def speed_up(runs: dict[str, Any]) -> dict[str, dict[str, float]]:
+    """Of each fleet against one worker, as far as both ended well: of the command, and once tasks end.
+
+    The second leaves out what any fleet takes to start: its tasks a second after the first has ended.
+    """
+    ended = {name: one for name, one in runs.items() if one["exit_status"] == 0}
     if "one_worker" not in ended:
         return {}
-    return {name: round(ended["one_worker"] / seconds, 2) for name, seconds in ended.items()}
+    one = ended["one_worker"]
+    return {
+        name: {
+            "command": round(one["seconds"] / fleet["seconds"], 2),
+            "after_start": round(_rate(fleet) / _rate(one), 2),
+        }
+        for name, fleet in ended.items()
+    }
+
+
+def _rate(fleet: dict[str, Any]) -> float:
+    ended = fleet["tasks_ended_s"]
+    return float((len(ended) - 1) / max(ended[-1] - ended[0], LOOK_S)) if ended else 1.0
 
 
 if __name__ == "__main__":
