@@ -4,7 +4,8 @@ Runs `selector fleet profile` over the same random problems with one worker, wit
 as many on a Ray cluster that is started for it (--ray; needs the extra `fleet`). Each run has a new database
 and empty caches of compiled kernels, so that none finds what an earlier one compiled. Every problem must be
 measured exactly once. The speed-up is of the whole command, its start and its compilations included, and of
-the tasks a second after the first one has ended. Writes `benchmarks/results/fleet_<device>.json`, after each run. `--device cpu` tries it without a GPU, with one
+the tasks a second after the first one has ended. Writes `benchmarks/results/fleet_<device>.json` after each
+run. `--device cpu` tries it without a GPU, with one
 worker alone.
 """
 
@@ -62,6 +63,7 @@ def run(words: Sequence[str]) -> dict[str, Any]:
     """One fleet in a folder of its own: its seconds, and what it measured."""
     with tempfile.TemporaryDirectory() as folder:
         database = str(Path(folder) / "measurements.sqlite")
+        Database.open(database, create=True).close()
         caches = {name: str(Path(folder) / name) for name in CACHES}
         command = [sys.executable, "-m", "kernel_selector.service.cli", *words, "--database", database]
         started = time.monotonic()
@@ -96,7 +98,7 @@ def watch(process: subprocess.Popen[bytes], database: str, started: float) -> li
     ended: list[float] = []
     while process.poll() is None:
         time.sleep(LOOK_S)
-        jobs = list_jobs(database).items if Path(database).exists() else []
+        jobs = list_jobs(database).items
         done = jobs[0]["tasks"]["done"] if jobs else 0
         ended += [round(time.monotonic() - started, 1)] * (done - len(ended))
     return ended
