@@ -7,7 +7,7 @@ from typing import Any
 from sqlalchemy import func, select
 from sqlalchemy.engine import Connection
 
-from .tables import Device, Implementation, Measurement
+from .tables import Device, Implementation, Measurement, Tally
 
 
 def versions(connection: Connection) -> list[dict[str, Any]]:
@@ -16,26 +16,23 @@ def versions(connection: Connection) -> list[dict[str, Any]]:
     Each row has operator, implementation, version, device_key, device (its name), status, records and
     last_measured_at.
     """
-    columns = (Measurement.implementation_id, Measurement.device_id, Measurement.status)
-    last = func.max(Measurement.measured_at)
-    counted = select(*columns, func.count().label("records"), last.label("last")).group_by(*columns)
-    found = counted.subquery()
     kind = (
         Implementation.operator,
         Implementation.name.label("implementation"),
         Implementation.version,
         Device.key.label("device_key"),
-        found.c.status,
+        Tally.status,
     )
     query = (
         select(
             *kind,
             func.max(Device.name).label("device"),
-            func.sum(found.c.records).label("records"),
-            func.max(found.c.last, type_=Measurement.measured_at.type).label("last_measured_at"),
+            func.sum(Tally.records).label("records"),
+            func.max(Tally.last_measured_at).label("last_measured_at"),
         )
-        .join(Implementation, Implementation.id == found.c.implementation_id)
-        .join(Device, Device.id == found.c.device_id)
+        .select_from(Tally)
+        .join(Implementation)
+        .join(Device)
         .group_by(*kind)
         .order_by(*kind)
     )

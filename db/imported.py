@@ -11,9 +11,9 @@ from typing import Any
 from sqlalchemy import func, insert, select
 from sqlalchemy.engine import Connection
 
+from .bulk import LOOKUP, insert_new, known
 from .identity import content_hash
 from .imported_tables import ImportedBatch, ImportedMeasurement, ImportedProblem
-from .shared import LOOKUP, insert_new
 
 PAGE = 10_000  # rows fetched at once
 
@@ -52,7 +52,7 @@ def add(
     """
     keys, found = _hashed(operator, device, rows)
     problems = dict(_ids(connection, list(set(keys.values()))))
-    for hashed in _known(connection, [hashed for hashed in found if keys[hashed] in problems]):
+    for hashed in known(connection, ImportedMeasurement, [one for one in found if keys[one] in problems]):
         del found[hashed]
     if not found:
         return 0
@@ -178,8 +178,6 @@ def _hashed(
 
 def _added(connection: Connection, missing: Mapping[str, Values]) -> dict[str, int]:
     """Adds problems, and returns their ids by key."""
-    if not missing:
-        return {}
     rows = [{"key": key, "values": dict(values)} for key, values in missing.items()]
     insert_new(connection, ImportedProblem, rows)
     return dict(_ids(connection, list(missing)))
@@ -190,10 +188,3 @@ def _ids(connection: Connection, keys: list[str]) -> Iterator[tuple[str, int]]:
         query = select(ImportedProblem.key, ImportedProblem.id)
         query = query.where(ImportedProblem.key.in_(keys[start : start + LOOKUP]))
         yield from connection.execute(query)
-
-
-def _known(connection: Connection, hashes: list[str]) -> Iterator[str]:
-    column = ImportedMeasurement.content_hash
-    for start in range(0, len(hashes), LOOKUP):
-        query = select(column).where(column.in_(hashes[start : start + LOOKUP]))
-        yield from connection.execute(query).scalars()

@@ -11,9 +11,11 @@ from sqlalchemy.engine import Connection
 
 from kernel_selector.kernels.contract import Device, Environment, Record, Status
 
-from . import rows, tables
+from . import rows, tables, tallies
+from .bulk import insert_new, known
+from .errors import DatabaseError
 from .identity import content_hash
-from .shared import SharedRows, insert_new
+from .shared import SharedRows
 
 BATCH = 1000  # records at once while adding; more do not make it faster
 PAGE = 1000  # records fetched at once while finding
@@ -35,10 +37,14 @@ def add(connection: Connection, records: Iterable[Record], *, submission: int | 
     waiting = iter(records)
     added = 0
     while batch := list(islice(waiting, BATCH)):
-        found = _measurements(shared, batch).values()
-        added += insert_new(
-            connection, tables.Measurement, [{**row, "submission_id": submission} for row in found]
-        )
+        found = _measurements(shared, batch, submission)
+        for hashed in known(connection, tables.Measurement, list(found)):
+            del found[hashed]
+        new = list(found.values())
+        if insert_new(connection, tables.Measurement, new) != len(new):
+            raise DatabaseError("Others stored the same records meanwhile: add them inside Database.write().")
+        tallies.count(connection, new)
+        added += len(new)
     return added
 
 
@@ -144,29 +150,29 @@ def finished(
 def counts(connection: Connection) -> list[dict[str, Any]]:
     """How many records there are, by operator, device and status, and when the last was measured."""
     groups = (
-        tables.Problem.operator,
+        tables.Implementation.operator,
         tables.Device.name.label("device"),
         tables.Device.key.label("device_key"),
-        tables.Measurement.status,
+        tables.Tally.status,
     )
     query = (
         select(
             *groups,
-            func.count().label("count"),
-            func.max(tables.Measurement.measured_at).label("last_measured_at"),
+            func.sum(tables.Tally.records).label("count"),
+            func.max(tables.Tally.last_measured_at).label("last_measured_at"),
         )
-        .select_from(tables.Measurement)
-        .join(tables.Problem)
+        .select_from(tables.Tally)
+        .join(tables.Implementation)
         .join(tables.Device)
         .group_by(*groups)
         .order_by(*groups)
     )
-    return [dict(row._mapping) for row in connection.execute(query)]
+    return [{**row, "count": int(row["count"])} for row in connection.execute(query).mappings()]
 
 
 def total(connection: Connection) -> int:
     """How many records there are."""
-    return connection.execute(select(func.count()).select_from(tables.Measurement)).scalar_one()
+    return tallies.total(connection)
 
 
 def devices(connection: Connection) -> list[Device]:
@@ -177,14 +183,16 @@ def devices(connection: Connection) -> list[Device]:
     return [rows.device_of(row._mapping) for row in connection.execute(query)]
 
 
-def _measurements(shared: SharedRows, batch: list[Record]) -> dict[str, dict[str, Any]]:
+def _measurements(
+    shared: SharedRows, batch: list[Record], submission: int | None
+) -> dict[str, dict[str, Any]]:
     """The rows of the records by content hash, so that each is there once."""
     references = shared.references(batch)
     found: dict[str, dict[str, Any]] = {}
     for record, (identity, ids) in zip(batch, references, strict=True):
         row = rows.measurement_row(record)
         hashed = content_hash(*identity, rows.distinctive(row))
-        found[hashed] = {"content_hash": hashed, **ids, **row}
+        found[hashed] = {"content_hash": hashed, **ids, **row, "submission_id": submission}
     return found
 
 

@@ -6,15 +6,13 @@ from collections.abc import Iterable
 from typing import Any
 
 from sqlalchemy import select
-from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import Connection
 
 from kernel_selector.kernels.contract import Device, Record
 
 from . import rows, tables
+from .bulk import LOOKUP, insert_new
 from .identity import content_hash
-
-LOOKUP = 500  # keys in one query: old versions of SQLite take 999 parameters
 
 Key = tuple[str, ...]
 
@@ -101,14 +99,6 @@ class SharedRows:
         for start in range(0, len(firsts), LOOKUP):
             query = select(table.id, *selected).where(selected[0].in_(firsts[start : start + LOOKUP]))
             known.update({tuple(key): number for number, *key in self._connection.execute(query)})
-
-
-def insert_new(connection: Connection, table: type[tables.Base], values: list[dict[str, Any]]) -> int:
-    """Insert the rows that break no unique key, and return how many that were."""
-    dialect = postgresql if connection.dialect.name == "postgresql" else sqlite
-    statement = dialect.insert(table.__table__).on_conflict_do_nothing()
-    result = connection.execute(statement, values, execution_options={"preserve_rowcount": True})
-    return result.rowcount
 
 
 def _implementation_key(record: Record) -> Key:

@@ -9,8 +9,8 @@ from typing import Any
 from sqlalchemy import insert, select
 from sqlalchemy.engine import Connection
 
+from .bulk import insert_new
 from .identity import content_hash
-from .shared import insert_new
 from .tables import Quarantined, Submission
 
 
@@ -27,8 +27,6 @@ def quarantine(connection: Connection, *, submission: int, lines: Iterable[tuple
         content_hash(line): {"submission_id": submission, "reason": reason, "record": line}
         for line, reason in lines
     }
-    if not found:
-        return 0
     rows = [{"content_hash": hashed, **row} for hashed, row in found.items()]
     return insert_new(connection, Quarantined, rows)
 

@@ -1,8 +1,8 @@
 """The tables. Measurements refer to problem, implementation, device and environment, kept once each.
 
-All but `model`, `token` and those of jobs (jobs_tables.py) are append-only: triggers made by the migrations
-refuse UPDATE and DELETE. Each field of `Record` and of what it holds has a column of its name, with the path
-joined by `_`: `gate_passed`.
+All but `tally`, `model`, `token` and those of jobs (jobs_tables.py) are append-only: triggers made by the
+migrations refuse UPDATE and DELETE. Each field of `Record` and of what it holds has a column of its name,
+with the path joined by `_`: `gate_passed`.
 """
 
 from __future__ import annotations
@@ -220,6 +220,26 @@ class Measurement(Base):
             name="memory_complete",
         ),
     )
+
+
+class Tally(Base):
+    """How many measurements there are of a version of an implementation on a device, by how they ended.
+
+    What a service must know at its start, without reading them; see tallies.py. The digests add up
+    the content hashes, eight digits each, the first ones in `digest_0`.
+    """
+
+    implementation_id: Mapped[int] = mapped_column(ForeignKey("implementation.id"))
+    device_id: Mapped[int] = mapped_column(ForeignKey("device.id"))
+    status: Mapped[str]
+    records: Mapped[int]
+    last_measured_at: Mapped[datetime]
+    digest_0: Mapped[int]
+    digest_1: Mapped[int]
+    digest_2: Mapped[int]
+    digest_3: Mapped[int]
+
+    __table_args__ = (UniqueConstraint("implementation_id", "device_id", "status"),)
 
 
 class Model(Base):

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
-from kernel_selector.kernels.contract import CorruptRecord, Problem, Record
+from kernel_selector.kernels.contract import CorruptRecord, Record, RecordReader
 
 from .errors import InvalidRequest
 from .review import Review
@@ -116,14 +116,14 @@ def _add(connection: Any, found: list[Record], submission: int) -> int:
 def _records(lines: Iterable[str]) -> list[tuple[int, str, Record]]:
     found: list[tuple[int, str, Record]] = []
     faults: list[Fault] = []
-    count = 0
+    count, reader = 0, RecordReader()
     for number, line in enumerate(lines, start=1):
         if not line.strip():
             continue
         if len(found) == MOST_RECORDS:
             raise InvalidRequest(f"More than {MOST_RECORDS} records at once: send them in parts.")
         try:
-            found.append((number, line, _sharing(Record.from_json(line), found)))
+            found.append((number, line, reader.read(line)))
         except CorruptRecord as error:
             count += 1
             if len(faults) < SHOWN_FAULTS:
@@ -134,25 +134,3 @@ def _records(lines: Iterable[str]) -> list[tuple[int, str, Record]]:
     if not found:
         raise InvalidRequest("There are no records in it: expected one JSON document a line.")
     return found
-
-
-def _sharing(record: Record, before: Sequence[tuple[int, str, Record]]) -> Record:
-    """The record, holding the objects of the one before where they are equal.
-
-    Most lines of a submission name one device and environment, and many in a row one problem. Their
-    fingerprints, which each object makes once, are half of the time that a record takes. The record is
-    still nobody else's.
-    """
-    if before:
-        last = before[-1][2]
-        for name in ("device", "environment"):
-            if getattr(record, name) == getattr(last, name):
-                vars(record)[name] = getattr(last, name)
-        if record.problem == last.problem and _types(record.problem) == _types(last.problem):
-            vars(record)["problem"] = last.problem
-    return record
-
-
-def _types(problem: Problem) -> list[type]:
-    """1, 1.0 and True are equal, but different values of a hyperparameter."""
-    return [type(value) for _, value in problem.values]

@@ -20,7 +20,7 @@ from .hyperparameter import Boolean, Hyperparameter, Integer, Number, OneOf
 from .implementation import Implementation, Work
 from .operator import Inputs, Operator
 from .problem import Problem
-from .record import GateResult, Memory, Record, Status, Timing
+from .record import GateResult, Memory, Record, RecordReader, Status, Timing
 from .space import Space
 
 __all__ = [
@@ -44,6 +44,7 @@ __all__ = [
     "Operator",
     "Problem",
     "Record",
+    "RecordReader",
     "SelectorError",
     "Space",
     "Status",

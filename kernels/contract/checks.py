@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import math
+import sys
 
 from .errors import CorruptRecord, shorten
 
 
-def check_finite(owner: str, /, **numbers: object) -> None:
-    """Raise CorruptRecord unless each is None or a finite number, not negative; bool is no number."""
+def check_finite(owner: str, optional: bool = True, /, **numbers: object) -> None:
+    """Raise CorruptRecord unless each is a finite number, not negative, or None if optional; bool is none."""
     for name, number in numbers.items():
-        if number is not None and not _is_finite(number):
+        if type(number) is float and 0 <= number <= sys.float_info.max:
+            continue  # nearly all of them
+        if not (number is None and optional) and not _is_finite(number):
             raise CorruptRecord(
                 f"{owner}.{name}={shorten(number)}: expected a finite number that is not negative."
             )
 
 
-def check_whole(owner: str, /, **numbers: object) -> None:
-    """Raise CorruptRecord unless each is None or an int that is not negative; bool is no int."""
+def check_whole(owner: str, optional: bool = True, /, **numbers: object) -> None:
+    """Raise CorruptRecord unless each is an int that is not negative, or None if optional; bool is no int."""
     for name, number in numbers.items():
-        if number is not None and not (type(number) is int and number >= 0):
+        if not (type(number) is int and number >= 0) and not (number is None and optional):
             raise CorruptRecord(
                 f"{owner}.{name}={shorten(number)}: expected a whole number that is not negative."
             )

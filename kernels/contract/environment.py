@@ -48,8 +48,7 @@ class Environment:
         check_type("Environment", str, python=found.python, torch=found.torch, system=found.system)
         optional = {name: getattr(found, name) for name in ("triton", "cuda", "cudnn", "driver")}
         check_type("Environment", (str, type(None)), **optional)
-        check_type("Environment", int, threads=found.threads)
-        check_whole("Environment", threads=found.threads)
+        check_whole("Environment", False, threads=found.threads)
         return found
 
     def differences(self, other: Environment) -> list[str]:

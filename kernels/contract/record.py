@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
+from types import NoneType
 from typing import Any
 
 from .checks import check_finite, check_type, check_whole
@@ -17,6 +18,7 @@ from .problem import Problem
 
 SCHEMA_VERSION = 1
 TIMINGS = ("forward", "forward_backward", "graph_forward", "graph_forward_backward")
+NUMBERS = frozenset((int, float))
 
 
 class Status(StrEnum):
@@ -71,11 +73,9 @@ class Timing:
     raw_ms: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
-        check_type("Timing", (int, float), p20_ms=self.p20_ms, p50_ms=self.p50_ms, p80_ms=self.p80_ms)
-        check_finite("Timing", p20_ms=self.p20_ms, p50_ms=self.p50_ms, p80_ms=self.p80_ms)
-        check_type("Timing", int, samples=self.samples)
-        check_whole("Timing", samples=self.samples)
-        if not {type(time_ms) for time_ms in self.raw_ms} <= {int, float}:
+        check_finite("Timing", False, p20_ms=self.p20_ms, p50_ms=self.p50_ms, p80_ms=self.p80_ms)
+        check_whole("Timing", False, samples=self.samples)
+        if not NUMBERS.issuperset(map(type, self.raw_ms)):
             raise CorruptRecord(f"Timing.raw_ms={shorten(self.raw_ms)}: expected numbers.")
         if not 0 < self.p20_ms <= self.p50_ms <= self.p80_ms:
             raise CorruptRecord(
@@ -101,10 +101,8 @@ class Memory:
 
     def __post_init__(self) -> None:
         parts = dict(vars(self))
-        if self.kept_argument_bytes is None:
-            del parts["kept_argument_bytes"]
-        check_type("Memory", int, **parts)
-        check_whole("Memory", **parts)
+        check_whole("Memory", kept_argument_bytes=parts.pop("kept_argument_bytes"))
+        check_whole("Memory", False, **parts)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -153,16 +151,10 @@ class Record:
             raise CorruptRecord(f"Record with status {self.status.value} and no reason.")
 
     def _check_types(self) -> None:
-        owner = "Record"
-        check_type(owner, Problem, problem=self.problem)
-        check_type(owner, Device, device=self.device)
-        check_type(owner, Environment, environment=self.environment)
-        check_type(owner, Status, status=self.status)
-        check_type(owner, datetime, measured_at=self.measured_at)
-        check_type(owner, (Memory, type(None)), memory=self.memory)
-        words = ("implementation", "implementation_version", "policy", "reason")
-        check_type(owner, str, **{name: getattr(self, name) for name in words})
-        check_type(owner, (Timing, type(None)), **{name: getattr(self, name) for name in TIMINGS})
+        values = vars(self)
+        for name, kind in KINDS.items():
+            if not isinstance(values[name], kind):
+                check_type("Record", kind, **{name: values[name]})
         if type(self.seed) is not int:
             raise CorruptRecord(f"Record.seed={shorten(self.seed)}: expected a whole number.")
 
@@ -192,13 +184,42 @@ class Record:
 
     @classmethod
     def from_json(cls, line: str) -> Record:
-        """The record of one JSON line. Raises CorruptRecord, naming what is wrong."""
+        """The record of one JSON line. Raises CorruptRecord, naming what is wrong. See also RecordReader."""
+        return RecordReader().read(line)
+
+
+KINDS: Mapping[str, type | tuple[type, ...]] = {
+    "problem": Problem,
+    **dict.fromkeys(("implementation", "implementation_version", "policy", "reason"), str),
+    "device": Device,
+    "environment": Environment,
+    "status": Status,
+    "measured_at": datetime,
+    "memory": (Memory, NoneType),
+    **dict.fromkeys(TIMINGS, (Timing, NoneType)),
+}
+
+
+class RecordReader:
+    """Reads lines of one source. Equal problems, devices and environments of its records are one object each.
+
+    Most lines of a sweep name the same ones, and checking and fingerprinting them would be most of the work.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[str, Any] = {}
+
+    def read(self, line: str) -> Record:
+        """As `Record.from_json`."""
         try:
-            data = json.loads(line, parse_constant=_refuse_constant)
+            data = _DECODER.decode(line)
             schema = data.pop("schema", None)
             if schema != SCHEMA_VERSION:
                 raise CorruptRecord(f"record schema {schema!r}: this version reads schema {SCHEMA_VERSION}.")
-            return cls(**_revive(data))
+            data["problem"] = self._shared(_problem_of, data["problem"])
+            data["device"] = self._shared(Device.from_dict, data["device"])
+            data["environment"] = self._shared(Environment.from_dict, data["environment"])
+            return Record(**_revive(data))
         except CorruptRecord:
             raise
         except KeyError as error:
@@ -206,30 +227,36 @@ class Record:
         except (ValueError, TypeError, AttributeError, OverflowError, RecursionError) as error:
             raise CorruptRecord(f"not a measurement record ({error}): {shorten(line)}.") from error
 
+    def _shared(self, make: Callable[[Any], Any], data: Any) -> Any:
+        key = repr(data)  # tells 1, 1.0 and True apart, which are equal; fields tell the three kinds apart
+        if key not in self._known:
+            self._known[key] = make(data)
+        return self._known[key]
+
 
 def _refuse_constant(text: str) -> float:
     raise CorruptRecord(f"a record holds {text}: expected finite numbers.")
 
 
-def _revive(data: dict[str, Any]) -> dict[str, Any]:
-    values: Mapping[str, Any] = dict(data.pop("problem"))
-    operator = values["operator"]
-    hyperparameters = tuple((name, value) for name, value in values.items() if name != "operator")
-    problem = Problem(operator, hyperparameters)
+_DECODER = json.JSONDecoder(parse_constant=_refuse_constant)
+
+
+def _problem_of(data: Mapping[str, Any]) -> Problem:
+    values = tuple((name, value) for name, value in data.items() if name != "operator")
+    problem = Problem(data["operator"], values)
     problem.check()
-    revived = dict(
-        data,
-        problem=problem,
-        device=Device.from_dict(data["device"]),
-        environment=Environment.from_dict(data["environment"]),
-        status=Status(data["status"]),
-        gate=GateResult(**data["gate"]),
-        measured_at=datetime.fromisoformat(data["measured_at"]),
-        memory=Memory(**data["memory"]) if data.get("memory") is not None else None,
-    )
+    return problem
+
+
+def _revive(data: dict[str, Any]) -> dict[str, Any]:
+    memory = data.get("memory")
+    data["status"] = Status(data["status"])
+    data["gate"] = GateResult(**data["gate"])
+    data["measured_at"] = datetime.fromisoformat(data["measured_at"])
+    data["memory"] = None if memory is None else Memory(**memory)
     for name in TIMINGS:
         timing = data.get(name)
         if timing is not None:
-            timing = Timing(**{**timing, "raw_ms": tuple(timing.get("raw_ms", ()))})
-        revived[name] = timing
-    return revived
+            timing["raw_ms"] = tuple(timing.get("raw_ms", ()))
+            data[name] = Timing(**timing)
+    return data

@@ -131,14 +131,17 @@ def _selector() -> Selector:
 
 
 def unpacked() -> Path:
-    """The database as a file, unpacked once for each version of it. Raises OSError."""
+    """The database as a file of today's revision, unpacked once for it. Raises OSError and DatabaseError."""
+    from kernel_selector.db import Database
     from kernel_selector.db.location import cache_folder
+    from kernel_selector.db.migrations import HEAD
 
     packed = PACKED.read_bytes()
-    path = cache_folder() / f"shipped-{hashlib.sha256(packed).hexdigest()[:16]}.sqlite"
+    path = cache_folder() / f"shipped-{hashlib.sha256(packed).hexdigest()[:16]}-{HEAD}.sqlite"
     if not path.is_file():
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as part:
             part.write(lzma.decompress(packed))
+        Database.open(part.name, create=True).close()  # it was packed at the revision of its time
         os.replace(part.name, path)  # other processes see all of the file or none
     return path
