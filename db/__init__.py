@@ -22,6 +22,7 @@ from .errors import (
 from .identity import snapshot
 from .location import default_path
 from .models import StoredModel
+from .rows import Figures
 
 __all__ = [
     "Database",
@@ -32,6 +33,7 @@ __all__ = [
     "DatabaseReadOnly",
     "DatabaseRevision",
     "DatabaseUnreachable",
+    "Figures",
     "IdempotencyKeyReused",
     "InvalidModel",
     "StoredModel",

@@ -7,7 +7,7 @@ from typing import Any
 from sqlalchemy import func, select
 from sqlalchemy.engine import Connection
 
-from .tables import Device, Implementation, Measurement, Tally
+from .tables import Device, Implementation, Measurement, Problem, Tally
 
 
 def versions(connection: Connection) -> list[dict[str, Any]]:
@@ -41,12 +41,11 @@ def versions(connection: Connection) -> list[dict[str, Any]]:
 
 def problems(connection: Connection) -> dict[tuple[str, str], int]:
     """How many different problems were measured, by operator and key of the device."""
-    columns = (Measurement.problem_id, Measurement.implementation_id, Measurement.device_id)
-    found = select(*columns).distinct().subquery()
+    found = select(Measurement.problem_id, Measurement.device_id).distinct().subquery()
     query = (
-        select(Implementation.operator, Device.key, func.count(found.c.problem_id.distinct()))
-        .join(Implementation, Implementation.id == found.c.implementation_id)
+        select(Problem.operator, Device.key, func.count(found.c.problem_id.distinct()))
+        .join(Problem, Problem.id == found.c.problem_id)
         .join(Device, Device.id == found.c.device_id)
-        .group_by(Implementation.operator, Device.key)
+        .group_by(Problem.operator, Device.key)
     )
     return {(operator, key): count for operator, key, count in connection.execute(query)}

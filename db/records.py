@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from itertools import islice
-from typing import Any
+from typing import Any, TypeVar
 
 from sqlalchemy import RowMapping, Select, func, select
 from sqlalchemy.engine import Connection
@@ -15,10 +15,12 @@ from . import rows, tables, tallies
 from .bulk import insert_new, known
 from .errors import DatabaseError
 from .identity import content_hash
+from .rows import Figures
 from .shared import SharedRows
 
 BATCH = 1000  # records at once while adding; more do not make it faster
 PAGE = 1000  # records fetched at once while finding
+Kept = TypeVar("Kept")
 FILTERS: Mapping[str, Any] = {
     "operator": tables.Problem.operator,
     "device": tables.Device.key,
@@ -82,7 +84,30 @@ def find(
         last = query.with_only_columns(tables.Measurement.id).order_by(tables.Measurement.id.desc())
         query = query.where(tables.Measurement.id.in_(last.limit(limit)))
     query = query.order_by(tables.Measurement.id).execution_options(yield_per=PAGE)
-    return (record for _, record in _revive(connection, query))
+    return (record for _, record in _revive(connection, query, rows.record_of))
+
+
+def newest(connection: Connection, *, operator: str, device_key: str) -> Iterator[Figures]:
+    """What choosing needs of the records of an operator on a kind of device, in the order of `find`.
+
+    Of several of one implementation's version that differ in nothing but their figures, the database gives
+    the one that was measured last, or stored last among those. Iterate inside the transaction.
+    """
+    columns = tables.Measurement.__table__.c
+    thing = [columns[f"{name}_id"] for name in ("problem", "implementation", "device", "environment")]
+    versions = select(tables.Implementation.id).where(tables.Implementation.operator == operator)
+    place = func.row_number().over(
+        partition_by=(*thing, columns.policy), order_by=(columns.measured_at.desc(), columns.id.desc())
+    )
+    ranked = (
+        select(columns.id, *thing, *(columns[name] for name in rows.FIGURES), place.label("place"))
+        .where(columns.device_id.in_(select(tables.Device.id).where(tables.Device.key == device_key)))
+        .where(columns.implementation_id.in_(versions))
+        .subquery()
+    )
+    query = select(ranked).where(ranked.c.place == 1).order_by(ranked.c.id)
+    query = query.execution_options(yield_per=PAGE)
+    return (figures for _, figures in _revive(connection, query, rows.figures_of))
 
 
 def page(
@@ -107,7 +132,7 @@ def page(
         .limit(limit)
         .execution_options(yield_per=PAGE)
     )
-    found = list(_revive(connection, query))
+    found = list(_revive(connection, query, rows.record_of))
     submissions = {row["submission_id"] for row, _ in found}
     named = select(tables.Submission.id, tables.Submission.author).where(
         tables.Submission.id.in_(submissions)
@@ -196,7 +221,10 @@ def _measurements(
     return found
 
 
-def _revive(connection: Connection, query: Select[Any]) -> Iterator[tuple[RowMapping, Record]]:
+def _revive(
+    connection: Connection, query: Select[Any], make: Callable[..., Kept]
+) -> Iterator[tuple[RowMapping, Kept]]:
+    """The rows, and what `make` makes of each with the objects that it refers to."""
     problems = _Objects(connection, tables.Problem, lambda row: {"problem": rows.problem_of(row)})
     devices = _Objects(connection, tables.Device, lambda row: {"device": rows.device_of(row)})
     environments = _Objects(
@@ -216,14 +244,14 @@ def _revive(connection: Connection, query: Select[Any]) -> Iterator[tuple[RowMap
         ):
             objects.load({row[column] for row in page})
         for row in page:
-            record = rows.record_of(
+            made = make(
                 row,
                 **problems[row["problem_id"]],
                 **devices[row["device_id"]],
                 **environments[row["environment_id"]],
                 **implementations[row["implementation_id"]],
             )
-            yield row, record
+            yield row, made
 
 
 class _Objects(dict[int, dict[str, Any]]):

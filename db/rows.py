@@ -7,8 +7,8 @@ import math
 import struct
 from collections.abc import Iterator, Mapping
 from dataclasses import fields
-from datetime import UTC
-from typing import Any
+from datetime import UTC, datetime
+from typing import Any, NamedTuple
 
 from sqlalchemy import RowMapping
 
@@ -32,9 +32,39 @@ DEVICE_FLOATS = ("copy_bytes_per_s", "launch_us", "barrier_us")
 DEVICE_INTEGERS = ("multiprocessors", "memory_bytes", "l2_bytes", "shared_bytes_per_multiprocessor")
 DEVICE_FIELDS = tuple(field.name for field in fields(Device))
 ENVIRONMENT_FIELDS = tuple(field.name for field in fields(Environment))
+TOTALS = {"training": "forward_backward", "inference": "forward"}  # what a mode is judged by
+FIGURES = (
+    *("policy", "status", "reason", "measured_at", "memory_peak_bytes"),
+    *(f"{name}_{part}" for name in TOTALS.values() for part in (*PERCENTILES, "samples")),
+)
 RAW = frozenset(f"{name}_raw_ms" for name in TIMINGS)
 LARGEST_INTEGER = 2**63 - 1
 ENCODE = json.JSONEncoder(ensure_ascii=False, allow_nan=False, sort_keys=True, separators=(",", ":")).encode
+
+
+class Figures(NamedTuple):
+    """What choosing needs of a record, under the names that it has there."""
+
+    problem: Problem
+    implementation: str
+    implementation_version: str
+    device: Device
+    environment: Environment
+    policy: str
+    status: Status
+    reason: str
+    measured_at: datetime
+    total: Percentiles | None
+    peak_bytes: int | None
+
+
+class Percentiles(NamedTuple):
+    """Of a timing, in milliseconds, over `samples` runs."""
+
+    p20_ms: float
+    p50_ms: float
+    p80_ms: float
+    samples: int
 
 
 def canonical(*parts: Any) -> bytes:
@@ -165,6 +195,22 @@ def record_of(row: RowMapping, **shared: Any) -> Record:
         ),
         memory=memory,
         **timings,
+        **shared,
+    )
+
+
+def figures_of(row: RowMapping, *, problem: Problem, **shared: Any) -> Figures:
+    """The figures of a row that has the columns FIGURES, given what it refers to."""
+    name = TOTALS["training" if problem["mode"] == "training" else "inference"]
+    timed = row[f"{name}_p50_ms"] is not None
+    return Figures(
+        problem=problem,
+        policy=row["policy"],
+        status=Status(row["status"]),
+        reason=row["reason"],
+        measured_at=row["measured_at"],
+        total=Percentiles(*(row[f"{name}_{part}"] for part in (*PERCENTILES, "samples"))) if timed else None,
+        peak_bytes=row["memory_peak_bytes"],
         **shared,
     )
 

@@ -165,13 +165,17 @@ def _closure(file: Path) -> set[Path]:
     return seen
 
 
-def _imported_files(path: Path) -> list[Path]:
+def _imported_files(path: Path) -> tuple[Path, ...]:
+    return _files_named_in(path, path.read_text())
+
+
+@cache  # implementations share most of their files, and parsing is nearly all of the time
+def _files_named_in(path: Path, source: str) -> tuple[Path, ...]:
     """The files of ours that one file names: by relative imports, or CUDA sources beside it."""
     if path.suffix in CUDA_SUFFIXES:
-        return [path.with_name(name) for name in INCLUDE.findall(path.read_text())]
+        return tuple(path.with_name(name) for name in INCLUDE.findall(source))
     found: list[Path] = []
-    tree = ast.parse(path.read_text())
-    for node in ast.walk(tree):
+    for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Constant) and str(node.value).endswith(CUDA_SUFFIXES):
             found.append(path.with_name(str(node.value)))
         if not isinstance(node, ast.ImportFrom) or node.level == 0:
@@ -180,8 +184,8 @@ def _imported_files(path: Path) -> list[Path]:
         base = folder.joinpath(*(node.module or "").split(".")) if node.module else folder
         targets = [base, *(base / alias.name for alias in node.names)]
         found += [file for target in targets for file in (target.with_suffix(".py"), target / "__init__.py")]
-    return [
+    return tuple(
         file
         for file in found
         if file.is_file() and file.relative_to(ROOT).parts[0].removesuffix(".py") not in NOT_BEHAVIOUR
-    ]
+    )

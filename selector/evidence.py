@@ -12,12 +12,15 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from kernel_selector.kernels.contract import Device, Environment, Problem, Record, Status
 
 from .neighbours import MAX_DISTANCE, Neighbours, distance, structure, work_ratio
 from .possible import Possible
+
+if TYPE_CHECKING:
+    from kernel_selector.db import Figures
 
 WORDS = {
     Status.INCORRECT: "gave wrong results",
@@ -99,11 +102,10 @@ class Measured:
     measured_at: datetime
 
     @classmethod
-    def of(cls, record: Record) -> Measured:
+    def of(cls, record: Record | Figures) -> Measured:
         """The part of a record that choosing needs."""
-        estimate = None
-        if record.status is Status.OK and record.total is not None and record.memory is not None:
-            total, peak = record.total, record.memory.peak_bytes
+        estimate, total, peak = None, record.total, record.peak_bytes
+        if record.status is Status.OK and total is not None and peak is not None:
             estimate = Estimate(
                 time_ms=total.p50_ms,
                 low_ms=total.p20_ms,
@@ -124,12 +126,11 @@ Failure = tuple[Problem, Setting, str, Measured]
 class Evidence:
     """The records of one operator on one kind of device (all hosts that have it).
 
-    `versions` are the current versions of the operator's implementations, by name.
-    `groups` has what was measured, by the problem's key and its circumstances; `left_out` counts records of
-    impossible problems.
+    `versions` are those of its implementations now, by name; `groups` has what was measured, by the problem's
+    key and its circumstances; `left_out` counts records of impossible problems.
     """
 
-    def __init__(self, records: Iterable[Record], versions: Mapping[str, str]) -> None:
+    def __init__(self, records: Iterable[Record | Figures], versions: Mapping[str, str]) -> None:
         self.versions = versions
         self.settings: dict[tuple[str, str, str], Setting] = {}
         self.problems: dict[str, Problem] = {}
@@ -142,7 +143,7 @@ class Evidence:
         self._note_failures()
         self._neighbours = Neighbours(self.problems.values())
 
-    def _add(self, record: Record) -> None:
+    def _add(self, record: Record | Figures) -> None:
         setting = Setting(record.device, record.environment, record.policy)
         setting = self.settings.setdefault(setting.key, setting)
         problem = self.problems.setdefault(record.problem.key, record.problem)
@@ -222,11 +223,10 @@ class Evidence:
     def failures(self, problem: Problem, here: Device, default: str) -> tuple[dict[str, str], dict[str, str]]:
         """Why implementations are excluded, and why others are doubtful, by name.
 
-        Excluded at the problem: by the newest record of this host. Near it: by running out of memory on
-        a problem that is no larger in any dimension, or by another failure within the distance of a
-        neighbour; a good record at the problem itself outweighs that. Wrong results count on every host:
-        they come from the device and its libraries. The default is excluded by failures at the problem
-        and by memory alone, because it is the last resort: failures nearby make it doubtful.
+        Excluded at the problem: by the newest record of this host. Near it: by running out of memory on a
+        problem that is no larger in any dimension, or by another failure within a neighbour's distance; a
+        good record at the problem itself outweighs that. Wrong results count on every host. The default,
+        the last resort, is excluded by failures at the problem and by memory; others make it doubtful.
         """
         newest = self._newest(problem, here)
         excluded = {

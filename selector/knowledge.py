@@ -182,7 +182,7 @@ class Knowledge:
             self._imported_evidence[operator, device_key] = ImportedEvidence(columns)
             return
         versions = {name: item.version for name, item in registry.implementations(operator).items()}
-        found = db.records.find(connection, operator=operator, device_key=device_key)
+        found = db.records.newest(connection, operator=operator, device_key=device_key)
         self._evidence[operator, device_key] = Evidence(found, versions)
 
 

@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import Problem, Record
 
+if TYPE_CHECKING:
+    from kernel_selector.db import Figures
 
-class Possible:
+Kept = TypeVar("Kept", bound="Record | Figures")
+
+
+class Possible(Generic[Kept]):
     """Iterates over the records whose problem is possible; `left_out` counts the others as they pass."""
 
-    def __init__(self, records: Iterable[Record]) -> None:
+    def __init__(self, records: Iterable[Kept]) -> None:
         self._records = records
         self.left_out = 0
 
-    def __iter__(self) -> Iterator[Record]:
+    def __iter__(self) -> Iterator[Kept]:
         # by object, because hidden="512" has the key of hidden=512; keeping the object keeps its id taken
         judged: dict[int, tuple[Problem, bool]] = {}
         for record in self._records:

@@ -164,6 +164,11 @@ class Record:
         return self.forward_backward if self.problem["mode"] == "training" else self.forward
 
     @property
+    def peak_bytes(self) -> int | None:
+        """The memory that a choice is judged by."""
+        return None if self.memory is None else self.memory.peak_bytes
+
+    @property
     def identity(self) -> tuple[str, ...]:
         """What was measured under which circumstances: of records with equal ones the newest counts."""
         return (
