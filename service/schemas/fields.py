@@ -36,6 +36,8 @@ def _printable(value: str) -> str:
 
 
 def _amount(value: Any) -> Any:
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)  # to JSON they are the same
     whole = isinstance(value, int) and not isinstance(value, bool) and value >= 1
     text = isinstance(value, str) and 1 <= len(value) <= LONGEST_TEXT and value.isprintable()
     if not (whole or text):

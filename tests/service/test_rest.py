@@ -34,6 +34,7 @@ def test_the_answer_is_that_of_the_selector(client, selector):
     assert given.keys() == own.keys()
     assert given["source"] == "exact"
     assert given["memory_limit_bytes"] == 2**30
+    assert choose(client, operator="lstm", memory=float(2**30), device="cpu") == given  # 1.0 is 1 in JSON
     assert given["time_interval_ms"][0] <= given["time_ms"] <= given["time_interval_ms"][1]
 
 
