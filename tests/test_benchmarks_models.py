@@ -5,13 +5,17 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 
+import selector
 from benchmarks import plans
 from benchmarks.models import __main__ as program
+from benchmarks.models import hugging_face as hugging_face_program
 from benchmarks.models._catalogue import names, subject
+from benchmarks.models._hugging_face import hugging_face, planned_batch
 from benchmarks.models._parts import Parts
 from benchmarks.models._steps import Trainer, largest
 from benchmarks.models._variants import EVERY_BLOCK, Variant, chosen, peers, planned
@@ -19,6 +23,7 @@ from kernel_selector.db import Database
 from kernel_selector.kernels.contract import Device, UnsupportedProblem
 from selector.plans import ask
 from selector.plans.published import families, published
+from selector.plans.traced import traced
 
 HERE = Device(name="a processor", kind="cpu")
 OURS = {
@@ -174,3 +179,30 @@ def test_frontiers_are_written_with_their_pictures(tmp_path: Path, monkeypatch: 
     assert [point["limit_bytes"] for point in found["points"]] == [32 * 2**20]
     assert len(found["cpu_seconds_per_plan"]) == 1
     assert (tmp_path / "plans_lstm-language-model.svg").read_text().startswith("<svg")
+
+
+@pytest.mark.parametrize("name", ["bert-base", "roberta-base", "gpt2"])
+def test_hugging_faces_models_train_alike_before_and_after_optimize(name: str, tmp_path: Path) -> None:
+    pytest.importorskip("transformers", reason="Hugging Face's transformers is not installed")
+    arguments = [name, "--smoke", "--batch", "2", "--losses", "3", "--results", str(tmp_path)]
+    assert hugging_face_program.main(arguments) == 0
+    (file,) = tmp_path.glob(f"hugging_face_{name}_*.json")
+    result = json.loads(file.read_text())
+    assert [line["variant"] for line in result["rows"]] == ["optimized", "sdpa", "eager"]
+    ours, theirs = result["losses"]
+    assert (ours["variant"], theirs["variant"]) == ("optimized", "sdpa")
+    assert ours["losses"] == pytest.approx(theirs["losses"], rel=1e-3)
+    assert len(set(ours["losses"])) == 3  # something is learned
+
+
+def test_the_batch_of_hugging_faces_model_is_a_plans(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("transformers", reason="Hugging Face's transformers is not installed")
+
+    def planned_for(model: object, device: str, limit: int) -> SimpleNamespace:
+        layers = traced(*model).workload(4).parts  # type: ignore[misc]
+        assert {part.problem.operator for part in layers} >= {"linear", "attention", "feed_forward"}
+        return SimpleNamespace(batch=limit if device == "nvidia-h200" else 0)
+
+    monkeypatch.setattr(selector, "plan", planned_for)
+    tiny, parts = hugging_face("bert-base", "sdpa", tiny=True), Parts(dtype="bfloat16", device=HERE)
+    assert planned_batch(tiny, parts, "cpu", 7, "nvidia-h200") == 7

@@ -83,15 +83,19 @@ def optimized(within_bytes: int | None = None) -> Optimized:
     return Optimized(name="optimized", within_bytes=within_bytes)
 
 
-def planned_batch(given: Subject, parts: Parts, device: str, limit_bytes: int) -> int:
-    """The samples at once that a plan within the limit takes. Raises the errors of `selector.plan`."""
+def planned_batch(
+    given: Subject, parts: Parts, torch_device: str, limit_bytes: int, device: str | None = None
+) -> int:
+    """The samples at once that a plan within the limit takes, for this device or another.
+
+    Raises the errors of `selector.plan`.
+    """
     import selector
 
     dtype = getattr(torch, parts.dtype)
-    example = dict(zip(("input_ids", "labels"), given.inputs(2, 0, "meta", dtype), strict=True))
-    with torch.device("meta"):
-        model: Any = given.build(2, parts)
-    return selector.plan((model.model.to(dtype), example), device, limit_bytes).batch
+    example = dict(zip(("input_ids", "labels"), given.inputs(2, 0, torch_device, dtype), strict=True))
+    model: Any = given.build(2, parts).to(torch_device, dtype)
+    return selector.plan((model.model, example), device or torch_device, limit_bytes).batch
 
 
 def _made(family: str, sizes: Sizes, attention: str) -> nn.Module:
