@@ -88,10 +88,14 @@ def _planner(
     database: str | Path | Database | None,
 ) -> tuple[Planner, int]:
     found = _model(model)
+    prices = prices_on(device, training or Training(), database)
+    return Planner(prices, found), _limit(memory_limit, prices.device)
+
+
+def prices_on(device: object, training: Training, database: str | Path | Database | None) -> Prices:
+    """What layers cost on a device. Raises UnknownDevice and the errors of the database."""
     selector = shared_selector(database)
-    where = _device(selector, device, database)
-    prices = Prices(selector, where, training or Training(), database)
-    return Planner(prices, found), _limit(memory_limit, where)
+    return Prices(selector, _device(selector, device, database), training, database)
 
 
 def _device(selector: Selector, asked: object, database: object) -> Device:

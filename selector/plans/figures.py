@@ -72,7 +72,7 @@ class Series:
 
     def __init__(self, name: str, records: Iterable[Record]) -> None:
         self.name = name
-        samples = [Sample(record.problem, of_record(record)) for record in records]
+        samples = [Sample(_timed(record.problem), of_record(record)) for record in records]
         self._levels = [_grouped(samples, alike) for alike in (structure, _but_shares, _but_bias)]
         self._host_ms: dict[tuple[object, ...], float] = {}
         self._lines: dict[tuple[object, ...], list[Sample]] = {}
@@ -83,6 +83,7 @@ class Series:
         Where nothing was with the same shares (of dropout, of labels), those of others are scaled, and then
         those with or without a bias.
         """
+        problem = _timed(problem)
         keys = (alike(problem) for alike in (structure, _but_shares, _but_bias))
         found = ((key, level.get(key)) for key, level in zip(keys, self._levels, strict=True))
         key, samples = next((pair for pair in found if pair[1]), (None, None))
@@ -151,6 +152,15 @@ def _grouped(
     for sample in samples:
         found[alike(sample.problem)][sample.problem.key] = sample
     return found
+
+
+def _timed(problem: Problem) -> Problem:
+    """The problem with its operator's own epsilon, on which neither time nor bytes depend."""
+    if "eps" not in problem.as_dict:
+        return problem
+    operator = registry.operator(problem.operator)
+    default = next(spec.default for spec in operator.hyperparameters if spec.name == "eps")
+    return problem if problem["eps"] == default else operator.problem({**problem.as_dict, "eps": default})
 
 
 def _but_shares(problem: Problem) -> tuple[object, ...]:

@@ -11,9 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from kernel_selector.kernels import registry
-from kernel_selector.kernels.contract import Problem, SelectorError
+from kernel_selector.kernels.contract import Problem
 
-from .. import api
 from ..layers import Layer, arguments_of, undisturbed
 from ..nn.joined import GROUP, Group, JoinedLinear
 from ..units import format_ms
@@ -38,9 +37,11 @@ class Joint:
         return {layer.path for layer in self.layers}
 
 
-def joints(
-    model: nn.Module, example_inputs: Any, layers: Sequence[Layer], device: str, database: Any
-) -> list[Joint]:
+# milliseconds of a problem by one implementation, or by the fastest; None where they are not known
+Times = Callable[[Problem, str | None], float | None]
+
+
+def joints(model: nn.Module, example_inputs: Any, layers: Sequence[Layer], times: Times) -> list[Joint]:
     """The groups among linear layers in training that one module calls with the same tensor, once each."""
     linear = {
         layer.path: layer
@@ -56,7 +57,7 @@ def joints(
             found.append(Joint(parent, own, own[0].problem, reason, refused=True))
             continue
         problem = _whole(own)
-        why = _gain(problem, own, device, database)
+        why = _gain(problem, own, times)
         if why is not None:
             found.append(Joint(parent, own, problem, why))
     return found
@@ -131,19 +132,10 @@ def _whole(layers: Sequence[Layer]) -> Problem:
     return registry.operator("linear").problem({**layers[0].problem.as_dict, "out_features": columns})
 
 
-def _gain(whole: Problem, layers: Sequence[Layer], device: str, database: Any) -> str | None:
+def _gain(whole: Problem, layers: Sequence[Layer], times: Times) -> str | None:
     """How much faster one product is than the best of each, in words; None where it is not, or unknown."""
-    try:
-        alone = [_ms(layer.problem, device, database, None) for layer in layers]
-        together = _ms(whole, device, database, TORCHS)
-    except SelectorError:
-        return None
+    together, alone = times(whole, TORCHS), [times(layer.problem, None) for layer in layers]
     known = [ms for ms in alone if ms is not None]
     if together is None or len(known) < len(alone) or together >= sum(known):
         return None
     return f"{len(layers)} layers as one product, {format_ms(together)} for {format_ms(sum(known))}"
-
-
-def _ms(problem: Problem, device: str, database: Any, override: str | None) -> float | None:
-    values: dict[str, Any] = dict(problem.as_dict)
-    return api.choose(problem.operator, device=device, override=override, database=database, **values).time_ms

@@ -20,6 +20,7 @@ from ..nn.selected import Selected, adopt
 from ..nn.selection import Policy
 from . import attention_interface, joining
 from .checking import Tensors, difference, results
+from .device_times import DeviceTimes
 from .joining import Joint
 from .places import Place, place_of
 from .report import LeftAlone, Replaced, Report, reason_of
@@ -45,13 +46,14 @@ def optimize(model: nn.Module, example_inputs: Any, wishes: Wishes) -> Report:
     _check(model, wishes)
     found = layers.find(model, example_inputs)
     planned = _Counted(wishes.plan)
-    joints, left = _joints(model, example_inputs, found, wishes)
+    times = DeviceTimes(found if wishes.objective == "throughput" else (), device_of(model), wishes.database)
+    joints, left = _joints(model, example_inputs, found, wishes, times)
     joined = {path for joint in joints for path in joint.paths}
     decisions = []
     for layer in found:
         if layer.path in joined:
             continue
-        decided = _decide(model, layer, wishes, planned)
+        decided = _decide(model, layer, wishes, planned.next(layer) or times.faster(layer.problem))
         if isinstance(decided, str):
             left.append(LeftAlone(path=layer.path, problem=layer.problem, why=decided))
         else:
@@ -110,19 +112,18 @@ class _Counted:
             problem = registry.operator(one.operator).problem(dict(one.hyperparameters))
             self._left.setdefault(problem, []).extend([one.implementation] * one.count)
 
-    def next(self, layer: Layer) -> str | None:
-        """The implementation of a layer, or None for one that the plan lacks."""
+    def next(self, layer: Layer) -> tuple[str, str] | None:
+        """The implementation of a layer and why, or None for one that the plan lacks."""
         left = self._left.get(layer.problem)
-        return left.pop(0) if left else None
+        return (left.pop(0), "as planned") if left else None
 
 
-def _decide(model: nn.Module, layer: Layer, wishes: Wishes, planned: _Counted) -> _Decision | str:
-    """What a layer gets, or why it is left alone."""
+def _decide(model: nn.Module, layer: Layer, wishes: Wishes, known: tuple[str, str] | None) -> _Decision | str:
+    """What a layer gets, or why it is left alone. `known`: what is best for the model as a whole, and why."""
     place = _place(model, layer)
     if isinstance(place, str):
         return place
-    counted = planned.next(layer)
-    named = wishes.named(layer) or counted
+    named = wishes.named(layer) or (known and known[0])
     try:
         choice = api.choose(
             layer.problem.operator,
@@ -136,7 +137,7 @@ def _decide(model: nn.Module, layer: Layer, wishes: Wishes, planned: _Counted) -
         if named is not None:
             raise
         return str(error)
-    why = reason_of(choice) if wishes.named(layer) or not counted else "as planned"
+    why = reason_of(choice) if wishes.named(layer) or known is None else known[1]
     if choice.implementation == registry.operator(layer.problem.operator).default:
         return f"torch's own is chosen ({why}). {' '.join(choice.caveats)}".rstrip()
     return _Decision(layer, place, choice.implementation, why)
@@ -158,15 +159,31 @@ def _place(model: nn.Module, layer: Layer) -> Place | str:
 
 
 def _joints(
-    model: nn.Module, example_inputs: Any, found: Sequence[Layer], wishes: Wishes
+    model: nn.Module, example_inputs: Any, found: Sequence[Layer], wishes: Wishes, times: DeviceTimes
 ) -> tuple[list[Joint], list[LeftAlone]]:
     """Layers that are to be one product, and those that could be but for a reason."""
     if wishes.objective != "throughput":
         return [], []
     free = [layer for layer in found if wishes.named(layer) is None]
-    every = joining.joints(model, example_inputs, free, device_of(model), wishes.database)
+
+    def ms(problem: Problem, name: str | None) -> float | None:
+        known = times.ms(problem, name)
+        return _alone_ms(problem, name, device_of(model), wishes.database) if known is None else known
+
+    every = joining.joints(model, example_inputs, free, ms)
     refused = [LeftAlone(path=one.path, problem=one.problem, why=one.why) for one in every if one.refused]
     return [one for one in every if not one.refused], refused
+
+
+def _alone_ms(problem: Problem, name: str | None, device: str, database: Any) -> float | None:
+    """What a layer takes by itself, the host's launching included, by one implementation or the fastest."""
+    values: dict[str, Any] = dict(problem.as_dict)
+    try:
+        choice = api.choose(problem.operator, device=device, database=database, **values)
+    except SelectorError:
+        return None
+    able = [one for one in choice.candidates if one.excluded is None and name in (None, one.name)]
+    return min((one.time_ms for one in able if one.time_ms is not None), default=None)
 
 
 def _replace(

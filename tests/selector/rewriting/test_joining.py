@@ -14,7 +14,7 @@ from torch import Tensor, nn
 import selector
 from kernel_selector.kernels.linear._joined import joined
 from selector.nn.joined import GROUP, JoinedLinear
-from selector.rewriting import joining
+from selector.rewriting import optimizing
 
 transformers = pytest.importorskip("transformers", reason="Hugging Face's transformers is not installed")
 
@@ -32,7 +32,7 @@ class Attention(nn.Module):
 
 @pytest.fixture(autouse=True)
 def faster_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(joining, "_ms", lambda _problem, _device, _database, override: 1.5 if override else 1)
+    monkeypatch.setattr(optimizing, "_alone_ms", lambda _problem, name, *_: 1.5 if name else 1)
 
 
 @pytest.fixture
@@ -229,7 +229,7 @@ def test_what_is_no_faster_or_not_known_stays_apart(
     model: nn.Module, x: Tensor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for together in (3, None):
-        monkeypatch.setattr(joining, "_ms", lambda *given, ms=together: ms if given[3] else 1)
+        monkeypatch.setattr(optimizing, "_alone_ms", lambda *given, ms=together: ms if given[1] else 1)
         assert selector.optimize(model, x).replaced == ()
 
 

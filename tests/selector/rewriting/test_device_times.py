@@ -1,0 +1,71 @@
+"""What a model on a GPU gets, from the shipped records: by the device's time where a step takes that."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from benchmarks.models._hugging_face import hugging_face
+from benchmarks.models._parts import Parts
+from kernel_selector.kernels.contract import Device
+from selector import layers
+from selector.layers import Layer
+from selector.rewriting import joining
+from selector.rewriting.device_times import COMPILED, DeviceTimes
+
+pytest.importorskip("transformers", reason="Hugging Face's transformers is not installed")
+
+HERE = Device(name="a processor", kind="cpu")
+
+
+@pytest.fixture
+def fresh(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A user who has measured nothing."""
+    monkeypatch.delenv("SELECTOR_DATABASE_URL")
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+
+
+def bert(batch: int) -> tuple[nn.Module, dict[str, torch.Tensor], list[Layer]]:
+    """A layer of BERT-large, and its layers for so many sequences."""
+    subject = hugging_face("bert-large", "sdpa")
+    subject.sizes["layers"] = 1
+    ids, labels = subject.inputs(batch, 0, "meta", torch.bfloat16)
+    with torch.device("meta"):
+        model = subject.build(batch, Parts(dtype="bfloat16", device=HERE)).to(torch.bfloat16)
+    example = {"input_ids": ids, "labels": labels}
+    whole: nn.Module = model.model  # type: ignore[assignment]
+    return whole, example, layers.find(whole, example)
+
+
+@pytest.mark.usefixtures("fresh")
+def test_a_large_batch_gets_what_takes_the_device_less_time() -> None:
+    model, example, found = bert(32)
+    times = DeviceTimes(found, "nvidia-h200", None)
+    faster = {layer.problem.operator: times.faster(layer.problem) for layer in found}
+    for operator in ("dropout_add_norm", "layer_norm"):  # whose epsilon is not the one that was measured
+        name, why = faster[operator] or ("", "")
+        assert name in ("fused", "fused_bit_mask", "from_output", "recompute")
+        assert "of the device's time" in why
+    assert all(one is None or one[0] not in COMPILED for one in faster.values())
+    (joint,) = joining.joints(model, example, found, times.ms)
+    assert [layer.path.rpartition(".")[2] for layer in joint.layers] == ["query", "key", "value"]
+    assert joint.problem["out_features"] == 3072
+
+
+@pytest.mark.usefixtures("fresh")
+def test_where_the_host_is_waited_for_nothing_is_said() -> None:
+    found = bert(1)[2]
+    times = DeviceTimes(
+        [layer for layer in found if layer.problem.operator == "layer_norm"], "nvidia-h200", None
+    )
+    assert all(times.faster(layer.problem) is None and times.ms(layer.problem) is None for layer in found)
+
+
+def test_other_devices_have_no_time_of_their_own(sqlite_database: object) -> None:
+    found = bert(1)[2]
+    times = DeviceTimes(found, "cpu", sqlite_database)
+    assert all(times.faster(layer.problem) is None for layer in found)
