@@ -128,9 +128,9 @@ SWEEP = Policy(
     gate_seq=128,
 )
 
-# what a cost model learns from: more problems in the time instead of surer times. On an H200 a quarter, a half
-# and all of 1,430 swept problems gave choices for new ones that lose 14.3, 9.3 and 5.3 per cent, while choosing
-# by half of a sweep's samples loses 0.2
+# what a cost model learns from: more problems in the time instead of surer times. On an H200 a quarter, a
+# half and all of 1,430 swept problems gave choices for new ones that lose 14.3, 9.3 and 5.3 per cent, while
+# choosing by half of a sweep's samples loses 0.2
 SURVEY = replace(
     SWEEP,
     name="survey",
