@@ -49,6 +49,7 @@ def extender(
 
     from selector import Selector
 
+    from ..app import collect_seldom
     from ..extender import PREFIX, create_extender
 
     secured = None not in (certificate, key, client_ca)
@@ -65,6 +66,7 @@ def extender(
             "ssl_ca_certs": str(client_ca),
             "ssl_cert_reqs": ssl.CERT_REQUIRED,
         }
+    collect_seldom()
     application = create_extender(Selector(database), nodes=_products(nodes))
     address = f"{'https' if secured else 'http'}://{host}:{port}{PREFIX}"
     if as_json:
