@@ -100,8 +100,19 @@ def _variants(result: Result) -> str:
         f"{_short(line['reason'])}\n"
         for line in failed
     )
+    notes += _of_other_runs(result["rows"])
     shown = table(("samples/s (batch, peak)", *groups), rows) if groups else ""
     return shown + (f"{notes}\n" if notes else "")
+
+
+def _of_other_runs(lines: Sequence[Line]) -> str:
+    """A line for each run that some variants were taken from, other than the result's own."""
+    found: dict[str, dict[str, None]] = {}
+    for line in lines:
+        if "commit" in line:
+            run = f"commit `{line['commit']}`, {line['measured_at'][:10]}"
+            found.setdefault(run, {})[line["variant"]] = None
+    return "".join(f"- of {run}: {'; '.join(names)}\n" for run, names in found.items())
 
 
 def _short(reason: str) -> str:
@@ -130,4 +141,5 @@ def _curves(result: Result) -> str:
                     f"{apart:.3f}",
                 )
             )
-    return table(CURVES, rows) if rows else ""
+    notes = _of_other_runs(result["losses"])
+    return table(CURVES, rows) + (f"{notes}\n" if notes else "") if rows else ""
