@@ -6,7 +6,7 @@
 Compared are their eager attention, their sdpa attention, and what `selector.optimize` makes of the latter: at
 each batch without a limit, and under each cap (GiB, of all memory of the process while it trains) with
 `memory_limit` and the largest batch that a plan finds; sdpa takes the largest that fits. Weights are random,
-from the classes of their configs. --losses runs so many steps of sdpa and of ours, dropout off. Writes
+from the classes of their configs. --losses runs so many steps of ours and twice of sdpa, dropout off. Writes
 `hugging_face_<model>_<device>.json`, after each line.
 """
 
@@ -86,7 +86,9 @@ def _lines(
         yield sdpa.run(optimized(), batch)
         for name in reversed(THEIRS):
             yield trainers[name].run(Variant(name=name), batch)
-    for variant in (optimized(), Variant(name="sdpa")) if options.losses else ():
+    # sdpa twice: what two runs of the same model differ by
+    curves = (optimized(), Variant(name="sdpa"), Variant(name="sdpa, again"))
+    for variant in curves if options.losses else ():
         yield sdpa.losses(variant, LOSS_BATCH, options.losses, dropout=False)
     for cap in (round(one * GIB) for one in options.caps if sdpa.on_gpu):
         yield _under(sdpa, Parts(dtype=options.dtype, device=device), torch_device, cap)

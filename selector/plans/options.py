@@ -15,6 +15,7 @@ from ..knowledge import NOTHING
 from ..physics import missing_rates
 from ..shipped import UNUSABLE, stand_in
 from .figures import Figures, Measurements, counted
+from .pace import in_a_model
 from .parts import Part
 from .training import Training
 
@@ -26,7 +27,7 @@ MEASURED = ("exact", "series")  # sources of figures
 
 @dataclass(frozen=True, kw_only=True)
 class Option:
-    """One layer of a part by one implementation.
+    """One layer of a part by one implementation, in a model that keeps its device busy.
 
     `held_bytes` stay from forward to backward, counted once with the layer that makes them;
     `transient_bytes` are what backward takes beside them, the gradient of the output included. A
@@ -124,9 +125,10 @@ class Prices:
         known = {name: self._figures(problem, name, operator.default) for name in usable}
         found = {name: figures for name, figures in known.items() if figures is not None}
         compared = _comparable(found, operator.default) or {usable[0]: self._counted(problem, usable[0])}
+        paced = {name: in_a_model(one, problem, name, self.device) for name, one in compared.items()}
         return [
             (_option(part, name, figures, default=name == operator.default), figures.forward_share)
-            for name, figures in compared.items()
+            for name, figures in paced.items()
         ]
 
     def _figures(self, problem: Problem, name: str, last_resort: str) -> Figures | None:

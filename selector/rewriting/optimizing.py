@@ -22,7 +22,7 @@ from . import attention_interface, joining
 from .checking import Tensors, difference, results
 from .device_times import DeviceTimes
 from .joining import Joint
-from .places import Place, place_of
+from .places import Place, place_of, with_linear_heads
 from .report import LeftAlone, Replaced, Report, reason_of
 from .wishes import Planned, Wishes, device_of
 
@@ -44,7 +44,8 @@ class _Decision:
 def optimize(model: nn.Module, example_inputs: Any, wishes: Wishes) -> Report:
     """See `selector.optimize`."""
     _check(model, wishes)
-    found = layers.find(model, example_inputs)
+    listed = layers.find(model, example_inputs)
+    found = with_linear_heads(listed)
     planned = _Counted(wishes.plan)
     times = DeviceTimes(found if wishes.objective == "throughput" else (), device_of(model), wishes.database)
     joints, left = _joints(model, example_inputs, found, wishes, times)
@@ -54,10 +55,10 @@ def optimize(model: nn.Module, example_inputs: Any, wishes: Wishes) -> Report:
         if layer.path in joined:
             continue
         decided = _decide(model, layer, wishes, planned.next(layer) or times.faster(layer.problem))
-        if isinstance(decided, str):
-            left.append(LeftAlone(path=layer.path, problem=layer.problem, why=decided))
-        else:
+        if not isinstance(decided, str):
             decisions.append(decided)
+        elif layer in listed:
+            left.append(LeftAlone(path=layer.path, problem=layer.problem, why=decided))
     if not (decisions or joints):
         return Report(
             replaced=(), left_alone=tuple(left), notes=("Nothing was replaced: the model is as it was.",)

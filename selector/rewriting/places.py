@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import torch
 from torch import nn
+
+from kernel_selector.kernels import registry
 
 from ..layers import Layer
 from ..nn import hugging_face
@@ -65,6 +67,22 @@ def place_of(model: nn.Module, layer: Layer) -> Place | str:
     if isinstance(kind, str):
         return kind
     return _refusal(model, module, layer) or Place(module, path, kind, name)
+
+
+def with_linear_heads(layers: Sequence[Layer]) -> list[Layer]:
+    """The layers, each loss head followed by its linear layer alone: logits that are an output cannot be left
+    out, but computed otherwise.
+    """
+    found: list[Layer] = []
+    for layer in layers:
+        found.append(layer)
+        if layer.problem.operator == "linear_cross_entropy":
+            head = layer.problem
+            shared = {name: head[name] for name in ("rows", "bias", "dtype", "mode")}
+            sizes = {"in_features": head["hidden"], "out_features": head["vocabulary"]}
+            linear = registry.operator("linear").problem({**shared, **sizes})
+            found.append(replace(layer, problem=linear))
+    return found
 
 
 def _kind(module: nn.Module) -> type[Selected] | str:

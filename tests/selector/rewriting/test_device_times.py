@@ -8,8 +8,10 @@ import pytest
 import torch
 from torch import nn
 
+import selector
 from benchmarks.models._hugging_face import hugging_face
 from benchmarks.models._parts import Parts
+from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import Device
 from selector import layers
 from selector.layers import Layer
@@ -54,6 +56,17 @@ def test_a_large_batch_gets_what_takes_the_device_less_time() -> None:
     (joint,) = joining.joints(model, example, found, times.ms)
     assert [layer.path.rpartition(".")[2] for layer in joint.layers] == ["query", "key", "value"]
     assert joint.problem["out_features"] == 3072
+
+
+@pytest.mark.usefixtures("fresh")
+def test_a_head_of_odd_width_is_padded_also_where_its_size_was_not_measured() -> None:
+    sizes = {"rows": 8192, "in_features": 1024, "out_features": 50257, "bias": False}
+    values = {**sizes, "dtype": "bfloat16", "mode": "training"}
+    problem = registry.operator("linear").problem(values)
+    head = Layer(path="lm_head", problem=problem, calls=1, covers=("lm_head",))
+    known = DeviceTimes([head], "nvidia-h200", None).faster(problem)
+    chosen = known[0] if known else selector.choose("linear", device="nvidia-h200", **values).implementation
+    assert chosen == "padded"
 
 
 @pytest.mark.usefixtures("fresh")

@@ -75,6 +75,24 @@ def test_a_model_computes_and_trains_as_before(family: str, padded: bool) -> Non
     torch.testing.assert_close(model(**given).logits, original(**given).logits)
 
 
+@pytest.mark.parametrize("family", ["bert", "gpt2"])
+def test_the_linear_layer_of_a_head_is_chosen_for_where_its_logits_are_an_output(family: str) -> None:
+    model = make(family).train()
+    original = copy.deepcopy(model)
+    path = {"bert": "cls.predictions.decoder", "gpt2": "lm_head"}[family]
+    report = selector.optimize(model, batch(), overrides={path: "pre_transposed"})
+    (head,) = [one for one in report.replaced if one.path == path]
+    assert (head.problem.operator, head.problem["out_features"]) == ("linear", 40)
+    assert any(one.path == path and "logits are an output" in one.why for one in report.left_alone)
+    embeddings = model.get_input_embeddings().weight
+    assert model.get_submodule(path).weight is embeddings
+    for one in (model, original):
+        one.eval()
+        one(**batch()).loss.backward()
+    torch.testing.assert_close(embeddings.grad, original.get_input_embeddings().weight.grad)
+    torch.testing.assert_close(model(**batch()).logits, original(**batch()).logits)
+
+
 def test_copies_and_files() -> None:
     model = make("bert").train()
     selector.optimize(model, batch(), overrides={"feed_forward": "recompute_first_linear"})
