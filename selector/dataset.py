@@ -15,7 +15,7 @@ from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import Device, Operator, Record, Status
 
 from .errors import TooFewProblems
-from .features import FeatureSpec
+from .features import FeatureSpec, situation
 from .physics import missing_rates
 from .possible import Possible
 
@@ -64,6 +64,16 @@ class Dataset:
                 for it in self.records
             ]
         )
+
+    @cached_property
+    def situation(self) -> NDArray[np.str_]:
+        """Kind of device and mode, such as `cuda training`, shape [records]."""
+        return np.array([situation(record.problem, record.device) for record in self.records])
+
+    @cached_property
+    def situations(self) -> tuple[str, ...]:
+        """Those that there are."""
+        return tuple(sorted(set(self.situation.tolist())))
 
     @cached_property
     def device(self) -> NDArray[np.str_]:

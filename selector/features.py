@@ -2,8 +2,8 @@
 
 Columns: the problem's sizes, flags and words; how its sizes divide; the counted work; the device; what the
 work should cost there; which implementation it is. Sizes, rates and counts are in log2, so that ratios are
-distances. The last columns before the implementations are the physical terms as they are, in seconds and
-bytes: the cost model's first stage is linear in them.
+distances. The last columns before the implementations are as they are: bytes of an element and of sums over
+rows, and the physical terms in seconds and bytes, in which the cost model's first stage is linear.
 """
 
 from __future__ import annotations
@@ -19,12 +19,13 @@ from numpy.typing import NDArray
 
 from kernel_selector.kernels.contract import Device, Integer, OneOf, Operator, Problem, Work
 
+from .column_sums import column_sums, kinds
 from .physics import matmul_rate, rates_of
 from .reading import least_work
 
 Floats = NDArray[np.float64]
 
-FEATURES_VERSION = 3  # raise when the meaning of a column changes
+FEATURES_VERSION = 4  # raise when the meaning of a column changes
 
 WORK = ("flops", "moved_bytes", "saved_bytes", "launches", "steps")
 DERIVED = ("flops_per_byte", "flops_per_launch", "bytes_per_launch", "bytes_per_step_over_l2")
@@ -40,6 +41,7 @@ MEMORY_TERMS = (
     *(f"term_{part}_{mode}_bytes" for mode in MODES for part in MEMORY_PARTS),
 )
 MOST_ALIGNMENT = 7  # doublings
+ELEMENT = "element_bytes"
 ROWS_OF = ("batch", "seq")  # dimensions over which the same weights are used again
 
 
@@ -62,7 +64,17 @@ class FeatureSpec:
             else:
                 names.append(spec.name)
         names += [*WORK, *DERIVED, *(f"device_{name}" for name in DEVICE), *ROOFLINE]
-        return (*names, *TIME_TERMS, *MEMORY_TERMS, *self._flags)
+        return (*names, ELEMENT, *self.column_sums, *TIME_TERMS, *MEMORY_TERMS, *self._flags)
+
+    @cached_property
+    def sizes(self) -> tuple[str, ...]:
+        """The hyperparameters that are whole numbers."""
+        return tuple(spec.name for spec in self.operator.hyperparameters if isinstance(spec, Integer))
+
+    @cached_property
+    def column_sums(self) -> tuple[str, ...]:
+        """The columns with bytes of sums over rows."""
+        return tuple(f"sum_of_{'_'.join(rows)}_by_{n}_{width}_bytes" for rows, width, n in kinds(self.sizes))
 
     def columns(self, names: Sequence[str]) -> tuple[int, ...]:
         """Positions of columns by name."""
@@ -106,6 +118,8 @@ class FeatureSpec:
             _work(counts, device),
             _device(distinct, device)[of_each],
             _roofline(seconds),
+            element[of_each, None],
+            column_sums(self.sizes, distinct, device)[of_each],
             _time(device, seconds, element[of_each], training),
             memory[:, :1],
             _by_mode(memory[:, 1:], training),
@@ -134,6 +148,11 @@ class FeatureSpec:
                 if name in known:
                     flags[row, known[name] * len(KINDS) + place] = 1
         return flags
+
+
+def situation(problem: Problem, device: Device) -> str:
+    """What decides most about how an implementation works: the kind of device and the mode."""
+    return f"{device.kind} {problem['mode']}"
 
 
 @dataclass(frozen=True)

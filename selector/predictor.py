@@ -19,32 +19,47 @@ from kernel_selector.kernels.contract import Device, Environment, Implementation
 from .domain import Domain
 from .errors import ModelVersionMismatch
 from .evidence import Estimate, Tier
-from .features import FEATURES_VERSION, FeatureSpec
+from .features import FEATURES_VERSION, FeatureSpec, situation
 from .physical_stage import PhysicalStage
 from .physics import missing_rates
+from .sums import Sums
 from .trees import FlatTrees
 
 if TYPE_CHECKING:
     from kernel_selector.db import StoredModel
 
-SCHEMA = 1  # layout of manifest and arrays
+SCHEMA = 2  # layout of manifest and arrays
 
 
 @dataclass(frozen=True)
 class Regression:
-    """Physics and trees for one figure."""
+    """Physics and trees for one figure; before them, where there are some, sums that need neither."""
 
     physics: PhysicalStage
     trees: FlatTrees
+    sums: Sums | None = None
 
     def predict(self, rows: NDArray[np.float64]) -> NDArray[np.float64]:
         """The figure for each row, shape [rows]."""
+        if self.sums is None:
+            return self._rest(rows)
+        found = self.sums.predict(rows)
+        rest = np.flatnonzero(found == 0)
+        if len(rest):
+            found[rest] = self._rest(rows[rest])
+        return found
+
+    def _rest(self, rows: NDArray[np.float64]) -> NDArray[np.float64]:
         result: NDArray[np.float64] = np.exp(self.physics.predict_log(rows) + self.trees.predict(rows))
         return result
 
     def arrays(self, prefix: str) -> dict[str, NDArray[Any]]:
         """The arrays by name, for a file."""
-        return {**self.physics.arrays(f"{prefix}_physics"), **self.trees.arrays(f"{prefix}_trees")}
+        return {
+            **self.physics.arrays(f"{prefix}_physics"),
+            **self.trees.arrays(f"{prefix}_trees"),
+            **(self.sums.arrays(f"{prefix}_sums") if self.sums else {}),
+        }
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, NDArray[Any]], prefix: str) -> Regression:
@@ -52,6 +67,7 @@ class Regression:
         return cls(
             PhysicalStage.from_arrays(arrays, f"{prefix}_physics"),
             FlatTrees.from_arrays(arrays, f"{prefix}_trees"),
+            Sums.from_arrays(arrays, f"{prefix}_sums") if f"{prefix}_sums_weights" in arrays else None,
         )
 
 
@@ -92,7 +108,11 @@ class Predictor:
         self._manifest = manifest = stored.manifest
         self._spec = FeatureSpec(operator, tuple(manifest.get("implementations", ())))
         _check(stored, self._spec)
-        self._errors = {name: _error(manifest["errors"][name]) for name in manifest["implementations"]}
+        self._errors = {
+            (name, where): _error(manifest["errors"][name], where)
+            for name in manifest["implementations"]
+            for where in manifest["errors"][name]["memory"]
+        }
         self._domain = Domain(manifest["devices"])
         self._environments = [Environment.from_dict(data) for data in manifest["environments"]]
         with np.load(io.BytesIO(stored.arrays), allow_pickle=False) as arrays:
@@ -153,12 +173,19 @@ class Predictor:
         self, device: Device, questions: Sequence[tuple[Problem, Mapping[str, Work]]]
     ) -> Iterator[dict[str, Estimate]]:
         rows = self._spec.matrices(device, questions)
-        factors = np.array([self._errors[name] for _, works in questions for name in works]).T  # [7, rows]
+        wheres = [situation(problem, device) for problem, _ in questions]
+        factors = np.array(
+            [
+                self._errors[name, at]
+                for at, (_, works) in zip(wheres, questions, strict=True)
+                for name in works
+            ]
+        ).T  # [7, rows]
         time, size = self.time_ms.predict(rows), self.memory_bytes.predict(rows)
         columns = (
             *(time.tolist(), (time * factors[0]).tolist(), (time * factors[1]).tolist()),
-            *(map(round, size.tolist()), map(math.floor, (size * factors[2]).tolist())),
-            *(map(math.ceil, (size * factors[3]).tolist()), factors[4].tolist(), factors[5].tolist()),
+            *(map(round, size.tolist()), map(math.floor, (size * factors[4]).tolist())),
+            *(map(math.ceil, (size * factors[5]).tolist()), factors[2].tolist(), factors[3].tolist()),
             map(math.ceil, (size * factors[6]).tolist()),
         )
         estimates = map(Estimate._make, zip(*columns, strict=True))
@@ -178,14 +205,14 @@ class Predictor:
         return caveats
 
 
-def _error(found: Mapping[str, Any]) -> list[float]:
-    """Factors for low and high time, low and high memory, both noises, and the safe memory's factor.
+def _error(found: Mapping[str, Any], where: str) -> list[float]:
+    """Factors for low and high time, both noises, and low, high and safe memory in a situation.
 
     Fails when something is missing or no number.
     """
-    factors = [float(found[name][edge]) for name in ("time", "memory") for edge in (0, 1)]
-    safe = found.get("memory_safe", factors[3])  # earlier models have none
-    return [*factors, *(float(found[name]) for name in ("time_noise", "memory_noise")), float(safe)]
+    memory = found["memory"][where]
+    noises = found["time_noise"], found["memory_noise"]
+    return list(map(float, (*found["time"], *noises, *memory["interval"], memory["safe"])))
 
 
 def _check(stored: StoredModel, spec: FeatureSpec) -> None:

@@ -19,8 +19,10 @@ from .cost_model import CostModel
 from .dataset import Dataset
 from .domain import Domain
 from .features import FEATURES_VERSION, MEMORY_TERMS, TIME_TERMS
+from .memory_model import MemoryModel
 from .policy import LEAST_MARGIN
 from .predictor import SCHEMA, Regression, pack
+from .sums import Sums
 from .trees import FlatTrees
 
 if TYPE_CHECKING:
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
 
 FOLDS = 5
 COVERAGE = 0.9  # share of unseen measurements that the interval shall hold
+LEAST_CASES = 10  # of an implementation in a situation
 LEAST_RESERVE = 1e-3  # sizes are rounded to an allocator's blocks
 RESERVED = 5.0  # over the number of cases: by how much more than the worst of them the next one may err
 MARGIN_QUANTILES = (0.5, 0.75, 0.9, 1.0)
@@ -42,11 +45,11 @@ def time_model(dataset: Dataset, rows: int | None = None) -> CostModel:
     return _model(dataset, TIME_TERMS, len(dataset.rows) if rows is None else rows)
 
 
-def memory_model(dataset: Dataset, rows: int | None = None) -> CostModel:
+def memory_model(dataset: Dataset, rows: int | None = None) -> MemoryModel:
     """An unfitted model of the peak bytes."""
-    model = _model(dataset, MEMORY_TERMS, len(dataset.rows) if rows is None else rows)
-    model.max_iter = 100  # the first stage is nearly exact for memory: more trees change nothing but the time
-    return model
+    rest = _model(dataset, MEMORY_TERMS, len(dataset.rows) if rows is None else rows)
+    rest.max_iter = 100  # more trees change nothing but the time
+    return MemoryModel(dataset.spec, rest)
 
 
 def _model(dataset: Dataset, terms: tuple[str, ...], rows: int) -> CostModel:
@@ -95,10 +98,10 @@ def errors(dataset: Dataset, held_out: HeldOut, use: Flags | None = None) -> Err
 
     `time` and `memory` are factors on a prediction between which the measured figure lies in COVERAGE of
     the cases (split conformal: the quantiles are moved outwards for the finite number of cases).
-    `memory_safe` is the factor for memory limits: the worst of the cases, and the fewer they are the more.
     `memory_noise` is the median difference between an implementation's error and the default's on the
     same problem: a predicted advantage below that is as likely error as not. `time_noise` is the margin
-    over the default that paid on these rows.
+    over the default that paid on these rows. `memory` is by situation, since an implementation may be known
+    exactly in one and hardly in another, and has `safe` as well, the factor for memory limits.
     """
     rows = np.ones(len(dataset.rows), dtype=bool) if use is None else use
     time_error = np.log(dataset.time_ms / held_out.time_ms)
@@ -109,8 +112,10 @@ def errors(dataset: Dataset, held_out: HeldOut, use: Flags | None = None) -> Err
         some = mine if mine.sum() >= 5 else rows
         result[name] = {
             "time": _factors(time_error[some]),
-            "memory": _factors(memory_error[some]),
-            "memory_safe": _safe(memory_error[some]),
+            "memory": {
+                situation: _memory(memory_error, rows, mine, dataset.situation == situation)
+                for situation in dataset.situations
+            },
             "time_noise": _margin(dataset, held_out, rows, name),
             "memory_noise": float(np.expm1(np.median(_differences(dataset, memory_error, rows, name)))),
         }
@@ -128,6 +133,13 @@ def _factors(log_errors: Floats) -> list[float]:
     rank = min(math.ceil((count + 1) * (1 - tail)), count) - 1
     ordered = np.sort(log_errors)
     return [float(np.exp(min(ordered[count - 1 - rank], 0.0))), float(np.exp(max(ordered[rank], 0.0)))]
+
+
+def _memory(log_errors: Floats, rows: Flags, mine: Flags, here: Flags) -> dict[str, Any]:
+    """Interval and safe factor of an implementation in a situation, from the nearest cases if enough."""
+    nearest = (mine & here, rows & here, rows)
+    some = log_errors[next((group for group in nearest if group.sum() >= LEAST_CASES), rows)]
+    return {"interval": _factors(some), "safe": _safe(some)}
 
 
 def _safe(log_errors: Floats) -> float:
@@ -179,13 +191,14 @@ def fit_final(dataset: Dataset) -> tuple[Regression, Regression]:
     """The models of time and memory, fitted to everything."""
     time = time_model(dataset).fit(dataset.rows, dataset.time_ms, dataset.contest)
     memory = memory_model(dataset).fit(dataset.rows, dataset.memory_bytes)
-    return flat(time), flat(memory)
+    return flat(time), flat(memory.rest, memory.sums_)
 
 
-def flat(model: CostModel) -> Regression:
-    """A fitted model as plain arrays; predicts the same."""
+def flat(model: CostModel, sums: Sums | None = None) -> Regression:
+    """A fitted model as plain arrays, with the sums that go before it; predicts the same."""
     fitted = [trees for trees in (model.trees_, model.common_trees_) if trees is not None]
-    return Regression(model.physics_, FlatTrees.joined(list(map(FlatTrees.from_histogram_boosting, fitted))))
+    trees = FlatTrees.joined(list(map(FlatTrees.from_histogram_boosting, fitted)))
+    return Regression(model.physics_, trees, sums)
 
 
 def stored_model(

@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
 from statistics import median
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +16,7 @@ from .policy import LEAST_MARGIN
 from .training import COVERAGE, Errors, Flags, Floats, Fold, HeldOut
 
 Chooser = Callable[[list[int]], int]  # rows of one contest to the row that is chosen
+LEAST_SPAN = 1.01  # of what the candidates of a contest need, for a limit between them to decide anything
 LIMITS = 8  # random memory limits for each contest
 LEAST_SAMPLES = 4  # of a measurement, for each half of them to have a median
 
@@ -99,24 +101,35 @@ def coverage(dataset: Dataset, held_out: HeldOut, folds: list[Fold]) -> Coverage
 
 def _factors(dataset: Dataset, noise: Errors, figure: str) -> NDArray[np.float64]:
     """The ends of each row's interval as factors on its prediction, shape [2, rows]."""
-    return np.array([noise[str(name)][figure] for name in dataset.implementation], dtype=np.float64).T
+    if figure == "memory":
+        ends = [one["interval"] for one in _memory(dataset, noise)]
+    else:
+        ends = [noise[str(name)]["time"] for name in dataset.implementation]
+    return np.array(ends, dtype=np.float64).T
+
+
+def _memory(dataset: Dataset, noise: Errors) -> list[dict[str, Any]]:
+    """What is known of each row's error in memory."""
+    rows = zip(dataset.implementation, dataset.situation, strict=True)
+    return [noise[str(name)]["memory"][str(situation)] for name, situation in rows]
 
 
 def under_limits(dataset: Dataset, held_out: HeldOut, folds: list[Fold]) -> UnderLimits | None:
     """Choices under limits drawn, on a logarithmic scale, from what the contest's candidates need.
 
-    A choice must be expected to fit with its uncertainty, as in policy.decide. None without contests.
+    A choice must be expected to fit with its uncertainty, as in policy.decide. None where no limit decides
+    anything.
     """
     draw, needs = np.random.default_rng(0), dataset.memory_bytes
     limits = choices = exceeded = 0
     slowdowns: list[float] = []
     for test, noise in folds:
-        expected = held_out.memory_bytes * [
-            noise[str(name)]["memory_safe"] for name in dataset.implementation
-        ]
+        expected = held_out.memory_bytes * np.array([one["safe"] for one in _memory(dataset, noise)])
         model = by_model(dataset, held_out.time_ms, noise)
         for rows in (rows for rows in contests(dataset, test) if len(rows) > 1):
             least, most = needs[rows].min(), needs[rows].max()
+            if most < least * LEAST_SPAN:
+                continue
             for limit in least * (most / least) ** draw.random(LIMITS):
                 limits += 1
                 allowed = [row for row in rows if expected[row] <= limit]
@@ -128,13 +141,13 @@ def under_limits(dataset: Dataset, held_out: HeldOut, folds: list[Fold]) -> Unde
                 else:
                     fastest = min(dataset.time_ms[row] for row in rows if needs[row] <= limit)
                     slowdowns.append(float(dataset.time_ms[chosen] / fastest))
-    if not slowdowns:
+    if not limits:
         return None
     return UnderLimits(
         choices=choices,
-        exceeded=exceeded / choices,
+        exceeded=exceeded / max(choices, 1),
         refused=1 - choices / limits,
-        gmean=float(np.exp(np.log(slowdowns).mean())),
+        gmean=float(np.exp(np.log(slowdowns or [1.0]).mean())),
     )
 
 

@@ -1,0 +1,103 @@
+"""Figures as sums of products of a problem's sizes, in numpy alone so that choosing can use it.
+
+What an implementation allocates is made of tensors, and the bytes of a tensor are a product of sizes: once
+it is known which tensors there are, their sum holds at any size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from enum import IntEnum
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[Any]
+Floats = NDArray[np.float64]
+NARROW_BYTES = 2
+BLOCK = 1024  # rows at once: what a step touches stays in the cache
+
+
+class Factor(IntEnum):
+    """How a factor of a product is read from its column."""
+
+    ONE = 0  # whatever the column
+    SIZE = 1  # the column is in log2
+    ONE_LESS = 2  # a size less one
+    ONE_MORE = 3  # a flag and one
+    SET = 4  # 1 where the column is positive
+    CLEAR = 5  # 1 where it is not
+    VALUE = 6  # as it is
+    NARROW = 7  # 1 where elements have 16 bits
+
+
+@dataclass(frozen=True)
+class Sums:
+    """Weighted sums of products, for each implementation in training and in inference."""
+
+    kinds: Array  # int8 [factors]: a Factor; the first is ONE
+    columns: Array  # int32 [factors]: where its values are
+    implementation_columns: Array  # int32 [implementations]
+    training_column: Array  # int32 []
+    products: (
+        Array  # int16 [2 * implementations, terms, factors of a product]: which factors; filled with ONE
+    )
+    weights: Array  # float64 [2 * implementations, terms]: all 0 where no sum was found
+
+    def predict(self, rows: Floats) -> Floats:
+        """The sum for each row, 0 where none was found, shape [rows]."""
+        blocks = [self._block(rows[start : start + BLOCK]) for start in range(0, len(rows), BLOCK)]
+        return np.concatenate(blocks or [np.zeros(0)])
+
+    def _block(self, rows: Floats) -> Floats:
+        which = cells_of(rows, self.implementation_columns, int(self.training_column))
+        values = factor_values(rows, self.kinds, self.columns)
+        first = np.arange(len(rows))[:, None] * values.shape[1]
+        terms = self.weights[which] * (which >= 0)[:, None]
+        for factors in self._positions:
+            terms *= values.take(factors[which] + first)
+        sums: Floats = terms.sum(axis=1)
+        return sums
+
+    @cached_property
+    def _positions(self) -> Array:
+        """The first factors of all products, then the second ones and so on, as what numpy looks up by."""
+        return np.ascontiguousarray(np.moveaxis(self.products, 2, 0).astype(np.intp))
+
+    def arrays(self, prefix: str) -> dict[str, Array]:
+        """The arrays by name, for a file."""
+        return {f"{prefix}_{item.name}": getattr(self, item.name) for item in fields(self)}
+
+    @classmethod
+    def from_arrays(cls, arrays: Mapping[str, Array], prefix: str) -> Sums:
+        """What `arrays` gave. Raises KeyError when one is missing."""
+        return cls(*(arrays[f"{prefix}_{item.name}"] for item in fields(cls)))
+
+
+def cells_of(rows: Floats, implementation_columns: Array, training_column: int) -> NDArray[np.int64]:
+    """Twice the position of each row's implementation, one more in training, -1 for none of them, [rows]."""
+    flags = rows[:, implementation_columns] == 1
+    training = rows[:, training_column] == 1
+    return np.where(flags.any(axis=1), 2 * flags.argmax(axis=1) + training, -1)
+
+
+def factor_values(rows: Floats, kinds: Array, columns: Array) -> Floats:
+    """The factors of each row, shape [rows, factors]."""
+    values = rows[:, columns]
+    sizes = np.exp2(np.where((kinds == Factor.SIZE) | (kinds == Factor.ONE_LESS), values, 0.0))
+    by_kind = np.broadcast_arrays(
+        1.0, sizes, sizes - 1, values + 1, values > 0, values <= 0, values, values <= NARROW_BYTES
+    )
+    result: Floats = np.choose(np.broadcast_to(kinds, values.shape), by_kind).astype(np.float64)
+    return result
+
+
+def product_values(values: Floats, products: Array) -> Floats:
+    """The products [products, factors of a product] of factors [rows, factors], shape [rows, products]."""
+    result = np.ones((len(values), len(products)))
+    for factors in products.T:
+        result *= values[:, factors]
+    return result
