@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 FOLDS = 5
 COVERAGE = 0.9  # share of unseen measurements that the interval shall hold
 LEAST_CASES = 10  # of an implementation in a situation
-LEAST_RESERVE = 1e-3  # sizes are rounded to an allocator's blocks
+LEAST_RESERVE = 2e-3  # sizes are rounded to an allocator's blocks
 RESERVED = 5.0  # over the number of cases: by how much more than the worst of them the next one may err
 MARGIN_QUANTILES = (0.5, 0.75, 0.9, 1.0)
 Floats = NDArray[np.float64]
@@ -139,7 +139,9 @@ def _memory(log_errors: Floats, rows: Flags, mine: Flags, here: Flags) -> dict[s
     """Interval and safe factor of an implementation in a situation, from the nearest cases if enough."""
     nearest = (mine & here, rows & here, rows)
     some = log_errors[next((group for group in nearest if group.sum() >= LEAST_CASES), rows)]
-    return {"interval": _factors(some), "safe": _safe(some)}
+    low, high = _factors(some)
+    rounded = math.exp(LEAST_RESERVE)
+    return {"interval": [min(low, 1 / rounded), max(high, rounded)], "safe": _safe(some)}
 
 
 def _safe(log_errors: Floats) -> float:
