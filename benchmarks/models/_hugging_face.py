@@ -91,11 +91,13 @@ def planned_batch(
     Raises the errors of `selector.plan`.
     """
     import selector
+    from selector.plans.traced import traced
 
     dtype = getattr(torch, parts.dtype)
     example = dict(zip(("input_ids", "labels"), given.inputs(2, 0, torch_device, dtype), strict=True))
     model: Any = given.build(2, parts).to(torch_device, dtype)
-    return selector.plan((model.model, example), device or torch_device, limit_bytes).batch
+    planned = traced(model.model, example, logits=True)
+    return selector.plan(planned, device or torch_device, limit_bytes).batch
 
 
 def _made(family: str, sizes: Sizes, attention: str) -> nn.Module:

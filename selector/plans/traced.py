@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -26,11 +26,12 @@ from .parts import Model, Part, Workload
 SMALL = 2**10  # of bytes: ids, statistics and scalars are not looked for
 
 
-def traced(model: nn.Module, example_inputs: Any, *, name: str = "") -> Model:
+def traced(model: nn.Module, example_inputs: Any, *, name: str = "", logits: bool = False) -> Model:
     """The model as it trains on inputs like the examples, whose first dimension counts samples.
 
-    It may be on any device, torch's meta device included. Raises InvalidRequest for a model without
-    parameters, without layers that there are implementations of, or inputs without samples.
+    With `logits` those of a loss head stay an output, and its linear layer alone is planned. The model may be
+    on any device, torch's meta device included. Raises InvalidRequest for a model without parameters, without
+    layers that there are implementations of, or inputs without samples.
     """
     samples = _samples(example_inputs)
     layers = [layer for layer in find(model, example_inputs) if layer.problem["mode"] == "training"]
@@ -39,6 +40,8 @@ def traced(model: nn.Module, example_inputs: Any, *, name: str = "") -> Model:
             f"{type(model).__name__} has no layers in training that there are implementations of: call "
             "model.train() first, and see `selector operators`."
         )
+    if logits:
+        layers = [replace(layer, problem=without_loss(layer.problem)) for layer in layers]
     kept = _kept(model, example_inputs, layers)
     parameters = list(model.parameters())
     counts = Counter(layer.problem for layer in layers for _ in range(layer.calls))
@@ -50,6 +53,15 @@ def traced(model: nn.Module, example_inputs: Any, *, name: str = "") -> Model:
         blocks=0,
         workload=_Scaled(tuple(counts.items()), kept, samples),
     )
+
+
+def without_loss(problem: Problem) -> Problem:
+    """The linear layer of a loss head; any other problem as it is."""
+    if problem.operator != "linear_cross_entropy":
+        return problem
+    shared = {name: problem[name] for name in ("rows", "bias", "dtype", "mode")}
+    sizes = {"in_features": problem["hidden"], "out_features": problem["vocabulary"]}
+    return registry.operator("linear").problem({**shared, **sizes})
 
 
 @dataclass(frozen=True)

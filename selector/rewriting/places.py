@@ -9,11 +9,10 @@ from dataclasses import dataclass, replace
 import torch
 from torch import nn
 
-from kernel_selector.kernels import registry
-
 from ..layers import Layer
 from ..nn import hugging_face
 from ..nn.selected import Selected
+from ..plans.traced import without_loss
 
 _OURS, _TORCH = "selector.nn", "torch.nn.modules"
 # full name of a class -> the module of ours that has one of the same name for it
@@ -77,11 +76,7 @@ def with_linear_heads(layers: Sequence[Layer]) -> list[Layer]:
     for layer in layers:
         found.append(layer)
         if layer.problem.operator == "linear_cross_entropy":
-            head = layer.problem
-            shared = {name: head[name] for name in ("rows", "bias", "dtype", "mode")}
-            sizes = {"in_features": head["hidden"], "out_features": head["vocabulary"]}
-            linear = registry.operator("linear").problem({**shared, **sizes})
-            found.append(replace(layer, problem=linear))
+            found.append(replace(layer, problem=without_loss(layer.problem)))
     return found
 
 

@@ -49,13 +49,15 @@ def plan_within(
 ) -> Plan:
     """The fastest plan of a model for the examples' batch. Raises InvalidRequest for two plans."""
     from ..plans.ask import plan as fastest
+    from ..plans.traced import traced
 
     if plan is not None:
         raise InvalidRequest("memory_limit and plan are both given: a plan has a limit of its own.")
     args, kwargs = layers.arguments_of(example_inputs)
     sizes = [one.size(0) for one in (*args, *kwargs.values()) if isinstance(one, Tensor) and one.dim()]
     batch = sizes[0] if sizes else 1  # without samples the planner says so
-    return fastest((model, example_inputs), device_of(model), memory_limit, batch, database=database)
+    planned = traced(model, example_inputs, logits=True)
+    return fastest(planned, device_of(model), memory_limit, batch, database=database)
 
 
 def wishes_of(objective: str, overrides: Mapping[str, str] | None, plan: Any, database: Any) -> Wishes:
