@@ -2,9 +2,8 @@
 
 Random problems of an operator on an H200, answered together from the measurements that come with this
 package. Median and least time of the clock and of the processor for each batch, and where the processor's
-time goes: `unsupported` and `work` of the implementations, which are asked one problem at a time in Python,
-and all the rest together, the cost model included. Writes `benchmarks/results/batch_latency.json`. Needs no
-GPU.
+time goes: what the implementations refuse and count, which are asked one problem at a time in Python, and all
+the rest together, the cost model included. Writes `benchmarks/results/batch_latency.json`. Needs no GPU.
 """
 
 from __future__ import annotations
@@ -19,6 +18,7 @@ from typing import Any
 
 from benchmarks._result import write_result
 from kernel_selector.kernels import registry
+from kernel_selector.kernels.asking import Family
 from kernel_selector.kernels.contract import Device, Problem
 from selector import Choice, Query, Selector
 from selector.problem_sets import random_problems
@@ -47,7 +47,7 @@ def measure(selector: Selector, operator: str, batches: int) -> dict[str, Any]:
     drawn = random_problems(operator, "cuda", count=SIZE * (batches + 1), seed=1)
     selector.choose_each(queries(drawn[:SIZE]))  # loads records and model
     clock, processor, sources = [], [], Counter[str]()
-    parts: dict[str, list[float]] = {"unsupported": [], "work": []}
+    parts: dict[str, list[float]] = {"refusals": [], "counts": []}
     device = selector.device(DEVICE)
     for start in range(SIZE, len(drawn), SIZE):
         asked = queries(drawn[start : start + SIZE])
@@ -77,23 +77,20 @@ def queries(problems: list[Problem]) -> list[Query]:
 
 def counting(problems: list[Problem], device: Device) -> dict[str, float]:
     """Processor milliseconds of what every implementation is asked about the problems, as a choice does."""
+    implementations = Family(problems[0].operator, device)
     readings = [Reading.of(problem) for problem in problems]
-    known = registry.implementations(problems[0].operator).values()
-    accepted = []
+    accepting: list[list[str]] = []
 
     def refuse() -> None:
-        accepted.extend(
-            (item, reading)
-            for reading in readings
-            for item in known
-            if item.unsupported(reading, device) is None
-        )
+        for reading in readings:
+            refused = implementations.refused(reading)
+            accepting.append([name for name in implementations.names if name not in refused])
 
     def count() -> None:
-        for item, reading in accepted:
-            item.work(reading)
+        for reading, names in zip(readings, accepting, strict=True):
+            implementations.counts(reading, names)
 
-    return {"unsupported": spent(refuse), "work": spent(count)}
+    return {"refusals": spent(refuse), "counts": spent(count)}
 
 
 def spent(task: Callable[[], None]) -> float:

@@ -25,7 +25,8 @@ from kernel_selector.kernels.contract import (
 )
 
 from .api import choose, evaluate, optimize, restore, train
-from .choice import Candidate, Choice
+from .candidates import Candidate
+from .choice import Choice
 from .client import Client
 from .engine import Selector
 from .errors import InvalidRequest, ModelVersionMismatch, NoMeasurements, NothingFits, ServiceError

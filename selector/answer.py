@@ -6,20 +6,19 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from kernel_selector.kernels import registry
+from kernel_selector.kernels.asking import Counted, CountedBytes, Family
 from kernel_selector.kernels.contract import (
     Environment,
-    Implementation,
     Problem,
     SelectorError,
     UnsupportedProblem,
-    Work,
 )
 from kernel_selector.kernels.contract.errors import shorten
 
-from .choice import Candidate, Choice
+from .choice import Choice
 from .devices import Resolved
 from .errors import InvalidRequest
 from .policy import Decision, Question, combine, decide
@@ -73,24 +72,25 @@ def parse(
     )
 
 
-@dataclass(frozen=True)
-class Prepared:
+class Prepared(NamedTuple):
     """A request with all that is known of it but the cost model's figures."""
 
     request: Request
     reading: Reading  # of the problem
+    family: Family
+    counts: Counted
     question: Question
-    usable: Mapping[str, Implementation]
-    works: Mapping[str, Work]
     software: Environment | None
     measured: list[Tier]  # best first
 
     @property
     def is_complete(self) -> bool:
         """Whether every candidate was measured, so that the cost model has nothing to add."""
+        if not self.measured:
+            return False
         question = self.question
         found = combine(self.measured, question.names, question.default)
-        return found.base is not None and len(found.weighed) == len(question.names)
+        return found.base is not None and len(found.estimates) == len(question.names)
 
 
 def answer(knowledge: Knowledge, request: Request) -> Choice:
@@ -105,7 +105,7 @@ def answer_each(
     knowledge: Knowledge, requests: Sequence[Request | SelectorError]
 ) -> list[Choice | SelectorError]:
     """The choice for each request, or the error that it met; the cost model is asked once for all of them."""
-    prepare = partial(_prepare, Readings())
+    prepare = partial(_prepare, Readings(), {})
     prepared = [_tried(prepare, knowledge, request) for request in requests]
     by_operator: dict[str, list[int]] = defaultdict(list)
     for index, one in enumerate(prepared):
@@ -134,30 +134,39 @@ def _tried(
         return error
 
 
-def _prepare(readings: Readings, knowledge: Knowledge, request: Request) -> Prepared:
+def _prepare(
+    readings: Readings, families: dict[tuple[str, int], Family], knowledge: Knowledge, request: Request
+) -> Prepared:
     problem, device = readings[request.problem], request.where.device
     operator = registry.operator(problem.operator)
-    accepted, refused = registry.candidates(problem, device)
+    family = families.get((problem.operator, id(device)))
+    if family is None:
+        family = families[problem.operator, id(device)] = Family(problem.operator, device)
+    refused = family.refused(problem)
     _check_override(request, refused)
     evidence = knowledge.evidence(problem.operator, device.key)
     failed, doubtful = evidence.failures(problem, device, operator.default)
-    usable = {
-        item.name: item for item in accepted if item.name not in failed or item.name == request.override
-    }
-    works = {name: problem.work(item) for name, item in usable.items()}
+    names = tuple(
+        [
+            name
+            for name in family.names
+            if name not in refused and (name not in failed or name == request.override)
+        ]
+    )
+    counts = family.counts(problem, names)
     question = Question(
         default=operator.default,
-        names=tuple(usable),
+        names=names,
         excluded={**failed, **refused},
         doubtful=doubtful,
         objective=request.objective,
         limit_bytes=request.limit_bytes,
         override=request.override,
-        counted_bytes={name: work.saved_bytes for name, work in works.items()},
+        counted_bytes=CountedBytes(family, counts),
     )
     software = current_environment(request.where.torch_device) if request.where.torch_device else None
     measured = list(evidence.tiers(problem, device, software))
-    return Prepared(request, problem, question, usable, works, software, measured)
+    return Prepared(request, problem, family, counts, question, software, measured)
 
 
 def _predicted(knowledge: Knowledge, given: tuple[str, Sequence[Prepared]]) -> list[Tier]:
@@ -170,7 +179,14 @@ def _predicted(knowledge: Knowledge, given: tuple[str, Sequence[Prepared]]) -> l
 
     return predictor.tiers(
         [
-            Asked(one.reading, one.request.where.device, one.software, one.usable, one.works)
+            Asked(
+                one.reading,
+                one.request.where.device,
+                one.software,
+                one.family.known,
+                one.question.names,
+                one.counts,
+            )
             for one in prepared
         ]
     )
@@ -178,7 +194,7 @@ def _predicted(knowledge: Knowledge, given: tuple[str, Sequence[Prepared]]) -> l
 
 def _finished(knowledge: Knowledge, one: Prepared) -> Choice:
     figures = combine(one.measured, one.question.names, one.question.default)
-    return _choice(knowledge, one.request, decide(one.question, figures))
+    return _choice(knowledge, one.request, decide(one.question, figures), set(figures.sources.values()))
 
 
 def _check_override(request: Request, refused: Mapping[str, str]) -> None:
@@ -188,7 +204,7 @@ def _check_override(request: Request, refused: Mapping[str, str]) -> None:
             f"{refused[request.override]}. Leave the override out, or name another implementation."
         )
     if len(refused) == len(registry.implementations(request.problem.operator)):
-        reasons = "; ".join(f"{name}: {reason}" for name, reason in refused.items())
+        reasons = "; ".join(f"{name}: {refused[name]}" for name in sorted(refused))
         raise UnsupportedProblem(
             f"No implementation computes {request.problem} on {request.where.device.name}: {reasons}."
         )
@@ -212,12 +228,11 @@ def _circumstances(knowledge: Knowledge, request: Request) -> Iterator[str]:
         yield f"{left_out} records are left out: no {operator} can have their hyperparameters."
 
 
-def _choice(knowledge: Knowledge, request: Request, decision: Decision) -> Choice:
-    chosen: Candidate = decision.candidates[0]
-    model = next((item for item in decision.candidates if item.source == "model"), None)
-    predictor = knowledge.predictor(request.problem.operator) if model else None
+def _choice(knowledge: Knowledge, request: Request, decision: Decision, sources: set[str]) -> Choice:
+    chosen = decision.chosen
+    predictor = knowledge.predictor(request.problem.operator) if "model" in sources else None
     caveats = list(knowledge.caveats)
-    if decision.source == "default" and not caveats and not any(item.source for item in decision.candidates):
+    if decision.source == "default" and not caveats and not sources:
         caveats.append(
             f"Nothing comparable was measured on {request.where.device.name}: "
             f"run `selector profile {request.problem.operator} --count 60` there."

@@ -9,8 +9,7 @@ from __future__ import annotations
 import json
 import logging
 import os
-from collections.abc import Callable, Collection, Iterable
-from itertools import accumulate
+from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -63,11 +62,11 @@ def is_uncertain(choice: Choice) -> bool:
         return False
     if choice.problem.operator not in registry.operators():  # measured elsewhere: there is nothing to profile
         return False
-    rivals = [one for one in choice.candidates if one.excluded is None and one.name != choice.implementation]
+    lowest_ms = choice.candidates.lowest_ms()
     if choice.time_interval_ms is None:
-        return bool(rivals)
+        return bool(lowest_ms)
     slowest = choice.time_interval_ms[1]
-    return any(one.time_interval_ms is None or one.time_interval_ms[0] < slowest for one in rivals)
+    return any(one is None or one < slowest for one in lowest_ms)
 
 
 def note(file: Path, choices: Collection[Choice]) -> None:
@@ -78,12 +77,19 @@ def note(file: Path, choices: Collection[Choice]) -> None:
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         with file.open("ab", buffering=0) as handle:
-            room = LARGEST_BYTES - handle.tell()
-            lines = [_line(choice) for choice in choices]
-            ends = accumulate(map(len, lines))
-            handle.write(b"".join(line for line, end in zip(lines, ends, strict=True) if end <= room))
+            handle.write(b"".join(_lines(choices, LARGEST_BYTES - handle.tell())))
     except OSError as error:
         log.info("%d questions are not remembered: %s", len(choices), error)
+
+
+def _lines(choices: Iterable[Choice], room: int) -> Iterator[bytes]:
+    """The lines of the first choices, as many as there is room for, in bytes."""
+    for choice in choices:
+        line = _line(choice)
+        room -= len(line)
+        if room < 0:
+            return
+        yield line
 
 
 def _line(choice: Choice) -> bytes:

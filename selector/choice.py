@@ -6,18 +6,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from json import dumps
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import Device, Problem, UnknownDevice
 
+from .candidates import Candidate, Candidates, Interval
 from .errors import NotBuildable
 from .explain import explain
 
 if TYPE_CHECKING:
     from torch import nn
 
-Interval = tuple[float, float]
 SUMMARY = (
     "implementation",
     "source",
@@ -30,25 +30,6 @@ SUMMARY = (
     "snapshot",
     "model_version",
 )
-
-
-class Candidate(NamedTuple):
-    """One implementation that was considered. Figures are None where nothing is known.
-
-    `source` says where the figures come from: "exact", "near" or "model"; "" without figures.
-    `excluded` is the reason why it could not be chosen, None when it could; `note` explains, for one that
-    could, why a better figure was not enough.
-    """
-
-    name: str
-    default: bool
-    source: str = ""
-    time_ms: float | None = None
-    time_interval_ms: Interval | None = None
-    memory_bytes: int | None = None
-    memory_interval_bytes: tuple[int, int] | None = None
-    excluded: str | None = None
-    note: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,7 +52,7 @@ class Choice:
     memory_interval_bytes: tuple[int, int] | None
     runner_up: str | None
     margin: float | None
-    candidates: tuple[Candidate, ...]
+    candidates: Candidates
     objective: str
     memory_limit_bytes: int | None
     snapshot: str
@@ -122,7 +103,7 @@ class Choice:
         given = dict(data)
         values = dict(given.pop("problem"))
         problem = Problem(values.pop("operator"), tuple(values.items()), tuple(given.pop("assumed")))
-        candidates = tuple(Candidate(**_with_tuples(item)) for item in given.pop("candidates"))
+        candidates = Candidates.of(Candidate(**_with_tuples(item)) for item in given.pop("candidates"))
         return cls(
             **_with_tuples(given)
             | {
@@ -137,16 +118,19 @@ class Choice:
     def summary(self) -> dict[str, Any]:
         """JSON-ready and short, for answers by the hundred: without problem, device and other figures."""
         data = {name: getattr(self, name) for name in SUMMARY}
-        data["exclusions"] = {
-            candidate.name: candidate.excluded for candidate in self.candidates if candidate.excluded
-        }
+        data["exclusions"] = self.candidates.exclusions()
         data["caveats"] = list(self.caveats)
         return data
 
     @cached_property
     def json(self) -> bytes:
         """`to_dict` as JSON in UTF-8; made once, because a choice is asked for again and again."""
-        return dumps(self.to_dict(), ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
+        return encoded(self.to_dict())
+
+
+def encoded(data: Mapping[str, Any]) -> bytes:
+    """As JSON in UTF-8, without needless spaces."""
+    return dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
 
 
 def _with_tuples(data: Mapping[str, Any]) -> dict[str, Any]:

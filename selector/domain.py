@@ -6,6 +6,7 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from kernel_selector.kernels.contract import Device, Integer, Operator, Problem, Record
@@ -15,6 +16,10 @@ from .reading import least_work
 # doublings by which a size may lie outside of what was seen, and the operations in all, which are bounded too
 # because sizes that were seen one by one may be large together
 SIZE_SLACK, WORK_SLACK = 0.5, 1.0
+EDGE = 1e-9  # of a range: so near to its ends the logarithm decides
+
+Range = tuple[float, float]
+_Inner = tuple[list[tuple[str, frozenset[Any]]], list[tuple[str, float, float]], Range]
 
 
 @dataclass(frozen=True)
@@ -31,6 +36,35 @@ class Domain:
             problems[record.device.key][record.problem.key] = record.problem
         return cls({key: _seen(operator, list(found.values())) for key, found in sorted(problems.items())})
 
+    def covers(self, problem: Problem, device: Device, operations: float) -> bool:
+        """Whether a problem of so many operations is well inside: quick, where `outside` says nothing."""
+        seen = self._inner.get(device.key)
+        if seen is None:
+            return False
+        words, ranges, (low, high) = seen
+        return (
+            low <= operations <= high
+            and all(problem[name] in values for name, values in words)
+            and all(least <= problem[name] <= most for name, least, most in ranges)
+        )
+
+    @cached_property
+    def _inner(self) -> dict[str, _Inner]:
+        """By device key: the words, and the ranges of sizes and of operations, a little inside the edges."""
+        found = {}
+        for key, seen in self.devices.items():
+            ranges = {
+                name: (
+                    2 ** (low - _slack(name)) * (1 + EDGE) if low > _slack(name) else 0,
+                    2 ** (high + _slack(name)) * (1 - EDGE),
+                )
+                for name, (low, high) in seen["log2"].items()
+            }
+            operations = ranges.pop("operations")
+            words = [(name, frozenset(values)) for name, values in seen["words"].items()]
+            found[key] = words, [(name, *edges) for name, edges in ranges.items()], operations
+        return found
+
     def outside(self, problem: Problem, device: Device) -> str | None:
         """Why a problem on a device is outside, or None when it is inside."""
         seen = self.devices.get(device.key)
@@ -42,13 +76,17 @@ class Domain:
                 return f"the cost model has not seen {name}={problem[name]}, only {words}"
         for name, (low, high) in seen["log2"].items():
             value = _work(problem) if name == "operations" else problem[name]
-            slack = WORK_SLACK if name == "operations" else SIZE_SLACK
+            slack = _slack(name)
             if not low - slack <= math.log2(max(value, 1)) <= high + slack:
                 return (
                     f"{name}={value:.4g} is outside what the cost model has seen on {device.name}, "
                     f"{2**low:.4g} to {2**high:.4g}"
                 )
         return None
+
+
+def _slack(name: str) -> float:
+    return WORK_SLACK if name == "operations" else SIZE_SLACK
 
 
 def _seen(operator: Operator, problems: list[Problem]) -> dict[str, Any]:

@@ -142,6 +142,7 @@ class Evidence:
         self.left_out = possible.left_out
         self._note_failures()
         self._neighbours = Neighbours(self.problems.values())
+        self._values = {problem.values for problem in self.problems.values()}
 
     def _add(self, record: Record | Figures) -> None:
         setting = Setting(record.device, record.environment, record.policy)
@@ -168,8 +169,7 @@ class Evidence:
             yield near
 
     def _measured(self, problem: Problem, here: Device, software: Environment | None) -> Iterator[Tier]:
-        groups = self.groups.get(problem.key, {})
-        rank, settings = self._rank, self.settings
+        rank, settings, groups = self._rank, self.settings, self._measured_at(problem)
         tiers = [(rank(settings[key], group, here, software), key, group) for key, group in groups.items()]
         tiers.sort(key=lambda item: item[:2], reverse=True)
         for current in (True, False):
@@ -177,6 +177,9 @@ class Evidence:
                 tier = self._tier(group, self.settings[key].differences(here, software), current=current)
                 if tier is not None:
                     yield tier
+
+    def _measured_at(self, problem: Problem) -> dict[tuple[str, str, str], Group]:
+        return self.groups[problem.key] if problem.values in self._values else {}
 
     @staticmethod
     def _rank(
@@ -236,11 +239,8 @@ class Evidence:
         }
         doubtful: dict[str, str] = {}
         for other, setting, name, measured in self._failed.get(structure(problem), ()):
-            if (
-                name in newest
-                or not _counts(setting, measured, here)
-                or not _concerns(problem, other, measured)
-            ):
+            is_known = name in newest or not _counts(setting, measured, here)
+            if is_known or not _concerns(problem, other, measured):
                 continue
             kept = name == default and measured.status is not Status.OUT_OF_MEMORY
             words = f"{WORDS[measured.status]} on {other}: {measured.reason}"
@@ -250,7 +250,7 @@ class Evidence:
     def _newest(self, problem: Problem, here: Device) -> dict[str, Measured]:
         """The record of each implementation that says whether it works at the problem."""
         newest: dict[str, tuple[bool, datetime, Measured]] = {}
-        for key, group in self.groups.get(problem.key, {}).items():
+        for key, group in self._measured_at(problem).items():
             setting = self.settings[key]
             for name, measured in group.items():
                 if measured.version != self.versions.get(name) or not _counts(setting, measured, here):

@@ -11,7 +11,8 @@ from kernel_selector.kernels import registry
 from .units import format_bytes, format_ms
 
 if TYPE_CHECKING:
-    from .choice import Candidate, Choice
+    from .candidates import Candidate
+    from .choice import Choice
 
 WIDTH = 80
 SOURCES = {

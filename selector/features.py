@@ -12,7 +12,6 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from operator import attrgetter
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +19,7 @@ from numpy.typing import NDArray
 from kernel_selector.kernels.contract import Device, Integer, OneOf, Operator, Problem, Work
 
 from .column_sums import column_sums, kinds
+from .counts import WORK, Counts, Rows
 from .physics import matmul_rate, rates_of
 from .reading import least_work
 
@@ -27,7 +27,6 @@ Floats = NDArray[np.float64]
 
 FEATURES_VERSION = 4  # raise when the meaning of a column changes
 
-WORK = ("flops", "moved_bytes", "saved_bytes", "launches", "steps")
 DERIVED = ("flops_per_byte", "flops_per_launch", "bytes_per_launch", "bytes_per_step_over_l2")
 DEVICE = ("cuda", "copy_bytes_per_s", "matmul_flops_per_s", "launch_us", "multiprocessors", "memory_bytes")
 ROOFLINE = ("operations_s", "transfer_s", "launch_s", "sum_s", "launch_share")
@@ -104,28 +103,41 @@ class FeatureSpec:
 
     def matrices(self, device: Device, asked: Sequence[tuple[Problem, Mapping[str, Work]]]) -> Floats:
         """The rows of `matrix` for many problems at once, one after another, [rows, columns]."""
-        names = [name for _, works in asked for name in works]
-        counts = Counts.of([work for _, works in asked for work in works.values()])
-        of_each = np.repeat(np.arange(len(asked)), [len(works) for _, works in asked])
-        distinct = [problem for problem, _ in asked]
-        seconds = _seconds(counts, distinct, of_each, device)
-        element = np.array([_element_bytes(problem) for problem in distinct])
-        training = np.array([problem["mode"] == "training" for problem in distinct])[of_each]
-        least = Counts.of([least_work(problem) for problem in distinct])
-        memory = _memory(counts, least, distinct, of_each, element)
+        return self.rows(
+            device,
+            [problem for problem, _ in asked],
+            Rows(
+                of_each=np.repeat(np.arange(len(asked)), [len(works) for _, works in asked]),
+                implementations=np.array([self.place(name) for _, works in asked for name in works]),
+                counts=Counts.of([work for _, works in asked for work in works.values()]),
+                least=Counts.of([least_work(problem) for problem, _ in asked]),
+            ),
+        )
+
+    def rows(self, device: Device, problems: Sequence[Problem], rows: Rows) -> Floats:
+        """The rows of `matrix` for given counts, [rows, columns]."""
+        of_each, counts = rows.of_each, rows.counts
+        seconds = _seconds(counts, problems, of_each, device)
+        element = np.array([_element_bytes(problem) for problem in problems])
+        training = np.array([problem["mode"] == "training" for problem in problems])[of_each]
+        memory = _memory(counts, rows.least, problems, of_each, element)
         parts = [
-            self._problems(distinct)[of_each],
+            self._problems(problems)[of_each],
             _work(counts, device),
-            _device(distinct, device)[of_each],
+            _device(problems, device)[of_each],
             _roofline(seconds),
             element[of_each, None],
-            column_sums(self.sizes, distinct, device)[of_each],
+            column_sums(self.sizes, problems, device)[of_each],
             _time(device, seconds, element[of_each], training),
             memory[:, :1],
             _by_mode(memory[:, 1:], training),
-            self._implementations(names, device),
+            self._implementations(rows.implementations, device),
         ]
-        return np.concatenate(parts, axis=1)
+        return np.concatenate([part.T for part in parts]).T  # column by column, as trees look at them
+
+    def place(self, name: str) -> int:
+        """Where an implementation is in the list, -1 for one that is not."""
+        return self.implementations.index(name) if name in self.implementations else -1
 
     def _problems(self, problems: Sequence[Problem]) -> Floats:
         columns: list[Floats] = []
@@ -139,36 +151,17 @@ class FeatureSpec:
                 columns.append(np.array(values, dtype=np.float64))
         return np.stack(columns, axis=1)
 
-    def _implementations(self, names: Sequence[str], device: Device) -> Floats:
-        flags = np.zeros((len(names), len(self._flags)))
-        known = {name: number for number, name in enumerate(self.implementations)}
+    def _implementations(self, places: NDArray[np.intp], device: Device) -> Floats:
+        flags = np.zeros((len(places), len(self._flags)))
         if device.kind in KINDS:
-            place = KINDS.index(device.kind)
-            for row, name in enumerate(names):
-                if name in known:
-                    flags[row, known[name] * len(KINDS) + place] = 1
+            (known,) = np.nonzero(places >= 0)
+            flags[known, places[known] * len(KINDS) + KINDS.index(device.kind)] = 1
         return flags
 
 
 def situation(problem: Problem, device: Device) -> str:
     """What decides most about how an implementation works: the kind of device and the mode."""
     return f"{device.kind} {problem['mode']}"
-
-
-@dataclass(frozen=True)
-class Counts:
-    """Counted work, an array [rows] for each count."""
-
-    flops: Floats
-    moved_bytes: Floats
-    saved_bytes: Floats
-    launches: Floats
-    steps: Floats
-
-    @classmethod
-    def of(cls, works: Sequence[Work]) -> Counts:
-        """The counts of these works, in their order."""
-        return cls(*np.array(list(map(attrgetter(*WORK), works)), dtype=np.float64).T)
 
 
 def _device(problems: Sequence[Problem], device: Device) -> Floats:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable
-from functools import lru_cache
+from collections.abc import Iterable, Sequence
+from itertools import product
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import Device, Problem
@@ -17,22 +19,37 @@ from .physics import estimate_seconds
 # beyond a fifth more or less in one dimension the cost model is the better witness
 MAX_DISTANCE = 0.27
 
+CELL, CELL_SIZES = MAX_DISTANCE * 1.001, 4  # width of a cell, and how many of the sizes make one
+
 COUNTS = {"layers", "heads"}  # structure, not size: neighbours agree on them
 
 
-@lru_cache(maxsize=65536)
 def structure(problem: Problem) -> tuple[object, ...]:
     """Everything that neighbours must agree on."""
-    return (
-        problem.operator,
-        # of sizes the names: an implied one that has its default is left out of a problem
-        *((name, None if _is_size(name, value) else value) for name, value in problem.values),
-    )
+    return _placed(problem)[0]
 
 
 def sizes(problem: Problem) -> list[float]:
     """log2 of the dimensions in which neighbours may differ, in canonical order."""
-    return [math.log2(max(int(value), 1)) for name, value in problem.values if _is_size(name, value)]
+    return _placed(problem)[1]
+
+
+def _placed(problem: Problem) -> tuple[tuple[object, ...], list[float]]:
+    """Structure and sizes, kept with the problem, because they are asked for again and again."""
+    kept: dict[str, Any] = vars(problem)
+    if "_placed" not in kept:
+        words: list[object] = [problem.operator]
+        logarithms = []
+        for name, value in problem.values:
+            if _is_size(name, value):
+                # of sizes the names: an implied one that has its default is left out of a problem
+                words.append((name, None))
+                logarithms.append(math.log2(max(int(value), 1)))
+            else:
+                words.append((name, value))
+        kept["_placed"] = tuple(words), logarithms
+    found: tuple[tuple[object, ...], list[float]] = kept["_placed"]
+    return found
 
 
 def distance(problem: Problem, other: Problem) -> float:
@@ -56,17 +73,34 @@ class Neighbours:
             for key, members in groups.items()
         }
 
+        self._cells = {key: _cells(points) for key, (_, points) in self._groups.items()}
+
     def nearest(self, problem: Problem, within: float = MAX_DISTANCE) -> Problem | None:
         """The nearest other problem within the distance, first by key among equals; None without one."""
-        found = self._groups.get(structure(problem))
+        key = structure(problem)
+        found = self._groups.get(key)
         if found is None:
             return None
         members, points = found
-        between = points - np.array(sizes(problem))
+        place = sizes(problem)
+        if within <= MAX_DISTANCE and _cell(place) not in self._cells[key]:
+            return None
+        between = points - np.array(place)
         apart = np.einsum("ij,ij->i", between, between)  # squared
         apart[apart == 0] = np.inf  # the problem itself
         best = int(apart.argmin())
         return members[best] if apart[best] <= within**2 else None
+
+
+def _cell(place: Sequence[float]) -> tuple[int, ...]:
+    return tuple([int(size / CELL) for size in place[:CELL_SIZES]])
+
+
+def _cells(points: NDArray[np.float64]) -> set[tuple[int, ...]]:
+    """The cells of these points and all cells beside them: from outside nothing is near."""
+    around = list(product((-1, 0, 1), repeat=min(CELL_SIZES, points.shape[1])))
+    cells = {_cell(place) for place in points.tolist()}
+    return {tuple(map(sum, zip(cell, step, strict=True))) for cell in cells for step in around}
 
 
 def work_ratio(problem: Problem, other: Problem, name: str, device: Device) -> tuple[float, float]:

@@ -9,10 +9,11 @@ too little to compare are left out.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
-from .choice import Candidate
+from .candidates import Candidate, Candidates
 from .errors import NothingFits
 from .evidence import Estimate, Tier
 from .units import format_bytes
@@ -42,33 +43,39 @@ class Decision:
     source: str
     runner_up: str | None
     margin: float | None
-    candidates: tuple[Candidate, ...]
+    chosen: Candidate
+    candidates: Candidates
     caveats: tuple[str, ...]
 
 
 @dataclass(frozen=True)
-class Weighed:
-    """An estimate and the tier it comes from."""
-
-    source: str
-    estimate: Estimate
-
-
-@dataclass(frozen=True)
 class Figures:
-    """Comparable estimates by implementation; `base` is None when too little is known to compare."""
+    """Comparable estimates by implementation, and the tiers that they come from.
+
+    `base` is None when too little is known to compare.
+    """
 
     base: str | None
-    weighed: Mapping[str, Weighed]
+    estimates: Mapping[str, Estimate]
+    sources: Mapping[str, str]  # of the tiers
     caveats: tuple[str, ...]
 
 
 def combine(tiers: Iterable[Tier], names: tuple[str, ...], default: str) -> Figures:
     """Take each candidate's estimate from the tiers by the rule above; asks for no more tiers than needed."""
     base: Tier | None = None
-    used: dict[str, Weighed] = {}
+    used: dict[str, Estimate] = {}
+    sources: dict[str, str] = {}
     caveats: list[str] = []
     passed_over: list[Tier] = []
+
+    def take(tier: Tier, covered: Iterable[str]) -> None:
+        fresh = {name: tier.estimates[name] for name in covered if name not in used}
+        used.update(fresh)
+        sources.update(dict.fromkeys(fresh, tier.source))
+        if fresh or not tier.estimates:
+            caveats.extend(tier.caveats)
+
     for tier in tiers:
         covered = [name for name in names if name in tier.estimates]
         comparable = len(covered) >= min(2, len(names)) and (default in covered or default not in names)
@@ -76,35 +83,27 @@ def combine(tiers: Iterable[Tier], names: tuple[str, ...], default: str) -> Figu
             passed_over.append(tier)
             continue
         base = base or tier
-        _take(tier, covered, used, caveats)
+        take(tier, covered)
         if len(used) == len(names):
             break
     if base is None:
         for tier in passed_over:
-            _take(tier, [name for name in names if name in tier.estimates], used, caveats)
-    return Figures(base.source if base else None, used, tuple(dict.fromkeys(caveats)))
-
-
-def _take(tier: Tier, covered: list[str], used: dict[str, Weighed], caveats: list[str]) -> None:
-    fresh = [name for name in covered if name not in used]
-    for name in fresh:
-        used[name] = Weighed(tier.source, tier.estimates[name])
-    if fresh or not tier.estimates:
-        caveats += tier.caveats
+            take(tier, [name for name in names if name in tier.estimates])
+    return Figures(base.source if base else None, used, sources, tuple(dict.fromkeys(caveats)))
 
 
 def decide(question: Question, figures: Figures) -> Decision:
     """The decision on comparable figures. Raises NothingFits when a memory limit excludes everything."""
     over = _over_limit(question, figures)
     free = [name for name in question.names if name not in over]
+    ranked = _ranked(question.objective, figures, free)
     caveats = list(figures.caveats)
     notes: dict[str, str] = {}
     if question.override is not None:
         chosen, source = question.override, "override"
-        reason = over.get(chosen) or question.excluded.get(chosen)
+        reason = over.pop(chosen, None) or question.excluded.get(chosen)
         if reason:
             caveats.append(f"{chosen} was asked for by name, although: {reason}.")
-        over.pop(chosen, None)
     elif not free:
         chosen, source = _last_resort(question, figures), "default"
         caveats.append(
@@ -112,7 +111,7 @@ def decide(question: Question, figures: Figures) -> Decision:
             f"{question.excluded.get(chosen, 'it is not among the candidates')}."
         )
     else:
-        chosen, source, notes = _best(question, figures, free)
+        chosen, source, notes = _best(question, figures, free, ranked)
         if source == "default" and chosen != question.default:
             caveats.append(
                 f"{question.default}, the framework's default, is excluded, and nothing is known of the "
@@ -120,43 +119,89 @@ def decide(question: Question, figures: Figures) -> Decision:
             )
     if chosen in question.doubtful:
         caveats.append(f"{chosen} {question.doubtful[chosen]}. Profile this problem to be sure.")
-    if question.limit_bytes is not None and chosen not in figures.weighed:
+    if question.limit_bytes is not None and chosen not in figures.estimates:
         caveats.append("The memory limit was checked against counted bytes only: nothing was measured.")
-    ranked = _ranked(question.objective, figures, [name for name in free if name != chosen])
-    runner_up = ranked[0] if ranked and chosen in figures.weighed else None
+    standings = Standings(question, figures, chosen, ranked, free, over, notes)
+    runner_up = standings.runner_up
     return Decision(
         implementation=chosen,
         source=source,
         runner_up=runner_up,
         margin=_advantage(question.objective, figures, chosen, runner_up) if runner_up else None,
-        candidates=_candidates(question, figures, over, notes, chosen),
+        chosen=standings.candidate(chosen),
+        candidates=Candidates(standings.candidates, standings.exclusions, standings.lowest_ms),
         caveats=tuple(caveats),
     )
 
 
-def _best(question: Question, figures: Figures, free: list[str]) -> tuple[str, str, dict[str, str]]:
+class Standings(NamedTuple):
+    """What a decision found of each candidate: `ranked` are those of `free` that have figures, best first."""
+
+    question: Question
+    figures: Figures
+    chosen: str
+    ranked: list[str]
+    free: list[str]  # within the memory limit
+    over: Mapping[str, str]  # the others, with the reason
+    notes: Mapping[str, str]
+
+    @property
+    def runner_up(self) -> str | None:
+        """The best one beside the chosen one, where figures of both compare."""
+        if self.chosen not in self.figures.estimates:
+            return None
+        return next((name for name in self.ranked if name != self.chosen), None)
+
+    def exclusions(self) -> dict[str, str]:
+        """Why candidates could not be chosen, by name."""
+        reasons = {**self.question.excluded, **self.over}
+        return {name: reasons[name] for name in sorted(reasons) if name != self.chosen}
+
+    def lowest_ms(self) -> list[float | None]:
+        """The low end of the time of each that could have been chosen instead, None where it is not known."""
+        known = self.figures.estimates
+        return [known[name].low_ms if name in known else None for name in self.free if name != self.chosen]
+
+    def candidates(self) -> Iterator[Candidate]:
+        """The chosen one, then by figure, then those without figures, then the excluded."""
+        exclusions = self.exclusions()
+        rest = sorted(set(self.free).difference(self.ranked))
+        for name in dict.fromkeys((self.chosen, *self.ranked, *rest, *exclusions)):
+            yield self.candidate(name, exclusions.get(name))
+
+    def candidate(self, name: str, excluded: str | None = None) -> Candidate:
+        """One of them, with what is known of it."""
+        is_default, note = name == self.question.default, self.notes.get(name, "")
+        estimate = self.figures.estimates.get(name)
+        if estimate is None:
+            return Candidate(name=name, default=is_default, excluded=excluded, note=note)
+        time, low, high, size, least, most, *_ = estimate
+        source = self.figures.sources[name]
+        return Candidate(name, is_default, source, time, (low, high), size, (least, most), excluded, note)
+
+
+def _best(
+    question: Question, figures: Figures, free: list[str], ranked: list[str]
+) -> tuple[str, str, dict[str, str]]:
     """The choice among the free candidates, its source, and why better-looking ones were passed over."""
-    ranked = _ranked(question.objective, figures, free)
     default = question.default
     notes: dict[str, str] = {}
     if default not in free:
         if not ranked:
             return min(free, key=lambda name: (question.counted_bytes[name], name)), "default", notes
-        return ranked[0], figures.weighed[ranked[0]].source, notes
-    if figures.base is None or default not in figures.weighed:
+        return ranked[0], figures.sources[ranked[0]], notes
+    if figures.base is None or default not in figures.estimates:
         return default, "default", notes
     for name in ranked:
         if name == default:
             break
         gain = _advantage(question.objective, figures, name, default)
-        needed = _needed(
-            question.objective, figures.weighed[name].estimate, figures.weighed[default].estimate
-        )
+        needed = _needed(question.objective, figures.estimates[name], figures.estimates[default])
         if gain > needed:
-            return name, figures.weighed[name].source, notes
+            return name, figures.sources[name], notes
         word = "smaller" if question.objective == "memory" else "faster"
         notes[name] = f"{gain:.1%} {word} than the default, within the noise of {needed:.1%}"
-    return default, figures.weighed[default].source, notes
+    return default, figures.sources[default], notes
 
 
 def _needed(objective: str, one: Estimate, other: Estimate) -> float:
@@ -171,14 +216,18 @@ def _figure(objective: str, estimate: Estimate) -> float:
 
 def _ranked(objective: str, figures: Figures, names: list[str]) -> list[str]:
     """The names with figures, best first; equal memory by time, equal time by name."""
-    known = [(name, figures.weighed[name].estimate) for name in names if name in figures.weighed]
-    return [name for *_, name in sorted((_figure(objective, one), one.time_ms, name) for name, one in known)]
+    known = figures.estimates
+    if objective == "memory":
+        order = sorted(
+            [(known[name].memory_bytes, known[name].time_ms, name) for name in names if name in known]
+        )
+        return [name for _, _, name in order]
+    return [name for _, name in sorted([(known[name].time_ms, name) for name in names if name in known])]
 
 
 def _advantage(objective: str, figures: Figures, name: str, other: str) -> float:
     """How much worse `other` is than `name`, relative to `name`."""
-    mine = _figure(objective, figures.weighed[name].estimate)
-    theirs = _figure(objective, figures.weighed[other].estimate)
+    mine, theirs = _figure(objective, figures.estimates[name]), _figure(objective, figures.estimates[other])
     return theirs / mine - 1 if mine else (0.0 if theirs == mine else 1.0)
 
 
@@ -196,11 +245,11 @@ def _over_limit(question: Question, figures: Figures) -> dict[str, str]:
 
 
 def _need(question: Question, figures: Figures, name: str) -> tuple[float, str]:
-    weighed = figures.weighed.get(name)
-    if weighed is None:
+    estimate = figures.estimates.get(name)
+    if estimate is None:
         return question.counted_bytes[name], "counted from the equations"
     basis = {"exact": "measured", "near": "scaled, upper end", "model": "predicted, upper end"}
-    return max(weighed.estimate.high_bytes, weighed.estimate.safe_bytes), basis[weighed.source]
+    return max(estimate.high_bytes, estimate.safe_bytes), basis[figures.sources[name]]
 
 
 def _last_resort(question: Question, figures: Figures) -> str:
@@ -214,36 +263,4 @@ def _last_resort(question: Question, figures: Figures) -> str:
         f"Nothing fits into memory={question.limit_bytes} bytes ({format_bytes(question.limit_bytes)}): the "
         f"least is {math.ceil(need)} bytes ({format_bytes(need)}, {basis}) of {least}. Raise the limit, or "
         "ask for a smaller batch or sequence."
-    )
-
-
-def _candidates(
-    question: Question,
-    figures: Figures,
-    over: Mapping[str, str],
-    notes: Mapping[str, str],
-    chosen: str,
-) -> tuple[Candidate, ...]:
-    """All candidates: the chosen one, then by figure, then those without figures, then the excluded."""
-    free = [name for name in question.names if name not in over and name != chosen]
-    ranked = _ranked(question.objective, figures, free)
-    rest = sorted(set(free) - set(ranked))
-    out = sorted({*over, *question.excluded} - {chosen})
-    reasons = {**question.excluded, **over}
-    return tuple(
-        _candidate(name, question.default, figures, None if name == chosen else reasons.get(name), notes)
-        for name in (chosen, *ranked, *rest, *out)
-    )
-
-
-def _candidate(
-    name: str, default: str, figures: Figures, excluded: str | None, notes: Mapping[str, str]
-) -> Candidate:
-    weighed = figures.weighed.get(name)
-    note = notes.get(name, "")
-    if weighed is None:
-        return Candidate(name=name, default=name == default, excluded=excluded, note=note)
-    time, low, high, size, least, most, *_ = weighed.estimate
-    return Candidate(
-        name, name == default, weighed.source, time, (low, high), size, (least, most), excluded, note
     )

@@ -8,20 +8,24 @@ import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, NamedTuple
 from zipfile import BadZipFile
 
 import numpy as np
 from numpy.typing import NDArray
 
-from kernel_selector.kernels.contract import Device, Environment, Implementation, Operator, Problem, Work
+from kernel_selector.kernels.contract import Device, Environment, Implementation, Operator, Problem
 
+from .counts import WORK, Counts, Rows
 from .domain import Domain
 from .errors import ModelVersionMismatch
 from .evidence import Estimate, Tier
 from .features import FEATURES_VERSION, FeatureSpec, situation
 from .physical_stage import PhysicalStage
 from .physics import missing_rates
+from .reading import least_work
 from .sums import Sums
 from .trees import FlatTrees
 
@@ -29,6 +33,8 @@ if TYPE_CHECKING:
     from kernel_selector.db import StoredModel
 
 SCHEMA = 2  # layout of manifest and arrays
+LARGEST_WHOLE = 2.0**62  # of what numpy's integers hold
+NO_ERRORS = [math.nan] * 7  # of implementations that the model does not know, which are not predicted
 
 
 @dataclass(frozen=True)
@@ -71,15 +77,19 @@ class Regression:
         )
 
 
-@dataclass(frozen=True)
-class Asked:
-    """A question to a cost model: implementations of a problem, and their counted work, on a device."""
+class Asked(NamedTuple):
+    """A question to a cost model: implementations of a problem, by name, on a device.
+
+    `counts` are those of the operator and then of every one of `known`, which may be more than are asked
+    about, WORK of each in one tuple.
+    """
 
     problem: Problem
     device: Device
     software: Environment | None
-    implementations: Mapping[str, Implementation]
-    works: Mapping[str, Work]
+    known: Mapping[str, Implementation]
+    names: Sequence[str]
+    counts: Sequence[float | None]
 
 
 class Predictor:
@@ -131,66 +141,86 @@ class Predictor:
         implementations: Mapping[str, Implementation],
     ) -> Tier:
         """Predictions for all implementations that the model knows; empty when it abstains."""
-        works = {name: item.work(problem) for name, item in implementations.items()}
-        return self.tiers([Asked(problem, device, software, implementations, works)])[0]
+        works = [least_work(problem), *(item.work(problem) for item in implementations.values())]
+        counts = [count for work in works for count in attrgetter(*WORK)(work)]
+        return self.tiers([Asked(problem, device, software, implementations, [*implementations], counts)])[0]
 
     def tiers(self, asked: Sequence[Asked]) -> list[Tier]:
         """What `tier` says of each, with one pass through the model for all questions about a device."""
         begun = [self._begun(one) for one in asked]
-        by_device: dict[int, list[int]] = defaultdict(list)
+        by_device: dict[tuple[int, int], list[int]] = defaultdict(list)
         for index, (known, _) in enumerate(begun):
             if known:
-                by_device[id(asked[index].device)].append(index)
+                by_device[id(asked[index].device), id(asked[index].known)].append(index)
         estimates: list[dict[str, Estimate]] = [{} for _ in asked]
         for members in by_device.values():
-            device = asked[members[0]].device
-            questions = [
-                (asked[index].problem, {name: asked[index].works[name] for name in begun[index][0]})
-                for index in members
-            ]
-            for index, found in zip(members, self._estimates(device, questions), strict=True):
+            questions = [asked[index] for index in members]
+            names = [begun[index][0] for index in members]
+            for index, found in zip(members, self._estimates(questions, names), strict=True):
                 estimates[index] = found
         return [
             Tier(source="model", estimates=found, caveats=tuple(caveats))
             for found, (_, caveats) in zip(estimates, begun, strict=True)
         ]
 
-    def _begun(self, one: Asked) -> tuple[list[str], list[str]]:
+    def _begun(self, one: Asked) -> tuple[tuple[str, ...], list[str]]:
         """The implementations to predict, none when the model abstains, and the caveats."""
-        abstained = self.abstains(one.problem, one.device)
-        if abstained:
-            return [], [f"No prediction: {abstained}."]
+        if missing_rates(one.device) or not self._domain.covers(
+            one.problem, one.device, one.counts[0] or 0.0
+        ):
+            abstained = self.abstains(one.problem, one.device)
+            if abstained:
+                return (), [f"No prediction: {abstained}."]
         versions = self._manifest["implementations"]
-        known = [name for name, item in one.implementations.items() if versions.get(name) == item.version]
+        known = tuple([name for name in one.names if versions.get(name) == one.known[name].version])
         caveats = [
             f"No prediction for {name}: the cost model has not seen this version of it."
-            for name in one.implementations
+            for name in one.names
             if name not in known
         ]
         return known, caveats + (self._circumstances(one.device, one.software) if known else [])
 
     def _estimates(
-        self, device: Device, questions: Sequence[tuple[Problem, Mapping[str, Work]]]
+        self, questions: Sequence[Asked], names: Sequence[tuple[str, ...]]
     ) -> Iterator[dict[str, Estimate]]:
-        rows = self._spec.matrices(device, questions)
-        wheres = [situation(problem, device) for problem, _ in questions]
-        factors = np.array(
-            [
-                self._errors[name, at]
-                for at, (_, works) in zip(wheres, questions, strict=True)
-                for name in works
-            ]
-        ).T  # [7, rows]
+        """Those of the named implementations for each question; all are about one device."""
+        known = list(questions[0].known)
+        numbers = {each: [known.index(name) for name in each] for each in set(names)}
+        of_each = np.repeat(np.arange(len(names)), [len(each) for each in names])
+        which = np.concatenate([numbers[each] for each in names])
+        table = np.array([one.counts for one in questions], dtype=np.float64)
+        table = table.reshape(len(questions), 1 + len(known), len(WORK))
+        places = np.array([self._spec.place(name) for name in known])
+        rows = self._spec.rows(
+            questions[0].device,
+            [one.problem for one in questions],
+            Rows(
+                of_each=of_each,
+                implementations=places[which],
+                counts=Counts.from_table(table[of_each, 1 + which]),
+                least=Counts.from_table(table[:, 0]),
+            ),
+        )
+        wheres = [situation(one.problem, one.device) for one in questions]
+        distinct = sorted(set(wheres))
+        errors = np.array(
+            [[self._errors.get((name, where), NO_ERRORS) for name in known] for where in distinct]
+        )  # [situations, implementations, 7]
+        at = np.array([distinct.index(where) for where in wheres])
+        estimates = self._figures(rows, errors[at[of_each], which].T)
+        for each in names:
+            yield dict(zip(each, estimates, strict=False))
+
+    def _figures(self, rows: NDArray[np.float64], factors: NDArray[np.float64]) -> Iterator[Estimate]:
+        """The estimate of each row; `factors` are those of `_error`, [7, rows]."""
         time, size = self.time_ms.predict(rows), self.memory_bytes.predict(rows)
         columns = (
             *(time.tolist(), (time * factors[0]).tolist(), (time * factors[1]).tolist()),
-            *(map(round, size.tolist()), map(math.floor, (size * factors[4]).tolist())),
-            *(map(math.ceil, (size * factors[5]).tolist()), factors[2].tolist(), factors[3].tolist()),
-            map(math.ceil, (size * factors[6]).tolist()),
+            *(_whole(np.rint(size)), _whole(np.floor(size * factors[4])), _whole(np.ceil(size * factors[5]))),
+            *(factors[2].tolist(), factors[3].tolist(), _whole(np.ceil(size * factors[6]))),
         )
-        estimates = map(Estimate._make, zip(*columns, strict=True))
-        for _, works in questions:
-            yield dict(zip(works, estimates, strict=False))
+        # as Estimate._make does, without a call in Python for each row
+        return map(partial(tuple.__new__, Estimate), zip(*columns, strict=True))
 
     def _circumstances(self, device: Device, software: Environment | None) -> list[str]:
         caveats = []
@@ -203,6 +233,13 @@ class Predictor:
             words = ", ".join(software.differences(learned_with[-1]))
             caveats.append(f"The cost model learned from measurements with {words}.")
         return caveats
+
+
+def _whole(values: NDArray[np.float64]) -> list[int]:
+    """Whole numbers as Python's."""
+    if values.max(initial=0.0) < LARGEST_WHOLE:
+        return values.astype(np.int64).tolist()  # type: ignore[no-any-return]
+    return list(map(int, values.tolist()))
 
 
 def _error(found: Mapping[str, Any], where: str) -> list[float]:

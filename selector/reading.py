@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from functools import cache, cached_property
 
 from kernel_selector.kernels import registry
-from kernel_selector.kernels.contract import Implementation, Problem, Work
+from kernel_selector.kernels.contract import Problem, Work
 from kernel_selector.kernels.contract.hyperparameter import Value
 
 
@@ -23,16 +23,6 @@ class Reading(dict[str, Value], Problem):  # type: ignore[misc]
     def least_work(self) -> Work:
         """What the operator itself counts."""
         return registry.operator(self.operator).work(self)
-
-    def work(self, item: Implementation) -> Work:
-        """What an implementation counts, once for each: on every device it is the same."""
-        if item.name not in self._works:
-            self._works[item.name] = item.work(self)
-        return self._works[item.name]
-
-    @cached_property
-    def _works(self) -> dict[str, Work]:
-        return {}
 
     @classmethod
     def of(cls, problem: Problem) -> Reading:

@@ -9,6 +9,7 @@ together is in a table, in which the row's value is looked up.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,8 @@ from numpy.typing import NDArray
 
 Array = NDArray[Any]
 MOST_LEAVES = 64  # bits of the widest mask
-BLOCK = 1024  # rows at once: their masks stay in the cache
+MOST_FLAGS = 62  # columns with one threshold that are looked up together
+BLOCK = 256  # rows at once: their masks stay in the cache
 FEW_CHANGES = 4  # a column that changes in fewer than one of so many rows is looked up where it changes
 
 
@@ -25,35 +27,79 @@ class TreeMasks:
     """The nodes of all trees by the column that they look at, and the values of the leaves."""
 
     columns: Array  # intp [columns]: those that are looked at
-    thresholds: list[Array]  # of each column, sorted
+    thresholds: list[Array]  # of each column, rising
     left_over: list[Array]  # of each column, masks [1 + thresholds, trees]: by how many thresholds are below
     values: Array  # float64 [trees * leaves]
     first: Array  # intp [trees]: where a tree's values begin
 
-    def leaf_values(self, rows: NDArray[np.float64]) -> Array:
-        """What each tree adds to each row, [rows, trees]."""
-        found = [self._block(rows[start : start + BLOCK]) for start in range(0, len(rows), BLOCK)]
-        return np.concatenate(found) if found else np.zeros((0, len(self.first)))
-
-    def _block(self, rows: NDArray[np.float64]) -> Array:
-        seen = np.ascontiguousarray(rows[:, self.columns].T)  # [columns, rows]
+    def sums(self, rows: NDArray[np.float64]) -> Array:
+        """What the trees add to each row together, [rows]."""
+        seen = np.ascontiguousarray(rows.T[self.columns])  # [columns, rows]
         changes = seen[:, 1:] != seen[:, :-1]
-        slow = changes.sum(axis=1) * FEW_CHANGES < len(rows)
-        at = np.concatenate(([0], 1 + np.flatnonzero(changes[slow].any(axis=0))))  # where slow columns change
-        masks = np.full((len(at), len(self.first)), ~self.left_over[0].dtype.type(0))
-        for number in np.flatnonzero(slow):
-            self._clear(masks, number, seen[number, at])
-        masks = np.repeat(masks, np.diff(at, append=len(rows)), axis=0)
-        for number in np.flatnonzero(~slow):
-            self._clear(masks, number, seen[number])
-        lowest = masks & (~masks + masks.dtype.type(1))
-        leaf: Array = np.bitwise_count(lowest - masks.dtype.type(1))
-        return self.values.take(leaf + self.first)
+        often = changes.sum(axis=1) * FEW_CHANGES >= len(rows)
+        often[self._flags] = False
+        fine = [
+            (self.left_over[number], self._below(number, seen[number]))
+            for number in np.flatnonzero(often).tolist()
+        ]
+        coarse = [self._by_flags(seen), self._where_changed(seen, changes, ~often & ~self._is_flag)]
+        found = np.empty(len(rows))
+        for start in range(0, len(rows), BLOCK):
+            block = slice(start, start + BLOCK)
+            leaves = self._block([(table, places[block]) for table, places in (*coarse, *fine)])
+            found[block] = leaves.sum(axis=1)
+        return found
 
-    def _clear(self, masks: Array, number: np.intp, seen: Array) -> None:
+    def _block(self, looked_up: list[tuple[Array, Array]]) -> Array:
+        """What each tree adds to each row of a block, [rows, trees]."""
+        (table, places), *others = looked_up
+        masks, more = table.take(places, axis=0), np.empty((len(places), len(self.first)), table.dtype)
+        for table, places in others:
+            np.take(table, places, axis=0, out=more, mode="clip")  # all are inside; to raise takes a copy
+            np.bitwise_and(masks, more, out=masks)
+        np.subtract(masks, masks.dtype.type(1), out=more)
+        np.bitwise_xor(masks, more, out=more)  # the lowest bit and those below it
+        leaves: Array = self.values.take(np.bitwise_count(more) + (self.first - 1))
+        return leaves
+
+    def _below(self, number: int, seen: Array) -> Array:
         # a value goes left when it is at most the threshold
-        below = self.thresholds[number].searchsorted(seen)
-        masks &= self.left_over[number].take(below, axis=0)
+        return self.thresholds[number].searchsorted(seen)
+
+    def _by_flags(self, seen: Array) -> tuple[Array, Array]:
+        """Masks for each set of flags that there is, and each row's place among them."""
+        sides = seen[self._flags] > self._edges[:, None]
+        _, examples, places = np.unique(self._weights @ sides, return_index=True, return_inverse=True)
+        return self._masks(seen[:, examples], self._flags), places
+
+    def _where_changed(self, seen: Array, changes: Array, chosen: Array) -> tuple[Array, Array]:
+        """Masks by some columns for the rows where one of them changes, and each row's place among them."""
+        change = np.concatenate(([True], changes[chosen].any(axis=0)))[: seen.shape[1]]
+        return self._masks(seen[:, change], np.flatnonzero(chosen)), np.cumsum(change) - 1
+
+    def _masks(self, seen: Array, numbers: Array) -> Array:
+        """What some columns leave of the leaves, for rows of all columns, [rows, trees]."""
+        masks = np.full((seen.shape[1], len(self.first)), ~self.left_over[0].dtype.type(0))
+        for number in numbers.tolist():
+            masks &= self.left_over[number].take(self._below(number, seen[number]), axis=0)
+        return masks
+
+    @cached_property
+    def _flags(self) -> Array:
+        """The columns that have one threshold: what words and implementations are."""
+        return np.flatnonzero([len(each) == 1 for each in self.thresholds])[:MOST_FLAGS]
+
+    @cached_property
+    def _is_flag(self) -> Array:
+        return np.isin(np.arange(len(self.columns)), self._flags)
+
+    @cached_property
+    def _edges(self) -> Array:
+        return np.array([self.thresholds[number][0] for number in self._flags])
+
+    @cached_property
+    def _weights(self) -> Array:
+        return 2 ** np.arange(len(self._flags))
 
 
 def tree_masks(feature: Array, threshold: Array, left: Array, value: Array, roots: Array) -> TreeMasks | None:
@@ -71,12 +117,12 @@ def tree_masks(feature: Array, threshold: Array, left: Array, value: Array, root
     columns = sorted({node[0] for node in nodes})
     thresholds, left_over = [], []
     for column in columns:
-        mine = sorted(node[1:] for node in nodes if node[0] == column)
-        table = np.full((1 + len(mine), len(roots)), np.iinfo(kind).max, dtype=kind)
-        for row, (_, tree, bits) in enumerate(mine, 1):
-            table[row] = table[row - 1]
-            table[row, tree] &= kind(np.iinfo(kind).max ^ bits)
-        thresholds.append(np.array([each[0] for each in mine]))
+        mine = [node[1:] for node in nodes if node[0] == column]
+        edges = sorted({edge for edge, _, _ in mine})
+        table = np.full((1 + len(edges), len(roots)), np.iinfo(kind).max, dtype=kind)
+        for edge, tree, bits in mine:
+            table[1 + edges.index(edge) :, tree] &= kind(np.iinfo(kind).max ^ bits)
+        thresholds.append(np.array(edges))
         left_over.append(table)
     values = np.zeros((len(roots), most))
     for tree, (leaves, _) in enumerate(trees):

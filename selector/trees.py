@@ -77,7 +77,7 @@ class FlatTrees:
     def predict(self, rows: NDArray[np.float64]) -> NDArray[np.float64]:
         """The prediction for each row, shape [rows]. NaN is not allowed: it would leave the leaves."""
         if self._masks is not None:
-            sums = self._masks.leaf_values(rows).sum(axis=1)
+            sums = self._masks.sums(rows)
         else:
             parts = [self._sums(rows[start : start + BLOCK]) for start in range(0, len(rows), BLOCK)]
             sums = np.concatenate(parts or [np.zeros(0)])

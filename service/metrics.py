@@ -7,6 +7,7 @@ counts; without it each process answers for itself.
 from __future__ import annotations
 
 import os
+from collections import Counter as Tally
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 
@@ -64,11 +65,14 @@ class Metrics:
 
     def choices(self, answers: Iterable[Choice | SelectorError]) -> None:
         """Count choices, or the errors in their place."""
-        for answer in answers:
-            if isinstance(answer, SelectorError):
-                self._errors.labels(type(answer).__name__).inc()
-            else:
-                self._choices.labels(answer.source).inc()
+        found = Tally(
+            (self._errors, type(one).__name__)
+            if isinstance(one, SelectorError)
+            else (self._choices, one.source)
+            for one in answers
+        )
+        for (counter, label), number in found.items():
+            counter.labels(label).inc(number)
 
     def received(self, **counts: int) -> None:
         """Count measurements that were sent by what became of them."""

@@ -143,4 +143,6 @@ class Operator:
             raise InvalidHyperparameter(conflict)
         said = {name: value for name, value in complete.items() if self._implied.get(name) != value}
         assumed = tuple(name for name in said if name not in values)
-        return Problem(self.name, tuple(said.items()), assumed)
+        problem = Problem(self.name, tuple(said.items()), assumed)
+        vars(problem)["as_dict"] = said
+        return problem

@@ -19,7 +19,8 @@ from kernel_selector.kernels.contract import (
 from kernel_selector.kernels.contract.errors import shorten, suggest
 
 from ..answer import OBJECTIVES
-from ..choice import Candidate, Choice
+from ..candidates import Candidate, Candidates
+from ..choice import Choice
 from ..devices import default_torch_device, resolve
 from ..errors import InvalidRequest, NoMeasurements
 from ..policy import Decision, Question, combine, decide
@@ -50,12 +51,12 @@ def answer(knowledge: Knowledge, query: Query) -> Choice:
         reasons = "; ".join(f"{item}: {reason}" for item, reason in excluded.items())
         raise UnsupportedProblem(f"No implementation computes {problem} on {name}: {reasons}.")
     figures = combine(tiers, names, default="")
-    unknown = [item for item in names if item not in figures.weighed and item != query.override]
-    if figures.weighed:
+    unknown = [item for item in names if item not in figures.estimates and item != query.override]
+    if figures.estimates:
         excluded |= dict.fromkeys(unknown, "nothing is known of it on problems like this one")
         names = tuple(item for item in names if item not in unknown)
     winner = evidence.most_frequent_winner
-    if not figures.weighed and query.override is None:
+    if not figures.estimates and query.override is None:
         if winner not in names or limit is not None:
             raise NoMeasurements(_nothing(operator, name, limit))
         decision = _by_frequency(operator, winner, excluded, figures.caveats)
@@ -155,15 +156,17 @@ def _by_frequency(
     operator: ImportedOperator, winner: str, excluded: Mapping[str, str], caveats: tuple[str, ...]
 ) -> Decision:
     order = [winner, *(name for name in operator.implementations if name != winner)]
+    candidates = Candidates.of(
+        Candidate(name=name, default=False, excluded=None if name == winner else excluded.get(name))
+        for name in order
+    )
     return Decision(
         implementation=winner,
         source="default",
         runner_up=None,
         margin=None,
-        candidates=tuple(
-            Candidate(name=name, default=False, excluded=None if name == winner else excluded.get(name))
-            for name in order
-        ),
+        chosen=candidates[0],
+        candidates=candidates,
         caveats=(*caveats, f"{winner} was the fastest on most of the problems that were measured there."),
     )
 
@@ -183,7 +186,7 @@ def _choice(
     device, limit, version, assumed = rest
     candidates = decision.candidates
     if not operator.memory:
-        candidates = tuple(
+        candidates = Candidates.of(
             item._replace(memory_bytes=None, memory_interval_bytes=None) for item in candidates
         )
     chosen = candidates[0]

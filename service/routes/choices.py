@@ -8,12 +8,13 @@ the thread pool, which alone takes as long as a whole answer from memory. Batche
 from __future__ import annotations
 
 from functools import partial
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import APIRouter, Body, Request, Response
 from fastapi.concurrency import run_in_threadpool
 
 from kernel_selector.kernels.contract import SelectorError
+from selector.choice import encoded
 
 from .. import examples
 from ..documentation import problem_response
@@ -70,7 +71,7 @@ async def choose(
 )
 def choose_each(
     request: Request, batch: Annotated[BatchRequest, Body(openapi_examples=examples.BATCHES)]
-) -> dict[str, Any]:
+) -> Response:
     """What `POST /v1/choices` says of each, from one state of the database; one fault spoils one answer."""
     pairs = [(number, device) for number in range(len(batch.problems)) for device in batch.devices]
     found = selector_of(request).choose_each(batch.problems[number].query(device) for number, device in pairs)
@@ -84,4 +85,4 @@ def choose_each(
         }
         for (number, device), answer in zip(pairs, found, strict=True)
     ]
-    return {"answers": answers}
+    return Response(encoded({"answers": answers}), media_type="application/json")

@@ -40,7 +40,7 @@ def test_base_is_the_best_tier_with_the_default_and_another():
     exact, model = tier("exact", base=2.0), tier("model", base=3.0, fast=1.0)
     figures = combine([exact, model], ("base", "fast"), "base")
     assert figures.base == "model"
-    assert figures.weighed["base"].estimate.time_ms == 3.0
+    assert figures.estimates["base"].time_ms == 3.0
 
 
 def test_candidates_outside_the_base_take_the_next_tier():

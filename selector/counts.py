@@ -1,0 +1,51 @@
+"""What is counted of implementations of problems, as arrays: what features are made of."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from operator import attrgetter
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kernel_selector.kernels.contract import Work
+
+Floats = NDArray[np.float64]
+
+WORK = ("flops", "moved_bytes", "saved_bytes", "launches", "steps")
+
+
+@dataclass(frozen=True)
+class Counts:
+    """Counted work, an array [rows] for each count."""
+
+    flops: Floats
+    moved_bytes: Floats
+    saved_bytes: Floats
+    launches: Floats
+    steps: Floats
+
+    @classmethod
+    def of(cls, works: Sequence[Work]) -> Counts:
+        """The counts of these works, in their order."""
+        return cls.from_table(np.array(list(map(attrgetter(*WORK), works)), dtype=np.float64))
+
+    @classmethod
+    def from_table(cls, table: Floats) -> Counts:
+        """The counts of works that are rows, [rows, 5]."""
+        return cls(*table.T)
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Rows of implementations of problems: whose they are, and what is counted.
+
+    `implementations` are places in the list of the features, -1 for those that are not in it; `least` has a
+    row for each problem.
+    """
+
+    of_each: NDArray[np.intp]
+    implementations: NDArray[np.intp]
+    counts: Counts
+    least: Counts
