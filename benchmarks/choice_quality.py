@@ -1,7 +1,8 @@
-"""How good choices are: python -m benchmarks.choice_quality [--database URL] [--report DIR], from a checkout.
+"""How good choices are: python -m benchmarks.choice_quality [--database URL] [--device NAME].
 
-Judges the cost model of every operator in the database on problems, implementations and devices that it has
-not seen, and holds the figures against what was asked. Nothing is measured: this reads measurements.
+From a checkout. Judges the cost model of every operator in the database on problems, implementations and
+devices that it has not seen, and holds the figures against what was asked. Nothing is measured: this reads
+measurements.
 """
 
 from __future__ import annotations
@@ -28,14 +29,15 @@ def main() -> None:
     """Judge, print and write."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--database", help="URL or path (default: the user's)")
+    parser.add_argument("--device", help="only measurements of this kind of device count, such as h200")
     parser.add_argument("--report", type=Path, help="folder for the written report with its plots")
     options = parser.parse_args()
     with Database.open(options.database) as database:
-        overview = judge_all(database)
+        overview = judge_all(database, options.device)
     if options.report:
         print(write_report(options.report, overview))
     print(overview.table())
-    payload = {"figures": figures(overview), **overview.to_dict()}
+    payload = {"of_device": options.device, "figures": figures(overview), **overview.to_dict()}
     print(json.dumps(payload["figures"], indent=2))
     print(write_result("choice_quality", payload))
 

@@ -116,11 +116,15 @@ def train(
 def evaluate(
     operator: str = "lstm",
     *,
+    device: str | None = None,
     database: str | Path | Database | None = None,
     progress: Callable[[str, int, int], None] | None = None,
 ) -> Evaluation:
-    """How well the cost model chooses on what it has not seen, beside baselines. Raises as `train`."""
+    """How well the cost model chooses on what it has not seen, beside baselines.
+
+    device: only the measurements of this kind of device count. Raises as `train`, and UnknownDevice.
+    """
     from . import learning
 
     with opened(database) as store:
-        return learning.evaluate(operator, store, progress)
+        return learning.evaluate(operator, store, progress, device=device)

@@ -75,15 +75,15 @@ def _line(name: str, found: Mapping[str, Quality]) -> str:
     )
 
 
-def judge_all(database: db.Database) -> Judgements:
-    """Judge every operator.
+def judge_all(database: db.Database, device: str | None = None) -> Judgements:
+    """Judge every operator, on the measurements of one kind of device where it is named.
 
     Raises NoMeasurements when none has enough problems, and the errors of the database.
     """
     judgements, too_few = [], {}
     for name in registry.operators():
         try:
-            judgements.append(judge(name, database))
+            judgements.append(judge(name, database, device))
         except TooFewProblems as error:
             too_few[name] = str(error)
     if not judgements:

@@ -13,9 +13,12 @@ from numpy.typing import NDArray
 
 from kernel_selector import db
 from kernel_selector.kernels import registry
+from kernel_selector.kernels.contract.errors import shorten
 
 from .catalogue import unknown_operator
 from .dataset import Dataset, build_dataset
+from .devices import resolve
+from .errors import InvalidRequest
 from .evaluation import (
     Comparison,
     Evaluation,
@@ -104,22 +107,35 @@ def train(operator: str, database: db.Database, progress: Progress | None = None
     )
 
 
-def evaluate(operator: str, database: db.Database, progress: Progress | None = None) -> Evaluation:
+def evaluate(
+    operator: str,
+    database: db.Database,
+    progress: Progress | None = None,
+    *,
+    device: str | None = None,
+) -> Evaluation:
     """Judge the cost model on held-out shapes, region, implementations and devices; stores nothing.
 
-    Raises NoMeasurements when there are too few records, and the errors of the database.
+    Where a device is named, only the measurements of its kind count. Raises NoMeasurements when there are
+    too few records, UnknownDevice, InvalidRequest for an imported operator and a device, and the errors of
+    the database.
     """
     imported = imported_operator(operator, database)
-    if imported is not None:
-        from .imported import learning
+    if imported is None:
+        return judge(operator, database, device).evaluation
+    if device is not None:
+        raise InvalidRequest(
+            f"device={shorten(device)}: the measurements of {operator} were imported, and are judged "
+            "together. Leave the device out."
+        )
+    from .imported import learning
 
-        return learning.evaluate(imported, database, progress)
-    return judge(operator, database).evaluation
+    return learning.evaluate(imported, database, progress)
 
 
-def judge(operator: str, database: db.Database) -> Judgement:
+def judge(operator: str, database: db.Database, device: str | None = None) -> Judgement:
     """The same with single figures. Raises as `evaluate`."""
-    dataset, snapshot = _load(operator, database)
+    dataset, snapshot = _load(operator, database, device)
     return _judgement(dataset, held_out_shapes(dataset), snapshot, thorough=True)
 
 
@@ -134,10 +150,11 @@ def imported_operator(operator: str, database: db.Database) -> ImportedOperator 
     return imported[operator]
 
 
-def _load(operator: str, database: db.Database) -> tuple[Dataset, str]:
+def _load(operator: str, database: db.Database, device: str | None = None) -> tuple[Dataset, str]:
     with database.read() as connection:
-        records = db.records.find(connection, operator=operator)
         devices = db.records.devices(connection)
+        key = None if device is None else resolve(device, devices).device.key
+        records = db.records.find(connection, operator=operator, device_key=key)
         return build_dataset(registry.operator(operator), records, devices), db.snapshot(connection)
 
 

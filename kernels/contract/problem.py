@@ -69,12 +69,14 @@ class Problem:
             return _IMPLIED.get(self.operator, {})[name]
 
     def __getattr__(self, name: str) -> Any:
-        # only reached for names that are no field; dunder look-ups (copy, pickle) must not recurse
-        if not name.startswith("_"):
+        # only reached for names that are no field; copy and pickle look for names before there are fields
+        if not name.startswith("_") and "values" in vars(self):
             for known, value in (*self.values, *_IMPLIED.get(self.operator, {}).items()):
                 if known == name:
                     return value
-        raise AttributeError(f"{type(self).__name__} {self.operator!r} has no hyperparameter {name!r}")
+        raise AttributeError(
+            f"{type(self).__name__} {vars(self).get('operator')!r} has no hyperparameter {name!r}"
+        )
 
     def __str__(self) -> str:
         return self.key

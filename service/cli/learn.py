@@ -54,6 +54,10 @@ def evaluate(
     operator: Annotated[
         str, typer.Argument(metavar="[OPERATOR|all]", help="Whose choices; all: of every operator.")
     ] = "lstm",
+    device: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Only measurements of this kind of device count, such as h200."),
+    ] = None,
     report: Annotated[
         Path | None,
         typer.Option(metavar="DIR", help="Write report.md and its plots into this folder as well."),
@@ -71,14 +75,14 @@ def evaluate(
     \b
       selector evaluate
       selector evaluate lstm --json
-      selector evaluate all --report report
+      selector evaluate all --device h200 --report report
     """
     _require(operator, database)
     found: Evaluation | Judgements
     if report is None and operator != ALL:
-        found = _while_saying(EVALUATING, operator, partial(_evaluation, operator, database))
+        found = _while_saying(EVALUATING, operator, partial(_evaluation, operator, device, database))
     else:
-        judged = _while_saying(EVALUATING, operator, lambda _progress: _judged(operator, database))
+        judged = _while_saying(EVALUATING, operator, lambda _progress: _judged(operator, device, database))
         found = judged if operator == ALL else judged.evaluations[0]
     if report is not None:
         from selector.report import write_report
@@ -90,19 +94,21 @@ def evaluate(
         output.out().print(found.table(), markup=False, soft_wrap=True)
 
 
-def _evaluation(operator: str, database: str | None, progress: Progress) -> Evaluation:
+def _evaluation(operator: str, device: str | None, database: str | None, progress: Progress) -> Evaluation:
     import selector
 
-    return selector.evaluate(operator, database=database, progress=progress)
+    return selector.evaluate(operator, device=device, database=database, progress=progress)
 
 
-def _judged(operator: str, database: str | None) -> Judgements:
+def _judged(operator: str, device: str | None, database: str | None) -> Judgements:
     from selector.judgements import Judgements, judge_all
     from selector.learning import judge
     from selector.profiling import opened
 
     with opened(database) as store:
-        return judge_all(store) if operator == ALL else Judgements((judge(operator, store),), {})
+        if operator == ALL:
+            return judge_all(store, device)
+        return Judgements((judge(operator, store, device),), {})
 
 
 def _require(operator: str, database: str | None) -> None:

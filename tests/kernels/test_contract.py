@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import math
+import pickle
 
 import pytest
 import torch
@@ -136,6 +138,13 @@ def test_an_implied_hyperparameter_is_said_where_it_differs_from_its_default():
     assert not LSTM.makes(Problem("lstm", (*plain.values[:-2], ("dropout", 0.0), *plain.values[-2:])))
     with pytest.raises(KeyError):
         plain["nothing"]
+
+
+def test_problems_are_copied_and_pickled() -> None:
+    problem = LSTM.problem(hidden=3, batch=1)
+    for twin in (copy.copy(problem), copy.deepcopy(problem), pickle.loads(pickle.dumps(problem))):
+        assert twin == problem
+        assert twin.hidden == 3
 
 
 def test_a_stored_problem_from_before_a_hyperparameter_answers_for_it():

@@ -8,6 +8,7 @@ import pytest
 
 from kernel_selector.db import records
 from kernel_selector.kernels import registry
+from kernel_selector.kernels.contract import UnknownDevice
 from selector import NoMeasurements, evaluate, train
 from selector.dataset import build_dataset
 from selector.evaluation import largest_quarter, quality
@@ -75,8 +76,14 @@ def test_devices_are_held_out_when_there_are_two(sqlite_database):
     which = list(replay.problems(layers=(1,), seq=(10,), mode=("inference",)))
     with sqlite_database.write() as connection:
         records.add(connection, records=replay.sweep(which) + replay.sweep(which, other))
-    words = [comparison.held_out for comparison in evaluate(database=sqlite_database).comparisons]
+    both = evaluate(database=sqlite_database)
+    words = [comparison.held_out for comparison in both.comparisons]
     assert {"device other-cpu", "device replay-cpu-8"} <= set(words)
+    one = evaluate(device="other-cpu", database=sqlite_database)
+    assert (one.devices, one.records) == (("other-cpu",), both.records // 2)
+    assert not [comparison for comparison in one.comparisons if comparison.held_out.startswith("device")]
+    with pytest.raises(UnknownDevice, match="other-cpu"):
+        evaluate(device="another", database=sqlite_database)
 
 
 def test_folds_hold_whole_problems():

@@ -40,6 +40,8 @@ def test_the_command_line_answers(database, capsys):
     assert (
         document(capsys, "evaluate", foreign.OPERATOR, "--database", database)["operator"] == foreign.OPERATOR
     )
+    assert main(["evaluate", foreign.OPERATOR, "--device", "h200", "--database", database]) == 2
+    assert "Leave the device out" in capsys.readouterr().err
     names = [one["name"] for one in document(capsys, "operators", "--database", database)["operators"]]
     assert names[-1] == foreign.OPERATOR
 
