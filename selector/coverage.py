@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import time
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from datetime import datetime
-from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from kernel_selector.kernels import registry
-from kernel_selector.kernels.contract import SelectorError, Status, UnknownOperator
+from kernel_selector.kernels.contract import Status, UnknownOperator
 
 from .evidence import FAILURES
+from .kept import Kept
 
 if TYPE_CHECKING:
     from .engine import Selector
-
-BACK_OFF = 9  # times as long as counting took, nothing is counted again: it costs a tenth of the time
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,8 +44,8 @@ class Coverage:
 
 
 def coverage(connection: Any) -> list[Coverage]:
-    """Every operator on every kind of device that was measured. Reads all measurements: about a second
-    for a million. Raises the errors of the database."""
+    """Every operator on every kind of device that was measured. Counts their problems: about a second for a
+    million measurements. Raises the errors of the database."""
     from kernel_selector.db.coverage import problems, versions
 
     by_pair: dict[tuple[str, str], list[dict[str, Any]]] = defaultdict(list)
@@ -66,31 +63,15 @@ class CoverageCache:
 
     def __init__(self, selector: Selector) -> None:
         self._selector = selector
-        self._lock = Lock()
-        self._snapshot: str | None = None
-        self._rows: list[Coverage] = []
-        self._due = 0.0
+        self._kept = Kept(self._counted)
 
     def rows(self) -> list[Coverage]:
         """As of now, or a moment ago. Raises the errors of the database when it was never counted."""
-        snapshot = self._selector.status()["snapshot"]
-        first = self._snapshot is None
-        due = first or (snapshot != self._snapshot and time.monotonic() >= self._due)
-        if due and self._lock.acquire(blocking=first):
-            started = time.monotonic()
-            try:
-                if self._snapshot != snapshot:
-                    with self._selector.database.read() as connection:
-                        self._rows = coverage(connection)
-                    self._snapshot = snapshot
-            except SelectorError:
-                if first:
-                    raise  # else the counts of before go on, and the selector's status has the trouble
-            finally:
-                ended = time.monotonic()
-                self._due = ended + BACK_OFF * (ended - started)
-                self._lock.release()
-        return self._rows
+        return self._kept.value(self._selector.status()["snapshot"])
+
+    def _counted(self) -> list[Coverage]:
+        with self._selector.database.read() as connection:
+            return coverage(connection)
 
 
 def _coverage(rows: Iterable[dict[str, Any]], problems: int) -> Coverage:

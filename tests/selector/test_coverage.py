@@ -11,7 +11,7 @@ import pytest
 from kernel_selector.db import Database, DatabaseError, records
 from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import Problem, Status
-from selector import Selector, coverage
+from selector import Selector, coverage, kept
 from tests.selector import replay
 
 PROBLEMS = list(replay.problems(hidden=(64, 128), batch=(8,), seq=(10,), layers=(1,), mode=("training",)))
@@ -82,14 +82,14 @@ def test_it_is_counted_again_when_the_database_changed(
     selector = Selector(sqlite_database)
     cache = coverage.CoverageCache(selector)
     assert (cache.rows(), cache.rows(), len(counted)) == ([], [], 1)
-    monkeypatch.setattr(coverage, "BACK_OFF", 0)
-    cache._due = 0.0
+    monkeypatch.setattr(kept, "BACK_OFF", 0)
+    cache._kept._due = 0.0
     with sqlite_database.write() as connection:
         records.add(connection, replay.sweep(PROBLEMS[:1]))
     assert [row.problems for row in cache.rows()] == [1]
     assert len(counted) == 2
-    monkeypatch.setattr(coverage, "BACK_OFF", 1e9)
-    cache._due = 0.0
+    monkeypatch.setattr(kept, "BACK_OFF", 1e9)
+    cache._kept._due = 0.0
     for problem, expected in ((PROBLEMS[1], 2), (PROBLEMS[0], 2)):  # the second change waits
         with sqlite_database.write() as connection:
             records.add(connection, [replace(replay.record(problem, "fused"), seed=expected)])
@@ -113,7 +113,7 @@ def test_counts_of_before_go_on(sqlite_database: Database, monkeypatch: pytest.M
     monkeypatch.setattr(coverage, "coverage", real)
     assert cache.rows() == []
     monkeypatch.setattr(coverage, "coverage", fail)
-    cache._due = 0.0
+    cache._kept._due = 0.0
     with sqlite_database.write() as connection:
         records.add(connection, replay.sweep(PROBLEMS[:1]))
     assert cache.rows() == []
