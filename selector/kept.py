@@ -16,7 +16,7 @@ Value = TypeVar("Value")
 
 
 class Kept(Generic[Value]):
-    """What `read` gave last. Safe to share among threads: one of them reads, the others take what is there."""
+    """What `read` gave last. Safe to share among threads: one reads, the others take what is there."""
 
     def __init__(self, read: Callable[[], Value]) -> None:
         self._read = read
