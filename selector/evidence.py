@@ -80,10 +80,9 @@ class Setting:
         """
         words = []
         if self.device.fingerprint != here.fingerprint:
-            place = f"on host {self.device.host or 'unknown'}"
-            if here.host:
-                place += f" instead of {here.host}"
-            words.append(place)
+            host = self.device.host
+            place = f"on another {host}" if host and host == here.host else f"on host {host or 'unknown'}"
+            words.append(f"{place} instead of {here.host}" if here.host not in ("", host) else place)
         if software is not None:
             words += software.differences(self.environment)
         else:

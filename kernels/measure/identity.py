@@ -12,6 +12,8 @@ import torch
 from ..contract import Device
 from .environment import canonical_torch_device
 
+MEMORY_STEP = 2**26
+
 
 def identify(torch_device: str) -> Device:
     """The device behind `cpu` or `cuda:<index>`, without rates: some milliseconds, once per process.
@@ -72,11 +74,16 @@ def _processor() -> str:
 
 
 def _memory_bytes() -> int:
-    """The machine's memory, or the limit of the control group where that is less."""
+    """The machine's memory, or the limit of the control group where that is less, in whole steps.
+
+    What a system sets aside differs by some KiB from one start to the next, which would make another host
+    of the machine.
+    """
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     limit = Path("/sys/fs/cgroup/memory.max")
     text = limit.read_text().strip() if limit.exists() else "max"
-    return min(total, int(text)) if text.isdigit() else total
+    found = min(total, int(text)) if text.isdigit() else total
+    return found // MEMORY_STEP * MEMORY_STEP or found
 
 
 def _last_level_cache_bytes() -> int | None:

@@ -107,6 +107,7 @@ def test_probe_of_the_cpu():
     assert device.name in device.host
     assert device.multiprocessors == len(os.sched_getaffinity(0))
     assert device.memory_bytes > 2**28
+    assert device.memory_bytes % 2**26 == 0  # the same after the machine was started anew
     assert 1e8 < device.copy_bytes_per_s < 1e13
     assert device.matmul_flops_per_s.keys() == {"float32", "bfloat16", "float16"}
     assert 1e7 < device.matmul_flops_per_s["float32"] < 1e15

@@ -71,13 +71,18 @@ def test_own_environment_outweighs_another(selector_of):
     assert not choice.caveats
 
 
-def test_other_host_is_named(selector_of):
-    elsewhere = replace(replay.HERE, host="Other CPU")
-    choice = selector_of(measured({LSTM.default: 2.0, OTHERS[0]: 1.0}, device=elsewhere)).choose(
-        hidden=64, batch=8
-    )
+@pytest.mark.parametrize(
+    ("other", "words"),
+    [
+        ({"host": "Other CPU"}, "on host Other CPU instead of Replay CPU 8"),
+        ({"memory_bytes": 2**33}, "on another Replay CPU 8"),
+    ],
+)
+def test_other_host_is_named(selector_of, other, words):
+    found = measured({LSTM.default: 2.0, OTHERS[0]: 1.0}, device=replace(replay.HERE, **other))
+    choice = selector_of(found).choose(hidden=64, batch=8)
     assert choice.implementation == OTHERS[0]
-    assert any("on host Other CPU instead of Replay CPU 8" in caveat for caveat in choice.caveats)
+    assert any(words in caveat for caveat in choice.caveats)
 
 
 def test_earlier_version_is_the_last_of_the_measured(selector_of):
