@@ -13,7 +13,8 @@ from .choice import Choice
 from .knowledge import Knowledge
 from .query import Query
 
-MOST = 8192  # answers that are remembered
+MOST = 8192  # answers that are remembered,
+KEPT = MOST // 2  # of which so many, the last ones, stay when there are more
 
 
 class Batch:
@@ -30,7 +31,8 @@ class Batch:
         new = [index for index, choice in enumerate(found) if choice is None]
         fresh = self._answered([asked[index] for index in new])
         if len(self._remembered) + len(new) > MOST:
-            self._remembered = {}  # another thread goes on with the old one
+            # another thread goes on with the old ones
+            self._remembered = dict(list(self._remembered.items())[-KEPT:])
         for index, choice in zip(new, fresh, strict=True):
             found[index] = choice
             if isinstance(choice, Choice) and keys[index] is not None:

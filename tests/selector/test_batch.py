@@ -1,6 +1,6 @@
 """Questions by the hundred: the answers of single ones, errors in their places, and what is remembered."""
 
-from selector import Choice, Query, UnknownHyperparameter
+from selector import Choice, Query, UnknownHyperparameter, batch
 from tests.selector import replay
 
 
@@ -38,6 +38,16 @@ def test_equal_questions_are_answered_once_and_unlike_ones_are_not(trained):
     assert again is first
     assert not isinstance(boolean, Choice)  # True is no batch size, though it equals 1
     assert number.problem.batch == 1
+
+
+def test_the_last_answers_stay_when_there_are_too_many(trained, monkeypatch):
+    monkeypatch.setattr(batch, "MOST", 3)
+    monkeypatch.setattr(batch, "KEPT", 2)
+    asked = queries(*({"hidden": 200 + step, "batch": 24} for step in range(4)))
+    first = trained.choose_each(asked[:3])
+    trained.choose_each(asked[3:])
+    again = trained.choose_each(asked[:3])
+    assert [one is other for one, other in zip(first, again, strict=True)] == [False, True, True]
 
 
 def test_a_device_that_cannot_be_hashed_is_answered(trained):
