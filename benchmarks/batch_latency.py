@@ -18,7 +18,7 @@ from typing import Any
 
 from benchmarks._result import write_result
 from kernel_selector.kernels import registry
-from kernel_selector.kernels.asking import Family
+from kernel_selector.kernels.asking import counted
 from kernel_selector.kernels.contract import Device, Problem
 from selector import Choice, Query, Selector
 from selector.problem_sets import random_problems
@@ -77,18 +77,17 @@ def queries(problems: list[Problem]) -> list[Query]:
 
 def counting(problems: list[Problem], device: Device) -> dict[str, float]:
     """Processor milliseconds of what every implementation is asked about the problems, as a choice does."""
-    implementations = Family(problems[0].operator, device)
     readings = [Reading.of(problem) for problem in problems]
     accepting: list[list[str]] = []
 
     def refuse() -> None:
         for reading in readings:
-            refused = implementations.refused(reading)
-            accepting.append([name for name in implementations.names if name not in refused])
+            accepted, _ = registry.candidates(reading, device)
+            accepting.append([item.name for item in accepted])
 
     def count() -> None:
         for reading, names in zip(readings, accepting, strict=True):
-            implementations.counts(reading, names)
+            counted(reading, names)
 
     return {"refusals": spent(refuse), "counts": spent(count)}
 

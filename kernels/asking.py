@@ -1,4 +1,4 @@
-"""What the implementations of an operator say about a problem on a device: all refusals, all counted work."""
+"""What the implementations of an operator count of a problem, all together, for a choice among them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from operator import attrgetter
 
 from . import registry
-from .contract import Device, Problem, Work
+from .contract import Problem, Work
 
 COUNTS = ("flops", "moved_bytes", "saved_bytes", "launches", "steps")
 
@@ -15,32 +15,19 @@ NOTHING = (None,) * len(COUNTS)
 counts_of: Callable[[Work], tuple[float, ...]] = attrgetter(*COUNTS)
 
 
-class Family:
-    """The implementations of an operator, asked together."""
-
-    def __init__(self, operator: str, device: Device) -> None:
-        self.known = registry.implementations(operator)
-        self.names = tuple(self.known)
-        self._least, self._device = registry.operator(operator).work, device
-
-    def refused(self, problem: Problem) -> dict[str, str]:
-        """The reasons of the implementations that refuse a problem, by name."""
-        reasons = ((name, item.unsupported(problem, self._device)) for name, item in self.known.items())
-        return {name: reason for name, reason in reasons if reason is not None}
-
-    def counts(self, problem: Problem, accepting: Collection[str]) -> Counted:
-        """COUNTS of the operator and of each implementation, in one tuple; None for those not `accepting`."""
-        found: list[float | None] = list(counts_of(self._least(problem)))
-        for name, item in self.known.items():
-            found += counts_of(item.work(problem)) if name in accepting else NOTHING
-        return tuple(found)
+def counted(problem: Problem, accepting: Collection[str]) -> Counted:
+    """COUNTS of the operator and of each implementation, in one tuple; None for those not `accepting`."""
+    found: list[float | None] = list(counts_of(registry.operator(problem.operator).work(problem)))
+    for name, item in registry.implementations(problem.operator).items():
+        found += counts_of(item.work(problem)) if name in accepting else NOTHING
+    return tuple(found)
 
 
 class CountedBytes(Mapping[str, float]):
-    """What implementations keep between forward and backward, by name."""
+    """What implementations keep between forward and backward, by name, of what was `counted`."""
 
-    def __init__(self, family: Family, counts: Counted) -> None:
-        self._names, self._counts = family.names, counts
+    def __init__(self, operator: str, counts: Counted) -> None:
+        self._names, self._counts = tuple(registry.implementations(operator)), counts
 
     def __getitem__(self, name: str) -> float:
         place = len(COUNTS) * (1 + self._names.index(name)) + COUNTS.index("saved_bytes")

@@ -9,7 +9,7 @@ from functools import cache, partial
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from kernel_selector.kernels import registry
-from kernel_selector.kernels.asking import Counted, CountedBytes, Family
+from kernel_selector.kernels.asking import Counted, CountedBytes, counted
 from kernel_selector.kernels.contract import (
     Environment,
     Problem,
@@ -77,7 +77,6 @@ class Prepared(NamedTuple):
 
     request: Request
     reading: Reading  # of the problem
-    family: Family
     counts: Counted
     question: Question
     software: Environment | None
@@ -105,7 +104,7 @@ def answer_each(
     knowledge: Knowledge, requests: Sequence[Request | SelectorError]
 ) -> list[Choice | SelectorError]:
     """The choice for each request, or the error that it met; the cost model is asked once for all of them."""
-    prepare = partial(_prepare, Readings(), {})
+    prepare = partial(_prepare, Readings())
     prepared = [_tried(prepare, knowledge, request) for request in requests]
     by_operator: dict[str, list[int]] = defaultdict(list)
     for index, one in enumerate(prepared):
@@ -134,26 +133,17 @@ def _tried(
         return error
 
 
-def _prepare(
-    readings: Readings, families: dict[tuple[str, int], Family], knowledge: Knowledge, request: Request
-) -> Prepared:
+def _prepare(readings: Readings, knowledge: Knowledge, request: Request) -> Prepared:
     problem, device = readings[request.problem], request.where.device
     operator = registry.operator(problem.operator)
-    family = families.get((problem.operator, id(device)))
-    if family is None:
-        family = families[problem.operator, id(device)] = Family(problem.operator, device)
-    refused = family.refused(problem)
+    accepted, refused = registry.candidates(problem, device)
     _check_override(request, refused)
     evidence = knowledge.evidence(problem.operator, device.key)
     failed, doubtful = evidence.failures(problem, device, operator.default)
     names = tuple(
-        [
-            name
-            for name in family.names
-            if name not in refused and (name not in failed or name == request.override)
-        ]
+        [item.name for item in accepted if item.name not in failed or item.name == request.override]
     )
-    counts = family.counts(problem, names)
+    counts = counted(problem, names)
     question = Question(
         default=operator.default,
         names=names,
@@ -162,11 +152,11 @@ def _prepare(
         objective=request.objective,
         limit_bytes=request.limit_bytes,
         override=request.override,
-        counted_bytes=CountedBytes(family, counts),
+        counted_bytes=CountedBytes(problem.operator, counts),
     )
     software = current_environment(request.where.torch_device) if request.where.torch_device else None
     measured = list(evidence.tiers(problem, device, software))
-    return Prepared(request, problem, family, counts, question, software, measured)
+    return Prepared(request, problem, counts, question, software, measured)
 
 
 def _predicted(knowledge: Knowledge, given: tuple[str, Sequence[Prepared]]) -> list[Tier]:
@@ -183,7 +173,7 @@ def _predicted(knowledge: Knowledge, given: tuple[str, Sequence[Prepared]]) -> l
                 one.reading,
                 one.request.where.device,
                 one.software,
-                one.family.known,
+                registry.implementations(operator),
                 one.question.names,
                 one.counts,
             )

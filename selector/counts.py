@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from operator import attrgetter
 
 import numpy as np
 from numpy.typing import NDArray
 
+from kernel_selector.kernels.asking import counts_of
 from kernel_selector.kernels.contract import Work
 
 Floats = NDArray[np.float64]
-
-WORK = ("flops", "moved_bytes", "saved_bytes", "launches", "steps")
 
 
 @dataclass(frozen=True)
@@ -29,7 +27,7 @@ class Counts:
     @classmethod
     def of(cls, works: Sequence[Work]) -> Counts:
         """The counts of these works, in their order."""
-        return cls.from_table(np.array(list(map(attrgetter(*WORK), works)), dtype=np.float64))
+        return cls.from_table(np.array(list(map(counts_of, works)), dtype=np.float64))
 
     @classmethod
     def from_table(cls, table: Floats) -> Counts:

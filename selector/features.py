@@ -16,10 +16,11 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from kernel_selector.kernels.asking import COUNTS
 from kernel_selector.kernels.contract import Device, Integer, OneOf, Operator, Problem, Work
 
 from .column_sums import column_sums, kinds
-from .counts import WORK, Counts, Rows
+from .counts import Counts, Rows
 from .physics import matmul_rate, rates_of
 from .reading import least_work
 
@@ -62,7 +63,7 @@ class FeatureSpec:
                 names += [spec.name, f"{spec.name}_alignment"]
             else:
                 names.append(spec.name)
-        names += [*WORK, *DERIVED, *(f"device_{name}" for name in DEVICE), *ROOFLINE]
+        names += [*COUNTS, *DERIVED, *(f"device_{name}" for name in DEVICE), *ROOFLINE]
         return (*names, ELEMENT, *self.column_sums, *TIME_TERMS, *MEMORY_TERMS, *self._flags)
 
     @cached_property
@@ -263,7 +264,7 @@ def _work(counts: Counts, device: Device) -> Floats:
     launches, steps = np.maximum(counts.launches, 1.0), np.maximum(counts.steps, 1.0)
     over_l2 = counts.moved_bytes / steps / device.l2_bytes if device.l2_bytes else np.zeros(len(steps))
     columns = (
-        *(getattr(counts, name) for name in WORK),
+        *(getattr(counts, name) for name in COUNTS),
         counts.flops / np.maximum(counts.moved_bytes, 1.0),
         counts.flops / launches,
         counts.moved_bytes / launches,

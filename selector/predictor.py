@@ -9,16 +9,16 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 from zipfile import BadZipFile
 
 import numpy as np
 from numpy.typing import NDArray
 
+from kernel_selector.kernels.asking import COUNTS, counts_of
 from kernel_selector.kernels.contract import Device, Environment, Implementation, Operator, Problem
 
-from .counts import WORK, Counts, Rows
+from .counts import Counts, Rows
 from .domain import Domain
 from .errors import ModelVersionMismatch
 from .evidence import Estimate, Tier
@@ -81,7 +81,7 @@ class Asked(NamedTuple):
     """A question to a cost model: implementations of a problem, by name, on a device.
 
     `counts` are those of the operator and then of every one of `known`, which may be more than are asked
-    about, WORK of each in one tuple.
+    about, COUNTS of each in one tuple.
     """
 
     problem: Problem
@@ -142,7 +142,7 @@ class Predictor:
     ) -> Tier:
         """Predictions for all implementations that the model knows; empty when it abstains."""
         works = [least_work(problem), *(item.work(problem) for item in implementations.values())]
-        counts = [count for work in works for count in attrgetter(*WORK)(work)]
+        counts = [count for work in works for count in counts_of(work)]
         return self.tiers([Asked(problem, device, software, implementations, [*implementations], counts)])[0]
 
     def tiers(self, asked: Sequence[Asked]) -> list[Tier]:
@@ -189,7 +189,7 @@ class Predictor:
         of_each = np.repeat(np.arange(len(names)), [len(each) for each in names])
         which = np.concatenate([numbers[each] for each in names])
         table = np.array([one.counts for one in questions], dtype=np.float64)
-        table = table.reshape(len(questions), 1 + len(known), len(WORK))
+        table = table.reshape(len(questions), 1 + len(known), len(COUNTS))
         places = np.array([self._spec.place(name) for name in known])
         rows = self._spec.rows(
             questions[0].device,
