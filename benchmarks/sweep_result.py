@@ -1,6 +1,6 @@
 """Keep a sweep as a result: python -m benchmarks.sweep_result RECORDS LOG --commit HASH [--name NAME].
 
-RECORDS and LOG are what `python -m kernels.measure --problems plan.jsonl --policy sweep --output RECORDS`
+RECORDS and LOG are what `python -m kernels.measure --problems plan.jsonl --policy steady --output RECORDS`
 wrote to its output and to stderr. Writes `benchmarks/results/<name>.jsonl.xz`, from which `benchmarks.ship`
 makes the measurements that come with the package, and `<name>.json`: on what, when, how many of which status,
 and the end of the log. Needs no GPU.

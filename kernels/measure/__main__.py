@@ -100,8 +100,12 @@ def _sweep(options: argparse.Namespace) -> None:
     finished = Finished.read(options.output) if options.output else Finished()
     devices = _devices(options.device)
     judges = default_judges(devices) if options.judges is None else max(0, options.judges)
+    # who times finds what the judges compiled: compilers of its own would start on the cores meanwhile
+    threads = 1 if judges and "cpu" not in devices else None
     with _lines(options.output) as output, ExitStack() as stack:
-        sessions = [stack.enter_context(Session(one, policy=chosen, seed=seed)) for one in devices]
+        sessions = [
+            stack.enter_context(Session(one, policy=chosen, seed=seed, threads=threads)) for one in devices
+        ]
         missing = {job: finished.missing(job.problem, _versions(job), sessions[0]) for job in jobs}
         todo = [Job(job.problem, tuple(names)) for job, names in missing.items() if names]
         log = Log(todo, end=end)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import time
+from collections.abc import Callable
 from functools import partial
 from typing import Protocol
 
@@ -12,14 +14,18 @@ from .workload import Run
 
 Laps = tuple[float, ...]  # ms since the start of a run: at its mark, at its end
 
+# a device spins half as long again as the host takes, at up to 2 GHz
+SPIN_CYCLES_A_MS = 1.5 * 2e6
+LONGEST_SPIN_MS = 2.0  # a launch takes some 2 us, and the queue of a device holds 1,024
+
 
 class Clock(Protocol):
     """Times `count` runs one after the other; the indices of their input sets count up from `first`.
 
-    `flushes` is how often the cache is written over before a run, where it is at all.
+    `apart`: the host's share of a run and the device's are timed apart, where there are two.
     """
 
-    flushes: int
+    apart: bool
 
     def burst(self, run: Run, first: int, count: int) -> list[Laps]:
         """The laps of each run."""
@@ -29,7 +35,7 @@ class Clock(Protocol):
 class HostClock:
     """For CPUs. Cold caches come from rotating the input sets; nothing is flushed."""
 
-    flushes = 0
+    apart = False
 
     def burst(self, run: Run, first: int, count: int) -> list[Laps]:
         """The laps of each run."""
@@ -55,29 +61,61 @@ class EventClock:
 
     Runs of a burst are queued without waiting, as in a training loop, and the write before a run gives
     the host a start: so a time is that of the device, or of the host's launches where those take longer.
+
+    Where these are about equal it depends on the start which of them is timed. With `apart` the device
+    begins when the host is through: it spins so long, by the least that the host has taken in the burst.
+    A lap is then the longer of the host's, by its own clock, and the device's, by its events. The first
+    run of a burst finds no figure, and the host may be too long for the device's queue: then the device
+    begins at once.
     """
 
     def __init__(self, torch_device: str, l2_bytes: int) -> None:
-        self.flushes = 1
+        self.apart = False
         self._flush = torch.empty(2 * l2_bytes, dtype=torch.uint8, device=torch_device)
 
     def burst(self, run: Run, first: int, count: int) -> list[Laps]:
         """The laps of each run."""
-        rows: list[list[torch.cuda.Event]] = []
-        event = partial(torch.cuda.Event, enable_timing=True)
+        runs, host_ms = [], 0.0
+        spin: Callable[[int], None] = torch.cuda._sleep
         for index in range(first, first + count):
-            spare = [event() for _ in range(3)]
-            used: list[torch.cuda.Event] = []
-
-            def mark(spare: list[torch.cuda.Event] = spare, used: list[torch.cuda.Event] = used) -> None:
-                used.append(spare[len(used)])
-                used[-1].record()
-
-            for _ in range(self.flushes):
-                self._flush.zero_()
-            mark()
-            run(index, mark)
-            mark()
-            rows.append(used)
+            if self.apart:
+                torch.cuda.synchronize()
+            self._flush.zero_()
+            if 0 < host_ms <= LONGEST_SPIN_MS:
+                spin(int(SPIN_CYCLES_A_MS * host_ms))
+            marks = _Marks()
+            marks()
+            run(index, marks)
+            marks()
+            runs.append(marks)
+            if self.apart:
+                host_ms = min(host_ms or math.inf, marks.of_host()[-1])
         torch.cuda.synchronize()
-        return [tuple(start.elapsed_time(other) for other in others) for start, *others in rows]
+        if not self.apart:
+            return [marks.of_device() for marks in runs]
+        return [tuple(map(max, marks.of_host(), marks.of_device())) for marks in runs]
+
+
+class _Marks:
+    """When a run passed its marks, on the device and on the host."""
+
+    def __init__(self) -> None:
+        event = partial(torch.cuda.Event, enable_timing=True)
+        self._spare = [event() for _ in range(3)]
+        self._passed: list[torch.cuda.Event] = []
+        self._stamps: list[int] = []
+
+    def __call__(self) -> None:
+        self._passed.append(self._spare[len(self._passed)])
+        self._passed[-1].record()
+        self._stamps.append(time.perf_counter_ns())
+
+    def of_host(self) -> Laps:
+        """Laps by the host's clock; what the device does meanwhile is not waited for."""
+        start, *others = self._stamps
+        return tuple((stamp - start) / 1e6 for stamp in others)
+
+    def of_device(self) -> Laps:
+        """Laps by events, once the device is through."""
+        start, *others = self._passed
+        return tuple(start.elapsed_time(other) for other in others)

@@ -98,7 +98,7 @@ class ProblemRun:
         candidates = [candidate for candidate in prepared if candidate is not None]
         workload = shared.workload
         del shared  # the float64 results make room
-        self._clock.flushes = 1 if workload.training else self._policy.flushes
+        self._clock.apart = self._policy.apart
         with workload.grad_mode():
             candidates = self._time(candidates, workload)
             if self._torch_device != "cpu" and self._policy.graphs:

@@ -48,7 +48,10 @@ def profile(
     ] = None,
     seed: Annotated[int, typer.Option(metavar="N", help="Of the random problems.")] = 0,
     policy: Annotated[
-        str, typer.Option(metavar="NAME", help="How carefully to measure: quick, thorough, sweep or survey.")
+        str,
+        typer.Option(
+            metavar="NAME", help="How carefully to measure: quick, thorough, steady or steady_survey."
+        ),
     ] = "quick",
     budget: Annotated[
         str | None, typer.Option(metavar="TIME", help="Stop after so long: 90s, 10m, 2h. Default: no limit.")

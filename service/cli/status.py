@@ -62,7 +62,10 @@ def refresh(
         str | None, typer.Option(metavar="TIME", help="Stop after so long: 90s, 10m, 2h. Default: no limit.")
     ] = None,
     policy: Annotated[
-        str, typer.Option(metavar="NAME", help="How carefully to measure: quick, thorough, sweep or survey.")
+        str,
+        typer.Option(
+            metavar="NAME", help="How carefully to measure: quick, thorough, steady or steady_survey."
+        ),
     ] = "quick",
     device: TorchDeviceOption = None,
     database: DatabaseOption = None,

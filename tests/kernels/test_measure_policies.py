@@ -11,7 +11,7 @@ from torch import nn
 from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import GateResult, Memory, Status
 from kernel_selector.kernels.measure import COMPARE, ONCE, Session, identify
-from kernel_selector.kernels.measure.policies import SWEEP
+from kernel_selector.kernels.measure.policies import STEADY
 from kernel_selector.kernels.measure.problem_run import Timed, not_far
 from kernel_selector.kernels.measure.timing import timing
 
@@ -63,7 +63,7 @@ def test_graphs_are_captured_of_those_that_are_not_far_behind(far: float | None,
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")
 def test_backward_in_the_calling_thread() -> None:
-    with Session("cuda:0", policy=SWEEP) as session:
+    with Session("cuda:0", policy=STEADY) as session:
         records = list(session.measure(PROBLEM))
     assert {record.status for record in records} <= {Status.OK, Status.UNSUPPORTED}
     assert {"torch_lstm", "hoisted"} <= {one.implementation for one in records if one.total is not None}

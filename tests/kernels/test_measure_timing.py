@@ -6,7 +6,7 @@ import pytest
 
 from kernel_selector.kernels.measure import QUICK, THOROUGH, UnknownPolicy, policy
 from kernel_selector.kernels.measure.clock import HostClock
-from kernel_selector.kernels.measure.policies import SWEEP
+from kernel_selector.kernels.measure.policies import STEADY
 from kernel_selector.kernels.measure.timing import Contestant, interleave, timing
 
 
@@ -94,9 +94,9 @@ def test_runs_ahead_of_a_burst_are_not_counted():
         return 1.0 if len(since) <= 2 else 0.2
 
     contestant, clock = Contestant("a", run), Pausing()
-    compete(contestant, policy=replace(SWEEP, lead_ms=0.5), clock=clock)
+    compete(contestant, policy=replace(STEADY, lead_ms=0.5), clock=clock)
     assert {laps[-1] for laps in contestant.laps[1:]} == {0.2}
-    assert max(count for _, count in clock.calls) == SWEEP.burst_samples + 3
+    assert max(count for _, count in clock.calls) == STEADY.burst_samples + 3
 
 
 def noisy(milliseconds):
@@ -105,7 +105,7 @@ def noisy(milliseconds):
 
 
 def test_those_near_the_best_get_more_samples():
-    policy = replace(SWEEP, candidate_budget_ms=1e-9)
+    policy = replace(STEADY, candidate_budget_ms=1e-9)
     times = {"best": 1.0, "close": 1.1, "slower": 2.0, "far": 3.5}
     contestants = {name: Contestant(name, noisy(value)) for name, value in times.items()}
     names = []
@@ -125,21 +125,21 @@ def test_more_samples_have_a_budget_of_their_own():
         return 10.5
 
     contestants = [Contestant("a", slow), Contestant("b", slow)]
-    compete(*contestants, policy=replace(SWEEP, close_budget_ms=80))
+    compete(*contestants, policy=replace(STEADY, close_budget_ms=80))
     assert all(one.spent_ms >= 80 and len(one.laps) < 12 for one in contestants)
 
 
 def test_two_samples_are_enough_far_from_the_best():
     best, far = Contestant("best", noisy(5.0)), Contestant("far", noisy(20.0))
-    compete(best, far, policy=replace(SWEEP, candidate_budget_ms=1e9))
+    compete(best, far, policy=replace(STEADY, candidate_budget_ms=1e9))
     assert len(best.laps) >= 20
     assert len(far.laps) == 2
 
 
 def test_one_alone_has_no_contest():
     alone, failing = Contestant("alone", noisy(1.0)), Contestant("failing", noisy(1.0), failed=True)
-    compete(alone, failing, policy=replace(SWEEP, candidate_budget_ms=1e9))
-    assert len(alone.laps) < SWEEP.close_samples
+    compete(alone, failing, policy=replace(STEADY, candidate_budget_ms=1e9))
+    assert len(alone.laps) < STEADY.close_samples
 
 
 def test_rounds_are_interleaved():

@@ -1,0 +1,88 @@
+"""The clock of GPUs, on a device of paper."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+import torch
+
+from kernel_selector.kernels.measure.clock import LONGEST_SPIN_MS, SPIN_CYCLES_A_MS, EventClock
+from kernel_selector.kernels.measure.workload import Mark, Run
+
+
+class Paper:
+    """A device that takes as long as it is told; what it was asked for, in order."""
+
+    def __init__(self, device_ms: float) -> None:
+        self.device_ms = device_ms
+        self.asked: list[str] = []
+        self.spun: list[int] = []
+
+    def spin(self, cycles: int) -> None:
+        self.asked.append("spin")
+        self.spun.append(cycles)
+
+
+@pytest.fixture
+def paper(monkeypatch: pytest.MonkeyPatch) -> Paper:
+    """Events of a run are `device_ms` apart."""
+    device = Paper(0.0)
+
+    class Event:
+        def __init__(self, enable_timing: bool) -> None:
+            assert enable_timing
+
+        def record(self) -> None:
+            device.asked.append("record")
+
+        def elapsed_time(self, _later: Event) -> float:
+            return device.device_ms
+
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: device.asked.append("wait"))
+    monkeypatch.setattr(torch.cuda, "_sleep", device.spin)
+    return device
+
+
+def host(milliseconds: float) -> Run:
+    def run(_index: int, mark: Mark) -> None:
+        time.sleep(milliseconds / 1e3)
+        mark()
+
+    return run
+
+
+def test_a_time_of_the_device(paper: Paper) -> None:
+    paper.device_ms = 0.25
+    assert EventClock("cpu", 64).burst(host(1.0), 0, 2) == [(0.25, 0.25)] * 2
+    assert paper.asked == ["record"] * 6 + ["wait"]
+
+
+@pytest.mark.parametrize(("device_ms", "host_ms"), [(50.0, 0.5), (0.01, 0.5)])
+def test_apart_the_longer_share_counts(paper: Paper, device_ms: float, host_ms: float) -> None:
+    paper.device_ms = device_ms
+    clock = EventClock("cpu", 64)
+    clock.apart = True
+    for laps in clock.burst(host(host_ms), 0, 3):
+        assert len(laps) == 2
+        assert all(lap == device_ms if device_ms > 5 else host_ms <= lap < 50 for lap in laps)
+
+
+def test_apart_the_device_begins_when_the_host_is_through(paper: Paper) -> None:
+    clock = EventClock("cpu", 64)
+    clock.apart = True
+    laps = clock.burst(host(0.5), 0, 3)
+    # the first run of a burst says how long the host takes; each waits for the one before
+    once = ["record"] * 3
+    assert paper.asked == ["wait", *once, "wait", "spin", *once, "wait", "spin", *once, "wait"]
+    assert paper.spun[0] == int(SPIN_CYCLES_A_MS * laps[0][-1])
+    assert paper.spun[1] == int(SPIN_CYCLES_A_MS * min(laps[0][-1], laps[1][-1]))
+
+
+def test_nothing_waits_for_a_long_host(paper: Paper) -> None:
+    """More launches than a queue holds would wait for the device that waits for them."""
+    clock = EventClock("cpu", 64)
+    clock.apart = True
+    clock.burst(host(LONGEST_SPIN_MS + 0.1), 0, 3)
+    assert not paper.spun
