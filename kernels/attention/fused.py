@@ -13,6 +13,7 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
+from torch._compile import _disable_dynamo
 
 from ..autograd import first_order
 from ..contract import Device, Problem, Work
@@ -58,7 +59,7 @@ def build(problem: Problem) -> nn.Module:
     return Attention(problem, attend)
 
 
-@torch.compiler.disable  # type: ignore[untyped-decorator]
+@_disable_dynamo  # as torch.compiler.disable, but imports torch.compile at the first call, not here
 def attend(call: Call) -> Outputs:
     """One call."""
     if call.needs_gradient:

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch._compile import _disable_dynamo
 
 from ..autograd import first_order
 from ..contract import Device, Problem, Work
@@ -42,7 +43,7 @@ def build(problem: Problem) -> nn.Module:
     return Attention(problem, attend)
 
 
-@torch.compiler.disable  # type: ignore[untyped-decorator]
+@_disable_dynamo  # as torch.compiler.disable, but imports torch.compile at the first call, not here
 def attend(call: Call) -> Outputs:
     """One call."""
     seed = draw_seed(call.q.device) if call.dropout else None

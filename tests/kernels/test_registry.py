@@ -218,6 +218,17 @@ print(json.dumps(sorted(heavy & set(sys.modules))))
     assert ask(registry.ROOT.parent.parent, script) == []
 
 
+def test_listing_implementations_imports_neither_torch_compile_nor_triton():
+    script = """
+import json, sys
+from kernel_selector.kernels import registry
+for name in registry.operators():
+    registry.implementations(name)
+print(json.dumps(sorted({"torch._dynamo", "torch._inductor", "triton"} & set(sys.modules))))
+"""
+    assert ask(registry.ROOT.parent.parent, script) == []
+
+
 def test_the_folder_needs_torch_and_the_standard_library_alone(checkout):
     script = """
 import importlib.abc, json, sys
