@@ -15,7 +15,7 @@ from ..triton_launch import launch
 from .layer import Cell
 from .triton_layer import Tape, Upstream
 from .triton_projection import slot_count
-from .triton_tiles import STAGES, WARPS, Limits, Size, Tile, best_tile
+from .triton_tiles import STAGES, WARPS, Limits, Size, Tile, best_tile, has_tile
 
 PATIENCE = 2**22  # polls, some seconds: after them a program gives NaN instead of hanging the GPU
 SHARED_BYTES_LEAST = 100 * 2**10  # of a multiprocessor of compute capability 8.6, which has the least
@@ -72,7 +72,7 @@ def refusal(problem: Problem, device: Device, cell: Cell) -> str | None:
     shape = (problem["hidden"], problem["batch"], 2 if problem["bidirectional"] else 1)
     element_bytes = 4 if problem["dtype"] == "float32" else 2
     passes = (False, True) if problem["mode"] == "training" else (False,)
-    if all(best_tile(_size(cell, shape, element_bytes, backward), limits) for backward in passes):
+    if all(has_tile(_size(cell, shape, element_bytes, backward), limits) for backward in passes):
         return None
     return _does_not_fit(shape, limits)
 

@@ -65,6 +65,11 @@ def best_tile(size: Size, limits: Limits) -> Tile | None:
     return min(_tiles(size, limits), key=lambda tile: tile.step_us, default=None)
 
 
+def has_tile(size: Size, limits: Limits) -> bool:
+    """Whether `best_tile` finds one: looks no further than the first that fits."""
+    return any(_tiles(size, limits))
+
+
 def _tiles(size: Size, limits: Limits) -> Iterator[Tile]:
     for block_b in (16, 32, 64, 128):
         if block_b > max(16, 2 * size.batch - 1):

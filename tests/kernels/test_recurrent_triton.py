@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import pytest
 from programs import run
 
@@ -9,7 +11,7 @@ from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import Device
 from kernel_selector.kernels.recurrent.layer import GRU, LSTM, RNN_TANH
 from kernel_selector.kernels.recurrent.triton_sequence import _size
-from kernel_selector.kernels.recurrent.triton_tiles import WARPS, Limits, best_tile
+from kernel_selector.kernels.recurrent.triton_tiles import WARPS, Limits, best_tile, has_tile
 
 pytest.importorskip("triton", reason="Triton is not installed")
 
@@ -147,6 +149,20 @@ def test_tiles_cover_a_layer_and_all_fit_at_once(cell, backward):
             assert tile.groups * tile.block_b >= batch
             assert tile.split in (1, WARPS)
             assert tile.block_k >= 16 * tile.split
+
+
+@pytest.mark.parametrize("element_bytes", [2, 4])
+@pytest.mark.parametrize("backward", [False, True])
+@pytest.mark.parametrize("cell", [LSTM, GRU, RNN_TANH])
+def test_a_tile_is_there_where_a_best_one_is(cell, backward, element_bytes):
+    answers = set()
+    for programs, kibibytes in product((1, 16, 132), (8, 48, 227)):
+        limits = Limits(programs, kibibytes * 1024)
+        for shape in product((1, 33, 650, 2048, 8192), (1, 16, 65, 1000), (1, 2)):
+            size = _size(cell, shape, element_bytes, backward)
+            answers.add(has_tile(size, limits))
+            assert has_tile(size, limits) is (best_tile(size, limits) is not None), (size, limits)
+    assert answers == {False, True}
 
 
 @pytest.mark.parametrize(
