@@ -12,7 +12,14 @@ from kernel_selector.kernels import devices, registry
 from kernel_selector.kernels.recurrent.layer import GRU, LSTM, RNN_RELU, RNN_TANH
 from kernel_selector.kernels.recurrent.persistent import nvrtc
 from kernel_selector.kernels.recurrent.persistent.loop import SOURCE, defines
-from kernel_selector.kernels.recurrent.persistent.plan import SHARED_LIMIT, Plan, Shape, plan, plans
+from kernel_selector.kernels.recurrent.persistent.plan import (
+    SHARED_LIMIT,
+    Plan,
+    Shape,
+    plan,
+    plans,
+    refused_plan,
+)
 
 H200 = devices.known_device("h200")
 MULTIPROCESSORS = 132
@@ -80,6 +87,16 @@ def test_the_plan_is_the_layout_of_least_estimated_time() -> None:
     chosen = plan(shape, MULTIPROCESSORS)
     assert isinstance(chosen, Plan)
     assert chosen.step_us(shape) == min(one.step_us(shape) for one in plans(shape, MULTIPROCESSORS))
+
+
+def test_a_shape_is_refused_where_no_layout_is_found_and_in_the_same_words() -> None:
+    refused = 0
+    for shape, multiprocessors in product(SHAPES, (1, 16, MULTIPROCESSORS)):
+        found = plan(shape, multiprocessors)
+        reason = found if isinstance(found, str) else None
+        assert refused_plan(shape, multiprocessors) == reason
+        refused += reason is not None
+    assert 0 < refused < 3 * len(SHAPES)
 
 
 # every branch of the source: cells, passes, dtypes, both protocols, clusters and sums through L2

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from math import ceil
 from typing import NamedTuple
 
@@ -110,13 +110,21 @@ class Shape(NamedTuple):
 def plan(shape: Shape, multiprocessors: int) -> Plan | str:
     """The layout with the least estimated time, or why there is none, in words."""
     found = list(plans(shape, multiprocessors))
-    if not found:
-        name = "backward" if shape.backward else "forward"
-        return (
-            f"hidden {shape.hidden} in {shape.directions} direction(s): the {name} pass's weights do not fit "
-            f"{multiprocessors} multiprocessors"
-        )
-    return min(found, key=lambda one: one.step_us(shape))
+    return min(found, key=lambda one: one.step_us(shape)) if found else _does_not_fit(shape, multiprocessors)
+
+
+@lru_cache(maxsize=16)  # the implementations ask for a problem one after another
+def refused_plan(shape: Shape, multiprocessors: int) -> str | None:
+    """Why `plan` finds no layout, or None where it does: looks no further than the first that fits."""
+    return None if any(plans(shape, multiprocessors)) else _does_not_fit(shape, multiprocessors)
+
+
+def _does_not_fit(shape: Shape, multiprocessors: int) -> str:
+    name = "backward" if shape.backward else "forward"
+    return (
+        f"hidden {shape.hidden} in {shape.directions} direction(s): the {name} pass's weights do not fit "
+        f"{multiprocessors} multiprocessors"
+    )
 
 
 def plans(shape: Shape, multiprocessors: int) -> Iterator[Plan]:

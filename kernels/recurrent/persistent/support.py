@@ -5,7 +5,7 @@ from __future__ import annotations
 from ...contract import Device, Problem
 from .. import operator
 from ..module import cell_of
-from .plan import Shape, plan
+from .plan import Shape, refused_plan
 
 CAPABILITY = (9, 0)
 
@@ -24,7 +24,7 @@ def refused(problem: Problem, device: Device) -> str | None:
         return "all of its CTAs have to run at once, and the device's multiprocessors are not known"
     sizes = problem["hidden"], problem["batch"], operator.directions(problem)
     for backward in (False, True)[: 1 + (problem["mode"] == "training")]:
-        layout = plan(Shape(cell_of(problem), *sizes, backward), device.multiprocessors)
-        if isinstance(layout, str):
-            return layout
+        reason = refused_plan(Shape(cell_of(problem), *sizes, backward), device.multiprocessors)
+        if reason is not None:
+            return reason
     return None
