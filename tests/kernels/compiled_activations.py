@@ -1,8 +1,8 @@
 """Compiles the Triton kernels of activations and feed-forward layers for GPUs that are not there.
 
-Standard input is a JSON list of cases {"target", "kernel", "dtype", "constants", "absent", "wide"}: values
-of constants, pointers that are None, and scalars of 64 bits. Standard output is a line of JSON for each: the
-case, and whether its widest loads are of 16 bytes.
+Standard input is a JSON list of cases {"target", "kernel", "dtype", "constants", "absent", "wide", "odd"}:
+values of constants, pointers that are None, scalars of 64 bits, and those that 16 need not divide. Standard
+output is a line of JSON for each: the case, and whether its widest loads and stores are of 16 bytes.
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ def source(case):
             types[name] = "fp32"
         else:
             types[name] = "i64" if name in case.get("wide", ()) else "i32"
-            hints[place,] = [["tt.divisibility", 16]]
+            if name not in case.get("odd", ()):
+                hints[place,] = [["tt.divisibility", 16]]
     return ASTSource(fn=kernel, signature=types, constexprs=values, attrs=hints)
 
 
@@ -50,8 +51,8 @@ def main() -> None:
         compiled = triton.compile(source(case), target=target, options={"num_warps": 4})
         assert compiled.asm["cubin"]
         ptx = compiled.asm["ptx"]
-        wide = "ld.global.v4.b32" in ptx or "ld.global.L1::evict_last.v4.b32" in ptx
-        print(json.dumps([case, wide]))
+        loads = "ld.global.v4.b32" in ptx or "ld.global.L1::evict_last.v4.b32" in ptx
+        print(json.dumps([case, loads and "st.global.v4.b32" in ptx]))
 
 
 if __name__ == "__main__":

@@ -59,6 +59,10 @@ def other_calls(module, plain, dtype):
         (y, dx), (expected_y, expected_dx) = results_of(given, module, plain, upstream=upstream)
         assert y.stride() == expected_y.stride()
         torch.testing.assert_close((y, dx), (expected_y, expected_dx), rtol=2e-2, atol=2e-2)
+    shifted = wide.view(-1)[1:]  # dense, and begins where no 16 bytes do
+    ((y, dx),), ((expected_y, expected_dx),) = (results_of(x, module) for x in (shifted, shifted.clone()))
+    assert torch.equal(y, expected_y)
+    assert torch.equal(dx, expected_dx)
     for smooth in (module(wide.requires_grad_()).float().square(), module(wide).float()):
         (first,) = torch.autograd.grad(smooth.sum(), wide, retain_graph=True)
         (second,) = torch.autograd.grad(smooth.sum(), wide, create_graph=True)

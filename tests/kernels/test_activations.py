@@ -72,19 +72,22 @@ def test_kernels_are_as_torch_at_special_values_and_in_other_calls(operator, for
 
 
 def cases():
-    """Kernels, types and constants that are compiled: each branch of the sources, and 64-bit sizes."""
+    """Kernels, types and constants that are compiled: each branch of the sources, 64-bit and odd sizes."""
     for target, dtype, block in ((80, "fp32", 1024), (80, "fp16", 2048), (90, "bf16", 2048)):
         for kind in ("gelu", "gelu_tanh", "silu", "relu"):
             common = {"target": target, "dtype": dtype}
             constants = {"KIND": kind, "BLOCK": block}
             forward = {**common, "kernel": "pointwise_forward_kernel", "constants": constants}
             yield {**forward, "absent": ["bits_ptr"], "wide": ["elements"]}
-            yield forward
+            yield {**forward, "odd": ["elements"]}
             backward = {**common, "kernel": "pointwise_backward_kernel"}
-            yield {**backward, "constants": {**constants, "OUTPUT": False}, "absent": ["bits_ptr"]}
-            yield {**backward, "constants": {**constants, "OUTPUT": True}, "wide": ["elements"]}
+            inputs = {**backward, "constants": {**constants, "OUTPUT": False}, "absent": ["bits_ptr"]}
+            yield {**inputs, "odd": ["elements"]}
+            outputs = {**backward, "constants": {**constants, "OUTPUT": True}}
+            yield {**outputs, "wide": ["elements"], "odd": ["elements"]}
         bits = {"KIND": "relu", "BLOCK": block, "OUTPUT": False}
         yield {**backward, "constants": bits, "absent": ["kept_ptr"]}
+        yield {**forward, "constants": {**constants, "elements": 1}}
 
 
 def test_kernels_compile_for_gpus_that_are_not_here_and_load_16_bytes_at_once(tmp_path):

@@ -51,6 +51,20 @@ def test_graph_replay_and_side_streams_are_as_the_eager_run(operator, name):
 
 
 @pytest.mark.parametrize(("operator", "name"), FORMS)
+def test_elements_may_end_and_begin_anywhere(operator, name):
+    """As one call on all of the memory, which begins where 16 bytes do and ends with a block."""
+    module, memory = build(operator, name), torch.randn(8192, device="cuda").bfloat16()
+    upstream = torch.randn_like(memory)
+    whole = both(module, memory.clone().requires_grad_(), upstream)
+    for size in (1, 7, 8, 9, 2047, 2048, 2049, 2056, 4095, 8191):
+        for first in (0, 1):
+            there = slice(first, first + size)
+            got = both(module, memory[there].detach().requires_grad_(), upstream[there])
+            for one, expected in zip(got, whole, strict=True):
+                torch.testing.assert_close(one, expected[there])
+
+
+@pytest.mark.parametrize(("operator", "name"), FORMS)
 def test_memory_held_is_what_is_counted(operator, name):
     elements = 2**24
     module, x = build(operator, name), torch.randn(elements, device="cuda").bfloat16().requires_grad_()
