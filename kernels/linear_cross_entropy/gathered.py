@@ -16,7 +16,7 @@ from ..contract import Device, Problem, Work
 from . import ELEMENT_BYTES, IGNORED, counted, labelled_rows
 from ._columns import chunk_columns
 from ._columns import loss as loss_of_rows
-from ._module import FusedLinearLoss, plain
+from ._module import FusedLinearLoss, LossFunction, plain
 from ._support import refused
 
 
@@ -46,8 +46,20 @@ def build(problem: Problem) -> nn.Module:
 
 def loss(x: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, smoothing: float) -> Tensor:
     """The mean loss [] of the rows of x [N, H] that have a label, in float32 at least."""
+    return loss_of_labelled(loss_of_rows, x, weight, bias, labels, smoothing)
+
+
+def loss_of_labelled(
+    function: LossFunction,
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    labels: Tensor,
+    smoothing: float,
+) -> Tensor:
+    """The same by a loss of rows that all have a label."""
     places = (labels != IGNORED).nonzero().squeeze(1)  # [M]
     x, labels = x.index_select(0, places), labels.index_select(0, places)
     if len(places) == 0:
         return plain(x, weight, bias, labels, smoothing)  # the mean of nothing: NaN, and no gradient
-    return loss_of_rows(x, weight, bias, labels, smoothing)
+    return function(x, weight, bias, labels, smoothing)

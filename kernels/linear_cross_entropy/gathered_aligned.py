@@ -11,9 +11,9 @@ from dataclasses import replace
 from torch import Tensor, nn
 
 from ..contract import Device, Problem, Work
-from . import ELEMENT_BYTES, IGNORED, gathered, labelled_rows
+from . import ELEMENT_BYTES, gathered, labelled_rows
 from ._aligned import loss as loss_of_rows
-from ._module import FusedLinearLoss, plain
+from ._module import FusedLinearLoss
 from .aligned import aligned_work
 
 
@@ -43,8 +43,4 @@ def build(problem: Problem) -> nn.Module:
 
 def loss(x: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, smoothing: float) -> Tensor:
     """The mean loss [] of the rows of x [N, H] that have a label, in float32 at least."""
-    places = (labels != IGNORED).nonzero().squeeze(1)  # [M]
-    x, labels = x.index_select(0, places), labels.index_select(0, places)
-    if len(places) == 0:
-        return plain(x, weight, bias, labels, smoothing)  # the mean of nothing: NaN, and no gradient
-    return loss_of_rows(x, weight, bias, labels, smoothing)
+    return gathered.loss_of_labelled(loss_of_rows, x, weight, bias, labels, smoothing)
