@@ -271,10 +271,8 @@ class ProblemRun:
 
     def _go_on_after(self, error: BaseException) -> None:
         """Returns when this process is still good for other candidates; else raises ChildMustEnd."""
-        if status_of(error) is Status.OUT_OF_MEMORY:
-            # what the failed candidate still holds would make the next ones fail
-            raise ChildMustEnd from error
-        if self._torch_device != "cpu" and _broken_context():
+        # what a candidate that ran out of memory still holds would make the next ones fail
+        if status_of(error) is Status.OUT_OF_MEMORY or (self._torch_device != "cpu" and _broken_context()):
             raise ChildMustEnd from error
 
     def _synchronize(self) -> None:
@@ -292,8 +290,9 @@ def not_far(far: float | None, candidates: list[Timed]) -> list[Timed]:
 
 
 def _broken_context() -> bool:
-    """Whether the GPU context answers nothing any more, as after an illegal address."""
+    """Whether the GPU answers nothing any more, as after an illegal address."""
     try:
+        torch.empty(1, device="cuda").uniform_()  # a failed capture may leave the generator in it
         torch.cuda.synchronize()
     except RuntimeError:
         return True
