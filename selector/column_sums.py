@@ -8,12 +8,12 @@ aten/src/ATen/native/cuda/Reduce.cuh; the same as measured for linear layers who
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
 
-from kernel_selector.kernels.contract import Device, Problem
+from kernel_selector.kernels.contract import Device
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -28,7 +28,8 @@ LEAST, MOST = 16, 256  # values that a thread sums up, where others could take s
 PARTIAL_BYTES = 4
 
 
-def kinds(sizes: Collection[str]) -> list[tuple[tuple[str, ...], str, int]]:
+@cache
+def kinds(sizes: tuple[str, ...]) -> list[tuple[tuple[str, ...], str, int]]:
     """The sums that an operator with these sizes may take: over which rows, which width, how often."""
     gates = GATES if "layers" in sizes else (1,)
     return [
@@ -40,16 +41,28 @@ def kinds(sizes: Collection[str]) -> list[tuple[tuple[str, ...], str, int]]:
     ]
 
 
-def column_sums(sizes: Collection[str], problems: Sequence[Problem], device: Device) -> Floats:
-    """The bytes of each of `kinds`, shape [problems, kinds]; zeros where no GPU sums up."""
-    found = kinds(sizes)
-    if device.kind != "cuda" or not device.multiprocessors or not found:
-        return np.zeros((len(problems), len(found)))
-    needed = sorted({name for rows, width, _ in found for name in (*rows, width)})
-    values = {name: np.array([problem[name] for problem in problems], dtype=np.int64) for name in needed}
-    rows = [np.prod([values[name] for name in names], axis=0) for names, _, _ in found]
-    columns = [values[width] * times for _, width, times in found]
-    return partial_sums_bytes(np.stack(rows, axis=1), np.stack(columns, axis=1), device.multiprocessors)
+def column_sums(sizes: tuple[str, ...], values: Integers, device: Device) -> Floats:
+    """The bytes of each of `kinds`, shape [problems, kinds]; zeros where no GPU sums up.
+
+    values: those of the sizes, [problems, sizes].
+    """
+    first, second, widths, times = _places(sizes)
+    if device.kind != "cuda" or not device.multiprocessors or not len(times):
+        return np.zeros((len(values), len(times)))
+    rows, columns = values[:, first], values[:, widths] * times
+    rows = np.where(second < 0, rows, rows * values[:, second])
+    return partial_sums_bytes(rows, columns, device.multiprocessors)
+
+
+@cache
+def _places(sizes: tuple[str, ...]) -> Integers:
+    """Of each of `kinds` where both dimensions of its rows are, -1 for one that it lacks, and where its width
+    is; and how often it is taken. [4, kinds]"""
+    found = [
+        (sizes.index(rows[0]), sizes.index(rows[1]) if len(rows) > 1 else -1, sizes.index(width), times)
+        for rows, width, times in kinds(sizes)
+    ]
+    return np.array(found, dtype=np.int64).reshape(len(found), 4).T
 
 
 def partial_sums_bytes(rows: Integers, columns: Integers, multiprocessors: int) -> Floats:

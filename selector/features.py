@@ -8,7 +8,6 @@ rows, and the physical terms in seconds and bytes, in which the cost model's fir
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -21,16 +20,32 @@ from kernel_selector.kernels.contract import Device, Integer, OneOf, Operator, P
 
 from .column_sums import column_sums, kinds
 from .counts import Counts, Rows
-from .physics import matmul_rate, rates_of
+from .feature_columns import (
+    alignments,
+    by_mode,
+    device_columns,
+    dtypes_of,
+    intermediate,
+    launch_share,
+    log2,
+    logarithms,
+    memory_parts,
+    of_each_row,
+    seconds_of,
+    time_terms,
+)
+from .physics import rates_of
 from .reading import least_work
 
 Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
 
 FEATURES_VERSION = 4  # raise when the meaning of a column changes
 
 DERIVED = ("flops_per_byte", "flops_per_launch", "bytes_per_launch", "bytes_per_step_over_l2")
 DEVICE = ("cuda", "copy_bytes_per_s", "matmul_flops_per_s", "launch_us", "multiprocessors", "memory_bytes")
 ROOFLINE = ("operations_s", "transfer_s", "launch_s", "sum_s", "launch_share")
+COUNTED = len(COUNTS) + len(DERIVED)
 KINDS = ("cpu", "cuda")
 MODES = ("training", "inference")
 TIME_PARTS = ("operations_16_bit", "operations_wider", "launch", "call")
@@ -40,7 +55,6 @@ MEMORY_TERMS = (
     "term_saved_bytes",
     *(f"term_{part}_{mode}_bytes" for mode in MODES for part in MEMORY_PARTS),
 )
-MOST_ALIGNMENT = 7  # doublings
 ELEMENT = "element_bytes"
 ROWS_OF = ("batch", "seq")  # dimensions over which the same weights are used again
 
@@ -117,163 +131,87 @@ class FeatureSpec:
 
     def rows(self, device: Device, problems: Sequence[Problem], rows: Rows) -> Floats:
         """The rows of `matrix` for given counts, [rows, columns]."""
+        _, launch_us = rates_of(device)
         of_each, counts = rows.of_each, rows.counts
-        seconds = _seconds(counts, problems, of_each, device)
-        element = np.array([_element_bytes(problem) for problem in problems])
+        dtypes, sizes = dtypes_of(problems, device), self._whole(problems)
+        batch, seq = (self._sizes_of(name, sizes) for name in ROWS_OF)
+        parts = (
+            self._problems(problems, sizes),
+            device_columns(device, dtypes.log2_rate),
+            dtypes.element_bytes[None],
+            column_sums(self.sizes, sizes, device).T,
+            memory_parts(batch, seq, rows.least, dtypes.element_bytes),
+        )
+        asked, of_device, element, sums, memory = of_each_row(parts, of_each)
         training = np.array([problem["mode"] == "training" for problem in problems])[of_each]
-        memory = _memory(counts, rows.least, problems, of_each, element)
-        parts = [
-            self._problems(problems)[of_each],
-            _work(counts, device),
-            _device(problems, device)[of_each],
-            _roofline(seconds),
-            element[of_each, None],
-            column_sums(self.sizes, problems, device)[of_each],
-            _time(device, seconds, element[of_each], training),
-            memory[:, :1],
-            _by_mode(memory[:, 1:], training),
+        seconds = seconds_of(counts, dtypes.flops_per_s[of_each], device)
+        logs = logarithms(counts, seconds, device)
+        memory = np.concatenate((memory, intermediate(counts, memory[0])))
+        columns = (
+            *(asked, logs[:COUNTED], of_device, logs[COUNTED:], launch_share(seconds), element, sums),
+            time_terms(seconds, launch_us * 1e-6, element[0], training),
+            *(counts.saved_bytes[None], by_mode(memory, training)),
             self._implementations(rows.implementations, device),
-        ]
-        return np.concatenate([part.T for part in parts]).T  # column by column, as trees look at them
+        )
+        joined: Floats = np.concatenate(columns).T  # column by column, as trees look at them
+        return joined
 
     def place(self, name: str) -> int:
         """Where an implementation is in the list, -1 for one that is not."""
-        return self.implementations.index(name) if name in self.implementations else -1
+        return self._places.get(name, -1)
 
-    def _problems(self, problems: Sequence[Problem]) -> Floats:
-        columns: list[Floats] = []
-        for spec in self.operator.hyperparameters:
-            values = [problem[spec.name] for problem in problems]
-            if isinstance(spec, OneOf):
-                columns += [np.array([float(value == one) for value in values]) for one in spec.choices]
-            elif isinstance(spec, Integer):
-                columns += [_log2(np.array(values, dtype=np.float64)), alignments(values)]
-            else:
-                columns.append(np.array(values, dtype=np.float64))
-        return np.stack(columns, axis=1)
+    @cached_property
+    def _places(self) -> Mapping[str, int]:
+        return {name: place for place, name in enumerate(self.implementations)}
 
-    def _implementations(self, places: NDArray[np.intp], device: Device) -> Floats:
-        flags = np.zeros((len(places), len(self._flags)))
-        if device.kind in KINDS:
-            (known,) = np.nonzero(places >= 0)
-            flags[known, places[known] * len(KINDS) + KINDS.index(device.kind)] = 1
+    def _whole(self, problems: Sequence[Problem]) -> Integers:
+        """The hyperparameters that are whole numbers, [problems, sizes]."""
+        values = [[problem[name] for name in self.sizes] for problem in problems]
+        return np.array(values, dtype=np.int64).reshape(len(problems), len(self.sizes))
+
+    def _sizes_of(self, name: str, sizes: Integers) -> Floats:
+        """One of the dimensions, [problems]; 1 where the operator does not have it."""
+        if name not in self.sizes:
+            return np.ones(len(sizes))
+        return sizes[:, self.sizes.index(name)].astype(np.float64)
+
+    def _problems(self, problems: Sequence[Problem], sizes: Integers) -> Floats:
+        """The columns of hyperparameters, [columns, problems]."""
+        words = [
+            [problem[name] if choice is None else problem[name] == choice for name, choice in self._words]
+            for problem in problems
+        ]
+        others = np.array(words, dtype=np.float64).reshape(len(problems), len(self._words))
+        columns = np.concatenate((others, log2(sizes), alignments(sizes)), axis=1).T
+        return columns.take(self._order, axis=0)
+
+    @cached_property
+    def _words(self) -> list[tuple[str, str | None]]:
+        """The columns of hyperparameters that are no whole numbers: names, and the words that set them."""
+        return [
+            (spec.name, choice)
+            for spec in self.operator.hyperparameters
+            if not isinstance(spec, Integer)
+            for choice in (spec.choices if isinstance(spec, OneOf) else (None,))
+        ]
+
+    @cached_property
+    def _order(self) -> NDArray[np.intp]:
+        """Where the columns of hyperparameters are among words, sizes and alignments."""
+        words = [name if choice is None else f"{name}={choice}" for name, choice in self._words]
+        found = [*words, *self.sizes, *(f"{name}_alignment" for name in self.sizes)]
+        return np.array([found.index(name) for name in self.names[: len(found)]], dtype=np.intp)
+
+    def _implementations(self, places: NDArray[np.intp], device: Device) -> NDArray[np.bool_]:
+        """The columns that say which implementation it is, [columns, rows]."""
+        if device.kind not in KINDS:
+            return np.zeros((len(self._flags), len(places)), dtype=bool)
+        flags: NDArray[np.bool_] = np.arange(len(self._flags))[:, None] == places * len(KINDS) + KINDS.index(
+            device.kind
+        )
         return flags
 
 
 def situation(problem: Problem, device: Device) -> str:
     """What decides most about how an implementation works: the kind of device and the mode."""
     return f"{device.kind} {problem['mode']}"
-
-
-def _device(problems: Sequence[Problem], device: Device) -> Floats:
-    rates = device.matmul_flops_per_s
-    most = max(rates.values(), default=0.0)
-    columns = np.empty((len(problems), len(DEVICE)))
-    columns[:] = [
-        float(device.kind == "cuda"),
-        *(
-            _log2_of(value)
-            for value in (
-                device.copy_bytes_per_s,
-                0.0,
-                device.launch_us,
-                device.multiprocessors,
-                device.memory_bytes,
-            )
-        ),
-    ]
-    columns[:, 2] = [_log2_of(rates.get(problem["dtype"]) or most) for problem in problems]
-    return columns
-
-
-def _seconds(
-    counts: Counts, problems: Sequence[Problem], of_each: NDArray[np.int64], device: Device
-) -> Floats:
-    """Seconds for operations, for moving bytes and for launches, as in physics.terms_seconds, [3, rows]."""
-    copy_bytes_per_s, launch_us = rates_of(device)
-    rates = np.array([matmul_rate(device, problem["dtype"]) for problem in problems])[of_each]
-    return np.stack(
-        (counts.flops / rates, counts.moved_bytes / copy_bytes_per_s, counts.launches * launch_us * 1e-6)
-    )
-
-
-def _by_mode(parts: Floats, training: NDArray[np.bool_]) -> Floats:
-    """The parts [rows, parts] in the columns of each row's mode, zeros in those of the other."""
-    return np.concatenate((parts * training[:, None], parts * ~training[:, None]), axis=1)
-
-
-def _time(device: Device, seconds: Floats, element: Floats, training: NDArray[np.bool_]) -> Floats:
-    """The columns TIME_TERMS: transfer, and in each mode what may cost differently in training.
-
-    Operations of 16 bits are apart from wider ones, because the thin products of a time step reach another
-    share of the tensor cores' rate than of the other units'. What a call costs whatever its size is
-    counted in launches.
-    """
-    assert device.launch_us is not None
-    operations_s, transfer_s, launch_s = seconds
-    narrow = element <= 2
-    call_s = np.full(len(element), device.launch_us * 1e-6)
-    parts = np.stack((operations_s * narrow, operations_s * ~narrow, launch_s, call_s), axis=1)
-    return np.concatenate((transfer_s[:, None], _by_mode(parts, training)), axis=1)
-
-
-def _element_bytes(problem: Problem) -> float:
-    return int("".join(filter(str.isdigit, problem["dtype"]))) / 8
-
-
-def _memory(
-    counts: Counts, least: Counts, problems: Sequence[Problem], of_each: NDArray[np.int64], element: Floats
-) -> Floats:
-    """What is saved, and the parts MEMORY_PARTS, as far as the counts allow to tell them, [rows, 1 + parts].
-
-    Bytes of the weights go by their operations: two for each of them, row of the batch, step and pass. What
-    the operator itself (`least`, a row for each problem) moves beside them is of the tensors that go in
-    and come out. What an implementation moves beside them may be of intermediate results; or of weights
-    that it reads at every step and holds once. All hold a constant factor, for passes, that the fitted
-    weights absorb.
-    """
-    sizes = [[int(problem.as_dict.get(name, 1)) for name in ROWS_OF] for problem in problems]
-    batch, seq = np.array(sizes, dtype=np.float64).T
-    shared = np.maximum(least.moved_bytes - 2 * least.saved_bytes, 0.0)
-    weights = np.minimum(least.flops / (batch * seq) / 2 * element, shared)
-    tensors = shared - weights
-    of_problem = np.stack((weights, tensors, tensors / seq, np.ones(len(seq))), axis=1)[of_each]
-    between = np.maximum(counts.moved_bytes - 2 * counts.saved_bytes - weights[of_each], 0.0)
-    return np.concatenate((counts.saved_bytes[:, None], of_problem, between[:, None]), axis=1)
-
-
-def alignments(values: Sequence[int]) -> Floats:
-    """How often two divides each value, at most MOST_ALIGNMENT: tiles and vector loads care for that."""
-    whole = np.array(values, dtype=np.int64)
-    powers = 2 ** np.arange(1, MOST_ALIGNMENT + 1)
-    divided: Floats = (whole[:, None] % powers == 0).sum(axis=1).astype(np.float64)
-    return divided
-
-
-def _log2(values: Floats) -> Floats:
-    """The logarithms, 0 where a value is not positive."""
-    positive = values > 0
-    return np.where(positive, np.log2(np.where(positive, values, 1.0)), 0.0)
-
-
-def _log2_of(value: float | None) -> float:
-    return math.log2(value) if value and value > 0 else 0.0
-
-
-def _work(counts: Counts, device: Device) -> Floats:
-    launches, steps = np.maximum(counts.launches, 1.0), np.maximum(counts.steps, 1.0)
-    over_l2 = counts.moved_bytes / steps / device.l2_bytes if device.l2_bytes else np.zeros(len(steps))
-    columns = (
-        *(getattr(counts, name) for name in COUNTS),
-        counts.flops / np.maximum(counts.moved_bytes, 1.0),
-        counts.flops / launches,
-        counts.moved_bytes / launches,
-        over_l2,
-    )
-    return _log2(np.stack(columns, axis=1))
-
-
-def _roofline(seconds: Floats) -> Floats:
-    total = seconds.sum(axis=0)
-    share = np.divide(seconds[2], total, out=np.zeros(len(total)), where=total > 0)
-    return np.concatenate((_log2(np.stack((*seconds, total), axis=1)), share[:, None]), axis=1)

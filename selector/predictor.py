@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import io
-import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from kernel_selector.kernels.contract import Device, Environment, Implementation
 
 from .counts import Counts, Rows
 from .domain import Domain
+from .error_factors import ErrorFactors
 from .errors import ModelVersionMismatch
 from .evidence import Estimate, Tier
 from .features import FEATURES_VERSION, FeatureSpec, situation
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 
 SCHEMA = 2  # layout of manifest and arrays
 LARGEST_WHOLE = 2.0**62  # of what numpy's integers hold
-NO_ERRORS = [math.nan] * 7  # of implementations that the model does not know, which are not predicted
 
 
 @dataclass(frozen=True)
@@ -118,11 +117,7 @@ class Predictor:
         self._manifest = manifest = stored.manifest
         self._spec = FeatureSpec(operator, tuple(manifest.get("implementations", ())))
         _check(stored, self._spec)
-        self._errors = {
-            (name, where): _error(manifest["errors"][name], where)
-            for name in manifest["implementations"]
-            for where in manifest["errors"][name]["memory"]
-        }
+        self._errors = ErrorFactors.of(manifest["errors"], self._spec.implementations)
         self._domain = Domain(manifest["devices"])
         self._environments = [Environment.from_dict(data) for data in manifest["environments"]]
         with np.load(io.BytesIO(stored.arrays), allow_pickle=False) as arrays:
@@ -190,35 +185,34 @@ class Predictor:
         which = np.concatenate([numbers[each] for each in names])
         table = np.array([one.counts for one in questions], dtype=np.float64)
         table = table.reshape(len(questions), 1 + len(known), len(COUNTS))
-        places = np.array([self._spec.place(name) for name in known])
+        places = np.array([self._spec.place(name) for name in known])[which]
+        problems = [one.problem for one in questions]
         rows = self._spec.rows(
             questions[0].device,
-            [one.problem for one in questions],
+            problems,
             Rows(
                 of_each=of_each,
-                implementations=places[which],
+                implementations=places,
                 counts=Counts.from_table(table[of_each, 1 + which]),
                 least=Counts.from_table(table[:, 0]),
             ),
         )
-        wheres = [situation(one.problem, one.device) for one in questions]
-        distinct = sorted(set(wheres))
-        errors = np.array(
-            [[self._errors.get((name, where), NO_ERRORS) for name in known] for where in distinct]
-        )  # [situations, implementations, 7]
-        at = np.array([distinct.index(where) for where in wheres])
-        estimates = self._figures(rows, errors[at[of_each], which].T)
+        situations = self._errors.places([situation(one.problem, one.device) for one in questions])
+        estimates = self._figures(rows, self._errors.table[:, situations[of_each], places])
         for each in names:
             yield dict(zip(each, estimates, strict=False))
 
     def _figures(self, rows: NDArray[np.float64], factors: NDArray[np.float64]) -> Iterator[Estimate]:
-        """The estimate of each row; `factors` are those of `_error`, [7, rows]."""
+        """The estimate of each row; `factors` are those of ErrorFactors, [7, rows]."""
         time, size = self.time_ms.predict(rows), self.memory_bytes.predict(rows)
+        low, high, safe = size * factors[4:]
         columns = (
-            *(time.tolist(), (time * factors[0]).tolist(), (time * factors[1]).tolist()),
-            *(_whole(np.rint(size)), _whole(np.floor(size * factors[4])), _whole(np.ceil(size * factors[5]))),
-            *(factors[2].tolist(), factors[3].tolist(), _whole(np.ceil(size * factors[6]))),
+            *(time.tolist(), *(time * factors[:2]).tolist()),
+            *_whole(np.array((np.rint(size), np.floor(low), np.ceil(high), np.ceil(safe)))),
+            *factors[2:4].tolist(),
         )
+        time_ms, low_ms, high_ms, bytes_, low_bytes, high_bytes, safe_bytes, noise, memory_noise = columns
+        columns = (time_ms, low_ms, high_ms, bytes_, low_bytes, high_bytes, noise, memory_noise, safe_bytes)
         # as Estimate._make does, without a call in Python for each row
         return map(partial(tuple.__new__, Estimate), zip(*columns, strict=True))
 
@@ -235,21 +229,11 @@ class Predictor:
         return caveats
 
 
-def _whole(values: NDArray[np.float64]) -> list[int]:
+def _whole(values: NDArray[np.float64]) -> list[list[int]]:
     """Whole numbers as Python's."""
     if values.max(initial=0.0) < LARGEST_WHOLE:
         return values.astype(np.int64).tolist()  # type: ignore[no-any-return]
-    return list(map(int, values.tolist()))
-
-
-def _error(found: Mapping[str, Any], where: str) -> list[float]:
-    """Factors for low and high time, both noises, and low, high and safe memory in a situation.
-
-    Fails when something is missing or no number.
-    """
-    memory = found["memory"][where]
-    noises = found["time_noise"], found["memory_noise"]
-    return list(map(float, (*found["time"], *noises, *memory["interval"], memory["safe"])))
+    return [list(map(int, row)) for row in values.tolist()]
 
 
 def _check(stored: StoredModel, spec: FeatureSpec) -> None:

@@ -7,7 +7,7 @@ from scipy.optimize import nnls  # type: ignore[import-untyped]
 
 from .features import FeatureSpec
 from .sum_terms import Terms
-from .sums import Array, Floats, Sums, cells_of, factor_values, product_values
+from .sums import Array, Floats, Sums, cells_of, factor_values, product_values, read_alike
 
 LEAST_ROWS = 8
 MOST_PRODUCTS = 0.7  # for each row
@@ -26,7 +26,7 @@ def fit_sums(spec: FeatureSpec, rows: Floats, figures: Floats) -> Sums:
     implementations = np.array(spec.implementation_columns, dtype=np.int32)
     training = spec.names.index("mode=training")
     which = cells_of(rows, implementations, training)
-    values = factor_values(rows, terms.kinds, terms.columns)
+    values = factor_values(rows, read_alike(terms.kinds, terms.columns))
     fitted = []
     for cell in range(2 * len(implementations)):
         mine = np.flatnonzero(which == cell)

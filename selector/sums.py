@@ -6,7 +6,7 @@ it is known which tensors there are, their sum holds at any size.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from enum import IntEnum
 from functools import cached_property
@@ -34,6 +34,19 @@ class Factor(IntEnum):
     NARROW = 7  # 1 where elements have 16 bits
 
 
+READ: dict[Factor, Callable[[Floats], Any]] = {
+    Factor.ONE: np.ones_like,
+    Factor.SIZE: np.exp2,
+    Factor.ONE_LESS: lambda values: np.exp2(values) - 1,
+    Factor.ONE_MORE: lambda values: values + 1,
+    Factor.SET: lambda values: values > 0,
+    Factor.CLEAR: lambda values: values <= 0,
+    Factor.VALUE: lambda values: values,
+    Factor.NARROW: lambda values: values <= NARROW_BYTES,
+}
+ReadAlike = list[tuple[Factor, Array, Array]]
+
+
 @dataclass(frozen=True)
 class Sums:
     """Weighted sums of products, for each implementation in training and in inference."""
@@ -54,13 +67,17 @@ class Sums:
 
     def _block(self, rows: Floats) -> Floats:
         which = cells_of(rows, self.implementation_columns, int(self.training_column))
-        values = factor_values(rows, self.kinds, self.columns)
+        values = factor_values(rows, self._read_alike)
         first = np.arange(len(rows))[:, None] * values.shape[1]
         terms = self.weights[which] * (which >= 0)[:, None]
         for factors in self._positions:
             terms *= values.take(factors[which] + first)
         sums: Floats = terms.sum(axis=1)
         return sums
+
+    @cached_property
+    def _read_alike(self) -> ReadAlike:
+        return read_alike(self.kinds, self.columns)
 
     @cached_property
     def _positions(self) -> Array:
@@ -79,20 +96,24 @@ class Sums:
 
 def cells_of(rows: Floats, implementation_columns: Array, training_column: int) -> NDArray[np.int64]:
     """Twice the position of each row's implementation, one more in training, -1 for none of them, [rows]."""
-    flags = rows[:, implementation_columns] == 1
+    flags = rows.T.take(implementation_columns, axis=0) == 1
     training = rows[:, training_column] == 1
-    return np.where(flags.any(axis=1), 2 * flags.argmax(axis=1) + training, -1)
+    return np.where(flags.any(axis=0), 2 * flags.argmax(axis=0) + training, -1)
 
 
-def factor_values(rows: Floats, kinds: Array, columns: Array) -> Floats:
+def read_alike(kinds: Array, columns: Array) -> ReadAlike:
+    """The factors by their kind: where they are among all, and their columns."""
+    places = [(Factor(kind), np.flatnonzero(kinds == kind)) for kind in np.unique(kinds).tolist()]
+    return [(kind, where, columns[where]) for kind, where in places]
+
+
+def factor_values(rows: Floats, factors: ReadAlike) -> Floats:
     """The factors of each row, shape [rows, factors]."""
-    values = rows[:, columns]
-    sizes = np.exp2(np.where((kinds == Factor.SIZE) | (kinds == Factor.ONE_LESS), values, 0.0))
-    by_kind = np.broadcast_arrays(
-        1.0, sizes, sizes - 1, values + 1, values > 0, values <= 0, values, values <= NARROW_BYTES
-    )
-    result: Floats = np.choose(np.broadcast_to(kinds, values.shape), by_kind).astype(np.float64)
-    return result
+    values = np.empty((sum(len(where) for _, where, _ in factors), len(rows)))
+    by_column = rows.T
+    for kind, where, columns in factors:
+        values[where] = READ[kind](by_column.take(columns, axis=0))
+    return np.ascontiguousarray(values.T)
 
 
 def product_values(values: Floats, products: Array) -> Floats:

@@ -19,6 +19,7 @@ Array = NDArray[Any]
 MOST_LEAVES = 64  # bits of the widest mask
 MOST_FLAGS = 62  # columns with one threshold that are looked up together
 BLOCK = 256  # rows at once: their masks stay in the cache
+FEW = 32  # rows for which a step takes longer to begin than to do
 FEW_CHANGES = 4  # a column that changes in fewer than one of so many rows is looked up where it changes
 
 
@@ -35,6 +36,9 @@ class TreeMasks:
     def sums(self, rows: NDArray[np.float64]) -> Array:
         """What the trees add to each row together, [rows]."""
         seen = np.ascontiguousarray(rows.T[self.columns])  # [columns, rows]
+        if 0 < len(rows) <= FEW:
+            few: Array = self._leaves(self._at_once(seen)).sum(axis=1)
+            return few
         changes = seen[:, 1:] != seen[:, :-1]
         often = changes.sum(axis=1) * FEW_CHANGES >= len(rows)
         often[self._flags] = False
@@ -46,20 +50,32 @@ class TreeMasks:
         found = np.empty(len(rows))
         for start in range(0, len(rows), BLOCK):
             block = slice(start, start + BLOCK)
-            leaves = self._block([(table, places[block]) for table, places in (*coarse, *fine)])
-            found[block] = leaves.sum(axis=1)
+            masks = self._block([(table, places[block]) for table, places in (*coarse, *fine)])
+            found[block] = self._leaves(masks).sum(axis=1)
         return found
 
+    def _at_once(self, seen: Array) -> Array:
+        """The masks of a few rows, [rows, trees], with every column looked up in the same step."""
+        edges, table, numbers = self._joined
+        places = edges.searchsorted(_pairs(numbers, seen)) + numbers  # [columns, rows]
+        alike = (places == places[:, :1]).all(axis=1)
+        masks: Array = np.bitwise_and.reduce(table.take(places[~alike], axis=0), axis=0)
+        masks &= np.bitwise_and.reduce(table.take(places[alike, 0], axis=0), axis=0)
+        return masks
+
     def _block(self, looked_up: list[tuple[Array, Array]]) -> Array:
-        """What each tree adds to each row of a block, [rows, trees]."""
+        """The masks of a block, [rows, trees]."""
         (table, places), *others = looked_up
         masks, more = table.take(places, axis=0), np.empty((len(places), len(self.first)), table.dtype)
         for table, places in others:
             np.take(table, places, axis=0, out=more, mode="clip")  # all are inside; to raise takes a copy
             np.bitwise_and(masks, more, out=masks)
-        np.subtract(masks, masks.dtype.type(1), out=more)
-        np.bitwise_xor(masks, more, out=more)  # the lowest bit and those below it
-        leaves: Array = self.values.take(np.bitwise_count(more) + (self.first - 1))
+        return masks
+
+    def _leaves(self, masks: Array) -> Array:
+        """What each tree adds to each row, [rows, trees]."""
+        below = masks ^ (masks - masks.dtype.type(1))  # the lowest bit and those below it
+        leaves: Array = self.values.take(np.bitwise_count(below) + self._before_first)
         return leaves
 
     def _below(self, number: int, seen: Array) -> Array:
@@ -85,6 +101,17 @@ class TreeMasks:
         return masks
 
     @cached_property
+    def _before_first(self) -> Array:
+        return self.first - 1
+
+    @cached_property
+    def _joined(self) -> tuple[Array, Array, Array]:
+        """All thresholds behind the numbers of their columns, all rows of `left_over`, and those numbers."""
+        numbers = np.arange(len(self.columns))[:, None]
+        edges = [_pairs(number, each) for number, each in zip(numbers, self.thresholds, strict=True)]
+        return np.concatenate(edges), np.concatenate(self.left_over), numbers
+
+    @cached_property
     def _flags(self) -> Array:
         """The columns that have one threshold: what words and implementations are."""
         return np.flatnonzero([len(each) == 1 for each in self.thresholds])[:MOST_FLAGS]
@@ -100,6 +127,13 @@ class TreeMasks:
     @cached_property
     def _weights(self) -> Array:
         return 2 ** np.arange(len(self._flags))
+
+
+def _pairs(numbers: Array, values: Array) -> Array:
+    """Pairs as complex numbers, which are in order of the first and then of the second."""
+    pairs = np.empty(values.shape, dtype=np.complex128)
+    pairs.real, pairs.imag = numbers, values
+    return pairs
 
 
 def tree_masks(feature: Array, threshold: Array, left: Array, value: Array, roots: Array) -> TreeMasks | None:

@@ -7,7 +7,8 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 from kernel_selector.kernels import registry
 from selector.cost_model import CostModel
 from selector.dataset import build_dataset
-from selector.features import FeatureSpec, alignments
+from selector.feature_columns import alignments
+from selector.features import FeatureSpec
 from selector.physics import terms_seconds
 from selector.training import errors, flat, held_out_shapes, time_model
 from selector.trees import FlatTrees

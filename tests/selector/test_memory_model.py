@@ -79,9 +79,17 @@ def test_sums_over_rows_by_operator_and_device():
         (("rows",), "out_features", 1),
     ]
     assert (("batch", "seq"), "hidden", 4) in kinds(("hidden", "batch", "seq", "layers"))
-    (problem,) = problems(1)
+    sizes = ("layers", "batch", "hidden", "seq", "rows")
+    values = np.array([[2, 32, 1024, 128, 4096], [1, 48, 512, 100, 6000]])
     for device in (replay.HERE, replace(GPU, multiprocessors=None)):
-        assert not column_sums(SPEC.sizes, [problem], device).any()
+        assert not column_sums(sizes, values, device).any()
+    found = dict(zip(kinds(sizes), column_sums(sizes, values, GPU).T, strict=True))
+    assert GPU.multiprocessors
+    for rows, kind in ((values[:, 4], ("rows",)), (values[:, 1] * values[:, 3], ("batch", "seq"))):
+        for times in (1, 3, 4):
+            expected = partial_sums_bytes(rows, values[:, 2] * times, GPU.multiprocessors)
+            np.testing.assert_array_equal(found[kind, "hidden", times], expected)
+            assert expected.any()
 
 
 def test_sums_hold_at_other_sizes():

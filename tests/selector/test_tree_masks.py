@@ -11,7 +11,7 @@ from sklearn.ensemble import HistGradientBoostingRegressor
 from kernel_selector.kernels import registry
 from kernel_selector.kernels.devices import known_device
 from selector.reading import Reading, least_work
-from selector.tree_masks import MOST_LEAVES
+from selector.tree_masks import FEW, MOST_LEAVES
 from selector.trees import FlatTrees
 
 
@@ -37,8 +37,16 @@ def test_masks_agree_with_the_walk_to_the_last_digit_on_thresholds_too(leaves: i
     for column in set(trees.feature[splits].tolist()):
         edges = trees.threshold[splits & (trees.feature == column)]
         on_edges[:, column] = np.resize(edges, len(rows))
-    for asked in (rows, np.sort(rows, axis=0), on_edges, rows[:1], rows[:0]):
+    few = [on_edges[:FEW], on_edges[: FEW + 1], np.repeat(rows[:1], 3, axis=0), rows[:1], rows[:0]]
+    for asked in (rows, np.sort(rows, axis=0), on_edges, *few):
         np.testing.assert_array_equal(trees.predict(asked), walked(trees, asked))
+
+
+def test_few_rows_with_infinite_values_are_looked_up_in_their_own_columns() -> None:
+    trees, rows = fitted(15)
+    for place, value in enumerate((-np.inf, np.inf, 1e300)):
+        rows[place, 1:] = value
+    np.testing.assert_array_equal(trees.predict(rows[:9]), walked(trees, rows[:9]))
 
 
 def test_rows_answer_alike_in_any_company() -> None:

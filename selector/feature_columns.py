@@ -1,0 +1,155 @@
+"""The columns of physical features that are worked out from sizes, counts and devices, for many rows at once.
+
+An array of columns has a column of the features in each of its rows, [columns, rows]: so they are joined,
+and looked at, without going through memory in strides.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from itertools import accumulate
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from kernel_selector.kernels.asking import COUNTS
+from kernel_selector.kernels.contract import Device, Problem
+
+from .counts import Counts
+from .physics import matmul_rate, rates_of
+
+Floats = NDArray[np.float64]
+
+MOST_ALIGNMENT = 7  # doublings
+POWERS = 2 ** np.arange(1, MOST_ALIGNMENT + 1)
+NARROW_BYTES = 2
+
+
+class Dtypes(NamedTuple):
+    """What follows from the dtype of each problem, [problems] each."""
+
+    element_bytes: Floats
+    flops_per_s: Floats  # of matrix products
+    log2_rate: Floats  # of the same, of the fastest dtype where this one is unknown
+
+
+def dtypes_of(problems: Sequence[Problem], device: Device) -> Dtypes:
+    """Looked up once for each dtype. The device's rates must be known."""
+    rates, dtypes = device.matmul_flops_per_s, [problem["dtype"] for problem in problems]
+    most = max(rates.values(), default=0.0)
+    found = {
+        dtype: (
+            int("".join(filter(str.isdigit, dtype))) / 8,
+            matmul_rate(device, dtype),
+            _log2_of(rates.get(dtype) or most),
+        )
+        for dtype in set(dtypes)
+    }
+    return Dtypes(*np.array([found[dtype] for dtype in dtypes]).T)
+
+
+def device_columns(device: Device, log2_rate: Floats) -> Floats:
+    """The device's, whose rate of matrix products each problem has for itself, [6, problems]."""
+    memory = device.multiprocessors, device.memory_bytes
+    known = [_log2_of(value) for value in (device.copy_bytes_per_s, device.launch_us, *memory)]
+    columns = np.empty((len(log2_rate), 2 + len(known)))
+    columns[:] = (float(device.kind == "cuda"), known[0], 0.0, *known[1:])
+    columns[:, 2] = log2_rate
+    return columns.T
+
+
+def of_each_row(parts: Sequence[Floats], of_each: NDArray[np.intp]) -> list[Floats]:
+    """Columns of problems for each row, whose problem is `of_each`."""
+    ends = accumulate(map(len, parts))
+    rows = np.concatenate(parts).take(of_each, axis=1)
+    return [rows[end - len(part) : end] for part, end in zip(parts, ends, strict=True)]
+
+
+def seconds_of(counts: Counts, flops_per_s: Floats, device: Device) -> Floats:
+    """Seconds for operations, for moving bytes and for launches, as in physics.terms_seconds, [3, rows]."""
+    copy_bytes_per_s, launch_us = rates_of(device)
+    transfer_s = counts.moved_bytes / copy_bytes_per_s
+    return np.array((counts.flops / flops_per_s, transfer_s, counts.launches * launch_us * 1e-6))
+
+
+def logarithms(counts: Counts, seconds: Floats, device: Device) -> Floats:
+    """Of the counts, of what is derived from them, and of seconds and their sum, [13, rows]."""
+    launches, steps = np.maximum(counts.launches, 1.0), np.maximum(counts.steps, 1.0)
+    over_l2 = counts.moved_bytes / steps / device.l2_bytes if device.l2_bytes else np.zeros(len(steps))
+    columns = (
+        *(getattr(counts, name) for name in COUNTS),
+        counts.flops / np.maximum(counts.moved_bytes, 1.0),
+        counts.flops / launches,
+        counts.moved_bytes / launches,
+        over_l2,
+        *seconds,
+        seconds.sum(axis=0),
+    )
+    return log2(np.array(columns))
+
+
+def launch_share(seconds: Floats) -> Floats:
+    """The share of launches in all seconds, [1, rows]."""
+    total = seconds.sum(axis=0)
+    share: Floats = np.divide(seconds[2:], total, out=np.zeros((1, len(total))), where=total > 0)
+    return share
+
+
+def by_mode(parts: Floats, training: NDArray[np.bool_]) -> Floats:
+    """The parts [parts, rows] in the columns of each row's mode, zeros in those of the other."""
+    return np.concatenate((parts * training, parts * ~training))
+
+
+def time_terms(seconds: Floats, call_s: float, element: Floats, training: NDArray[np.bool_]) -> Floats:
+    """Transfer, and by mode what may cost differently in training, [9, rows].
+
+    Operations of 16 bits are apart from wider ones, because the thin products of a time step reach another
+    share of the tensor cores' rate than of the other units'. What a call costs whatever its size is
+    counted in launches.
+    """
+    operations_s, transfer_s, launch_s = seconds
+    narrow = element <= NARROW_BYTES
+    calls_s = np.full(len(element), call_s)
+    parts = np.array((operations_s * narrow, operations_s * ~narrow, launch_s, calls_s))
+    return np.concatenate((transfer_s[None], by_mode(parts, training)))
+
+
+def memory_parts(batch: Floats, seq: Floats, least: Counts, element: Floats) -> Floats:
+    """Bytes of weights, of tensors and of those of a step, and a constant, [4, problems].
+
+    As far as the counts allow to tell them. Bytes of the weights go by their operations: two for each of
+    them, row of the batch, step and pass. What the operator itself (`least`, a row for each problem) moves
+    beside them is of the tensors that go in and come out. All hold a constant factor, for passes, that the
+    fitted weights absorb.
+    """
+    shared = np.maximum(least.moved_bytes - 2 * least.saved_bytes, 0.0)
+    weights = np.minimum(least.flops / (batch * seq) / 2 * element, shared)
+    tensors = shared - weights
+    return np.array((weights, tensors, tensors / seq, np.ones(len(shared))))
+
+
+def intermediate(counts: Counts, weights: Floats) -> Floats:
+    """What an implementation moves beside the weights' bytes and what it saves, [1, rows].
+
+    It may be of intermediate results; or of weights that it reads at every step and holds once.
+    """
+    return np.maximum(counts.moved_bytes - 2 * counts.saved_bytes - weights, 0.0)[None]
+
+
+def alignments(values: ArrayLike) -> Floats:
+    """How often two divides each value, at most MOST_ALIGNMENT: tiles and vector loads care for that."""
+    whole = np.asarray(values, dtype=np.int64)
+    divided: Floats = (whole[..., None] % POWERS == 0).sum(axis=-1).astype(np.float64)
+    return divided
+
+
+def log2(values: NDArray[Any]) -> Floats:
+    """The logarithms, 0 where a value is not positive."""
+    found: Floats = np.log2(values, out=np.zeros(values.shape), where=values > 0)
+    return found
+
+
+def _log2_of(value: float | None) -> float:
+    return math.log2(value) if value and value > 0 else 0.0
