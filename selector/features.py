@@ -202,13 +202,11 @@ class FeatureSpec:
         found = [*words, *self.sizes, *(f"{name}_alignment" for name in self.sizes)]
         return np.array([found.index(name) for name in self.names[: len(found)]], dtype=np.intp)
 
-    def _implementations(self, places: NDArray[np.intp], device: Device) -> NDArray[np.bool_]:
+    def _implementations(self, places: NDArray[np.intp], device: Device) -> Floats:
         """The columns that say which implementation it is, [columns, rows]."""
-        if device.kind not in KINDS:
-            return np.zeros((len(self._flags), len(places)), dtype=bool)
-        flags: NDArray[np.bool_] = np.arange(len(self._flags))[:, None] == places * len(KINDS) + KINDS.index(
-            device.kind
-        )
+        kind = KINDS.index(device.kind) if device.kind in KINDS else len(self._flags)
+        columns = np.arange(len(self._flags))[:, None]
+        flags: Floats = (columns == places * len(KINDS) + kind).astype(np.float64)
         return flags
 
 
