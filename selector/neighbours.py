@@ -41,10 +41,10 @@ def _placed(problem: Problem) -> tuple[tuple[object, ...], list[float]]:
         words: list[object] = [problem.operator]
         logarithms = []
         for name, value in problem.values:
-            if _is_size(name, value):
+            if type(value) is int and name not in COUNTS:  # a flag is of another type
                 # of sizes the names: an implied one that has its default is left out of a problem
                 words.append((name, None))
-                logarithms.append(math.log2(max(int(value), 1)))
+                logarithms.append(math.log2(max(value, 1)))
             else:
                 words.append((name, value))
         kept["_placed"] = tuple(words), logarithms
@@ -55,10 +55,6 @@ def _placed(problem: Problem) -> tuple[tuple[object, ...], list[float]]:
 def distance(problem: Problem, other: Problem) -> float:
     """Euclidean distance in log2 of the sizes; only meaningful for problems of one structure."""
     return math.dist(sizes(problem), sizes(other))
-
-
-def _is_size(name: str, value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and name not in COUNTS
 
 
 class Neighbours:

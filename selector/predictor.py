@@ -87,8 +87,12 @@ class Asked(NamedTuple):
     device: Device
     software: Environment | None
     known: Mapping[str, Implementation]
-    names: Sequence[str]
+    names: tuple[str, ...]
     counts: Sequence[float | None]
+
+
+# the implementations to predict, none when the model abstains, and the caveats
+Begun = tuple[tuple[str, ...], tuple[str, ...]]
 
 
 class Predictor:
@@ -138,11 +142,14 @@ class Predictor:
         """Predictions for all implementations that the model knows; empty when it abstains."""
         works = [least_work(problem), *(item.work(problem) for item in implementations.values())]
         counts = [count for work in works for count in counts_of(work)]
-        return self.tiers([Asked(problem, device, software, implementations, [*implementations], counts)])[0]
+        return self.tiers(
+            [Asked(problem, device, software, implementations, tuple(implementations), counts)]
+        )[0]
 
     def tiers(self, asked: Sequence[Asked]) -> list[Tier]:
         """What `tier` says of each, with one pass through the model for all questions about a device."""
-        begun = [self._begun(one) for one in asked]
+        seen: dict[object, Begun] = {}
+        begun = [self._begun(one, seen) for one in asked]
         by_device: dict[tuple[int, int], list[int]] = defaultdict(list)
         for index, (known, _) in enumerate(begun):
             if known:
@@ -154,18 +161,26 @@ class Predictor:
             for index, found in zip(members, self._estimates(questions, names), strict=True):
                 estimates[index] = found
         return [
-            Tier(source="model", estimates=found, caveats=tuple(caveats))
+            Tier(source="model", estimates=found, caveats=caveats)
             for found, (_, caveats) in zip(estimates, begun, strict=True)
         ]
 
-    def _begun(self, one: Asked) -> tuple[tuple[str, ...], list[str]]:
-        """The implementations to predict, none when the model abstains, and the caveats."""
-        if missing_rates(one.device) or not self._domain.covers(
-            one.problem, one.device, one.counts[0] or 0.0
-        ):
-            abstained = self.abstains(one.problem, one.device)
-            if abstained:
-                return (), [f"No prediction: {abstained}."]
+    def _begun(self, one: Asked, seen: dict[object, Begun]) -> Begun:
+        """What to predict. `seen` has it for other questions, since it follows from little of a problem."""
+        if not self._domain.covers(one.problem, one.device, one.counts[0] or 0.0):
+            outside = self._domain.outside(one.problem, one.device)
+            if outside:
+                return (), (f"No prediction: {outside}.",)
+        alike = id(one.device), id(one.software), id(one.known), one.names
+        if alike not in seen:
+            seen[alike] = self._known(one)
+        return seen[alike]
+
+    def _known(self, one: Asked) -> Begun:
+        """What to predict of a problem that is not outside."""
+        missing = missing_rates(one.device)
+        if missing:
+            return (), (f"No prediction: {missing}.",)
         versions = self._manifest["implementations"]
         known = tuple([name for name in one.names if versions.get(name) == one.known[name].version])
         caveats = [
@@ -173,7 +188,7 @@ class Predictor:
             for name in one.names
             if name not in known
         ]
-        return known, caveats + (self._circumstances(one.device, one.software) if known else [])
+        return known, (*caveats, *(self._circumstances(one.device, one.software) if known else ()))
 
     def _estimates(
         self, questions: Sequence[Asked], names: Sequence[tuple[str, ...]]
