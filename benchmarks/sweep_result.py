@@ -32,7 +32,7 @@ def main() -> None:
     parser.add_argument("log", type=Path)
     parser.add_argument("--commit", required=True, help="of the code that measured")
     parser.add_argument("--command", default="", help="that measured")
-    parser.add_argument("--name", default="sweep_nvidia-h200")
+    parser.add_argument("--name", default="steady_nvidia-h200")
     given = parser.parse_args()
     written = given.records.read_bytes()
     text = (lzma.decompress(written) if given.records.suffix == ".xz" else written).decode()

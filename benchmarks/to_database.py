@@ -1,7 +1,7 @@
 """Put what comparisons and sweeps measured into a database, for the selector to choose from.
 
     python -m benchmarks.to_database benchmarks/results/recurrent_nvidia-h200.json [--database URL]
-    python -m benchmarks.to_database benchmarks/results/sweep_nvidia-h200.jsonl.xz [--database URL]
+    python -m benchmarks.to_database benchmarks/results/steady_nvidia-h200.jsonl.xz [--database URL]
 
 Records that are there already stay as they are.
 """

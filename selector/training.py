@@ -33,7 +33,7 @@ COVERAGE = 0.9  # share of unseen measurements that the interval shall hold
 LEAST_CASES = 10  # of an implementation in a situation
 LEAST_RESERVE = 2e-3  # sizes are rounded to an allocator's blocks
 RESERVED = 5.0  # over the number of cases: by how much more than the worst of them the next one may err
-MARGIN_QUANTILES = (0.5, 0.75, 0.9, 1.0)
+MARGIN_QUANTILES = (0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 1.0)
 Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]
 Errors = dict[str, dict[str, Any]]  # by implementation
@@ -53,7 +53,7 @@ def memory_model(dataset: Dataset, rows: int | None = None) -> MemoryModel:
 
 
 def _model(dataset: Dataset, terms: tuple[str, ...], rows: int) -> CostModel:
-    large = rows >= 3000
+    large = rows >= 2000
     return CostModel(
         term_columns=dataset.spec.columns(terms),
         implementation_columns=dataset.spec.implementation_columns,

@@ -11,6 +11,7 @@ import pytest
 from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import MeasurementFailed, Record, Status
 from kernel_selector.kernels.measure import ONCE, Session
+from kernel_selector.kernels.measure import __main__ as command
 from kernel_selector.kernels.measure.__main__ import main
 from kernel_selector.kernels.measure.fleet import MOST_HANGS, Fleet, default_judges
 from kernel_selector.kernels.measure.jobs import Job, write_jobs
@@ -174,6 +175,22 @@ def test_a_problem_that_would_end_too_late_is_not_started():
 
 def test_processors_have_no_judges():
     assert default_judges(["cpu"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("device", "judges", "threads"), [("cuda:0", 2, 1), ("cuda:0", 0, None), ("cpu", 2, None)]
+)
+def test_who_times_compiles_nothing_beside_judges(monkeypatch, device, judges, threads):
+    """On a processor the threads are those that are timed."""
+    asked = []
+
+    def session(_device, *, threads, **_others):
+        asked.append(threads)
+        raise MeasurementFailed("enough")
+
+    monkeypatch.setattr(command, "Session", session)
+    assert main(["gelu", "elements=8", "--device", device, "--judges", str(judges)]) == 1
+    assert asked == [threads]
 
 
 def test_a_list_is_resumed_and_shared_out(tmp_path, capsys):
