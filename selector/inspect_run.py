@@ -119,6 +119,7 @@ class Steps:
         found: dict[str, int] = defaultdict(int)
 
         def pack(tensor: Tensor) -> Tensor:
+            tensor = tensor.detach()  # else the graph would keep itself alive, by way of `alive`
             storage = tensor.untyped_storage()
             if storage._cdata not in known:
                 known.add(storage._cdata)

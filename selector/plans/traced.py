@@ -155,7 +155,9 @@ class _Ledger:
         self.outputs: Counter[Problem] = Counter()
         self._running: list[Problem] = []
         self._ours = {parameter.untyped_storage()._cdata for parameter in model.parameters()}
-        self._seen: dict[int, Tensor] = {}  # storages are kept alive, so that no other gets their address
+        # storages are kept alive, so that no other gets their address; detached, since the graph of autograd
+        # keeps this object: with tensors of its own in it, neither would ever be given back
+        self._seen: dict[int, Tensor] = {}
 
     def enter(self, problem: Problem) -> Callable[..., None]:
         """A hook before a layer of this problem."""
@@ -169,10 +171,11 @@ class _Ledger:
         for tensor in output if isinstance(output, tuple) else (output,):
             if isinstance(tensor, Tensor):
                 self.outputs[problem] += tensor.numel() * tensor.element_size()
-                self._seen[tensor.untyped_storage()._cdata] = tensor
+                self._seen[tensor.untyped_storage()._cdata] = tensor.detach()
 
     def pack(self, tensor: Tensor) -> Tensor:
         """Called with each tensor that autograd keeps."""
+        tensor = tensor.detach()
         storage = tensor.untyped_storage()
         key = storage._cdata
         if key not in self._ours and key not in self._seen and storage.nbytes() >= SMALL:
