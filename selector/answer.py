@@ -18,6 +18,7 @@ from kernel_selector.kernels.contract import (
 )
 from kernel_selector.kernels.contract.errors import shorten
 
+from .alike import timed_alike
 from .choice import Choice
 from .devices import Resolved
 from .errors import InvalidRequest
@@ -26,7 +27,7 @@ from .reading import Reading, Readings
 from .units import parse_bytes
 
 if TYPE_CHECKING:
-    from .evidence import Tier
+    from .evidence import Evidence, Tier
     from .knowledge import Knowledge
 
 DEFAULT_OPERATOR = "lstm"
@@ -134,11 +135,12 @@ def _tried(
 
 
 def _prepare(readings: Readings, knowledge: Knowledge, request: Request) -> Prepared:
-    problem, device = readings[request.problem], request.where.device
-    operator = registry.operator(problem.operator)
-    accepted, refused = registry.candidates(problem, device)
+    asked, device = readings[request.problem], request.where.device
+    operator = registry.operator(asked.operator)
+    accepted, refused = registry.candidates(asked, device)
     _check_override(request, refused)
-    evidence = knowledge.evidence(problem.operator, device.key)
+    evidence = knowledge.evidence(asked.operator, device.key)
+    problem = readings[_known_as(request.problem, evidence)]
     failed, doubtful = evidence.failures(problem, device, operator.default)
     names = tuple(
         [item.name for item in accepted if item.name not in failed or item.name == request.override]
@@ -157,6 +159,14 @@ def _prepare(readings: Readings, knowledge: Knowledge, request: Request) -> Prep
     software = current_environment(request.where.torch_device) if request.where.torch_device else None
     measured = list(evidence.tiers(problem, device, software))
     return Prepared(request, problem, counts, question, software, measured)
+
+
+def _known_as(problem: Problem, evidence: Evidence) -> Problem:
+    """The problem, or the same with its operator's own epsilon where none was measured with this one."""
+    alike = timed_alike(problem)
+    if alike == problem or any(one["eps"] == problem["eps"] for one in evidence.problems.values()):
+        return problem
+    return alike
 
 
 def _predicted(knowledge: Knowledge, given: tuple[str, Sequence[Prepared]]) -> list[Tier]:

@@ -17,6 +17,7 @@ from functools import cached_property
 from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import Device, Problem, Record, Status
 
+from ..alike import timed_alike
 from ..neighbours import distance, structure
 from ..physics import terms_seconds
 
@@ -72,7 +73,7 @@ class Series:
 
     def __init__(self, name: str, records: Iterable[Record]) -> None:
         self.name = name
-        samples = [Sample(_timed(record.problem), of_record(record)) for record in records]
+        samples = [Sample(timed_alike(record.problem), of_record(record)) for record in records]
         self._levels = [_grouped(samples, alike) for alike in (structure, _but_shares, _but_bias)]
         self._host_ms: dict[tuple[object, ...], float] = {}
         self._lines: dict[tuple[object, ...], list[Sample]] = {}
@@ -83,7 +84,7 @@ class Series:
         Where nothing was with the same shares (of dropout, of labels), those of others are scaled, and then
         those with or without a bias.
         """
-        problem = _timed(problem)
+        problem = timed_alike(problem)
         keys = (alike(problem) for alike in (structure, _but_shares, _but_bias))
         found = ((key, level.get(key)) for key, level in zip(keys, self._levels, strict=True))
         key, samples = next((pair for pair in found if pair[1]), (None, None))
@@ -152,15 +153,6 @@ def _grouped(
     for sample in samples:
         found[alike(sample.problem)][sample.problem.key] = sample
     return found
-
-
-def _timed(problem: Problem) -> Problem:
-    """The problem with its operator's own epsilon, on which neither time nor bytes depend."""
-    if "eps" not in problem.as_dict:
-        return problem
-    operator = registry.operator(problem.operator)
-    default = next(spec.default for spec in operator.hyperparameters if spec.name == "eps")
-    return problem if problem["eps"] == default else operator.problem({**problem.as_dict, "eps": default})
 
 
 def _but_shares(problem: Problem) -> tuple[object, ...]:

@@ -41,6 +41,16 @@ def test_what_was_measured_on_an_h200_is_answered_without_one(fresh: Path) -> No
     assert one == choice
 
 
+@pytest.mark.parametrize("operator", ["layer_norm", "dropout_add_norm"])
+def test_an_epsilon_changes_neither_time_nor_bytes(operator: str) -> None:
+    """Hugging Face's BERT has 1e-12, and the operators 1e-5."""
+    given = {"rows": 8192, "hidden": 1024, "dtype": "bfloat16", "device": "h200"}
+    usual, theirs = selector.choose(operator, **given), selector.choose(operator, eps=1e-12, **given)
+    assert theirs.source == usual.source == "exact"
+    assert (theirs.implementation, theirs.time_ms) == (usual.implementation, usual.time_ms)
+    assert (theirs.problem["eps"], usual.problem["eps"]) == (1e-12, 1e-5)
+
+
 @pytest.mark.parametrize("operator", registry.operators())
 def test_every_operator_has_records_and_a_cost_model_of_this_version(operator: str) -> None:
     with Database.open(shipped.unpacked()) as database, database.read() as connection:
