@@ -20,6 +20,7 @@ from kernel_selector.kernels.contract import Device, Problem, Record, Status
 from ..alike import timed_alike
 from ..neighbours import distance, structure
 from ..physics import terms_seconds
+from .launched import of_the_device
 
 ROWS = ("rows", "batch", "elements")  # what grows with the number of samples
 FORWARD_SHARE = 1 / 3  # of the operations of forward and backward, by count
@@ -73,7 +74,8 @@ class Series:
 
     def __init__(self, name: str, records: Iterable[Record]) -> None:
         self.name = name
-        samples = [Sample(timed_alike(record.problem), of_record(record)) for record in records]
+        known = of_the_device(name, records)
+        samples = [Sample(timed_alike(record.problem), of_record(record)) for record in known]
         self._levels = [_grouped(samples, alike) for alike in (structure, _but_shares, _but_bias)]
         self._host_ms: dict[tuple[object, ...], float] = {}
         self._lines: dict[tuple[object, ...], list[Sample]] = {}
