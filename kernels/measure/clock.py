@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 import time
+from collections import deque
 from collections.abc import Callable
 from functools import partial
+from statistics import median
 from typing import Protocol
 
 import torch
@@ -18,6 +20,14 @@ Laps = tuple[float, ...]  # ms since the start of a run: at its mark, at its end
 SPIN_CYCLES_A_MS = 1.5 * 2e6
 LONGEST_SPIN_MS = 2.0  # a launch takes some 2 us, and the queue of a device holds 1,024
 
+# On a shared machine with H200s all that the host did took 1.4 to 2.4 times as long for one to three seconds
+# now and then: one problem in twenty was timed in such a phase, and its small layers looked slow
+SLOW = 1.25
+PATIENCE_S = 3.0
+PROBE_LAUNCHES = 8  # some 30 us
+PROBES = 3  # the fastest counts: the first has cold caches
+KEPT_PROBES = 9  # the host may become slower for good: half of these are waited for at most
+
 
 class Clock(Protocol):
     """Times `count` runs one after the other; the indices of their input sets count up from `first`.
@@ -26,6 +36,10 @@ class Clock(Protocol):
     """
 
     apart: bool
+
+    def settle(self) -> None:
+        """Wait while the host is in a slow phase, where that can be told."""
+        ...
 
     def burst(self, run: Run, first: int, count: int) -> list[Laps]:
         """The laps of each run."""
@@ -36,6 +50,9 @@ class HostClock:
     """For CPUs. Cold caches come from rotating the input sets; nothing is flushed."""
 
     apart = False
+
+    def settle(self) -> None:
+        """Nothing: here the host is what is timed."""
 
     def burst(self, run: Run, first: int, count: int) -> list[Laps]:
         """The laps of each run."""
@@ -72,6 +89,20 @@ class EventClock:
     def __init__(self, torch_device: str, l2_bytes: int) -> None:
         self.apart = False
         self._flush = torch.empty(2 * l2_bytes, dtype=torch.uint8, device=torch_device)
+        self._pace = Pace(self._launches_s)
+
+    def settle(self) -> None:
+        """Wait for the host where its share is timed; see Pace."""
+        if self.apart:
+            self._pace.settle()
+
+    def _launches_s(self) -> float:
+        """Seconds that the host takes for a few launches, of which the device is ahead."""
+        torch.cuda.synchronize()
+        start = time.perf_counter()
+        for _ in range(PROBE_LAUNCHES):
+            self._flush[:1].zero_()
+        return time.perf_counter() - start
 
     def burst(self, run: Run, first: int, count: int) -> list[Laps]:
         """The laps of each run."""
@@ -94,6 +125,27 @@ class EventClock:
         if not self.apart:
             return [marks.of_device() for marks in runs]
         return [tuple(map(max, marks.of_host(), marks.of_device())) for marks in runs]
+
+
+class Pace:
+    """Whether the host is about as fast as it was of late, by what `probe` takes, in seconds."""
+
+    def __init__(self, probe: Callable[[], float]) -> None:
+        self._probe = probe
+        self._recent: deque[float] = deque(maxlen=KEPT_PROBES)
+
+    def settle(self) -> None:
+        """Wait until it is, for PATIENCE_S at most."""
+        end = time.monotonic() + PATIENCE_S
+        while (took := self._fastest()) > SLOW * self._usual(took) and time.monotonic() < end:
+            time.sleep(PATIENCE_S / 300)
+        self._recent.append(took)
+
+    def _fastest(self) -> float:
+        return min(self._probe() for _ in range(PROBES))
+
+    def _usual(self, first: float) -> float:
+        return median(self._recent) if self._recent else first
 
 
 class _Marks:

@@ -7,7 +7,15 @@ import time
 import pytest
 import torch
 
-from kernel_selector.kernels.measure.clock import LONGEST_SPIN_MS, SPIN_CYCLES_A_MS, EventClock
+from kernel_selector.kernels.measure import clock as clocks
+from kernel_selector.kernels.measure.clock import (
+    LONGEST_SPIN_MS,
+    PROBES,
+    SLOW,
+    SPIN_CYCLES_A_MS,
+    EventClock,
+    Pace,
+)
 from kernel_selector.kernels.measure.workload import Mark, Run
 
 
@@ -86,3 +94,59 @@ def test_nothing_waits_for_a_long_host(paper: Paper) -> None:
     clock.apart = True
     clock.burst(host(LONGEST_SPIN_MS + 0.1), 0, 3)
     assert not paper.spun
+
+
+class Host:
+    """A host whose launches take what it is told, in seconds."""
+
+    def __init__(self, *took: float) -> None:
+        self.took = list(took)
+        self.probes = 0
+
+    def __call__(self) -> float:
+        self.probes += 1
+        return self.took.pop(0) if len(self.took) > 1 else self.took[0]
+
+
+def test_a_slow_host_is_waited_for() -> None:
+    host = Host(1.0)
+    pace = Pace(host)
+    pace.settle()
+    host.took = [*(PROBES * [SLOW * 1.1]), *(PROBES * [2.0]), SLOW * 0.99]
+    before = host.probes
+    pace.settle()
+    assert host.probes == before + 3 * PROBES
+
+
+def test_one_slow_probe_is_none_of_the_host() -> None:
+    host = Host(1.0)
+    pace = Pace(host)
+    pace.settle()
+    host.took = [5.0, 5.0, 1.0]
+    pace.settle()
+    assert host.probes == 2 * PROBES
+
+
+def test_a_host_that_stays_slow_is_taken_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(clocks, "PATIENCE_S", 0.03)
+    host = Host(1.0)
+    pace = Pace(host)
+    pace.settle()
+    host.took = [2.0]
+    waited = [_waits(pace, host) for _ in range(4)]
+    assert waited == [True, True, False, False]  # until half of what is kept is slow
+
+
+def _waits(pace: Pace, host: Host) -> bool:
+    before = host.probes
+    pace.settle()
+    return host.probes > before + PROBES
+
+
+def test_only_a_clock_that_times_the_host_waits_for_it(paper: Paper) -> None:
+    clock = EventClock("cpu", 64)
+    clock.settle()
+    assert not paper.asked
+    clock.apart = True
+    clock.settle()
+    assert paper.asked == ["wait"] * PROBES

@@ -15,6 +15,10 @@ class ScriptedClock:
 
     def __init__(self):
         self.calls = []
+        self.settled = 0
+
+    def settle(self):
+        self.settled += 1
 
     def burst(self, run, first, count):
         self.calls.append((run, count))
@@ -40,6 +44,19 @@ def test_percentiles():
     assert result.raw_ms == (5.0, 1.0, 3.0, 2.0, 4.0)
     assert timing([7.0]).p20_ms == timing([7.0]).p80_ms == 7.0
     assert timing([0.0]).p50_ms > 0
+
+
+def test_the_host_is_waited_for_before_each_burst_and_at_no_cost_of_the_candidate():
+    class Slow(ScriptedClock):
+        def settle(self):
+            super().settle()
+            time.sleep(2 * QUICK.candidate_budget_ms / 1e3)
+
+    clock, contestant = Slow(), Contestant("a", steady(2.0))
+    compete(contestant, clock=clock, policy=replace(QUICK, relative_spread=0, max_samples=4))
+    assert len(contestant.laps) == 4
+    assert clock.settled == 2  # of two runs each; none before the warm-up
+    assert contestant.spent_ms < QUICK.candidate_budget_ms
 
 
 def test_a_steady_candidate_stops_early():
