@@ -1,8 +1,10 @@
 """Make the measurements that come with the package, of records that were measured here.
 
     R=benchmarks/results H=nvidia-h200
-    python -m benchmarks.ship $R/steady_{${H}_layers,$H,survey_$H}.jsonl.xz $R/linear_$H.json \\
-        $R/sweep_${H}_models.jsonl.xz $R/{recurrent,sublayers}_$H.json $R/sweep_amd-epyc.jsonl.xz
+    python -m benchmarks.ship \\
+        $R/steady_{${H}_layers,$H,${H}_hugging_face,survey_$H,survey_${H}_uncertain}.jsonl.xz \\
+        $R/linear_$H.json $R/sweep_${H}_models.jsonl.xz $R/{recurrent,sublayers}_$H.json \\
+        $R/sweep_amd-epyc.jsonl.xz
 
 The processor's records are of `selector profile --operator all --device cpu --count 30 --database FILE`, then
 `selector export` and `xz`.

@@ -1,7 +1,8 @@
 """Operators and implementations, found by listing folders; there is no hand-kept list.
 
 A folder of `kernels` with a `reference.py` is an operator; its `__init__` holds `OPERATOR`. Each other
-file in it whose name has no leading underscore is an implementation.
+file in it whose name has no leading underscore is an implementation. `_runs.py`, where there is one, says in
+RUNS which implementations run the code of others.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import ast
 import hashlib
 import importlib
 import re
+from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -143,7 +145,22 @@ def _implementation(operator_name: str, name: str, default: str) -> Implementati
         build=module.build,
         work=getattr(module, "work", operator(operator_name).work),
         describe=getattr(module, "describe", None),
+        runs=_runs(operator_name).get(name),
     )
+
+
+@cache
+def _runs(operator_name: str) -> Mapping[str, Callable[[Problem, Device], str]]:
+    """RUNS of an operator's `_runs.py`, where it has one.
+
+    Not in the implementations' own files: what is known of code that is not ours changes no measurement.
+    """
+    file = ROOT / operator_name / "_runs.py"
+    if not file.exists():
+        return {}
+    found: Mapping[str, Callable[[Problem, Device], str]]
+    found = _load(f"{operator_name}._runs", file, needs=("RUNS",)).RUNS
+    return found
 
 
 def source_version(file: Path) -> str:

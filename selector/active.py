@@ -73,7 +73,7 @@ class Active:
 def _add(sampler: Sampler, record: Record) -> None:
     if record.implementation in sampler.problems.get(record.problem, ()):
         total = record.total
-        sampler.add(record.problem, record.implementation, total.p50_ms if total else None)
+        sampler.add(record.problem, record.implementation, total.undisturbed_ms if total else None)
 
 
 def _accepting(problem: Problem, device: Device) -> set[str]:

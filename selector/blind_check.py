@@ -42,7 +42,7 @@ class CheckStarted:
 
 @dataclass(frozen=True, kw_only=True)
 class Checked:
-    """One choice against the measurement of every candidate. Times are medians in milliseconds.
+    """One choice against the measurement of every candidate. Times are of undisturbed runs, in milliseconds.
 
     `measured_ms` is None when the chosen implementation failed, `default_ms` when the framework's did.
     `stored`: an earlier run had measured the problem, and the choice was made without those records.
@@ -172,7 +172,7 @@ def _compare(choice: Choice, found: Sequence[Record], *, stored: bool) -> Checke
     """The row of one problem; None when no candidate could be measured."""
     newest = {record.implementation: record for record in found}
     times = {
-        record.implementation: record.total.p50_ms
+        record.implementation: record.total.undisturbed_ms
         for record in newest.values()
         if record.status is Status.OK and record.total is not None
     }

@@ -39,11 +39,12 @@ class Counts:
 class Rows:
     """Rows of implementations of problems: whose they are, and what is counted.
 
-    `implementations` are places in the list of the features, -1 for those that are not in it; `least` has a
-    row for each problem.
+    `implementations` are those whose code runs and `callers` those that run others' code, as places in the
+    lists of the features, -1 for those that are not in them; `least` has a row for each problem.
     """
 
     of_each: NDArray[np.intp]
     implementations: NDArray[np.intp]
+    callers: NDArray[np.intp]
     counts: Counts
     least: Counts

@@ -15,7 +15,7 @@ from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import Device, Operator, Record, Status
 
 from .errors import TooFewProblems
-from .features import FeatureSpec, situation
+from .features import FeatureSpec, runs, situation
 from .physics import missing_rates
 from .possible import Possible
 
@@ -37,8 +37,8 @@ class Dataset:
 
     @cached_property
     def time_ms(self) -> NDArray[np.float64]:
-        """Median times, shape [records]."""
-        return np.array([record.total.p50_ms for record in self.records if record.total])
+        """Times of undisturbed runs, shape [records]."""
+        return np.array([record.total.undisturbed_ms for record in self.records if record.total])
 
     @cached_property
     def memory_bytes(self) -> NDArray[np.float64]:
@@ -49,6 +49,11 @@ class Dataset:
     def implementation(self) -> NDArray[np.str_]:
         """Implementation names, shape [records]."""
         return np.array([record.implementation for record in self.records])
+
+    @cached_property
+    def implementations(self) -> tuple[str, ...]:
+        """Those that have records, in order."""
+        return tuple(sorted({record.implementation for record in self.records}))
 
     @cached_property
     def problem(self) -> NDArray[np.int64]:
@@ -116,7 +121,8 @@ def build_dataset(operator: Operator, records: Iterable[Record], devices: Iterab
         len(contest) for contests in groups.values() for contest in contests.values()
     ) - sum(map(len, chosen))
     ordered = tuple(record for contest in chosen for _, record in sorted(contest.items()))
-    spec = FeatureSpec(operator, tuple(sorted({record.implementation for record in ordered})))
+    code = {runs(operator, record.implementation, record.problem, record.device) for record in ordered}
+    spec = FeatureSpec(operator, tuple(sorted(code)))
     probed = {device.fingerprint: device for device in devices}
     return Dataset(operator, spec, ordered, _rows(spec, ordered, probed), dict(+left_out))
 

@@ -106,7 +106,7 @@ class Measured:
         estimate, total, peak = None, record.total, record.peak_bytes
         if record.status is Status.OK and total is not None and peak is not None:
             estimate = Estimate(
-                time_ms=total.p50_ms,
+                time_ms=total.undisturbed_ms,
                 low_ms=total.p20_ms,
                 high_ms=total.p80_ms,
                 memory_bytes=peak,

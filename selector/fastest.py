@@ -41,7 +41,7 @@ def fastest(found: Iterable[Record]) -> dict[Problem, Record]:
     for record in found:
         times.setdefault(record.problem, {})[record.implementation] = record
     return {
-        problem: min(each.values(), key=lambda record: record.total.p50_ms if record.total else inf)
+        problem: min(each.values(), key=lambda record: record.total.undisturbed_ms if record.total else inf)
         for problem, each in times.items()
     }
 

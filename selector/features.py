@@ -15,6 +15,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from kernel_selector.kernels import registry
 from kernel_selector.kernels.asking import COUNTS
 from kernel_selector.kernels.contract import Device, Integer, OneOf, Operator, Problem, Work
 
@@ -40,7 +41,7 @@ from .reading import least_work
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
-FEATURES_VERSION = 4  # raise when the meaning of a column changes
+FEATURES_VERSION = 5  # raise when the meaning of a column changes
 
 DERIVED = ("flops_per_byte", "flops_per_launch", "bytes_per_launch", "bytes_per_step_over_l2")
 DEVICE = ("cuda", "copy_bytes_per_s", "matmul_flops_per_s", "launch_us", "multiprocessors", "memory_bytes")
@@ -61,7 +62,7 @@ ROWS_OF = ("batch", "seq")  # dimensions over which the same weights are used ag
 
 @dataclass(frozen=True)
 class FeatureSpec:
-    """The columns for one operator and a fixed list of implementations."""
+    """The columns for one operator and a fixed list of implementations whose code runs."""
 
     operator: Operator
     implementations: tuple[str, ...]
@@ -78,7 +79,8 @@ class FeatureSpec:
             else:
                 names.append(spec.name)
         names += [*COUNTS, *DERIVED, *(f"device_{name}" for name in DEVICE), *ROOFLINE]
-        return (*names, ELEMENT, *self.column_sums, *TIME_TERMS, *MEMORY_TERMS, *self._flags)
+        names += [ELEMENT, *self.column_sums, *TIME_TERMS, *MEMORY_TERMS, *self._flags]
+        return (*names, *(f"called_by_{name}" for name in self.callers))
 
     @cached_property
     def sizes(self) -> tuple[str, ...]:
@@ -104,9 +106,11 @@ class FeatureSpec:
         # on another kind of device one name stands for other code: nn.LSTM is cuDNN here and oneDNN there
         return tuple(f"is_{name}_on_{kind}" for name in self.implementations for kind in KINDS)
 
-    def columns_of(self, implementation: str) -> tuple[int, ...]:
-        """Positions of the columns that say that it is this implementation."""
-        return self.columns([f"is_{implementation}_on_{kind}" for kind in KINDS])
+    @cached_property
+    def callers(self) -> tuple[str, ...]:
+        """The implementations that run others' code. The way there takes the host another time."""
+        known = registry.implementations(self.operator.name)
+        return tuple(name for name, item in known.items() if item.runs is not None)
 
     def matrix(self, problem: Problem, device: Device, works: Mapping[str, Work]) -> Floats:
         """One row per implementation in `works`, in that order, shape [rows, columns].
@@ -118,12 +122,15 @@ class FeatureSpec:
 
     def matrices(self, device: Device, asked: Sequence[tuple[Problem, Mapping[str, Work]]]) -> Floats:
         """The rows of `matrix` for many problems at once, one after another, [rows, columns]."""
+        each = [(problem, name) for problem, works in asked for name in works]
+        code = [runs(self.operator, name, problem, device) for problem, name in each]
         return self.rows(
             device,
             [problem for problem, _ in asked],
             Rows(
                 of_each=np.repeat(np.arange(len(asked)), [len(works) for _, works in asked]),
-                implementations=np.array([self.place(name) for _, works in asked for name in works]),
+                implementations=np.array(list(map(self.place, code)), dtype=np.intp),
+                callers=np.array([self.caller(name) for _, name in each], dtype=np.intp),
                 counts=Counts.of([work for _, works in asked for work in works.values()]),
                 least=Counts.of([least_work(problem) for problem, _ in asked]),
             ),
@@ -152,6 +159,7 @@ class FeatureSpec:
             time_terms(seconds, launch_us * 1e-6, element[0], training),
             *(counts.saved_bytes[None], by_mode(memory, training)),
             self._implementations(rows.implementations, device),
+            (np.arange(len(self.callers))[:, None] == rows.callers).astype(np.float64),
         )
         joined: Floats = np.concatenate(columns).T  # column by column, as trees look at them
         return joined
@@ -159,6 +167,10 @@ class FeatureSpec:
     def place(self, name: str) -> int:
         """Where an implementation is in the list, -1 for one that is not."""
         return self._places.get(name, -1)
+
+    def caller(self, name: str) -> int:
+        """Where an implementation is among those that run others' code, -1 for one that is not."""
+        return self.callers.index(name) if name in self.callers else -1
 
     @cached_property
     def _places(self) -> Mapping[str, int]:
@@ -208,6 +220,12 @@ class FeatureSpec:
         columns = np.arange(len(self._flags))[:, None]
         flags: Floats = (columns == places * len(KINDS) + kind).astype(np.float64)
         return flags
+
+
+def runs(operator: Operator, name: str, problem: Problem, device: Device) -> str:
+    """The implementation whose code one of this name runs for a problem: mostly its own."""
+    other = registry.implementation(operator.name, name).runs
+    return name if other is None else other(problem, device)
 
 
 def situation(problem: Problem, device: Device) -> str:

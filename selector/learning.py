@@ -99,7 +99,7 @@ def train(operator: str, database: db.Database, progress: Progress | None = None
         version=stored.version,
         records=len(dataset.records),
         problems=evaluation.problems,
-        implementations=dataset.spec.implementations,
+        implementations=dataset.implementations,
         left_out=dataset.left_out,
         seconds=(datetime.now(UTC) - started).total_seconds(),
         size_bytes=len(stored.arrays),
@@ -185,7 +185,7 @@ def _judgement(dataset: Dataset, held_out: HeldOut, snapshot: str, *, thorough: 
 
 def _further(dataset: Dataset, noise: Errors) -> list[Comparison | None]:
     devices = sorted(set(dataset.device.tolist()))
-    unseen = [evaluate_implementation(dataset, noise, name) for name in dataset.spec.implementations]
+    unseen = [evaluate_implementation(dataset, noise, name) for name in dataset.implementations]
     if len(devices) > 1:
         unseen += [evaluate_split(dataset, noise, dataset.device == key, f"device {key}") for key in devices]
     return unseen

@@ -119,9 +119,11 @@ class Predictor:
 
     def _load(self, stored: StoredModel, operator: Operator) -> None:
         self._manifest = manifest = stored.manifest
-        self._spec = FeatureSpec(operator, tuple(manifest.get("implementations", ())))
+        self._spec = FeatureSpec(operator, tuple(manifest.get("code", ())))
         _check(stored, self._spec)
-        self._errors = ErrorFactors.of(manifest["errors"], self._spec.implementations)
+        names = tuple(manifest["implementations"])
+        self._places = {name: place for place, name in enumerate(names)}
+        self._errors = ErrorFactors.of(manifest["errors"], names)
         self._domain = Domain(manifest["devices"])
         self._environments = [Environment.from_dict(data) for data in manifest["environments"]]
         with np.load(io.BytesIO(stored.arrays), allow_pickle=False) as arrays:
@@ -200,22 +202,33 @@ class Predictor:
         which = np.concatenate([numbers[each] for each in names])
         table = np.array([one.counts for one in questions], dtype=np.float64)
         table = table.reshape(len(questions), 1 + len(known), len(COUNTS))
-        places = np.array([self._spec.place(name) for name in known])[which]
-        problems = [one.problem for one in questions]
+        problems, device = [one.problem for one in questions], questions[0].device
+        places = np.array([self._places.get(name, -1) for name in known])[which]
         rows = self._spec.rows(
-            questions[0].device,
+            device,
             problems,
             Rows(
                 of_each=of_each,
-                implementations=places,
+                implementations=self._code(problems, device, questions[0].known)[of_each, which],
+                callers=np.array([self._spec.caller(name) for name in known])[which],
                 counts=Counts.from_table(table[of_each, 1 + which]),
                 least=Counts.from_table(table[:, 0]),
             ),
         )
-        situations = self._errors.places([situation(one.problem, one.device) for one in questions])
+        situations = self._errors.places([situation(problem, device) for problem in problems])
         estimates = self._figures(rows, self._errors.table[:, situations[of_each], places])
         for each in names:
             yield dict(zip(each, estimates, strict=False))
+
+    def _code(
+        self, problems: Sequence[Problem], device: Device, known: Mapping[str, Implementation]
+    ) -> NDArray[np.intp]:
+        """Where the code that each implementation runs for each problem is, [problems, known]."""
+        found = np.tile(np.array([self._spec.place(name) for name in known]), (len(problems), 1))
+        for column, item in enumerate(known.values()):
+            if item.runs is not None:
+                found[:, column] = [self._spec.place(item.runs(problem, device)) for problem in problems]
+        return found
 
     def _figures(self, rows: NDArray[np.float64], factors: NDArray[np.float64]) -> Iterator[Estimate]:
         """The estimate of each row; `factors` are those of ErrorFactors, [7, rows]."""

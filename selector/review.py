@@ -90,7 +90,7 @@ class Review:
             return f"{WORDS[record.status]}, where {good} records are good" if good else None
         if record.total is None:
             return None
-        time_ms = record.total.p50_ms
+        time_ms = record.total.undisturbed_ms
         return self._too_fast(record, time_ms) or _outlier(time_ms, same)
 
     def _peers(self, record: Record) -> list[Measured]:

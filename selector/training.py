@@ -107,7 +107,7 @@ def errors(dataset: Dataset, held_out: HeldOut, use: Flags | None = None) -> Err
     time_error = np.log(dataset.time_ms / held_out.time_ms)
     memory_error = np.log(dataset.memory_bytes / held_out.memory_bytes)
     result: Errors = {}
-    for name in dataset.spec.implementations:
+    for name in dataset.implementations:
         mine = rows & (dataset.implementation == name)
         some = mine if mine.sum() >= 5 else rows
         result[name] = {
@@ -228,7 +228,8 @@ def _manifest(dataset: Dataset, held_out: HeldOut, snapshot: str) -> dict[str, A
     return {
         "features_version": FEATURES_VERSION,
         "features": list(dataset.spec.names),
-        "implementations": {name: known[name].version for name in dataset.spec.implementations},
+        "code": list(dataset.spec.implementations),
+        "implementations": {name: known[name].version for name in dataset.implementations},
         "devices": Domain.of(dataset.operator, dataset.records).devices,
         "hosts": sorted({record.device.host for record in dataset.records}),
         "environments": [environment.to_dict() for environment in environments.values()],

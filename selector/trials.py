@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from statistics import median
 from typing import Any
 
 import numpy as np
@@ -18,7 +17,7 @@ from .training import COVERAGE, Errors, Flags, Floats, Fold, HeldOut
 Chooser = Callable[[list[int]], int]  # rows of one contest to the row that is chosen
 LEAST_SPAN = 1.01  # of what the candidates of a contest need, for a limit between them to decide anything
 LIMITS = 8  # random memory limits for each contest
-LEAST_SAMPLES = 4  # of a measurement, for each half of them to have a median
+LEAST_SAMPLES = 4  # of a measurement, for each half of them to say something
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -162,6 +161,11 @@ def measured_again(dataset: Dataset) -> list[float]:
     found = []
     for rows in contests(dataset, everything):
         if len(rows) > 1 and all(len(samples[row]) >= LEAST_SAMPLES for row in rows):
-            once, again = ([median(samples[row][start::2]) for row in rows] for start in (0, 1))
+            once, again = ([_undisturbed(samples[row][start::2]) for row in rows] for start in (0, 1))
             found.append(again[once.index(min(once))] / min(again))
     return found
+
+
+def _undisturbed(samples_ms: Sequence[float]) -> float:
+    """As Timing.undisturbed_ms, of some of the samples."""
+    return float(np.quantile(samples_ms, 0.2))

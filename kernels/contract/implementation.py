@@ -37,6 +37,7 @@ class Implementation:
     the reason why it refuses, or None; it looks at plain values and needs no GPU. `build(problem)`
     returns an `nn.Module` with the parameter names of the torch module it stands in for, on the CPU.
     `describe(problem, device)`, where there is one, says in words how it computes a problem, and why so.
+    `runs(problem, device)`, where there is one, names the implementation whose code it runs for a problem.
     """
 
     operator: str
@@ -48,3 +49,4 @@ class Implementation:
     build: Callable[[Problem], nn.Module]
     work: Callable[[Problem], Work]
     describe: Callable[[Problem, Device], str] | None = None
+    runs: Callable[[Problem, Device], str] | None = None

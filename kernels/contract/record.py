@@ -85,6 +85,11 @@ class Timing:
         if self.samples < 1:
             raise CorruptRecord(f"Timing.samples={self.samples!r}: expected at least 1.")
 
+    @property
+    def undisturbed_ms(self) -> float:
+        """The time that choices go by, of a run that nothing disturbed: other work only adds to it."""
+        return self.p20_ms
+
 
 @dataclass(frozen=True, kw_only=True)
 class Memory:

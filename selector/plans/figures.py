@@ -187,14 +187,14 @@ def of_record(record: Record) -> Figures:
     assert memory is not None
     assert total is not None
     on_device = record.graph_forward_backward
-    device_ms = min(total.p50_ms, on_device.p50_ms) if on_device else total.p50_ms
-    share = FORWARD_SHARE if forward is None else min(forward.p50_ms / total.p50_ms, 1.0)
+    device_ms = min(total.undisturbed_ms, on_device.undisturbed_ms) if on_device else total.undisturbed_ms
+    share = FORWARD_SHARE if forward is None else min(forward.undisturbed_ms / total.undisturbed_ms, 1.0)
     if record.graph_forward is not None and on_device is not None:
-        share = min(record.graph_forward.p50_ms / on_device.p50_ms, 1.0)
+        share = min(record.graph_forward.undisturbed_ms / on_device.undisturbed_ms, 1.0)
     return Figures(
         device_ms=device_ms,
         forward_ms=device_ms * share,
-        host_ms=total.p50_ms,
+        host_ms=total.undisturbed_ms,
         held_bytes=memory.held_bytes,
         peak_bytes=memory.peak_bytes,
         kept_argument_bytes=memory.kept_argument_bytes or 0,

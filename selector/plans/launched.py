@@ -20,7 +20,7 @@ def of_the_device(name: str, records: Iterable[Record]) -> list[Record]:
     found = list(records)
     if not any(record.graph_forward_backward for record in found):
         return found
-    totals = [record.total.p50_ms if record.total else math.inf for record in found]
+    totals = [record.total.undisturbed_ms if record.total else math.inf for record in found]
     work = [registry.implementation(one.problem.operator, name).work(one.problem) for one in found]
     launches = [max(one.launches, 1) for one in work]
     host_ms = min(total / count for total, count in zip(totals, launches, strict=True))

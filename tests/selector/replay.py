@@ -124,7 +124,7 @@ def record(
     noise = 1 + 0.02 * (2 * _draw(problem.key, name, device.fingerprint) - 1)
     time = true_time_ms(problem, name, device) * noise if time_ms is None else time_ms
     size = true_memory_bytes(problem, name) if memory_bytes is None else memory_bytes
-    timing = Timing(p20_ms=time * (1 - spread), p50_ms=time, p80_ms=time * (1 + spread), samples=9)
+    timing = Timing(p20_ms=time, p50_ms=time * (1 + spread), p80_ms=time * (1 + 2 * spread), samples=9)
     return Record(
         problem=problem,
         implementation=name,

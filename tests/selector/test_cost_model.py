@@ -1,5 +1,7 @@
 """The estimator keeps scikit-learn's contract; its trees are the same flattened; small data suffices."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from sklearn.utils.estimator_checks import parametrize_with_checks
@@ -98,6 +100,18 @@ def test_features_are_physical():
     seconds = terms_seconds(work, problem, replay.HERE)
     assert value["term_operations_wider_training_s"] == pytest.approx(work.flops / 4e11)
     assert value["sum_s"] == pytest.approx(np.log2(sum(seconds)))
+
+
+def test_who_runs_the_code_of_another_has_its_column_and_one_of_its_own():
+    operator = registry.operator("attention")
+    spec = FeatureSpec(operator, ("sdpa_cudnn", "sdpa_efficient"))
+    problem = operator.problem(batch=2, heads=8, seq=64, head_dim=64, dtype="bfloat16")
+    device = replace(replay.HERE, kind="cuda", compute_capability=(9, 0))
+    names = ("torch_sdpa", "sdpa_cudnn")
+    works = {name: registry.implementation("attention", name).work(problem) for name in names}
+    rows = spec.matrix(problem, device, works)
+    columns = ("is_sdpa_cudnn_on_cuda", "is_sdpa_efficient_on_cuda", "called_by_torch_sdpa")
+    assert rows[:, spec.columns(columns)].tolist() == [[1, 0, 1], [1, 0, 0]]
 
 
 def test_alignments():

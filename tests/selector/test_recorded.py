@@ -19,7 +19,7 @@ def times_of(found):
     times = {}
     for record in found:
         if record.status is Status.OK:
-            times.setdefault(record.problem, {})[record.implementation] = record.total.p50_ms
+            times.setdefault(record.problem, {})[record.implementation] = record.total.undisturbed_ms
     return times
 
 
