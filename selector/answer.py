@@ -9,7 +9,7 @@ from functools import cache, partial
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from kernel_selector.kernels import registry
-from kernel_selector.kernels.asking import Counted, CountedBytes, counted
+from kernel_selector.kernels.asking import Counted, CountedBytes
 from kernel_selector.kernels.contract import (
     Environment,
     Problem,
@@ -48,17 +48,21 @@ class Request:
     operator_assumed: bool
 
 
+def problem_of(operator: str | None, hyperparameters: Mapping[str, object]) -> Problem:
+    """The problem of a question. Raises the errors that `selector.choose` lists for them."""
+    return registry.operator(DEFAULT_OPERATOR if operator is None else operator).problem(hyperparameters)
+
+
 def parse(
     knowledge: Knowledge,
+    problem: Problem,
     operator: str | None,
     device: object,
     memory: str | int | None,
     objective: str,
     override: str | None,
-    hyperparameters: Mapping[str, object],
 ) -> Request:
-    """The parsed arguments. Raises the errors that `selector.choose` lists."""
-    problem = registry.operator(DEFAULT_OPERATOR if operator is None else operator).problem(hyperparameters)
+    """The parsed arguments beside the problem. Raises the errors that `selector.choose` lists."""
     if objective not in OBJECTIVES:
         raise InvalidRequest(f"objective={shorten(objective)}: expected one of {', '.join(OBJECTIVES)}.")
     if override is not None:
@@ -145,7 +149,7 @@ def _prepare(readings: Readings, knowledge: Knowledge, request: Request) -> Prep
     names = tuple(
         [item.name for item in accepted if item.name not in failed or item.name == request.override]
     )
-    counts = counted(problem, names)
+    counts = problem.counts(names)
     question = Question(
         default=operator.default,
         names=names,

@@ -7,7 +7,7 @@ from typing import Any
 
 from kernel_selector.kernels import registry
 
-from .answer import answer, parse
+from .answer import answer, parse, problem_of
 from .catalogue import unknown_operator
 from .choice import Choice
 from .imported.answer import answer as answer_imported
@@ -38,7 +38,8 @@ def decide(
             override=override,
         )
         return answer_imported(knowledge, query)
-    return answer(knowledge, parse(knowledge, operator, device, memory, objective, override, hyperparameters))
+    problem = problem_of(operator, hyperparameters)
+    return answer(knowledge, parse(knowledge, problem, operator, device, memory, objective, override))
 
 
 def decide_and_note(

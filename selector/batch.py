@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from kernel_selector.kernels import registry
-from kernel_selector.kernels.contract import SelectorError
+from kernel_selector.kernels.contract import Problem, SelectorError
 
-from .answer import Request, answer_each, parse
+from .answer import Request, answer_each, parse, problem_of
 from .asking import decide
 from .choice import Choice
 from .knowledge import Knowledge
-from .query import Query
+from .query import Arguments, Query
+
+Asked = tuple[Arguments, Mapping[str, object]]  # with the hyperparameters
 
 MOST = 8192  # answers that are remembered,
 KEPT = MOST // 2  # of which so many, the last ones, stay when there are more
@@ -26,10 +28,11 @@ class Batch:
 
     def answers(self, asked: Sequence[Query]) -> list[Choice | SelectorError]:
         """The choice for each question, or the error that it met, in their order. Raises Changed."""
-        keys = [_key(query) for query in asked]
+        arguments = [query.arguments for query in asked]
+        keys = [_key(one, query.hyperparameters) for one, query in zip(arguments, asked, strict=True)]
         found: list[Choice | SelectorError | None] = [self._remembered.get(key) for key in keys]
         new = [index for index, choice in enumerate(found) if choice is None]
-        fresh = self._answered([asked[index] for index in new])
+        fresh = self._answered([(arguments[index], asked[index].hyperparameters) for index in new])
         if len(self._remembered) + len(new) > MOST:
             # another thread goes on with the old ones
             self._remembered = dict(list(self._remembered.items())[-KEPT:])
@@ -40,31 +43,38 @@ class Batch:
         self._note([choice for choice in fresh if isinstance(choice, Choice)])
         return [choice for choice in found if choice is not None]
 
-    def _answered(self, asked: Sequence[Query]) -> list[Choice | SelectorError]:
+    def _answered(self, asked: Sequence[Asked]) -> list[Choice | SelectorError]:
         """Those about operators of ours go through the cost model together, the others one by one."""
         ours = registry.operators()
-        mine = [query.operator is None or query.operator in ours for query in asked]
-        requests = [self._request(query) for query, own in zip(asked, mine, strict=True) if own]
+        mine = [operator is None or operator in ours for (operator, *_), _ in asked]
+        problems: dict[object, Problem] = {}
+        requests = [self._request(one, problems) for one, own in zip(asked, mine, strict=True) if own]
         answers = iter(answer_each(self._knowledge, requests))
-        return [next(answers) if own else self._alone(query) for query, own in zip(asked, mine, strict=True)]
+        return [next(answers) if own else self._alone(one) for one, own in zip(asked, mine, strict=True)]
 
-    def _alone(self, query: Query) -> Choice | SelectorError:
+    def _alone(self, asked: Asked) -> Choice | SelectorError:
+        arguments, hyperparameters = asked
         try:
-            return decide(self._knowledge, *query.arguments, **query.hyperparameters)
+            return decide(self._knowledge, *arguments, **hyperparameters)
         except SelectorError as error:
             return error
 
-    def _request(self, query: Query) -> Request | SelectorError:
+    def _request(self, asked: Asked, problems: dict[object, Problem]) -> Request | SelectorError:
+        """The question parsed. `problems` are those of questions before: often one layer on many devices."""
+        arguments, hyperparameters = asked
+        layer = arguments[0], id(hyperparameters)  # which the caller keeps, so that no other has its id
         try:
-            return parse(self._knowledge, *query.arguments, query.hyperparameters)
+            if layer not in problems:
+                problems[layer] = problem_of(arguments[0], hyperparameters)
+            return parse(self._knowledge, problems[layer], *arguments)
         except SelectorError as error:
             return error
 
 
-def _key(query: Query) -> object:
+def _key(arguments: Arguments, hyperparameters: Mapping[str, object]) -> object:
     """Equal for equal questions, of which 1, 1.0 and True are different ones; None for what has no hash."""
-    arguments, values = query.arguments, tuple(query.hyperparameters.values())
-    key = arguments, tuple(query.hyperparameters), values, tuple(map(type, (*arguments, *values)))
+    values = tuple(hyperparameters.values())
+    key = arguments, tuple(hyperparameters), values, tuple(map(type, (*arguments, *values)))
     try:
         hash(key)
     except TypeError:

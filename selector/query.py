@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 
 from .answer import DEFAULT_OPERATOR
 
+Arguments = tuple[str | None, object, str | int | None, str, str | None]
+
 
 @dataclass(frozen=True, kw_only=True)
 class Query:
@@ -21,7 +23,7 @@ class Query:
     override: str | None = None
 
     @property
-    def arguments(self) -> tuple[str | None, object, str | int | None, str, str | None]:
+    def arguments(self) -> Arguments:
         """All but the hyperparameters, in the order in which `selector.answer.parse` takes them.
 
         Without an override it is that of the environment, SELECTOR_OVERRIDE_<OPERATOR>, if there is one.

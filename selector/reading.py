@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from functools import cache, cached_property
 
 from kernel_selector.kernels import registry
+from kernel_selector.kernels.asking import Counted, counted
 from kernel_selector.kernels.contract import Problem, Work
 from kernel_selector.kernels.contract.hyperparameter import Value
 
@@ -23,6 +24,26 @@ class Reading(dict[str, Value], Problem):  # type: ignore[misc]
     def least_work(self) -> Work:
         """What the operator itself counts."""
         return registry.operator(self.operator).work(self)
+
+    def counts(self, names: Collection[str]) -> Counted:
+        """What `kernels.asking` counts of these implementations, and maybe of more of them.
+
+        No implementation counts twice: it counts alike for every device that the problem is asked about.
+        """
+        names_before, before = self._counted
+        new = [name for name in names if name not in names_before]
+        if not new and before:
+            return before
+        found = counted(self, new)
+        if before:
+            found = tuple([old if one is None else one for one, old in zip(found, before, strict=True)])
+        self._counted = names_before.union(new), found
+        return found
+
+    @cached_property
+    def _counted(self) -> tuple[frozenset[str], Counted]:
+        """The implementations that have counted so far, and what."""
+        return frozenset(), ()
 
     @classmethod
     def of(cls, problem: Problem) -> Reading:

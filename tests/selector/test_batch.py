@@ -1,6 +1,9 @@
 """Questions by the hundred: the answers of single ones, errors in their places, and what is remembered."""
 
+from kernel_selector.kernels import registry
+from kernel_selector.kernels.asking import counted
 from selector import Choice, Query, UnknownHyperparameter, batch
+from selector.reading import Reading
 from tests.selector import replay
 
 
@@ -20,6 +23,26 @@ def test_a_batch_answers_as_single_questions_do(trained):
     for query, choice in zip(asked, found, strict=True):
         alone = trained.choose(**query.hyperparameters, objective=query.objective)
         assert choice.to_dict() == alone.to_dict()
+
+
+def test_one_layer_on_many_devices_answers_as_on_each_alone(trained):
+    layer = {"hidden": 101, "batch": 12, "seq": 31}
+    devices = ["nvidia-h200", "nvidia-l4", "tesla-t4", "nvidia-h200"]
+    found = trained.choose_each([Query(hyperparameters=layer, device=device) for device in devices])
+    for device, choice in zip(devices, found, strict=True):
+        assert choice.to_dict() == trained.choose(device=device, **layer).to_dict()
+
+
+def test_no_implementation_counts_a_layer_twice(monkeypatch):
+    reading = Reading.of(registry.operator("lstm").problem(hidden=33, batch=4))
+    asked = []
+    monkeypatch.setattr(
+        "selector.reading.counted", lambda problem, names: asked.append(names) or counted(problem, names)
+    )
+    assert reading.counts(["unfused", "fused"]) == counted(reading, ["unfused", "fused"])
+    assert reading.counts(["fused"]) == counted(reading, ["unfused", "fused"])
+    assert reading.counts(["fused", "hoisted"]) == counted(reading, ["unfused", "fused", "hoisted"])
+    assert asked == [["unfused", "fused"], ["hoisted"]]
 
 
 def test_an_error_stands_in_its_place(trained):
