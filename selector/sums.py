@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 Array = NDArray[Any]
 Floats = NDArray[np.float64]
 NARROW_BYTES = 2
-BLOCK = 1024  # rows at once: what a step touches stays in the cache
+FEW = 64  # rows for which a step takes longer to begin than to do
+GROUP = 8  # values that numpy adds up side by side
 
 
 class Factor(IntEnum):
@@ -62,18 +63,42 @@ class Sums:
 
     def predict(self, rows: Floats) -> Floats:
         """The sum for each row, 0 where none was found, shape [rows]."""
-        blocks = [self._block(rows[start : start + BLOCK]) for start in range(0, len(rows), BLOCK)]
-        return np.concatenate(blocks or [np.zeros(0)])
-
-    def _block(self, rows: Floats) -> Floats:
         which = cells_of(rows, self.implementation_columns, int(self.training_column))
-        values = factor_values(rows, self._read_alike)
-        first = np.arange(len(rows))[:, None] * values.shape[1]
+        values = factors_of(rows, self._read_alike)
+        return self._at_once(which, values) if len(rows) <= FEW else self._by_cell(which, values)
+
+    def _at_once(self, which: NDArray[np.int64], values: Floats) -> Floats:
+        """The sums of a few rows from their factors [factors, rows]: as many terms for each row."""
+        values = np.ascontiguousarray(values.T)
+        first = np.arange(len(values))[:, None] * values.shape[1]
         terms = self.weights[which] * (which >= 0)[:, None]
         for factors in self._positions:
             terms *= values.take(factors[which] + first)
         sums: Floats = terms.sum(axis=1)
         return sums
+
+    def _by_cell(self, which: NDArray[np.int64], values: Floats) -> Floats:
+        """The same, with the rows of a cell together: no more terms for them than it has."""
+        found, order = np.zeros(len(which)), which.argsort(kind="stable")
+        cells, starts = np.unique(which[order], return_index=True)
+        for cell, rows in zip(cells.tolist(), np.split(order, starts[1:]), strict=True):
+            count = self._counts[cell] if cell >= 0 else 0
+            terms = np.repeat(self.weights[cell, :count, None], len(rows), axis=1)
+            mine = values.take(rows, axis=1)
+            for factors in self._positions[:, cell, :count]:
+                if factors.any():  # else all are ONE
+                    terms *= mine.take(factors, axis=0)
+            found[rows] = np.ascontiguousarray(terms.T).sum(axis=1)
+        return found
+
+    @cached_property
+    def _counts(self) -> list[int]:
+        """How many terms of each cell to add up: up to the last with a weight, and in whole groups.
+
+        numpy adds up a group of values side by side, so that zeros in further groups change no digit.
+        """
+        last = [np.flatnonzero(weights).max(initial=-1) for weights in self.weights]
+        return [int(-(-(place + 1) // GROUP) * GROUP) for place in last]
 
     @cached_property
     def _read_alike(self) -> ReadAlike:
@@ -107,13 +132,18 @@ def read_alike(kinds: Array, columns: Array) -> ReadAlike:
     return [(kind, where, columns[where]) for kind, where in places]
 
 
-def factor_values(rows: Floats, factors: ReadAlike) -> Floats:
-    """The factors of each row, shape [rows, factors]."""
+def factors_of(rows: Floats, factors: ReadAlike) -> Floats:
+    """The factors of each row, shape [factors, rows]."""
     values = np.empty((sum(len(where) for _, where, _ in factors), len(rows)))
     by_column = rows.T
     for kind, where, columns in factors:
         values[where] = READ[kind](by_column.take(columns, axis=0))
-    return np.ascontiguousarray(values.T)
+    return values
+
+
+def factor_values(rows: Floats, factors: ReadAlike) -> Floats:
+    """The factors of each row, shape [rows, factors]."""
+    return np.ascontiguousarray(factors_of(rows, factors).T)
 
 
 def product_values(values: Floats, products: Array) -> Floats:

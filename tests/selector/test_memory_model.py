@@ -12,7 +12,7 @@ from selector.dataset import build_dataset
 from selector.features import FeatureSpec
 from selector.memory_model import MemoryModel
 from selector.sum_fit import fit_sums
-from selector.sums import Sums
+from selector.sums import FEW, Factor, Sums
 from selector.training import HeldOut, errors, flat
 from tests.selector import replay
 
@@ -135,6 +135,25 @@ def test_sums_are_the_same_from_arrays_and_one_by_one():
     each = [again.predict(rows[[number]])[0] for number in range(len(rows))]
     np.testing.assert_array_equal(sums.predict(rows), each)
     assert sums.predict(rows[:0]).shape == (0,)
+
+
+@pytest.mark.parametrize("terms", [3, 8, 35])
+def test_many_rows_have_the_sums_of_each_to_the_last_digit(terms):
+    """However many terms a sum has; 0 where none was found, or for another implementation."""
+    draw = np.random.default_rng(terms)
+    weights = draw.uniform(1, 2, (6, terms)) * (np.arange(terms) < draw.integers(1, terms + 1, 6)[:, None])
+    weights[3] = 0
+    products = draw.integers(0, 4, (6, terms, 3)).astype(np.int16)
+    products[4] = 0
+    factors = [Factor.ONE, Factor.SIZE, Factor.VALUE, Factor.SET]
+    kinds_of, columns = np.array(factors, dtype=np.int8), np.array([0, 4, 5, 4], dtype=np.int32)
+    sums = Sums(kinds_of, columns, np.array([0, 1, 2], dtype=np.int32), np.array(3), products, weights)
+    flags = np.eye(4)[draw.integers(0, 4, 2 * FEW)]  # the last implementation is not among them
+    flags[:, 3] = draw.integers(0, 2, len(flags))
+    rows = np.hstack([flags, draw.normal(size=(len(flags), 2))])
+    each = np.array([sums.predict(rows[[number]])[0] for number in range(len(rows))])
+    np.testing.assert_array_equal(sums.predict(rows), each)
+    assert 0 < np.count_nonzero(each) < len(rows)
 
 
 def test_errors_in_memory_are_by_situation():
