@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache, partial
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
@@ -36,8 +35,7 @@ Given = TypeVar("Given")
 Result = TypeVar("Result")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Request:
+class Request(NamedTuple):
     """The arguments of a question, parsed."""
 
     problem: Problem

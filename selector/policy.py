@@ -9,8 +9,8 @@ too little to compare are left out.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import NamedTuple
 
 from .candidates import Candidate, Candidates
@@ -21,22 +21,20 @@ from .units import format_bytes
 LEAST_MARGIN = 0.03  # a switch away from the default must gain more than this, however small the noise
 
 
-@dataclass(frozen=True, kw_only=True)
-class Question:
+class Question(NamedTuple):
     """What is to be decided. `counted_bytes` is the memory by counted work, for want of measurements."""
 
     default: str
     names: tuple[str, ...]  # the implementations that support the problem, sorted
     excluded: Mapping[str, str]  # the others, with the reason
-    doubtful: Mapping[str, str] = field(default_factory=dict)  # what to know when one of these is chosen
+    counted_bytes: Mapping[str, float]
+    doubtful: Mapping[str, str] = MappingProxyType({})  # what to know when one of these is chosen
     objective: str = "time"
     limit_bytes: int | None = None
     override: str | None = None
-    counted_bytes: Mapping[str, float]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Decision:
+class Decision(NamedTuple):
     """The chosen name, where the decision rests, and what to show."""
 
     implementation: str
@@ -48,8 +46,7 @@ class Decision:
     caveats: tuple[str, ...]
 
 
-@dataclass(frozen=True)
-class Figures:
+class Figures(NamedTuple):
     """Comparable estimates by implementation, and the tiers that they come from.
 
     `base` is None when too little is known to compare.
@@ -67,12 +64,13 @@ def combine(tiers: Iterable[Tier], names: tuple[str, ...], default: str) -> Figu
     used: dict[str, Estimate] = {}
     sources: dict[str, str] = {}
     caveats: list[str] = []
-    passed_over: list[Tier] = []
+    passed_over: list[tuple[Tier, list[str]]] = []
 
-    def take(tier: Tier, covered: Iterable[str]) -> None:
-        fresh = {name: tier.estimates[name] for name in covered if name not in used}
-        used.update(fresh)
-        sources.update(dict.fromkeys(fresh, tier.source))
+    def take(tier: Tier, covered: Sequence[str]) -> None:
+        fresh = [name for name in covered if name not in used] if used else covered
+        for name in fresh:
+            used[name] = tier.estimates[name]
+            sources[name] = tier.source
         if fresh or not tier.estimates:
             caveats.extend(tier.caveats)
 
@@ -80,22 +78,22 @@ def combine(tiers: Iterable[Tier], names: tuple[str, ...], default: str) -> Figu
         covered = [name for name in names if name in tier.estimates]
         comparable = len(covered) >= min(2, len(names)) and (default in covered or default not in names)
         if base is None and not comparable:
-            passed_over.append(tier)
+            passed_over.append((tier, covered))
             continue
         base = base or tier
         take(tier, covered)
         if len(used) == len(names):
             break
     if base is None:
-        for tier in passed_over:
-            take(tier, [name for name in names if name in tier.estimates])
+        for tier, covered in passed_over:
+            take(tier, covered)
     return Figures(base.source if base else None, used, sources, tuple(dict.fromkeys(caveats)))
 
 
 def decide(question: Question, figures: Figures) -> Decision:
     """The decision on comparable figures. Raises NothingFits when a memory limit excludes everything."""
     over = _over_limit(question, figures)
-    free = [name for name in question.names if name not in over]
+    free = [name for name in question.names if name not in over] if over else list(question.names)
     ranked = _ranked(question.objective, figures, free)
     caveats = list(figures.caveats)
     notes: dict[str, str] = {}

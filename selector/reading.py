@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from functools import cache, cached_property
+from typing import Any
 
 from kernel_selector.kernels import registry
 from kernel_selector.kernels.asking import Counted, counted
@@ -25,25 +26,22 @@ class Reading(dict[str, Value], Problem):  # type: ignore[misc]
         """What the operator itself counts."""
         return registry.operator(self.operator).work(self)
 
-    def counts(self, names: Collection[str]) -> Counted:
+    def counts(self, names: tuple[str, ...]) -> Counted:
         """What `kernels.asking` counts of these implementations, and maybe of more of them.
 
         No implementation counts twice: it counts alike for every device that the problem is asked about.
         """
-        names_before, before = self._counted
-        new = [name for name in names if name not in names_before]
-        if not new and before:
-            return before
-        found = counted(self, new)
-        if before:
-            found = tuple([old if one is None else one for one, old in zip(found, before, strict=True)])
-        self._counted = names_before.union(new), found
-        return found
-
-    @cached_property
-    def _counted(self) -> tuple[frozenset[str], Counted]:
-        """The implementations that have counted so far, and what."""
-        return frozenset(), ()
+        kept: dict[str, Any] = vars(self)  # a cached property would take longer than to look
+        if "_counted" not in kept:
+            kept["_counted"] = names, counted(self, names)
+        known: tuple[tuple[str, ...], Counted] = kept["_counted"]
+        names_before, before = known
+        new = [] if names == names_before else [name for name in names if name not in names_before]
+        if new:
+            found = counted(self, new)
+            before = tuple([old if one is None else one for one, old in zip(found, before, strict=True)])
+            kept["_counted"] = (*names_before, *new), before
+        return before
 
     @classmethod
     def of(cls, problem: Problem) -> Reading:

@@ -39,10 +39,10 @@ def test_no_implementation_counts_a_layer_twice(monkeypatch):
     monkeypatch.setattr(
         "selector.reading.counted", lambda problem, names: asked.append(names) or counted(problem, names)
     )
-    assert reading.counts(["unfused", "fused"]) == counted(reading, ["unfused", "fused"])
-    assert reading.counts(["fused"]) == counted(reading, ["unfused", "fused"])
-    assert reading.counts(["fused", "hoisted"]) == counted(reading, ["unfused", "fused", "hoisted"])
-    assert asked == [["unfused", "fused"], ["hoisted"]]
+    assert reading.counts(("unfused", "fused")) == counted(reading, ["unfused", "fused"])
+    assert reading.counts(("fused",)) == counted(reading, ["unfused", "fused"])
+    assert reading.counts(("fused", "hoisted")) == counted(reading, ["unfused", "fused", "hoisted"])
+    assert [list(names) for names in asked] == [["unfused", "fused"], ["hoisted"]]
 
 
 def test_an_error_stands_in_its_place(trained):
