@@ -42,11 +42,14 @@ class Domain:
         if seen is None:
             return False
         words, ranges, (low, high) = seen
-        return (
-            low <= operations <= high
-            and all(problem[name] in values for name, values in words)
-            and all(least <= problem[name] <= most for name, least, most in ranges)
-        )
+        # loops, because a generator takes longer to begin than most of these take to end
+        for name, values in words:
+            if problem[name] not in values:
+                return False
+        for name, least, most in ranges:
+            if not least <= problem[name] <= most:
+                return False
+        return low <= operations <= high
 
     @cached_property
     def _inner(self) -> dict[str, _Inner]:

@@ -14,6 +14,7 @@ from kernel_selector.db import Database, models, records
 from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import Device, Status, UnknownDevice
 from selector import Choice, NothingFits, Selector, shipped
+from selector.problem_sets import random_problems
 from selector.query import Query
 from tests.selector import replay
 
@@ -39,6 +40,18 @@ def test_what_was_measured_on_an_h200_is_answered_without_one(fresh: Path) -> No
     assert not list((fresh / "data").rglob("*.sqlite"))
     (one,) = Selector().choose_each([Query(operator="lstm", hyperparameters=QUESTION, device="h200")])
     assert one == choice
+
+
+@pytest.mark.parametrize("operator", ["lstm", "attention", "linear", "layer_norm"])
+def test_a_large_batch_is_answered_to_the_last_digit_as_each_alone(operator: str) -> None:
+    drawn = random_problems(operator, "cuda", count=40, seed=11)
+    asked = [Query(operator=operator, hyperparameters=one.as_dict, device="h200") for one in drawn]
+    together, alone = Selector(shipped.unpacked()), Selector(shipped.unpacked())
+    found = together.choose_each(asked)
+    assert any(one.source == "model" for one in found if isinstance(one, Choice))
+    for query, choice in zip(asked, found, strict=True):
+        assert isinstance(choice, Choice)
+        assert choice.to_dict() == alone.answer(query).to_dict()
 
 
 @pytest.mark.parametrize("operator", ["layer_norm", "dropout_add_norm"])
