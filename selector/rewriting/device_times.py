@@ -1,12 +1,15 @@
 """Choices for a model that keeps its GPU busy: by the device's own time.
 
 Alone, a layer waits for the host to launch it, and what it takes then is what `selector.choose` goes by. In a
-model the host launches the next layers while the device still works on these, unless all of them are small.
+model the host launches the next layers while the device still works on these: a step takes the longer of what
+all layers take of the device and of the host.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
 from typing import Any
 
 from kernel_selector.kernels.contract import Problem, SelectorError
@@ -26,26 +29,31 @@ COMPILED = ("torch_compile", "torch_compile_recompute")
 class DeviceTimes:
     """What layers in training take of a GPU's time, from measurements; nothing on other devices.
 
-    Raises the errors of the database.
+    What is fastest on the device often takes the host longer to launch. Each problem gets the option of the
+    least device + exchange * host milliseconds, at the one rate of exchange by which a step is shortest: its
+    longer side of the two, summed over all layers. Raises the errors of the database.
     """
 
     def __init__(self, layers: Sequence[Layer], device: str, database: Any) -> None:
         self._prices = prices_on(device, Training(), database)
         self._options: dict[Problem, list[Option]] = {}
+        calls: Counter[Problem] = Counter()
         if self._prices.device.kind == "cuda":
-            for problem in {layer.problem for layer in layers if layer.problem["mode"] == "training"}:
-                self._options[problem] = _options(self._prices, problem)
-        self._busy = self._is_busy(layers)
+            for layer in layers:
+                if layer.problem["mode"] == "training":
+                    calls[layer.problem] += layer.calls
+        self._options = {problem: _options(self._prices, problem) for problem in calls}
+        self._exchange = _exchange([(self._choices(problem), count) for problem, count in calls.items()])
 
     def faster(self, problem: Problem) -> tuple[str, str] | None:
         """The implementation that the device takes less time for than for the framework's own, by more than
-        noise, and why, in words; None where there is none, or the host is what a step waits for.
+        noise, and why, in words; None where there is none that is worth the host's time.
         """
         options = self._options.get(problem, [])
         default = next((one for one in options if one.default), None)
-        if default is None or not self._busy:
+        if default is None or self._exchange is None:
             return None
-        best = min(options, key=lambda one: one.device_ms)
+        best = _best(options, self._exchange)
         if best.device_ms * (1 + LEAST_MARGIN) >= default.device_ms:
             return None
         times = (
@@ -54,31 +62,68 @@ class DeviceTimes:
         return best.implementation, f"{times}, {best.source}"
 
     def ms(self, problem: Problem, name: str | None = None) -> float | None:
-        """The device's time for a problem by the fastest implementation, or by one; None where unknown."""
-        if not self._busy:
+        """The device's time for a problem by what it gets, or by one implementation; None where unknown."""
+        if self._exchange is None:
             return None
         if problem not in self._options:
             self._options[problem] = _options(self._prices, problem)
-        times = [one.device_ms for one in self._options[problem] if name in (None, one.implementation)]
-        return min(times, default=None)
+        able = [one for one in self._options[problem] if name in (None, one.implementation)]
+        return _best(able, self._exchange).device_ms if able else None
 
-    def _is_busy(self, layers: Sequence[Layer]) -> bool:
-        """Whether all layers keep the device longer than launching them takes, by the slower to launch."""
-        device_ms = host_ms = 0.0
-        for layer in layers:
-            options = self._options.get(layer.problem)
-            if options:
-                best = min(options, key=lambda one: one.device_ms)
-                device_ms += layer.calls * best.device_ms
-                host_ms += layer.calls * max(one.host_ms for one in options if one.default or one is best)
-        return device_ms > host_ms
+    def _choices(self, problem: Problem) -> list[Option]:
+        """What a problem can get. Where nothing alike was measured a step takes time for it too, at least as
+        little as any may need by the work that it is.
+        """
+        found = _foretold(self._prices, problem)
+        return self._options[problem] or sorted(found, key=lambda one: one.device_ms)[:1]
+
+
+def _best(options: Sequence[Option], exchange: float) -> Option:
+    return min(options, key=lambda one: one.device_ms + exchange * one.host_ms)
+
+
+def _exchange(layers: Sequence[tuple[Sequence[Option], int]]) -> float | None:
+    """The rate that makes a step shortest, the lowest of equals; None where the host is waited for even if
+    each layer takes what is launched soonest.
+    """
+    known = [(options, count) for options, count in layers if options]
+
+    def step(exchange: float) -> tuple[float, float]:
+        found = [(_best(options, exchange), count) for options, count in known]
+        return sum(one.device_ms * count for one, count in found), sum(
+            one.host_ms * count for one, count in found
+        )
+
+    soonest = [(min(options, key=lambda one: one.host_ms), count) for options, count in known]
+    if sum((one.device_ms - one.host_ms) * count for one, count in soonest) <= 0:
+        return None
+    return min(_rates(options for options, _ in known), key=lambda rate: (max(step(rate)), rate))
+
+
+def _rates(layers: Iterable[Sequence[Option]]) -> list[float]:
+    """0, and a rate between each two at which any layer's best option changes."""
+    changes = {
+        (slow.device_ms - fast.device_ms) / (fast.host_ms - slow.host_ms)
+        for options in layers
+        for fast in options
+        for slow in options
+        if fast.device_ms < slow.device_ms and fast.host_ms > slow.host_ms
+    }
+    ordered = sorted(changes)
+    between = [(low + high) / 2 for low, high in pairwise(ordered)]
+    return [0.0, *between, *(2 * one for one in ordered[-1:])]
 
 
 def _options(prices: Prices, problem: Problem) -> list[Option]:
     """What was measured of a problem's implementations, or of others at sizes or shares like its own."""
+    known = [one for one in _foretold(prices, problem) if one.implementation not in COMPILED]
+    known = [one for one in known if one.source != "counted"]
+    return known if any(one.source in MEASURED for one in known) else []
+
+
+def _foretold(prices: Prices, problem: Problem) -> list[Option]:
+    """What is known, or can be counted, of a problem's implementations."""
     try:
-        found = prices.options(Part(name="", problem=problem, count=1, output_bytes=0))
+        return list(prices.options(Part(name="", problem=problem, count=1, output_bytes=0)))
     except SelectorError:
         return []
-    known = [one for one in found if one.implementation not in COMPILED and one.source != "counted"]
-    return known if any(one.source in MEASURED for one in known) else []
