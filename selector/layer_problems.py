@@ -150,3 +150,10 @@ ACTIVATION_MODULES = {
     "NewGELUActivation": "gelu_tanh",
     "FastGELUActivation": "gelu_tanh",
 }
+# activations in several operations, each of which keeps a tensor, where torch has one for all
+WRITTEN_OUT = frozenset({"NewGELUActivation", "FastGELUActivation"})
+
+
+def written_out(activation: object) -> bool:
+    """Whether an activation is computed in several operations of torch's, and not by torch's own."""
+    return type(activation).__name__ in WRITTEN_OUT

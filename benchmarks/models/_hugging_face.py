@@ -91,12 +91,12 @@ def planned_batch(
     Raises the errors of `selector.plan`.
     """
     import selector
-    from selector.plans.traced import traced
+    from selector.rewriting.wishes import rewritable
 
     dtype = getattr(torch, parts.dtype)
     example = dict(zip(("input_ids", "labels"), given.inputs(2, 0, torch_device, dtype), strict=True))
     model: Any = given.build(2, parts).to(torch_device, dtype)
-    planned = traced(model.model, example, logits=True)
+    planned = rewritable(model.model, example)
     return selector.plan(planned, device or torch_device, limit_bytes).batch
 
 

@@ -12,7 +12,13 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from ..layer_problems import activation_word, added_norm_values, computed_dtype, feed_forward_values
+from ..layer_problems import (
+    activation_word,
+    added_norm_values,
+    computed_dtype,
+    feed_forward_values,
+    written_out,
+)
 from .activations import Activation
 from .selected import Selected, outside_of_graphs
 
@@ -65,6 +71,10 @@ class _Layer(Selected):
         normed: Tensor = output.LayerNorm(output.dropout(y) + attention_output)
         return normed
 
+    def _written_out(self) -> bool:
+        own: Any = self
+        return written_out(own.intermediate.intermediate_act_fn)
+
     def _ff(self, x: Tensor) -> nn.Module | None:
         own: Any = self
         dense, word = own.intermediate.dense, activation_word(own.intermediate.intermediate_act_fn)
@@ -104,6 +114,10 @@ class _TransposedFeedForward(Selected):
         y: Tensor = own.dropout(chosen(hidden_states))
         return y
 
+    def _written_out(self) -> bool:
+        own: Any = self
+        return written_out(own.act)
+
     def _lent(self, _name: str) -> dict[str, Tensor | None]:
         own: Any = self
         return {
@@ -118,6 +132,9 @@ class _GELU(Activation):
     """A GELU, of either form."""
 
     OPERATORS = {"": "gelu"}
+
+    def _written_out(self) -> bool:
+        return written_out(self)
 
 
 class _SiLU(Activation):

@@ -60,9 +60,15 @@ class Selected(nn.Module):
     def _start(self, policies: Mapping[str, Policy]) -> None:
         """Begin without choices; what has no policy is left to torch."""
         self._selections = {
-            name: Selection(self.OPERATORS[name], policy, torchs_own=self.TORCHS_OWN)
+            name: Selection(
+                self.OPERATORS[name], policy, torchs_own=self.TORCHS_OWN, written_out=self._written_out()
+            )
             for name, policy in policies.items()
         }
+
+    def _written_out(self) -> bool:
+        """Whether its own forward takes several operations for what the framework has one for."""
+        return False
 
     def _named(self, implementation: str | Mapping[str, str] | None) -> Mapping[str, str]:
         """Names of implementations by those of operators. Raises InvalidRequest for other operators."""

@@ -92,15 +92,19 @@ class Built:
 class Selection:
     """The choices of one operator for one module.
 
-    `torchs_own` says that the framework's default needs nothing built, because the owner's own forward is
-    it. Copies, and what is loaded from a file, start without choices, and keep the policy and what is frozen.
+    `torchs_own` says that the owner's own forward can take any call; then the framework's default needs
+    nothing built, because that forward is it, unless it is `written_out` in other operations. Copies, and
+    what is loaded from a file, start without choices, and keep the policy and what is frozen.
     """
 
-    def __init__(self, operator: str, policy: Policy, *, torchs_own: bool = True) -> None:
+    def __init__(
+        self, operator: str, policy: Policy, *, torchs_own: bool = True, written_out: bool = False
+    ) -> None:
         self.operator = registry.operator(operator).name
         self.policy = policy
         self.frozen: str | None = None
         self._torchs_own = torchs_own
+        self._is_default = torchs_own and not written_out
         if policy.implementation is not None:
             registry.implementation(operator, policy.implementation)
         self._forget()
@@ -111,7 +115,7 @@ class Selection:
         self._agreed: dict[Any, str] = {}  # names by class that were chosen for this module elsewhere
 
     def __getstate__(self) -> dict[str, Any]:
-        kept = ("operator", "policy", "frozen", "_torchs_own", "_agreed")
+        kept = ("operator", "policy", "frozen", "_torchs_own", "_is_default", "_agreed")
         return {name: getattr(self, name) for name in kept}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -121,7 +125,7 @@ class Selection:
     @property
     def is_torchs_own(self) -> bool:
         """Whether no call can get anything but the owner's own forward."""
-        return self._torchs_own and self.frozen == registry.operator(self.operator).default
+        return self._is_default and self.frozen == registry.operator(self.operator).default
 
     @property
     def names(self) -> list[str]:
@@ -201,7 +205,7 @@ class Selection:
             if name is None or _refusal(problem, name, device):
                 choice = self._asked(problem, device)
                 name = choice.implementation
-        own = self._torchs_own and name == registry.operator(problem.operator).default
+        own = self._is_default and name == registry.operator(problem.operator).default
         return Chosen(name, None if own else Built(problem, name), choice)
 
     def _asked(self, problem: Problem, device: str) -> Choice:

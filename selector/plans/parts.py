@@ -19,7 +19,7 @@ class Part:
     the size of one layer's output. `output_kept` says that another layer keeps that output for backward
     anyway (the input of a linear layer, for example); else it is gone after it was used. `input_kept` says
     the same of its arguments: where nobody else keeps them, what an implementation needs of them counts.
-    `head` marks the loss, where backward begins.
+    `head` marks the loss, where backward begins. What is not `replaceable` stays the framework's own.
     """
 
     name: str
@@ -30,6 +30,7 @@ class Part:
     output_kept: bool = True
     input_kept: bool = True
     head: bool = False
+    replaceable: bool = True
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +38,8 @@ class Workload:
     """One training step at one batch size, without saying how the parts are computed.
 
     Bytes beside the parts: `kept_bytes` from forward to backward (embeddings, inputs), and `block_bytes`,
-    the input of a block, which stays where the block is recomputed. `other_flops` and `other_bytes` are
+    the input of a block, which stays where the block is recomputed. `loss_bytes` are what a loss that is no
+    part takes: what it keeps, which goes with it, and its gradients. `other_flops` and `other_bytes` are
     operations and traffic of what is no part. `head_gradient_bytes` are the first gradients of backward.
     """
 
@@ -45,6 +47,7 @@ class Workload:
     kept_bytes: int
     block_bytes: int = 0
     head_gradient_bytes: int = 0
+    loss_bytes: int = 0
     other_flops: float = 0.0
     other_bytes: float = 0.0
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+
+from kernel_selector.kernels.contract import Device
 
 from ..errors import NothingFits
 from ..physics import matmul_rate
@@ -14,6 +16,9 @@ from .options import Option, Prices, undominated
 from .parts import Model, Part, Workload
 from .plan import Layers, Plan
 from .solve import Budget, Slower, Solution, solve
+
+MIB = 2**20
+BLAS_THREADS = 2  # one runs forward, the other backward
 
 
 @dataclass(frozen=True)
@@ -108,15 +113,16 @@ class Planner:
     def _options(self, workload: Workload, *, own: bool) -> list[list[Option]]:
         """What each part can be computed by; `own`: by the framework's own where that is possible."""
         every = [self._prices.options(part) for part in workload.parts]
-        if not own:
-            return [undominated(some) for some in every]
-        defaults = ([one for one in some if one.default and not one.recomputed] for some in every)
-        return [found or list(some) for found, some in zip(defaults, every, strict=True)]
+        return [
+            undominated(some) if part.replaceable and not own else _defaults(some) or list(some)
+            for part, some in zip(workload.parts, every, strict=True)
+        ]
 
     def _budget(self, workload: Workload, limit: int) -> Budget:
         model, training = self.model, self.training
         parameters, gradients = training.parameter_bytes(model), training.parameter_bytes(model)
         resident = parameters + training.copy_bytes(model) + training.state_bytes(model)
+        resident += library_bytes(self.device)
         again = training.accumulate > 1
         return Budget(
             limit=limit,
@@ -126,6 +132,7 @@ class Planner:
             blocks=model.blocks,
             first_gradients=0 if again else workload.head_gradient_bytes,
             gradients=training.temporary_bytes(model) + (0 if again else gradients),
+            loss=workload.loss_bytes,
             other_ms=self._other_ms(workload),
         )
 
@@ -193,7 +200,7 @@ class Planner:
         else:
             activations, gradients = solution.held_bytes, budget.first_gradients
         again = training.parameter_bytes(model) if training.accumulate > 1 else 0
-        workspace = rest - activations - (0 if again else gradients)
+        workspace = rest - activations - (0 if again else gradients) + library_bytes(self.device)
         return {
             **resident,
             "gradients": again or gradients,
@@ -215,6 +222,21 @@ class Planner:
         old = sorted(used & self._prices.outdated)
         if old:
             yield f"Measured with an earlier version of {', '.join(old)}: profile again to be sure."
+
+
+def library_bytes(device: Device) -> int:
+    """What cuBLAS takes at its first products and keeps, as torch asks it to; records do not count it.
+
+    Source: torch's `CUDABlas.cpp`, 32 MiB from Hopper on, else 8 MiB and 128 KiB.
+    """
+    if device.kind != "cuda":
+        return 0
+    from_hopper = (device.compute_capability or (0, 0)) >= (9, 0)
+    return BLAS_THREADS * (32 * MIB if from_hopper else 8 * MIB + 2**17)
+
+
+def _defaults(options: Sequence[Option]) -> list[Option]:
+    return [one for one in options if one.default and not one.recomputed]
 
 
 def _layers(part: Part, option: Option, count: int) -> Layers:

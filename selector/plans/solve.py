@@ -7,7 +7,8 @@ recomputed, t the step's time, and r the bytes of one block that is being recomp
     t >= sum n_po device_ms,  t >= sum n_po host_ms            # the slower of device and host
     sum_o n_po = count_p,  sum_(o recomputed) n_po = per_block_p b,  n_po <= count_p u_po
     kept = sum_(o kept) n_po held + b block_bytes + r
-    resident + kept + transient_po u_po <= limit               # where backward begins, at its largest layer
+    resident + kept + loss <= limit                            # where backward begins, at a loss of its own
+    resident + kept + transient_po u_po <= limit               # right after, at its largest layer
     resident + gradients + transient_po u_po <= limit          # where backward ends
     r >= sum_p r_p,  r_p >= per_block_p held_po u_po           # for the recomputed
 
@@ -36,7 +37,8 @@ Row = dict[int, float]
 class Budget:
     """What a step has beside its parts, in bytes: `resident` are there all the time; `kept` from forward to
     backward; `block` is the input of one of so many `blocks` that can be recomputed; `first_gradients` and
-    `gradients` are there where backward begins, and where it ends. `other_ms` is the device's."""
+    `gradients` are there where backward begins, and where it ends; `loss` is what a loss that is no part
+    takes before there are any. `other_ms` is the device's."""
 
     limit: int
     resident: int
@@ -45,6 +47,7 @@ class Budget:
     blocks: int
     first_gradients: int
     gradients: int
+    loss: int = 0
     other_ms: float = 0.0
 
 
@@ -201,6 +204,8 @@ class _Program:
                 continue
             held = self.parts[pair[0]].per_block * option.held_bytes / GIB
             self.rows.append(({self.used[pair]: held, self.again[pair[0]]: -1.0}, -float("inf"), 0))
+        at_loss = -(budget.resident + budget.kept + budget.loss) / GIB
+        self.rows.append(({**kept, self.peak: -1.0}, -float("inf"), at_loss))
         for pair in self.pairs:
             transient = {self.used[pair]: self._option(pair).transient_bytes / GIB, self.peak: -1.0}
             first = 0 if self.parts[pair[0]].head else budget.first_gradients
@@ -256,4 +261,4 @@ class _Program:
             for pair, option in chosen.items()
         )
         end = max(option.transient_bytes for option in chosen.values())
-        return budget.resident + held + begin, budget.resident + budget.gradients + end
+        return budget.resident + held + max(begin, budget.loss), budget.resident + budget.gradients + end

@@ -22,7 +22,7 @@ from . import attention_interface, joining
 from .checking import Tensors, difference, results
 from .device_times import DeviceTimes
 from .joining import Joint
-from .places import Place, place_of, with_linear_heads
+from .places import Place, is_written_out, place_in, with_linear_heads
 from .report import LeftAlone, Replaced, Report, reason_of
 from .wishes import Planned, Wishes, device_of
 
@@ -54,7 +54,13 @@ def optimize(model: nn.Module, example_inputs: Any, wishes: Wishes) -> Report:
     for layer in found:
         if layer.path in joined:
             continue
-        decided = _decide(model, layer, wishes, planned.next(layer) or times.faster(layer.problem))
+        place = place_in(model, layer)
+        if isinstance(place, str):
+            planned.next(layer, framework_only=True)
+            decided: _Decision | str = place
+        else:
+            known = planned.next(layer) or times.faster(layer.problem)
+            decided = _decide(model, layer, place, wishes, known)
         if not isinstance(decided, str):
             decisions.append(decided)
         elif layer in listed:
@@ -113,17 +119,22 @@ class _Counted:
             problem = registry.operator(one.operator).problem(dict(one.hyperparameters))
             self._left.setdefault(problem, []).extend([one.implementation] * one.count)
 
-    def next(self, layer: Layer) -> tuple[str, str] | None:
-        """The implementation of a layer and why, or None for one that the plan lacks."""
+    def next(self, layer: Layer, *, framework_only: bool = False) -> tuple[str, str] | None:
+        """The implementation of a layer and why, or None for one that the plan lacks. With `framework_only`
+        the framework's own where there is one left.
+        """
         left = self._left.get(layer.problem)
-        return (left.pop(0), "as planned") if left else None
+        if not left:
+            return None
+        default = registry.operator(layer.problem.operator).default
+        place = left.index(default) if framework_only and default in left else 0
+        return left.pop(place), "as planned"
 
 
-def _decide(model: nn.Module, layer: Layer, wishes: Wishes, known: tuple[str, str] | None) -> _Decision | str:
+def _decide(
+    model: nn.Module, layer: Layer, place: Place, wishes: Wishes, known: tuple[str, str] | None
+) -> _Decision | str:
     """What a layer gets, or why it is left alone. `known`: what is best for the model as a whole, and why."""
-    place = _place(model, layer)
-    if isinstance(place, str):
-        return place
     named = wishes.named(layer) or (known and known[0])
     try:
         choice = api.choose(
@@ -139,24 +150,10 @@ def _decide(model: nn.Module, layer: Layer, wishes: Wishes, known: tuple[str, st
             raise
         return str(error)
     why = reason_of(choice) if wishes.named(layer) or known is None else known[1]
-    if choice.implementation == registry.operator(layer.problem.operator).default:
+    is_default = choice.implementation == registry.operator(layer.problem.operator).default
+    if is_default and (choice.source == "default" or not is_written_out(model, layer)):
         return f"torch's own is chosen ({why}). {' '.join(choice.caveats)}".rstrip()
     return _Decision(layer, place, choice.implementation, why)
-
-
-def _place(model: nn.Module, layer: Layer) -> Place | str:
-    module = model.get_submodule(layer.path)
-    if layer.problem.operator != "attention" or isinstance(module, nn.MultiheadAttention):
-        return place_of(model, layer)
-    name = attention_interface.attention_name(model)
-    if name in attention_interface.NAMES:
-        return Place(module, layer.path, ScaledDotProductAttention, attention_interface.CHILD)
-    if name is None:
-        return f"{type(module).__name__} calls torch's function in its own code"
-    return (
-        f"the model's attention is {name!r}, and what can be replaced is "
-        f"{', '.join(attention_interface.NAMES)}: call model.set_attn_implementation('sdpa') first"
-    )
 
 
 def _joints(

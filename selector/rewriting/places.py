@@ -9,10 +9,12 @@ from dataclasses import dataclass, replace
 import torch
 from torch import nn
 
+from ..layer_problems import written_out
 from ..layers import Layer
-from ..nn import hugging_face
+from ..nn import ScaledDotProductAttention, hugging_face
 from ..nn.selected import Selected
 from ..plans.traced import without_loss
+from . import attention_interface
 
 _OURS, _TORCH = "selector.nn", "torch.nn.modules"
 # full name of a class -> the module of ours that has one of the same name for it
@@ -66,6 +68,27 @@ def place_of(model: nn.Module, layer: Layer) -> Place | str:
     if isinstance(kind, str):
         return kind
     return _refusal(model, module, layer) or Place(module, path, kind, name)
+
+
+def place_in(model: nn.Module, layer: Layer) -> Place | str:
+    """Where a layer is replaced, attention by a function included, or the reason why it is left alone."""
+    module = model.get_submodule(layer.path)
+    if layer.problem.operator != "attention" or isinstance(module, nn.MultiheadAttention):
+        return place_of(model, layer)
+    name = attention_interface.attention_name(model)
+    if name in attention_interface.NAMES:
+        return Place(module, layer.path, ScaledDotProductAttention, attention_interface.CHILD)
+    if name is None:
+        return f"{type(module).__name__} calls torch's function in its own code"
+    return (
+        f"the model's attention is {name!r}, and what can be replaced is "
+        f"{', '.join(attention_interface.NAMES)}: call model.set_attn_implementation('sdpa') first"
+    )
+
+
+def is_written_out(model: nn.Module, layer: Layer) -> bool:
+    """Whether a model computes a layer in more operations than the framework's own has for it."""
+    return any(written_out(model.get_submodule(path)) for path in layer.covers)
 
 
 def with_linear_heads(layers: Sequence[Layer]) -> list[Layer]:

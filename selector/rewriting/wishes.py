@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from torch import Tensor, nn
@@ -13,6 +13,7 @@ from ..errors import InvalidRequest
 from ..layers import Layer
 
 if TYPE_CHECKING:
+    from ..plans.parts import Model
     from ..plans.plan import Plan
 
 
@@ -49,15 +50,27 @@ def plan_within(
 ) -> Plan:
     """The fastest plan of a model for the examples' batch. Raises InvalidRequest for two plans."""
     from ..plans.ask import plan as fastest
-    from ..plans.traced import traced
 
     if plan is not None:
         raise InvalidRequest("memory_limit and plan are both given: a plan has a limit of its own.")
     args, kwargs = layers.arguments_of(example_inputs)
     sizes = [one.size(0) for one in (*args, *kwargs.values()) if isinstance(one, Tensor) and one.dim()]
     batch = sizes[0] if sizes else 1  # without samples the planner says so
-    planned = traced(model, example_inputs, logits=True)
+    planned = rewritable(model, example_inputs)
     return fastest(planned, device_of(model), memory_limit, batch, database=database)
+
+
+def rewritable(model: nn.Module, example_inputs: Any) -> Model:
+    """A model as `selector.plan` takes it, in which nothing is chosen for what `optimize` leaves alone.
+
+    Raises InvalidRequest for what cannot be planned.
+    """
+    from ..plans.traced import traced, without_loss
+    from .places import place_in
+
+    plain = (replace(one, problem=without_loss(one.problem)) for one in layers.find(model, example_inputs))
+    fixed = {one.path for one in plain if isinstance(place_in(model, one), str)}
+    return traced(model, example_inputs, logits=True, fixed=fixed)
 
 
 def wishes_of(objective: str, overrides: Mapping[str, str] | None, plan: Any, database: Any) -> Wishes:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -66,6 +67,23 @@ def test_a_plan_says_which_layers_get_what(model: nn.Module) -> None:
     found = {one.path: one.implementation for one in report.replaced}
     assert found == {"0": "column_major", "1": "pre_transposed"}
     torch.testing.assert_close(model(x), expected)
+
+
+def test_what_cannot_be_replaced_leaves_the_plan_to_the_others(model: nn.Module) -> None:
+    """The second layer's forward is another one: of the framework's own the plan has one."""
+    x = torch.randn(3, 64)
+    second: Any = model.get_submodule("1")
+    second.forward = second.forward
+    problem = {"rows": 3, "in_features": 64, "dtype": "float32", "mode": "training"}
+    planned = [
+        SimpleNamespace(operator="linear", hyperparameters=problem, implementation=name, count=count)
+        for name, count in (("column_major", 2), ("torch_linear", 1))
+    ]
+    report = selector.optimize(model, x, plan=planned)
+    assert [one.path for one in report.replaced] == ["0", "2"]
+    assert [(one.path, one.why) for one in report.left_alone] == [
+        ("1", "its forward was replaced on this module")
+    ]
 
 
 def test_plans_that_cannot_be_followed(model: nn.Module) -> None:

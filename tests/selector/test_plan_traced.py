@@ -1,0 +1,131 @@
+"""Models of Hugging Face as a planner sees them: what a step holds, and what it takes at its peak."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import selector
+from kernel_selector.kernels.measure.memory import measure_memory
+from selector.plans import planner
+from selector.plans.parts import Part
+from selector.plans.traced import traced
+from selector.plans.training import Training
+from selector.rewriting.wishes import rewritable
+from tests.selector import replay
+
+transformers = pytest.importorskip("transformers", reason="Hugging Face's transformers is not installed")
+
+MIB = 2**20
+BATCH, SEQ, HIDDEN, WORDS = 4, 32, 64, 10_000
+QUIET = Training(optimizer="none", recompute=False, cuda_graphs=True, margin=0.0)
+
+
+def gpt2(dtype: torch.dtype = torch.float32) -> nn.Module:
+    torch.manual_seed(0)
+    config = transformers.GPT2Config(
+        vocab_size=WORDS, n_embd=HIDDEN, n_layer=2, n_head=2, n_positions=SEQ, use_cache=False
+    )
+    found: nn.Module = transformers.GPT2LMHeadModel(config).to(dtype).train()
+    return found
+
+
+def bert() -> nn.Module:
+    torch.manual_seed(0)
+    config = transformers.BertConfig(
+        vocab_size=WORDS,
+        hidden_size=HIDDEN,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=4 * HIDDEN,
+        max_position_embeddings=SEQ,
+    )
+    found: nn.Module = transformers.BertForMaskedLM(config).train()
+    return found
+
+
+def words() -> dict[str, torch.Tensor]:
+    ids = torch.randint(3, WORDS, (BATCH, SEQ), generator=torch.Generator().manual_seed(0))
+    return {"input_ids": ids, "labels": ids.clone()}
+
+
+def step_bytes(model: nn.Module) -> int:
+    """The peak of a whole step, its outputs kept until the end, and the parameters."""
+    given = words()
+
+    def run(_index: int, mark: Any) -> None:
+        outputs = model(**given)
+        mark()
+        outputs.loss.backward()
+
+    found = measure_memory(run, "cpu").peak_bytes
+    return found + sum(one.numel() * one.element_size() for one in model.parameters())
+
+
+@pytest.mark.usefixtures("here", "sqlite_database")
+@pytest.mark.parametrize("make", [gpt2, bert, lambda: gpt2(torch.bfloat16)], ids=["gpt2", "bert", "16 bits"])
+def test_the_peak_of_a_step_is_foretold(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Most of it is the loss: logits, their logarithms, and two gradients, in float32 for all GPT-2s."""
+    rates = {"float32": 4e11, "bfloat16": 4e11}
+    monkeypatch.setattr("selector.devices._probed", lambda _: replace(replay.HERE, matmul_flops_per_s=rates))
+    model = make()
+    found = selector.plan(rewritable(model, words()), "cpu", "4GiB", BATCH, training=QUIET)
+    assert found.peak_bytes == pytest.approx(step_bytes(model), rel=0.05)
+
+
+def parts(model: nn.Module, fixed: tuple[str, ...] = ()) -> dict[str, list[Part]]:
+    found: dict[str, list[Part]] = {}
+    for part in traced(model, words(), logits=True, fixed=fixed).workload(BATCH).parts:
+        found.setdefault(part.problem.operator, []).append(part)
+    return found
+
+
+def test_what_the_next_operation_looks_at_alone_is_not_kept() -> None:
+    found = parts(bert())
+    (feed_forward,) = found["feed_forward"]
+    assert not feed_forward.output_kept  # dropout keeps its mask, and a sum nothing
+    assert feed_forward.output_bytes == BATCH * SEQ * HIDDEN * 4
+    (sums,) = found["dropout_add_norm"]
+    assert (sums.output_kept, sums.input_kept) == (True, True)
+    shapes = {(one.problem["out_features"], one.output_kept): one.count for one in found["linear"]}
+    # query, key, value and the head's first; the products behind attention; logits, which are an output
+    assert shapes == {(HIDDEN, True): 2 * 3 + 1, (HIDDEN, False): 2, (WORDS, True): 1}
+    assert [(one.output_kept, one.input_kept) for one in found["layer_norm"]] == [
+        (False, False),  # of the embeddings' sum, which nobody else keeps, before dropout
+        (True, True),
+    ]
+
+
+def test_what_layers_alone_keep_of_others_sums_counts_with_them() -> None:
+    (norms,) = parts(gpt2())["layer_norm"]
+    assert (norms.count, norms.output_kept, norms.input_kept) == (5, True, False)
+
+
+def test_what_cannot_be_replaced_is_planned_as_it_is() -> None:
+    model = gpt2()
+    workload = rewritable(model, words()).workload(BATCH)
+    stays = {part.problem["out_features"] for part in workload.parts if not part.replaceable}
+    assert stays == {HIDDEN, 3 * HIDDEN}  # Conv1D; the head is a linear layer
+    both = parts(model, fixed=("transformer.ln_f",))["layer_norm"]
+    assert sorted((part.count, part.replaceable) for part in both) == [(1, False), (4, True)]
+
+
+def test_a_loss_that_is_part_of_a_layer_counts_there_alone() -> None:
+    (head,) = [one for one in traced(gpt2(), words()).workload(BATCH).parts if one.head]
+    assert head.output_bytes == 0
+    assert traced(gpt2(), words()).workload(BATCH).loss_bytes == 0
+    logits = 4 * BATCH * SEQ * WORDS
+    assert traced(gpt2(), words(), logits=True).workload(BATCH).loss_bytes == pytest.approx(
+        3 * logits, rel=0.01
+    )
+
+
+def test_libraries_take_memory_of_a_gpu() -> None:
+    gpu = replace(replay.HERE, kind="cuda", compute_capability=(9, 0))
+    assert planner.library_bytes(gpu) == 64 * MIB
+    assert planner.library_bytes(replace(gpu, compute_capability=(8, 0))) == 16 * MIB + 2**18
+    assert planner.library_bytes(replay.HERE) == 0
