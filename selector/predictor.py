@@ -234,13 +234,9 @@ class Predictor:
         """The estimate of each row; `factors` are those of ErrorFactors, [7, rows]."""
         time, size = self.time_ms.predict(rows), self.memory_bytes.predict(rows)
         low, high, safe = size * factors[4:]
-        columns = (
-            *(time.tolist(), *(time * factors[:2]).tolist()),
-            *_whole(np.array((np.rint(size), np.floor(low), np.ceil(high), np.ceil(safe)))),
-            *factors[2:4].tolist(),
-        )
-        time_ms, low_ms, high_ms, bytes_, low_bytes, high_bytes, safe_bytes, noise, memory_noise = columns
-        columns = (time_ms, low_ms, high_ms, bytes_, low_bytes, high_bytes, noise, memory_noise, safe_bytes)
+        *whole, safe_bytes = _whole(np.array((np.rint(size), np.floor(low), np.ceil(high), np.ceil(safe))))
+        times, noises = (time * factors[:2]).tolist(), factors[2:4].tolist()
+        columns = (time.tolist(), *times, *whole, *noises, safe_bytes)
         # as Estimate._make does, without a call in Python for each row
         return map(partial(tuple.__new__, Estimate), zip(*columns, strict=True))
 

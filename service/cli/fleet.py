@@ -8,8 +8,8 @@ from typing import Annotated, Any
 import typer
 
 from . import output, words
-from .jobs import CountOption, PolicyOption, account, drawn, print_job
-from .options import AgainOption, DatabaseOption, JsonOption
+from .jobs import CountOption, account, drawn, print_job
+from .options import AgainOption, DatabaseOption, JsonOption, PolicyOption
 from .worker import LeaseOption
 
 app = typer.Typer(

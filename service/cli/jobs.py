@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from . import output, words
-from .options import AgainOption, DatabaseOption, JsonOption
+from .options import AgainOption, DatabaseOption, JsonOption, PolicyOption
 
 app = typer.Typer(
     name="jobs",
@@ -38,9 +38,6 @@ CountOption = Annotated[
     typer.Option(
         metavar="N", min=1, max=100_000, help="Draw so many random problems; the given values stay fixed."
     ),
-]
-PolicyOption = Annotated[
-    str, typer.Option(metavar="NAME", help="How carefully to measure: quick or thorough.")
 ]
 
 

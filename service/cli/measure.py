@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from . import output, words
-from .options import AgainOption, DatabaseOption, JsonOption, TorchDeviceOption
+from .options import AgainOption, BudgetOption, DatabaseOption, JsonOption, PolicyOption, TorchDeviceOption
 
 if TYPE_CHECKING:
     from selector.profiling_events import Event, ProfilingFinished
@@ -47,15 +47,8 @@ def profile(
         ),
     ] = None,
     seed: Annotated[int, typer.Option(metavar="N", help="Of the random problems.")] = 0,
-    policy: Annotated[
-        str,
-        typer.Option(
-            metavar="NAME", help="How carefully to measure: quick, thorough, steady or steady_survey."
-        ),
-    ] = "quick",
-    budget: Annotated[
-        str | None, typer.Option(metavar="TIME", help="Stop after so long: 90s, 10m, 2h. Default: no limit.")
-    ] = None,
+    policy: PolicyOption = "quick",
+    budget: BudgetOption = None,
     active: Annotated[
         bool,
         typer.Option("--active", help="Measure first where the choice is uncertain, and no clear losers."),

@@ -21,6 +21,13 @@ TorchDeviceOption = Annotated[
     str | None,
     typer.Option(metavar="cpu|cuda:0", help="Where to measure. Default: the GPU if there is one, else cpu."),
 ]
+PolicyOption = Annotated[
+    str,
+    typer.Option(metavar="NAME", help="How carefully to measure: quick, thorough, steady or steady_survey."),
+]
+BudgetOption = Annotated[
+    str | None, typer.Option(metavar="TIME", help="Stop after so long: 90s, 10m, 2h. Default: no limit.")
+]
 AgainOption = Annotated[
     bool,
     typer.Option("--again", help="Measure also what is measured already; the newer times then count."),

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
 from rich.markup import escape
 
 from . import output, words
 from .measure import report
-from .options import DatabaseOption, JsonOption, TorchDeviceOption
+from .options import BudgetOption, DatabaseOption, JsonOption, PolicyOption, TorchDeviceOption
 
 if TYPE_CHECKING:
     from selector.freshness import Freshness
@@ -58,15 +57,8 @@ def status(database: DatabaseOption = None, as_json: JsonOption = False) -> None
 
 
 def refresh(
-    budget: Annotated[
-        str | None, typer.Option(metavar="TIME", help="Stop after so long: 90s, 10m, 2h. Default: no limit.")
-    ] = None,
-    policy: Annotated[
-        str,
-        typer.Option(
-            metavar="NAME", help="How carefully to measure: quick, thorough, steady or steady_survey."
-        ),
-    ] = "quick",
+    budget: BudgetOption = None,
+    policy: PolicyOption = "quick",
     device: TorchDeviceOption = None,
     database: DatabaseOption = None,
     as_json: JsonOption = False,
