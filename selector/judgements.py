@@ -9,6 +9,8 @@ from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any
 
+import numpy as np
+
 from kernel_selector import db
 from kernel_selector.kernels import registry
 
@@ -45,6 +47,15 @@ class Judgements:
     def pooled(self) -> Mapping[str, Quality]:
         """The distributions of `slowdowns`: a problem of any operator counts alike."""
         return {name: quality(values) for name, values in self.slowdowns.items()}
+
+    @property
+    def step_errors(self) -> dict[str, float]:
+        """Median relative errors of time and memory over the training steps of all operators."""
+        every = [one.step_errors for one in self.judgements]
+        return {
+            name: float(np.median(np.concatenate([errors[name] for errors in every])))
+            for name in ("time", "memory")
+        }
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready."""

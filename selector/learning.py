@@ -30,7 +30,7 @@ from .evaluation import (
     largest_quarter,
 )
 from .imported.description import ImportedOperator, imported_operators
-from .training import Errors, Floats, HeldOut, errors, folds, held_out_shapes, stored_model
+from .training import Errors, Flags, Floats, HeldOut, errors, folds, held_out_shapes, stored_model
 from .trials import coverage, under_limits
 
 SHAPES = "shapes, in folds of whole problems"
@@ -69,11 +69,26 @@ class Judgement:
     implementation: NDArray[np.str_]  # [records]
     measured_ms: Floats  # [records]
     predicted_ms: Floats  # [records], by models that have not seen the problem
+    measured_bytes: Floats  # [records]
+    predicted_bytes: Floats  # [records]
+    training: Flags  # [records], forward and backward
 
     @cached_property
     def shapes(self) -> Mapping[str, Quality]:
         """The distributions of `slowdowns`."""
         return comparison(SHAPES, self.slowdowns).selectors
+
+    @property
+    def step_errors(self) -> Mapping[str, Floats]:
+        """The relative errors of time and memory of unseen training steps."""
+        pairs = {
+            "time": (self.predicted_ms, self.measured_ms),
+            "memory": (self.predicted_bytes, self.measured_bytes),
+        }
+        return {
+            name: np.abs(predicted / measured - 1)[self.training]
+            for name, (predicted, measured) in pairs.items()
+        }
 
 
 def train(operator: str, database: db.Database, progress: Progress | None = None) -> TrainingReport:
@@ -180,7 +195,16 @@ def _judgement(dataset: Dataset, held_out: HeldOut, snapshot: str, *, thorough: 
         under_limits=under_limits(dataset, held_out, parts),
         comparisons=tuple(item for item in comparisons if item is not None and item.selectors),
     )
-    return Judgement(evaluation, slowdowns, dataset.implementation, dataset.time_ms, held_out.time_ms)
+    return Judgement(
+        evaluation,
+        slowdowns,
+        implementation=dataset.implementation,
+        measured_ms=dataset.time_ms,
+        predicted_ms=held_out.time_ms,
+        measured_bytes=dataset.memory_bytes,
+        predicted_bytes=held_out.memory_bytes,
+        training=np.array([record.problem["mode"] == "training" for record in dataset.records]),
+    )
 
 
 def _further(dataset: Dataset, noise: Errors) -> list[Comparison | None]:

@@ -47,6 +47,16 @@ def test_intervals_hold_about_as_often_as_they_say(judged):
     assert "Intervals made for 90%" in found.table()
 
 
+def test_errors_of_training_steps_are_pooled(judged):
+    each = [one.step_errors for one in judged.judgements]
+    for name, error in judged.step_errors.items():
+        errors = np.concatenate([one[name] for one in each])
+        assert error == np.median(errors)
+        assert 0 < len(errors) == sum(one.training.sum() for one in judged.judgements)
+        assert len(errors) < sum(len(one.training) for one in judged.judgements)
+        assert 0 <= error < 0.2
+
+
 def test_random_memory_limits_are_kept(judged):
     found = judged.evaluations[0].under_limits
     assert found.choices > 200
