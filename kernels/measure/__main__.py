@@ -36,7 +36,7 @@ examples:
   {PROGRAM} lstm hidden=64,128 batch=8
   {PROGRAM} lstm hidden=256 batch=1,32 seq=50 dtype=bfloat16 mode=inference --policy thorough
   {PROGRAM} lstm hidden=64,128,256 batch=1,16,64 --output records.jsonl --budget 10m
-  {PROGRAM} --problems plan.jsonl --device all --policy sweep --budget 9m --output records.jsonl
+  {PROGRAM} --problems plan.jsonl --device all --policy steady --budget 9m --output records.jsonl
 
 hyperparameters that are not given take their defaults; a wrong name lists the right ones.
 """

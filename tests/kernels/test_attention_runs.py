@@ -10,18 +10,12 @@ import pytest
 from kernel_selector.db import Database, records
 from kernel_selector.kernels import registry
 from kernel_selector.kernels.attention._runs import torch_sdpa
-from kernel_selector.kernels.contract import Device, Record
+from kernel_selector.kernels.contract import Record
+from kernel_selector.kernels.devices import known_devices
 from selector.shipped import unpacked
 
 OPERATOR = registry.operator("attention")
-H200 = Device(
-    kind="cuda",
-    vendor="NVIDIA",
-    name="NVIDIA H200",
-    compute_capability=(9, 0),
-    multiprocessors=132,
-    memory_bytes=150 * 10**9,
-)
+H200 = known_devices()["nvidia-h200"]
 LEAST_MS = 1.0  # of the device: far above what a host takes to begin
 
 
