@@ -24,7 +24,7 @@ from kernel_selector.kernels.contract import (
     UnsupportedProblem,
 )
 
-from .api import choose, evaluate, optimize, restore, train
+from .api import choose, evaluate, optimize, replay, restore, train
 from .candidates import Candidate
 from .choice import Choice
 from .client import Client
@@ -69,6 +69,7 @@ __all__ = [
     "plan",
     "profile",
     "quickstart",
+    "replay",
     "restore",
     "train",
 ]

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from .choice import Choice
 from .database_argument import require_database
+from .errors import InvalidRequest
 from .profiling import opened
 from .shared import shared_selector
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
     from .evaluation import Evaluation
     from .learning import TrainingReport
+    from .rewriting.replaying import ReplayedStack
     from .rewriting.report import Report
 
 
@@ -65,9 +67,10 @@ def optimize(
 
     `example_inputs` are one tensor, a tuple of positional arguments, or a mapping of keyword arguments; the
     model is run on them, in the mode it is in. `memory_limit` is of a training step in all, in bytes or as
-    text: the layers are then what `selector.plan` counts for the examples' batch. `objective` is "throughput"
-    or "memory", without a limit. `overrides` names
-    implementations by operator or by a module's path, whatever was measured: `{"lstm": "hoisted"}`. `plan` is
+    text: the layers are then what `selector.plan` counts for the examples' batch. `objective` is
+    "throughput"; "device_time" for steps that are replayed as CUDA graphs, by `selector.replay` or by code of
+    your own, whose launches cost nothing; or "memory", without a limit. `overrides` names implementations by
+    operator or by a module's path, whatever was measured: `{"lstm": "hoisted"}`. `plan` is
     what `selector.plan` made for this model: layers then get the implementations that it counted.
     `database` is as for `Selector`.
 
@@ -84,13 +87,32 @@ def optimize(
 
     require_database(database)
     if memory_limit is not None:
-        plan = wishes.plan_within(memory_limit, model, example_inputs, plan, database)
+        if plan is not None:
+            raise InvalidRequest("memory_limit and plan are both given: a plan has a limit of its own.")
+        plan = wishes.plan_within(memory_limit, model, example_inputs, objective, database)
     asked = wishes.wishes_of(objective, overrides, plan, database)
     return optimizing.optimize(model, example_inputs, asked)
 
 
+def replay(model: nn.Module, example_inputs: object) -> list[ReplayedStack]:
+    """Replay the blocks of a model's stacks as CUDA graphs in training; says which stacks, or why not.
+
+    A stack is a list of modules of one class, as the layers of a transformer are. The model is run on
+    `example_inputs`, as of `optimize`; calls like the example's, under the same autocast, are replayed from
+    then on, so that the host launches two graphs a block and step. All other calls run as before: other
+    shapes, evaluation, a pass while another is still to be differentiated, modules with hooks, checkpointing.
+    Optimize first: `optimize` ends it, as `selector.restore(model)` does.
+
+    Raises InvalidRequest for a model that is not on an NVIDIA GPU, is compiled, or is in evaluation mode, and
+    what the model raises on the example.
+    """
+    from .rewriting import replaying
+
+    return replaying.turn_on(model, example_inputs)
+
+
 def restore(model: nn.Module) -> int:
-    """Undo `selector.optimize`; weights stay as they are now. Returns how many modules were put back."""
+    """Undo `optimize` and `replay`; weights stay as they are now. Returns how many modules were put back."""
     from .rewriting import optimizing
 
     return optimizing.restore(model)

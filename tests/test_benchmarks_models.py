@@ -24,6 +24,7 @@ from kernel_selector.kernels.contract import Device, UnsupportedProblem
 from selector.plans import ask
 from selector.plans.parts import Model
 from selector.plans.published import families, published
+from selector.plans.training import Training
 
 HERE = Device(name="a processor", kind="cpu")
 OURS = {
@@ -199,12 +200,13 @@ def test_hugging_faces_models_train_alike_before_and_after_optimize(name: str, t
 def test_the_batch_of_hugging_faces_model_is_a_plans(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("transformers", reason="Hugging Face's transformers is not installed")
 
-    def planned_for(model: Model, device: str, limit: int) -> SimpleNamespace:
+    def planned_for(model: Model, device: str, limit: int, *, training: Training) -> SimpleNamespace:
         operators = {part.problem.operator for part in model.workload(4).parts}
         assert operators >= {"linear", "attention", "feed_forward"}
         assert "linear_cross_entropy" not in operators  # its logits are an output
-        return SimpleNamespace(batch=limit if device == "nvidia-h200" else 0)
+        return SimpleNamespace(batch=limit + training.replayed if device == "nvidia-h200" else 0)
 
     monkeypatch.setattr(selector, "plan", planned_for)
     tiny, parts = hugging_face("bert-base", "sdpa", tiny=True), Parts(dtype="bfloat16", device=HERE)
     assert planned_batch(tiny, parts, "cpu", 7, "nvidia-h200") == 7
+    assert planned_batch(tiny, parts, "cpu", 7, "nvidia-h200", replayed=True) == 8

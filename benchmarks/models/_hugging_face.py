@@ -14,6 +14,7 @@ from benchmarks.models._catalogue import Family, Subject, subject
 from benchmarks.models._parts import Parts
 from benchmarks.models._transformer import Sizes, make_batch
 from benchmarks.models._variants import Variant
+from selector.rewriting.replaying import find
 
 MODELS = ("bert-base", "bert-large", "roberta-base", "roberta-large", "gpt2", "gpt2-medium")
 PADDING = 2  # positions that RoBERTa leaves out
@@ -33,8 +34,28 @@ class Loss(nn.Module):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Theirs(Variant):
+    """One of theirs as it is, with each of its layers `compiled`, or `replayed`."""
+
+    compiled: bool = False
+
+    def finished(self, model: nn.Module, inputs: tuple[Tensor, ...]) -> Callable[..., Tensor]:
+        """The same model; one compilation serves all layers."""
+        assert isinstance(model, Loss)
+        if self.compiled:
+            for stack in find(model.model):
+                for block in stack.blocks:
+                    block.compile(dynamic=False)
+        if self.replayed:
+            _replay(model, inputs)
+        return model
+
+
+@dataclass(frozen=True, kw_only=True)
 class Optimized(Variant):
-    """Theirs after `selector.optimize`, within so many bytes in all where there is a limit."""
+    """Theirs after `selector.optimize`, within so many bytes in all where there is a limit, and where it is
+    `replayed` after `selector.replay`.
+    """
 
     within_bytes: int | None = None
 
@@ -45,14 +66,29 @@ class Optimized(Variant):
         assert isinstance(model, Loss)
         example = {"input_ids": inputs[0], "labels": inputs[1]}
         with _without_cap(inputs[0].device, self.within_bytes):
-            report = selector.optimize(model.model, example, memory_limit=self.within_bytes)
+            objective = "device_time" if self.replayed else "throughput"
+            report = selector.optimize(
+                model.model, example, objective=objective, memory_limit=self.within_bytes
+            )
         for one in report.replaced:
             counts = model.used.setdefault(one.problem.operator, {})
             counts[one.implementation] = counts.get(one.implementation, 0) + 1
         for left in report.left_alone:
             counts = model.used.setdefault(f"{left.problem.operator}, left alone", {})
             counts[left.why] = counts.get(left.why, 0) + 1
+        if self.replayed:
+            _replay(model, inputs)
         return model
+
+
+def _replay(model: Loss, inputs: tuple[Tensor, ...]) -> None:
+    """Raises RuntimeError where no layer of theirs is replayed."""
+    import selector
+
+    for stack in selector.replay(model.model, {"input_ids": inputs[0], "labels": inputs[1]}):
+        if stack.refused:
+            raise RuntimeError(str(stack))
+        model.used[str(stack)] = {"CUDA graphs": stack.blocks}
 
 
 @contextmanager
@@ -78,26 +114,35 @@ def hugging_face(name: str, attention: str, *, tiny: bool = False) -> Subject:
     return Subject(name, Family(model, _batch_of, {}), sizes)
 
 
-def optimized(within_bytes: int | None = None) -> Optimized:
-    """What `selector.optimize` makes of a model."""
-    return Optimized(name="optimized", within_bytes=within_bytes)
+def optimized(within_bytes: int | None = None, *, replayed: bool = False) -> Optimized:
+    """What `selector.optimize` makes of a model, and `selector.replay` of that."""
+    name = "optimized, replayed" if replayed else "optimized"
+    return Optimized(name=name, within_bytes=within_bytes, replayed=replayed)
 
 
 def planned_batch(
-    given: Subject, parts: Parts, torch_device: str, limit_bytes: int, device: str | None = None
+    given: Subject,
+    parts: Parts,
+    torch_device: str,
+    limit_bytes: int,
+    device: str | None = None,
+    *,
+    replayed: bool = False,
 ) -> int:
     """The samples at once that a plan within the limit takes, for this device or another.
 
     Raises the errors of `selector.plan`.
     """
     import selector
+    from selector.plans.training import Training
     from selector.rewriting.wishes import rewritable
 
     dtype = getattr(torch, parts.dtype)
     example = dict(zip(("input_ids", "labels"), given.inputs(2, 0, torch_device, dtype), strict=True))
     model: Any = given.build(2, parts).to(torch_device, dtype)
     planned = rewritable(model.model, example)
-    return selector.plan(planned, device or torch_device, limit_bytes).batch
+    training = Training(replayed=replayed)
+    return selector.plan(planned, device or torch_device, limit_bytes, training=training).batch
 
 
 def _made(family: str, sizes: Sizes, attention: str) -> nn.Module:

@@ -23,7 +23,8 @@ BUDGETS = (0.999, 0.5)
 @dataclass(frozen=True, kw_only=True)
 class Variant:
     """`budget` is torch.compile's share of saved bytes to keep (None: not compiled); `recomputed` the blocks
-    that are checkpointed, EVERY_BLOCK for all; `graphed`: forward and backward as a CUDA graph each. A plan's
+    that are checkpointed, EVERY_BLOCK for all; `graphed`: forward and backward as a CUDA graph each;
+    `replayed`: the same of each block, by `selector.replay`. A plan's
     variant has its `batch` and its `limit_bytes`, and what the plan says of its peak and throughput.
     """
 
@@ -33,9 +34,15 @@ class Variant:
     budget: float | None = None
     recomputed: int = 0
     graphed: bool = False
+    replayed: bool = False
     batch: int | None = None
     limit_bytes: int | None = None
     planned: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def graphs_apart(self) -> bool:
+        """Whether CUDA graphs hold memory of their own."""
+        return self.graphed or self.replayed
 
     def parts(self, dtype: str, device: Device) -> Parts:
         """What makes its parts."""

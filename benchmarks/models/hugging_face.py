@@ -3,11 +3,12 @@
     python -m benchmarks.models.hugging_face bert-large --device cuda:0 --batch 32 --caps 16 --losses 100
     python -m benchmarks.models.hugging_face gpt2 --smoke
 
-Compared are their eager attention, their sdpa attention, and what `selector.optimize` makes of the latter: at
-each batch without a limit, and under each cap (GiB, of all memory of the process while it trains) with
-`memory_limit` and the largest batch that a plan finds; sdpa takes the largest that fits. Weights are random,
-from the classes of their configs. --losses runs so many steps of ours and twice of sdpa, dropout off. Writes
-`hugging_face_<model>_<device>.json`, after each line.
+Compared are their eager attention, their sdpa attention, that with each layer compiled, that with its layers
+replayed as CUDA graphs (`selector.replay`), what `selector.optimize` makes of sdpa, and that replayed: at
+each batch without a limit, and under each cap (GiB, of all memory of the process while it trains), ours with
+`memory_limit` and the largest batch that a plan finds, sdpa and compiled with the largest that fits. Weights
+are random, from the classes of their configs. --losses runs so many steps of ours and twice of sdpa, dropout
+off. Writes `hugging_face_<model>_<device>.json`, after each line.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from pathlib import Path
 
 from benchmarks._result import RESULTS, write_result
 from benchmarks.models.__main__ import GIB, LOSS_BATCH, words_of
-from benchmarks.models._hugging_face import MODELS, hugging_face, optimized, planned_batch
+from benchmarks.models._hugging_face import MODELS, Theirs, hugging_face, optimized, planned_batch
 from benchmarks.models._parts import Parts
 from benchmarks.models._steps import TRIES, Line, Trainer
 from benchmarks.models._variants import Variant
@@ -30,7 +31,9 @@ from kernel_selector.kernels.contract import Device
 from kernel_selector.kernels.measure import default_torch_device, identify
 from kernel_selector.kernels.measure.sweeps import parse_seconds
 
-THEIRS = ("eager", "sdpa")
+ATTENTIONS = ("eager", "sdpa")
+SDPA, COMPILED = Theirs(name="sdpa"), Theirs(name="sdpa, compiled", compiled=True)
+REPLAYED = Theirs(name="sdpa, replayed", replayed=True)
 OURS = "optimized"
 
 
@@ -50,7 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             dtype=dtype,
             seed=options.seed,
         )
-        for attention in THEIRS
+        for attention in ATTENTIONS
     }
     end = time.monotonic() + parse_seconds(options.budget)
     for line in _lines(trainers, options, torch_device, device):
@@ -82,29 +85,38 @@ def _lines(
 ) -> Iterator[Line]:
     """Ours first: what is left of the budget goes to the others."""
     sdpa = trainers["sdpa"]
+    graphs = (False, True) if sdpa.on_gpu else (False,)
     for batch in options.batch:
-        yield sdpa.run(optimized(), batch)
-        for name in reversed(THEIRS):
-            yield trainers[name].run(Variant(name=name), batch)
+        for replayed in graphs:
+            yield sdpa.run(optimized(replayed=replayed), batch)
+        for variant in (SDPA, COMPILED, REPLAYED) if sdpa.on_gpu else (SDPA,):
+            yield sdpa.run(variant, batch)
+        yield trainers["eager"].run(Theirs(name="eager"), batch)
+    probes: dict[str, list[Line]] = {}
     # sdpa twice: what two runs of the same model differ by
-    curves = (optimized(), Variant(name="sdpa"), Variant(name="sdpa, again"))
+    ours: list[Variant] = [optimized(replayed=replayed) for replayed in graphs]
+    curves = (*ours, SDPA, Theirs(name="sdpa, again"))
     for variant in curves if options.losses else ():
         yield sdpa.losses(variant, LOSS_BATCH, options.losses, dropout=False)
     for cap in (round(one * GIB) for one in options.caps if sdpa.on_gpu):
-        yield _under(sdpa, Parts(dtype=options.dtype, device=device), torch_device, cap)
-        probes = [sdpa.run(Variant(name="sdpa"), batch) for batch in options.probes]
-        yield sdpa.under(Variant(name="sdpa"), cap, probes)
+        for replayed in graphs:
+            yield _under(sdpa, Parts(dtype=options.dtype, device=device), torch_device, cap, replayed)
+        for variant in (SDPA, COMPILED):
+            if variant.name not in probes:
+                probes[variant.name] = [sdpa.run(variant, batch) for batch in options.probes]
+            yield sdpa.under(variant, cap, probes[variant.name])
 
 
-def _under(trainer: Trainer, parts: Parts, torch_device: str, cap_bytes: int) -> Line:
+def _under(trainer: Trainer, parts: Parts, torch_device: str, cap_bytes: int, replayed: bool) -> Line:
     """Ours under a cap, at the batch of a plan; at an eighth less where that does not fit, some times."""
-    line: Line = {"variant": OURS, "batch": None, "cap_bytes": cap_bytes, "status": "failed"}
+    variant = optimized(cap_bytes, replayed=replayed)
+    line: Line = {"variant": variant.name, "batch": None, "cap_bytes": cap_bytes, "status": "failed"}
     try:
-        batch = planned_batch(trainer.subject, parts, torch_device, cap_bytes)
+        batch = planned_batch(trainer.subject, parts, torch_device, cap_bytes, replayed=replayed)
     except Exception as error:
         return {**line, "reason": f"{type(error).__name__}: {error}"}
     for _ in range(TRIES):
-        line = trainer.run(optimized(cap_bytes), batch, cap_bytes)
+        line = trainer.run(variant, batch, cap_bytes)
         fits = line["status"] != "out_of_memory" and "NothingFits" not in line.get("reason", "")
         if fits or batch < 2:
             break

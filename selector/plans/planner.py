@@ -99,7 +99,7 @@ class Planner:
             workload.parts,
             options,
             budget,
-            host=not self.training.cuda_graphs,
+            host=not (self.training.cuda_graphs or self.training.replayed),
             recompute=self.training.recompute and not own,
             smallest=smallest,
             within_ms=within_ms,
@@ -134,6 +134,7 @@ class Planner:
             gradients=training.temporary_bytes(model) + (0 if again else gradients),
             loss=workload.loss_bytes,
             other_ms=self._other_ms(workload),
+            apart=training.replayed,
         )
 
     def _other_ms(self, workload: Workload) -> float:
@@ -198,7 +199,8 @@ class Planner:
         if solution.peaks_at_end:
             activations, gradients = 0, training.parameter_bytes(model)
         else:
-            activations, gradients = solution.held_bytes, budget.first_gradients
+            activations = solution.held_bytes
+            gradients = budget.gradients if budget.apart else budget.first_gradients
         again = training.parameter_bytes(model) if training.accumulate > 1 else 0
         workspace = rest - activations - (0 if again else gradients) + library_bytes(self.device)
         return {

@@ -10,6 +10,7 @@ recomputed, t the step's time, and r the bytes of one block that is being recomp
     resident + kept + loss <= limit                            # where backward begins, at a loss of its own
     resident + kept + transient_po u_po <= limit               # right after, at its largest layer
     resident + gradients + transient_po u_po <= limit          # where backward ends
+    resident + kept + transient_po u_po + max(loss, gradients) <= limit   # where graphs' memory is apart
     r >= sum_p r_p,  r_p >= per_block_p held_po u_po           # for the recomputed
 
 Equal layers share one whole number, which is what makes this quick: a variable for each layer would have
@@ -38,7 +39,8 @@ class Budget:
     """What a step has beside its parts, in bytes: `resident` are there all the time; `kept` from forward to
     backward; `block` is the input of one of so many `blocks` that can be recomputed; `first_gradients` and
     `gradients` are there where backward begins, and where it ends; `loss` is what a loss that is no part
-    takes before there are any. `other_ms` is the device's."""
+    takes before there are any. `apart`: what layers take is the graphs' that replay them, and nothing else
+    can have it. `other_ms` is the device's."""
 
     limit: int
     resident: int
@@ -49,6 +51,13 @@ class Budget:
     gradients: int
     loss: int = 0
     other_ms: float = 0.0
+    apart: bool = False
+
+    def beside(self, part: Part) -> int:
+        """What is there beside a layer's transient bytes where backward begins."""
+        if part.head:
+            return 0
+        return max(self.loss, self.gradients) if self.apart else self.first_gradients
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -208,8 +217,7 @@ class _Program:
         self.rows.append(({**kept, self.peak: -1.0}, -float("inf"), at_loss))
         for pair in self.pairs:
             transient = {self.used[pair]: self._option(pair).transient_bytes / GIB, self.peak: -1.0}
-            first = 0 if self.parts[pair[0]].head else budget.first_gradients
-            begin = -(budget.resident + budget.kept + first) / GIB
+            begin = -(budget.resident + budget.kept + budget.beside(self.parts[pair[0]])) / GIB
             self.rows.append(({**kept, **transient}, -float("inf"), begin))
             self.rows.append((transient, -float("inf"), -(budget.resident + budget.gradients) / GIB))
 
@@ -257,8 +265,7 @@ class _Program:
     def _peaks(self, chosen: Mapping[tuple[int, int], Option], held: int) -> tuple[int, int]:
         budget = self.budget
         begin = max(
-            option.transient_bytes + (0 if self.parts[pair[0]].head else budget.first_gradients)
-            for pair, option in chosen.items()
+            option.transient_bytes + budget.beside(self.parts[pair[0]]) for pair, option in chosen.items()
         )
         end = max(option.transient_bytes for option in chosen.values())
         return budget.resident + held + max(begin, budget.loss), budget.resident + budget.gradients + end

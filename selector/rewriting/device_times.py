@@ -31,42 +31,48 @@ class DeviceTimes:
 
     What is fastest on the device often takes the host longer to launch. Each problem gets the option of the
     least device + exchange * host milliseconds, at the one rate of exchange by which a step is shortest: its
-    longer side of the two, summed over all layers. Raises the errors of the database.
+    longer side of the two, summed over all layers. Where steps are `replayed` the host's time is nothing.
+    Raises the errors of the database.
     """
 
-    def __init__(self, layers: Sequence[Layer], device: str, database: Any) -> None:
-        self._prices = prices_on(device, Training(), database)
+    def __init__(
+        self, layers: Sequence[Layer], device: str, database: Any, *, replayed: bool = False
+    ) -> None:
+        self._left_out = () if replayed else COMPILED
+        self._prices = prices_on(device, Training(cuda_graphs=replayed), database)
         self._options: dict[Problem, list[Option]] = {}
         calls: Counter[Problem] = Counter()
         if self._prices.device.kind == "cuda":
             for layer in layers:
                 if layer.problem["mode"] == "training":
                     calls[layer.problem] += layer.calls
-        self._options = {problem: _options(self._prices, problem) for problem in calls}
-        self._exchange = _exchange([(self._choices(problem), count) for problem, count in calls.items()])
+        self._options = {problem: _options(self._prices, problem, self._left_out) for problem in calls}
+        choices = [(self._choices(problem), count) for problem, count in calls.items()]
+        self._replayed, self._exchange = replayed, 0.0 if replayed else _exchange(choices)
 
     def faster(self, problem: Problem) -> tuple[str, str] | None:
         """The implementation that the device takes less time for than for the framework's own, by more than
-        noise, and why, in words; None where there is none that is worth the host's time.
+        noise, and why, in words; None where there is none that is worth the host's time. Of steps that are
+        replayed the framework's own is said, too.
         """
         options = self._options.get(problem, [])
         default = next((one for one in options if one.default), None)
         if default is None or self._exchange is None:
             return None
         best = _best(options, self._exchange)
-        if best.device_ms * (1 + LEAST_MARGIN) >= default.device_ms:
-            return None
         times = (
             f"{format_ms(best.device_ms)} of the device's time, {format_ms(default.device_ms)} by torch's own"
         )
-        return best.implementation, f"{times}, {best.source}"
+        if best.device_ms * (1 + LEAST_MARGIN) < default.device_ms:
+            return best.implementation, f"{times}, {best.source}"
+        return (default.implementation, f"{times} at best, {best.source}") if self._replayed else None
 
     def ms(self, problem: Problem, name: str | None = None) -> float | None:
         """The device's time for a problem by what it gets, or by one implementation; None where unknown."""
         if self._exchange is None:
             return None
         if problem not in self._options:
-            self._options[problem] = _options(self._prices, problem)
+            self._options[problem] = _options(self._prices, problem, self._left_out)
         able = [one for one in self._options[problem] if name in (None, one.implementation)]
         return _best(able, self._exchange).device_ms if able else None
 
@@ -114,9 +120,9 @@ def _rates(layers: Iterable[Sequence[Option]]) -> list[float]:
     return [0.0, *between, *(2 * one for one in ordered[-1:])]
 
 
-def _options(prices: Prices, problem: Problem) -> list[Option]:
+def _options(prices: Prices, problem: Problem, left_out: Sequence[str]) -> list[Option]:
     """What was measured of a problem's implementations, or of others at sizes or shares like its own."""
-    known = [one for one in _foretold(prices, problem) if one.implementation not in COMPILED]
+    known = [one for one in _foretold(prices, problem) if one.implementation not in left_out]
     known = [one for one in known if one.source != "counted"]
     return known if any(one.source in MEASURED for one in known) else []
 

@@ -18,15 +18,15 @@ from ..layers import Layer
 from ..nn import ScaledDotProductAttention
 from ..nn.selected import Selected, adopt
 from ..nn.selection import Policy
-from . import attention_interface, joining
+from . import attention_interface, joining, replaying
 from .checking import Tensors, difference, results
 from .device_times import DeviceTimes
 from .joining import Joint
 from .places import Place, is_written_out, place_in, with_linear_heads
 from .report import LeftAlone, Replaced, Report, reason_of
-from .wishes import Planned, Wishes, device_of
+from .wishes import DEVICE_TIME, Counted, Wishes, device_of
 
-OBJECTIVES = {"throughput": "time", "memory": "memory"}
+OBJECTIVES = {"throughput": "time", "memory": "memory", DEVICE_TIME: "time"}
 REPLACED_CLASS = "_class_before_optimize"
 PUT_BACK = "put back, because the model computed something else: "
 
@@ -44,23 +44,23 @@ class _Decision:
 def optimize(model: nn.Module, example_inputs: Any, wishes: Wishes) -> Report:
     """See `selector.optimize`."""
     _check(model, wishes)
+    replaying.turn_off(model)
     listed = layers.find(model, example_inputs)
     found = with_linear_heads(listed)
-    planned = _Counted(wishes.plan)
-    times = DeviceTimes(found if wishes.objective == "throughput" else (), device_of(model), wishes.database)
+    planned = Counted(wishes.plan)
+    times = DeviceTimes(
+        found if OBJECTIVES[wishes.objective] == "time" else (),
+        device_of(model),
+        wishes.database,
+        replayed=wishes.objective == DEVICE_TIME,
+    )
     joints, left = _joints(model, example_inputs, found, wishes, times)
     joined = {path for joint in joints for path in joint.paths}
     decisions = []
     for layer in found:
         if layer.path in joined:
             continue
-        place = place_in(model, layer)
-        if isinstance(place, str):
-            planned.next(layer, framework_only=True)
-            decided: _Decision | str = place
-        else:
-            known = planned.next(layer) or times.faster(layer.problem)
-            decided = _decide(model, layer, place, wishes, known)
+        decided = _decided(model, layer, wishes, planned, times)
         if not isinstance(decided, str):
             decisions.append(decided)
         elif layer in listed:
@@ -84,8 +84,9 @@ def optimize(model: nn.Module, example_inputs: Any, wishes: Wishes) -> Report:
 
 def restore(model: nn.Module) -> int:
     """See `selector.restore`."""
+    replayed = replaying.turn_off(model)
     attention_interface.turn_off(model)
-    return joining.part(model) + sum(_put_back(module) for module in list(model.modules()))
+    return replayed + joining.part(model) + sum(_put_back(module) for module in list(model.modules()))
 
 
 def _check(model: nn.Module, wishes: Wishes) -> None:
@@ -110,25 +111,15 @@ def _check(model: nn.Module, wishes: Wishes) -> None:
             )
 
 
-class _Counted:
-    """The implementations of a plan, handed out layer by layer."""
-
-    def __init__(self, plan: Sequence[Planned]) -> None:
-        self._left: dict[Problem, list[str]] = {}
-        for one in plan:
-            problem = registry.operator(one.operator).problem(dict(one.hyperparameters))
-            self._left.setdefault(problem, []).extend([one.implementation] * one.count)
-
-    def next(self, layer: Layer, *, framework_only: bool = False) -> tuple[str, str] | None:
-        """The implementation of a layer and why, or None for one that the plan lacks. With `framework_only`
-        the framework's own where there is one left.
-        """
-        left = self._left.get(layer.problem)
-        if not left:
-            return None
-        default = registry.operator(layer.problem.operator).default
-        place = left.index(default) if framework_only and default in left else 0
-        return left.pop(place), "as planned"
+def _decided(
+    model: nn.Module, layer: Layer, wishes: Wishes, planned: Counted, times: DeviceTimes
+) -> _Decision | str:
+    """What a layer gets where it can be replaced, or why it is left alone."""
+    place = place_in(model, layer)
+    if isinstance(place, str):
+        planned.next(layer, framework_only=True)
+        return place
+    return _decide(model, layer, place, wishes, planned.next(layer) or times.faster(layer.problem))
 
 
 def _decide(
@@ -152,7 +143,8 @@ def _decide(
     why = reason_of(choice) if wishes.named(layer) or known is None else known[1]
     is_default = choice.implementation == registry.operator(layer.problem.operator).default
     if is_default and (choice.source == "default" or not is_written_out(model, layer)):
-        return f"torch's own is chosen ({why}). {' '.join(choice.caveats)}".rstrip()
+        caveats = "" if named else " ".join(choice.caveats)
+        return f"torch's own is chosen ({why}). {caveats}".rstrip()
     return _Decision(layer, place, choice.implementation, why)
 
 
@@ -160,7 +152,7 @@ def _joints(
     model: nn.Module, example_inputs: Any, found: Sequence[Layer], wishes: Wishes, times: DeviceTimes
 ) -> tuple[list[Joint], list[LeftAlone]]:
     """Layers that are to be one product, and those that could be but for a reason."""
-    if wishes.objective != "throughput":
+    if OBJECTIVES[wishes.objective] != "time":
         return [], []
     free = [layer for layer in found if wishes.named(layer) is None]
 

@@ -8,6 +8,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from torch import Tensor, nn
 
+from kernel_selector.kernels import registry
+from kernel_selector.kernels.contract import Problem
+
 from .. import layers
 from ..errors import InvalidRequest
 from ..layers import Layer
@@ -15,6 +18,9 @@ from ..layers import Layer
 if TYPE_CHECKING:
     from ..plans.parts import Model
     from ..plans.plan import Plan
+
+
+DEVICE_TIME = "device_time"  # the objective of steps that are replayed as CUDA graphs
 
 
 class Planned(Protocol):
@@ -40,24 +46,45 @@ class Wishes:
         return self.overrides.get(layer.path) or self.overrides.get(layer.problem.operator)
 
 
+class Counted:
+    """The implementations of a plan, handed out layer by layer."""
+
+    def __init__(self, plan: Sequence[Planned]) -> None:
+        self._left: dict[Problem, list[str]] = {}
+        for one in plan:
+            problem = registry.operator(one.operator).problem(dict(one.hyperparameters))
+            self._left.setdefault(problem, []).extend([one.implementation] * one.count)
+
+    def next(self, layer: Layer, *, framework_only: bool = False) -> tuple[str, str] | None:
+        """The implementation of a layer and why, or None for one that the plan lacks. With `framework_only`
+        the framework's own where there is one left.
+        """
+        left = self._left.get(layer.problem)
+        if not left:
+            return None
+        default = registry.operator(layer.problem.operator).default
+        place = left.index(default) if framework_only and default in left else 0
+        return left.pop(place), "as planned"
+
+
 def device_of(model: nn.Module) -> str:
     """Where a model's parameters are; "cpu" for one without."""
     return next((str(tensor.device) for tensor in model.parameters()), "cpu")
 
 
 def plan_within(
-    memory_limit: str | int, model: nn.Module, example_inputs: Any, plan: object, database: Any
+    memory_limit: str | int, model: nn.Module, example_inputs: Any, objective: str, database: Any
 ) -> Plan:
-    """The fastest plan of a model for the examples' batch. Raises InvalidRequest for two plans."""
+    """The fastest plan of a model for the examples' batch."""
     from ..plans.ask import plan as fastest
+    from ..plans.training import Training
 
-    if plan is not None:
-        raise InvalidRequest("memory_limit and plan are both given: a plan has a limit of its own.")
     args, kwargs = layers.arguments_of(example_inputs)
     sizes = [one.size(0) for one in (*args, *kwargs.values()) if isinstance(one, Tensor) and one.dim()]
     batch = sizes[0] if sizes else 1  # without samples the planner says so
     planned = rewritable(model, example_inputs)
-    return fastest(planned, device_of(model), memory_limit, batch, database=database)
+    training = Training(replayed=objective == DEVICE_TIME)
+    return fastest(planned, device_of(model), memory_limit, batch, training=training, database=database)
 
 
 def rewritable(model: nn.Module, example_inputs: Any) -> Model:

@@ -118,6 +118,18 @@ def test_the_slower_of_device_and_host_is_made_fast() -> None:
     assert counts(as_graph) == {(0, 0): 1}
 
 
+def test_graphs_keep_their_memory_to_themselves() -> None:
+    choices = [[option("torchs", 1.0, 10, transient=4), option("small", 3.0, 1, transient=1)]]
+    budget = replace(BUDGET, limit=30 * MIB, loss=8 * MIB, gradients=6 * MIB)
+    together = solve([part("layer", 2)], choices, budget)
+    assert together is not None
+    assert (counts(together), together.peak_bytes) == ({(0, 0): 2}, 28 * MIB)
+    apart = solve([part("layer", 2)], choices, replace(budget, apart=True))
+    # 10 and 1 kept, 4 of the larger one, and 8 for the loss
+    assert apart is not None
+    assert (counts(apart), apart.peak_bytes) == ({(0, 0): 1, (0, 1): 1}, 23 * MIB)
+
+
 def test_the_smallest_solution_says_what_a_model_takes_at_least() -> None:
     choices = [[option("torchs", 1.0, 10), option("small", 3.0, 1)]]
     found = solve([part("layer", 10)], choices, BUDGET, smallest=True)

@@ -1,0 +1,195 @@
+"""`selector.replay`: which blocks of a model run as CUDA graphs in training, and which cannot."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..errors import InvalidRequest
+from ..layers import arguments_of, undisturbed
+from ..nn.replay_block import hooked
+from ..nn.replays import Replays, replay, unreplay
+from .captures import Call, CannotReplay, Recorder, captured, record_on_gpu
+
+LEAST_BLOCKS = 2
+
+
+@dataclass(frozen=True)
+class Stack:
+    """Blocks of one kind that a model runs one after the other."""
+
+    path: str
+    blocks: tuple[nn.Module, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReplayedStack:
+    """A stack that is replayed, or why it is not."""
+
+    path: str
+    blocks: int
+    refused: str | None = None
+
+    def __str__(self) -> str:
+        blocks = f"{self.blocks} blocks of {self.path or 'the model'}"
+        return (
+            f"{blocks}: not replayed, {self.refused}" if self.refused else f"{blocks}: replayed in training"
+        )
+
+
+def turn_on(model: nn.Module, example_inputs: Any) -> list[ReplayedStack]:
+    """See `selector.replay`."""
+    _check(model)
+    turn_off(model)
+    stacks = list(find(model))
+    calls = recorded(model, example_inputs, [block for stack in stacks for block in stack.blocks])
+    return [_turned_on(stack, [one for one in calls if one.module in stack.blocks]) for stack in stacks]
+
+
+def _check(model: nn.Module) -> None:
+    if not isinstance(model, nn.Module):
+        raise InvalidRequest(f"model of type {type(model).__name__}: expected a torch.nn.Module.")
+    if hasattr(model, "_orig_mod"):
+        raise InvalidRequest("model is compiled: compile with mode='reduce-overhead' for CUDA graphs there.")
+    device = next((one.device.type for one in model.parameters()), "cpu")
+    if device != "cuda":
+        raise InvalidRequest(
+            f"model is on {device}: expected one on an NVIDIA GPU, to replay as CUDA graphs."
+        )
+    if not model.training:
+        raise InvalidRequest(
+            "model is in evaluation mode, and training is replayed: call model.train() first."
+        )
+
+
+def turn_off(model: nn.Module) -> int:
+    """Undo `turn_on`. The number of blocks that were replayed."""
+    return sum(unreplay(module) for module in list(model.modules()))
+
+
+def find(model: nn.Module) -> Iterator[Stack]:
+    """The outermost lists of modules of one class that have weights."""
+    inside: set[int] = set()
+    for path, module in model.named_modules():
+        blocks = tuple(module.children())
+        if id(module) in inside or not isinstance(module, (nn.ModuleList, nn.Sequential)):
+            continue
+        alike = len({type(block) for block in blocks}) == 1 and len(set(map(id, blocks))) == len(module)
+        if len(blocks) >= LEAST_BLOCKS and alike and next(module.parameters(), None) is not None:
+            inside |= {id(part) for part in module.modules()}
+            yield Stack(path, blocks)
+
+
+def replayed(stack: Stack, calls: Sequence[Call], record: Recorder) -> None:
+    """Capture the blocks from how they were called, and replay them from now on. Raises CannotReplay."""
+    if [id(one.module) for one in calls] != [id(block) for block in stack.blocks]:
+        raise CannotReplay("they are not called once each, in their order")
+    for block in stack.blocks:
+        if any(hooked(part) for part in block.modules() if part is not block):
+            raise CannotReplay("a module in them has hooks, which a graph would not call")
+        if getattr(block, "gradient_checkpointing", False):
+            raise CannotReplay("they are run a second time for their gradients (gradient checkpointing)")
+    blocks = captured(calls, record)
+    replays = Replays()
+    replays.start(blocks)
+    for block in stack.blocks:
+        replay(block, replays)
+
+
+def _turned_on(stack: Stack, calls: Sequence[Call]) -> ReplayedStack:
+    count, refused = len(stack.blocks), None
+    device = next(one.device for one in stack.blocks[0].parameters())
+    try:
+        with _beside(device) as record:
+            replayed(stack, calls, record)
+    except Exception as error:  # whatever a block raises while it is captured, it runs as before
+        refused = _words(error)
+    return ReplayedStack(path=stack.path, blocks=count, refused=refused)
+
+
+def _words(error: BaseException) -> str:
+    """The first line of what was raised first: a capture that is broken off raises more."""
+    while error.__context__ is not None:
+        error = error.__context__
+    first_line = str(error).strip().partition("\n")[0]
+    return first_line if isinstance(error, CannotReplay) else f"{type(error).__name__}: {first_line}"
+
+
+@contextmanager
+def _beside(device: torch.device) -> Iterator[Recorder]:
+    """A stream to capture on, with the allocator's spare memory given back, which graphs could not take.
+
+    A capture that fails leaves the generator in it: it gets a state of its own again.
+    """
+    drawn = torch.cuda.get_rng_state(device)
+    stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+    torch.cuda.synchronize(device)
+    torch.cuda.empty_cache()
+    stream.wait_stream(torch.cuda.current_stream(device))
+    try:
+        with torch.cuda.stream(stream), _casts_apart(), torch.enable_grad():
+            yield record_on_gpu(device)
+    except Exception:
+        generator = torch.cuda.default_generators[torch.device(device).index or 0]
+        generator.graphsafe_set_state(torch.Generator(device).graphsafe_get_state())
+        torch.cuda.set_rng_state(drawn, device)
+        raise
+    finally:
+        torch.cuda.current_stream(device).wait_stream(stream)
+        torch.cuda.synchronize(device)
+
+
+@contextmanager
+def _casts_apart() -> Iterator[None]:
+    """Autocast keeps no copies of weights: one that a graph made would be nothing outside of it."""
+    before = torch.is_autocast_cache_enabled()
+    torch.set_autocast_cache_enabled(False)
+    try:
+        yield
+    finally:
+        torch.set_autocast_cache_enabled(before)
+
+
+def recorded(model: nn.Module, example_inputs: Any, blocks: Sequence[nn.Module]) -> list[Call]:
+    """How the example calls the blocks, in order; the tensors have no history."""
+    calls: list[Call] = []
+
+    def note(module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any) -> None:
+        calls.append(Call(module, args, dict(kwargs), result))
+
+    hooks = [block.register_forward_hook(note, with_kwargs=True) for block in blocks]
+    args, kwargs = arguments_of(example_inputs)
+    try:
+        with undisturbed(model), torch.enable_grad():
+            outputs = model(*args, **kwargs)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    alone: dict[int, Tensor] = {}
+
+    def apart(value: Any) -> Any:
+        if type(value) is tuple:
+            return tuple(map(apart, value))
+        if isinstance(value, Tensor):
+            if id(value) not in alone:
+                alone[id(value)] = value.detach().requires_grad_(value.requires_grad)
+            return alone[id(value)]
+        return value
+
+    found = [
+        Call(
+            one.module,
+            apart(one.args),
+            {name: apart(it) for name, it in one.kwargs.items()},
+            apart(one.result),
+        )
+        for one in calls
+    ]
+    calls.clear()
+    del outputs
+    return found

@@ -1,0 +1,149 @@
+"""Blocks that are replayed train as they do without: on the CPU runs stand in for CUDA graphs."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import selector
+from selector.nn.replays import Replayed
+from tests.selector.rewriting.replayed import Block, Model, Rerun, counts, draws, rerun_in, trained, turn_on
+
+
+@pytest.fixture
+def record(monkeypatch: pytest.MonkeyPatch) -> Rerun:
+    return rerun_in(monkeypatch)
+
+
+@pytest.fixture
+def model() -> Model:
+    torch.manual_seed(0)
+    return Model().train()
+
+
+@pytest.fixture
+def given() -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    return torch.randn(5, 2, generator=generator), torch.rand(5, 4, generator=generator)
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_training_is_as_without(model: Model, given: Any, record: Rerun, accumulate: int) -> None:
+    plain = copy.deepcopy(model)
+    turn_on(model, given, record)
+    assert all(isinstance(layer, Replayed) and isinstance(layer, Block) for layer in model.layers)
+    found, expected = trained(model, draws(6), accumulate), trained(plain, draws(6), accumulate)
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, other)
+    assert counts(model) == (18, 18)
+    assert "cuda_graphs=18 of 18 calls in training" in repr(model)
+
+
+def test_gradients_are_the_callers_to_keep(model: Model, given: Any, record: Rerun) -> None:
+    turn_on(model, given, record)
+    model(*given).sum().backward()
+    kept = [(one.grad, one.grad.clone()) for one in model.parameters() if one.grad is not None]
+    model.zero_grad()
+    (2 * model(*draws(1)[0])).sum().backward()
+    assert len(kept) == len(list(model.parameters()))
+    for gradient, before in kept:
+        torch.testing.assert_close(gradient, before, rtol=0, atol=0)
+
+
+def test_inputs_frozen_weights_and_a_leaf_get_the_gradients_they_should(record: Rerun) -> None:
+    torch.manual_seed(0)
+    blocks = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 4)).train()
+    blocks[0].weight.requires_grad_(False)
+    blocks[2].weight = blocks[1].weight  # tied
+    plain = copy.deepcopy(blocks)
+    x = torch.randn(3, 4).requires_grad_()
+    turn_on(blocks, x, record)
+    for module, leaf in ((blocks, x), (plain, other := x.detach().clone().requires_grad_())):
+        for _ in range(2):
+            module(leaf).square().sum().backward()
+    torch.testing.assert_close(x.grad, other.grad)
+    for one, its in zip(blocks.parameters(), plain.parameters(), strict=True):
+        torch.testing.assert_close(one.grad, its.grad)
+
+
+def test_what_an_earlier_pass_still_needs_is_left_to_it(model: Model, given: Any, record: Rerun) -> None:
+    plain = copy.deepcopy(model)
+    turn_on(model, given, record)
+    (x, mask), (other, other_mask) = draws(2)
+    first, second = model(x, mask).sum(), model(other, other_mask).sum()
+    assert counts(model) == (3, 6)
+    (first + second).backward()
+    (plain(x, mask).sum() + plain(other, other_mask).sum()).backward()
+    for one, its in zip(model.parameters(), plain.parameters(), strict=True):
+        torch.testing.assert_close(one.grad, its.grad)
+    del first, second
+    model(x, mask)  # dropped without backward
+    model(x, mask).sum().backward()
+    assert counts(model) == (9, 12)
+
+
+def test_what_a_block_gave_stays_as_long_as_it_is_held(model: Model, given: Any, record: Rerun) -> None:
+    turn_on(model, given, record)
+    held: list[Tensor] = []
+    hook = model.layers[0].register_forward_hook(lambda _module, _args, result: held.append(result[0]))
+    model(*given).sum().backward()
+    hook.remove()
+    before = held[0].detach().clone()
+    model(*draws(1)[0]).sum().backward()
+    torch.testing.assert_close(held[0].detach(), before, rtol=0, atol=0)
+    assert counts(model) == (3, 6)
+    held.clear()
+    model(*given).sum().backward()
+    assert counts(model) == (6, 9)
+
+
+def test_a_second_backward_is_refused(model: Model, given: Any, record: Rerun) -> None:
+    turn_on(model, given, record)
+    loss = model(*given).sum()
+    loss.backward(retain_graph=True)
+    with pytest.raises(RuntimeError, match="a second time"):
+        loss.backward()
+
+
+def test_a_second_derivative_is_refused(model: Model, given: Any, record: Rerun) -> None:
+    turn_on(model, given, record)
+    (first,) = torch.autograd.grad(model(*given).sum(), [model.embedding.weight], create_graph=True)
+    with pytest.raises(RuntimeError, match="no second derivative"):
+        first.sum().backward()
+
+
+def test_an_output_that_is_changed_in_place_is_refused(record: Rerun) -> None:
+    class Changing(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers, self.changes = nn.ModuleList([nn.Linear(4, 4), nn.Linear(4, 4)]), False
+
+        def forward(self, x: Tensor) -> Tensor:
+            y = self.layers[0](x)
+            if self.changes:
+                with torch.no_grad():
+                    y.add_(1)
+            return self.layers[1](y)
+
+    model, x = Changing().train(), torch.ones(2, 4)
+    turn_on(model, x, record)
+    model.changes = True
+    with pytest.raises(RuntimeError, match="changed in place"):
+        model(x).sum().backward()
+
+
+def test_copies_and_weights_are_as_before(model: Model, given: Any, record: Rerun) -> None:
+    names = list(model.state_dict())
+    turn_on(model, given, record)
+    assert list(model.state_dict()) == names
+    for other in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+        assert [type(layer) for layer in other.layers] == [Block] * 3
+        torch.testing.assert_close(other(*given), model(*given))
+    assert selector.restore(model) == 3
+    assert [type(layer) for layer in model.layers] == [Block] * 3
+    assert selector.restore(model) == 0
