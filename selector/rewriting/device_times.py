@@ -24,6 +24,9 @@ from ..units import format_ms
 
 # what compiles at its first call: a compiler's user compiles the model, not layer by layer
 COMPILED = ("torch_compile", "torch_compile_recompute")
+# as many times as by itself may a layer take the host in a model, between others: BERT- and RoBERTa-large
+# took 1.6 to 2.1 times their layers' sum on the hosts of H200s
+SLOWER_IN_MODELS = 2.0
 
 
 class DeviceTimes:
@@ -49,6 +52,20 @@ class DeviceTimes:
         self._options = {problem: _options(self._prices, problem, self._left_out) for problem in calls}
         choices = [(self._choices(problem), count) for problem, count in calls.items()]
         self._replayed, self._exchange = replayed, 0.0 if replayed else _exchange(choices)
+        self._step = _step(choices, self._exchange or 0.0)
+
+    @property
+    def advice(self) -> tuple[str, ...]:
+        """That a step may wait for the host, in words; nothing where it does not, or where it is replayed."""
+        device_ms, host_ms = self._step
+        if self._replayed or host_ms * SLOWER_IN_MODELS <= device_ms:
+            return ()
+        words = (
+            f"Launching its layers one by one takes the host {format_ms(host_ms)} and more a step, and the "
+            f'device computes for {format_ms(device_ms)}: with objective="device_time", then '
+            "selector.replay(model, example_inputs), blocks are launched as CUDA graphs."
+        )
+        return (words,)
 
     def faster(self, problem: Problem) -> tuple[str, str] | None:
         """The implementation that the device takes less time for than for the framework's own, by more than
@@ -93,17 +110,17 @@ def _exchange(layers: Sequence[tuple[Sequence[Option], int]]) -> float | None:
     each layer takes what is launched soonest.
     """
     known = [(options, count) for options, count in layers if options]
-
-    def step(exchange: float) -> tuple[float, float]:
-        found = [(_best(options, exchange), count) for options, count in known]
-        return sum(one.device_ms * count for one, count in found), sum(
-            one.host_ms * count for one, count in found
-        )
-
     soonest = [(min(options, key=lambda one: one.host_ms), count) for options, count in known]
     if sum((one.device_ms - one.host_ms) * count for one, count in soonest) <= 0:
         return None
-    return min(_rates(options for options, _ in known), key=lambda rate: (max(step(rate)), rate))
+    return min(_rates(options for options, _ in known), key=lambda rate: (max(_step(known, rate)), rate))
+
+
+def _step(layers: Sequence[tuple[Sequence[Option], int]], exchange: float) -> tuple[float, float]:
+    """Milliseconds of device and host with each layer's best option."""
+    found = [(_best(options, exchange), count) for options, count in layers if options]
+    device_ms = sum(one.device_ms * count for one, count in found)
+    return device_ms, sum(one.host_ms * count for one, count in found)
 
 
 def _rates(layers: Iterable[Sequence[Option]]) -> list[float]:

@@ -66,9 +66,8 @@ def optimize(model: nn.Module, example_inputs: Any, wishes: Wishes) -> Report:
         elif layer in listed:
             left.append(LeftAlone(path=layer.path, problem=layer.problem, why=decided))
     if not (decisions or joints):
-        return Report(
-            replaced=(), left_alone=tuple(left), notes=("Nothing was replaced: the model is as it was.",)
-        )
+        unchanged = "Nothing was replaced: the model is as it was."
+        return Report(replaced=(), left_alone=tuple(left), notes=(unchanged, *times.advice))
     training = any(module.training for module in model.modules())
     expected = results(model, example_inputs, gradients=training)
     replaced, put_back = _replace(model, example_inputs, decisions, expected, wishes)
@@ -78,7 +77,7 @@ def optimize(model: nn.Module, example_inputs: Any, wishes: Wishes) -> Report:
     return Report(
         replaced=(*replaced, *together),
         left_alone=(*left, *put_back, *apart),
-        notes=(agreed if replaced or together else "Nothing was replaced.",),
+        notes=(agreed if replaced or together else "Nothing was replaced.", *times.advice),
     )
 
 

@@ -56,6 +56,14 @@ def test_a_large_batch_gets_what_takes_the_device_less_time() -> None:
     (joint,) = joining.joints(model, example, found, times.ms)
     assert [layer.path.rpartition(".")[2] for layer in joint.layers] == ["query", "key", "value"]
     assert joint.problem["out_features"] == 3072
+    replayed = DeviceTimes(found, "nvidia-h200", None, replayed=True)
+    launched = {layer.problem.operator: replayed.faster(layer.problem) for layer in found}
+    assert (launched["attention"] or ("",))[
+        0
+    ] == "torch_sdpa"  # said, because choosing alone would count the host
+    for layer in found:
+        if layer.problem.operator != "linear_cross_entropy":
+            assert replayed.ms(layer.problem) <= times.ms(layer.problem)  # type: ignore[operator]
 
 
 @pytest.mark.usefixtures("fresh")
@@ -78,6 +86,10 @@ def test_where_not_all_can_be_launched_in_time_what_gains_most_is() -> None:
     faster = {layer.path: times.faster(layer.problem) for layer in found}
     assert (faster["dropout_add_norm"] or ("",))[0] in ("fused", "fused_bit_mask", "from_output")
     assert faster["linear"] is None
+    (advice,) = times.advice
+    assert "takes the host 3" in advice
+    assert "selector.replay" in advice
+    assert DeviceTimes(found, "nvidia-h200", None, replayed=True).advice == ()
     alone = DeviceTimes([layer for layer in found if layer.path == "linear"], "nvidia-h200", None)
     assert alone.faster(found[2].problem) is None  # the host is waited for, whatever they get
 

@@ -106,7 +106,7 @@ def test_memory_is_about_as_without() -> None:
         gc.collect()
         torch.cuda.empty_cache()
         before = torch.cuda.memory_reserved()
-        model, given = bert(0.1), words(0, batch=256)
+        model, given = bert(0.1), words(0, batch=1024)
         if replayed:
             selector.replay(model, given)
         torch.cuda.empty_cache()
