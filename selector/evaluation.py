@@ -132,7 +132,7 @@ def evaluate_split(dataset: Dataset, noise: Errors, test: Flags, words: str) -> 
         return None
     model = _fitted(dataset, ~test)
     predicted = np.zeros(len(dataset.rows))
-    predicted[test] = model.predict(dataset.rows[test])
+    predicted[test] = model.predict(dataset.rows[test], dataset.contest[test])
     train = [record for record, held in zip(dataset.records, test.tolist(), strict=True) if not held]
     domain = Domain.of(dataset.operator, train)
     slowdowns = _judge(dataset, predicted, noise, ~test, test, domain=domain)
