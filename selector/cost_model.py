@@ -46,9 +46,7 @@ class CostModel(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         with 0 in all of them gets weights fitted to all rows, and no network.
     network_columns : the columns that the network reads; without any there is none.
     logarithmic_columns : those of these that it reads in the logarithm, which are not negative.
-    epochs : of the network, over all contests.
-    max_iter, learning_rate, max_leaf_nodes, min_samples_leaf, l2_regularization : of
-        `sklearn.ensemble.HistGradientBoostingRegressor`.
+    max_iter, max_leaf_nodes, min_samples_leaf : of `sklearn.ensemble.HistGradientBoostingRegressor`.
 
     Attributes
     ----------
@@ -67,23 +65,17 @@ class CostModel(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         implementation_columns: tuple[int, ...] = (),
         network_columns: tuple[int, ...] = (),
         logarithmic_columns: tuple[int, ...] = (),
-        epochs: int = 80,
         max_iter: int = 200,
-        learning_rate: float = 0.1,
         max_leaf_nodes: int = 15,
         min_samples_leaf: int = 5,
-        l2_regularization: float = 1.0,
     ) -> None:
         self.term_columns = term_columns
         self.implementation_columns = implementation_columns
         self.network_columns = network_columns
         self.logarithmic_columns = logarithmic_columns
-        self.epochs = epochs
         self.max_iter = max_iter
-        self.learning_rate = learning_rate
         self.max_leaf_nodes = max_leaf_nodes
         self.min_samples_leaf = min_samples_leaf
-        self.l2_regularization = l2_regularization
 
     def fit(self, X: ArrayLike, y: ArrayLike, contests: ArrayLike | None = None) -> Self:
         """Fit to rows X [n_samples, n_features] and positive figures y [n_samples].
@@ -117,15 +109,14 @@ class CostModel(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         from .network_training import Reads, fit_network
 
         reads = Reads(self.network_columns, self.logarithmic_columns, self.implementation_columns)
-        return fit_network(rows, physics, left_over, labels, reads, self.epochs)
+        return fit_network(rows, physics, left_over, labels, reads)
 
     def _trees(self, max_iter: int) -> Any:
         return HistGradientBoostingRegressor(
             max_iter=max(max_iter, 1),
-            learning_rate=self.learning_rate,
             max_leaf_nodes=self.max_leaf_nodes,
             min_samples_leaf=self.min_samples_leaf,
-            l2_regularization=self.l2_regularization,
+            l2_regularization=1.0,
             early_stopping=False,
             random_state=0,
         )

@@ -19,6 +19,7 @@ from .network import Floats, Network, read_inputs, standardised
 Integers = NDArray[np.intp]
 
 MEMBERS, WIDTH, LAYERS = 3, 64, 3
+EPOCHS = 80
 BATCH = 64  # contests
 LEARNING_RATE, WEIGHT_DECAY, WARM_UP = 3e-3, 3e-2, 0.1
 DELTA = 0.1  # of the Huber loss, in logarithms: beyond it errors count by their size, not its square
@@ -45,7 +46,7 @@ class Learned(NamedTuple):
 
 
 def fit_network(
-    rows: Floats, physics: Floats, left_over: Floats, contests: NDArray[Any], reads: Reads, epochs: int
+    rows: Floats, physics: Floats, left_over: Floats, contests: NDArray[Any], reads: Reads
 ) -> Network | None:
     """The network for what physics leaves over; None where no row has a head, so that nothing can be learned.
 
@@ -72,7 +73,7 @@ def fit_network(
         np.unique(contests[mine], return_inverse=True)[1],
     )
     with _one_thread(), torch.enable_grad():
-        layers = _fitted(learned, max(len(heads), 1), DELTA / unit, epochs)
+        layers = _fitted(learned, max(len(heads), 1), DELTA / unit)
     names = ("first", "first_bias", "second", "second_bias", "third", "third_bias", "heads", "head_bias")
     return Network(
         columns=columns,
@@ -85,7 +86,7 @@ def fit_network(
     )
 
 
-def _fitted(learned: Learned, heads: int, delta: float, epochs: int) -> list[Tensor]:
+def _fitted(learned: Learned, heads: int, delta: float) -> list[Tensor]:
     """Weights [members, in, out] and biases [members, 1, out] of the layers, in turns."""
     random = np.random.default_rng(0)
     layers = _begun(learned.inputs.shape[1], heads)
@@ -96,11 +97,11 @@ def _fitted(learned: Learned, heads: int, delta: float, epochs: int) -> list[Ten
     schedule = torch.optim.lr_scheduler.OneCycleLR(
         optimizer,
         LEARNING_RATE,
-        total_steps=epochs * math.ceil(len(counts) / BATCH) + 1,
+        total_steps=EPOCHS * math.ceil(len(counts) / BATCH) + 1,
         pct_start=WARM_UP,
         cycle_momentum=False,
     )
-    for _ in range(epochs):
+    for _ in range(EPOCHS):
         shuffled = random.permutation(len(counts))
         for batch in np.split(shuffled, range(BATCH, len(counts), BATCH)):
             which = np.concatenate([order[starts[one] : starts[one] + counts[one]] for one in batch])

@@ -15,9 +15,10 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from kernel_selector.db import Database, StoredModel, models, records
 from kernel_selector.kernels import registry
-from selector import ModelVersionMismatch, Query, Selector, learning, training
+from selector import ModelVersionMismatch, Query, Selector, learning, network_training, training
 from selector.cost_model import CostModel
 from selector.dataset import build_dataset
+from selector.evaluation import evaluate_implementation
 from selector.network import Network
 from selector.predictor import Predictor, pack
 from selector.regression import Regression
@@ -29,10 +30,11 @@ ONE, OTHER = 2, 3  # columns of two implementations, after two sizes
 
 
 @parametrize_with_checks(
-    [CostModel(max_iter=20, network_columns=(0,), epochs=2)],
+    [CostModel(max_iter=20, network_columns=(0,))],
     expected_failed_checks=lambda _: {"check_regressors_train": "reads one column of ten, for two epochs"},
 )
-def test_scikit_learn_contract(estimator, check):
+def test_scikit_learn_contract(estimator, check, monkeypatch):
+    monkeypatch.setattr(network_training, "EPOCHS", 2)
     check(estimator)
 
 
@@ -45,11 +47,16 @@ def measured(number: int, seed: int = 0):
     return rows, np.exp(sizes[:, 0] + 0.5 * wave * (1 + which)), np.arange(number).repeat(2)
 
 
-def model(epochs: int = 300, **options) -> CostModel:
-    found = CostModel(
-        implementation_columns=(ONE, OTHER), network_columns=(0, 1, ONE, OTHER), epochs=epochs, max_iter=50
-    )
-    return found.set_params(**options)
+def model(network_columns: tuple[int, ...] = (0, 1, ONE, OTHER)) -> CostModel:
+    return CostModel(implementation_columns=(ONE, OTHER), network_columns=network_columns, max_iter=50)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def thorough() -> Iterator[None]:
+    """There is little to learn from here, so it is gone through more often."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(network_training, "EPOCHS", 300)
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -124,11 +131,11 @@ def test_of_a_contest_with_an_unseen_implementation_trees_judge_all(fitted):
 
 def test_an_implementation_without_rows_has_no_head():
     rows, figures, contests = measured(20)
-    network = model(epochs=1).fit(rows[::2], figures[::2], contests[::2]).network_
+    network = model().fit(rows[::2], figures[::2], contests[::2]).network_
     assert network.head_columns.tolist() == [ONE]
     assert network.columns.tolist() == [0, 1]  # the other two are constant
     rows[:, [ONE, OTHER]] = 0
-    assert model(epochs=1).fit(rows, figures, contests).network_ is None
+    assert model().fit(rows, figures, contests).network_ is None
 
 
 def test_far_outside_the_network_says_what_it_says_at_the_edge(fitted):
@@ -144,15 +151,17 @@ def test_physics_extrapolates_beside_a_network():
     assert one.predict([[4000.0]])[0] == pytest.approx(12000, rel=0.02)
 
 
-def test_few_rows_are_learned_by_trees_alone():
+def test_few_rows_are_learned_by_trees_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     which = list(replay.problems(layers=(1,), seq=(10,)))
     dataset = build_dataset(LSTM, replay.sweep(which), [replay.HERE])
-    assert time_model(dataset, training.LEAST_OF_NETWORK - 1).network_columns == ()
-    read = time_model(dataset, training.LEAST_OF_NETWORK)
+    assert len(dataset.rows) < training.LEAST_OF_NETWORK
+    assert time_model(dataset).network_columns == ()
+    monkeypatch.setattr(training, "LEAST_OF_NETWORK", len(dataset.rows))
+    read = time_model(dataset, 10)  # of which a part is judged
     names = [dataset.spec.names[place] for place in read.network_columns]
     assert [name for name in names if name.startswith("term_") and name.endswith("_s")] == []
     assert set(read.logarithmic_columns) < set(read.network_columns)
-    assert training.memory_model(dataset, 10**6).rest.network_columns == ()
+    assert training.memory_model(dataset).rest.network_columns == ()
 
 
 @pytest.fixture(scope="module")
@@ -161,6 +170,7 @@ def smooth_file(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     path = tmp_path_factory.mktemp("smooth") / "measurements.sqlite"
     with pytest.MonkeyPatch.context() as patch, Database.open(path, create=True) as database:
         patch.setattr(training, "LEAST_OF_NETWORK", 0)
+        patch.setattr(network_training, "EPOCHS", 5)
         with database.write() as connection:
             records.add(connection, records=replay.sweep(list(replay.problems())[::5]))
         learning.train("lstm", database)
@@ -195,3 +205,11 @@ def test_models_without_networks_are_read_and_incomplete_ones_refused(smooth_fil
     del arrays["time_network_third"]
     with pytest.raises(ModelVersionMismatch, match="time_network_third"):
         Predictor(with_arrays(stored, arrays), LSTM)
+
+
+def test_a_held_out_implementation_is_judged_by_trees_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    dataset = build_dataset(LSTM, replay.sweep(list(replay.problems())[::10]), [replay.HERE])
+    noise = training.errors(dataset, training.held_out_shapes(dataset))
+    before = evaluate_implementation(dataset, noise, "hoisted")
+    monkeypatch.setattr(training, "LEAST_OF_NETWORK", 0)
+    assert evaluate_implementation(dataset, noise, "hoisted") == before
