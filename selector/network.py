@@ -17,7 +17,8 @@ Array = NDArray[Any]
 Floats = NDArray[np.float64]
 
 FURTHEST = 4.0  # standard deviations from the mean: what lies beyond is read as if it were there
-BLOCK = 256  # rows at once: what a layer makes stays in the cache
+TILE = 32  # rows of a product: too small to be spread over threads, which would wait for each other
+TILES = 8  # at once: what a layer makes stays in the cache
 
 
 @dataclass(frozen=True)
@@ -32,13 +33,13 @@ class Network:
     logarithmic: Array  # bool [inputs - 1]: those of which it reads log2(1 + value)
     mean: Array  # float64 [inputs]
     scale: Array  # float64 [inputs]: one over the standard deviation
-    first: Array  # float32 [inputs, members * width]
-    first_bias: Array  # float32 [members * width]
+    first: Array  # float32 [members, inputs, width]
+    first_bias: Array  # float32 [members, 1, width]
     second: Array  # float32 [members, width, width]
     second_bias: Array  # float32 [members, 1, width]
     third: Array  # float32 [members, width, width]
     third_bias: Array  # float32 [members, 1, width]
-    heads: Array  # float32 [heads, members * width]
+    heads: Array  # float32 [heads, members, width]
     head_bias: Array  # float32 [heads]
     head_columns: (
         Array  # int32 [heads]: columns that are 1 for rows of a head; empty with one head for all rows
@@ -78,24 +79,26 @@ class Network:
         """What the network itself says physics leaves over, shape [rows]."""
         read = read_inputs(rows, physics, self.columns, self.logarithmic)
         inputs = standardised(read, self.mean, self.scale)
-        if len(inputs) == 1:  # one row is multiplied in another order than two, and rounded otherwise
-            return self._block(inputs.repeat(2, axis=0), head.repeat(2))[:1]
-        # a last block of one row joins the one before it
-        starts = range(0, max(len(inputs) - 1, 1), BLOCK)
-        ends = [*starts[1:], len(inputs)]
-        parts = [self._block(inputs[a:b], head[a:b]) for a, b in zip(starts, ends, strict=True)]
-        return np.concatenate(parts)
+        # a row alone would be multiplied in another order than two, and rounded otherwise
+        size = TILE if len(inputs) > TILE else max(len(inputs), 2)
+        missing = -len(inputs) % size
+        if missing:
+            inputs, head = (np.concatenate((each, each[:1].repeat(missing, 0))) for each in (inputs, head))
+        tiles = inputs.reshape(len(inputs) // size, 1, size, inputs.shape[1])
+        heads = head.reshape(len(tiles), size)
+        starts = range(0, len(tiles), TILES)
+        parts = [self._tiles(tiles[start : start + TILES], heads[start : start + TILES]) for start in starts]
+        found: Floats = np.concatenate([np.zeros(0), *parts])[: len(rows)]
+        return found
 
-    def _block(self, inputs: Array, head: Array) -> Floats:
-        members, width = self.second.shape[:2]
-        hidden = _silu(inputs @ self.first + self.first_bias)
-        hidden = hidden.reshape(-1, members, width).swapaxes(0, 1)  # [members, rows, width]
+    def _tiles(self, inputs: Array, head: Array) -> Array:
+        """The outputs of inputs [tiles, 1, size, inputs] and heads [tiles, size], float32 [tiles * size]."""
+        hidden = _silu(inputs @ self.first + self.first_bias)  # [tiles, members, size, width]
         hidden = _silu(hidden @ self.second + self.second_bias)
         hidden = _silu(hidden @ self.third + self.third_bias)
-        hidden = hidden.swapaxes(0, 1).reshape(-1, members * width)
-        outputs = (hidden * self.heads.take(head, axis=0)).sum(axis=1) + self.head_bias.take(head)
-        found: Floats = outputs.astype(np.float64)
-        return found
+        hidden *= self.heads.take(head, axis=0).swapaxes(1, 2)
+        outputs: Array = (hidden.sum(axis=(1, 3)) + self.head_bias.take(head)).ravel()
+        return outputs
 
     def arrays(self, prefix: str) -> dict[str, Array]:
         """The arrays by name, for a file."""

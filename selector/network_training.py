@@ -144,12 +144,10 @@ def _huber(error: Tensor, delta: float) -> Tensor:
 
 
 def _arrays(layers: list[Tensor], unit: float) -> Iterator[NDArray[np.float32]]:
-    """As Network has them: members of the first layer and of the heads side by side."""
-    first, first_bias, *between, heads, head_bias = (layer.detach().numpy() for layer in layers)
-    yield first.swapaxes(0, 1).reshape(first.shape[1], -1).copy()
-    yield first_bias.ravel().copy()
-    yield from (layer.copy() for layer in between)
-    yield heads.reshape(-1, heads.shape[2]).T * np.float32(unit / MEMBERS)
+    """As Network has them: the members' mean and the unit of the targets are in the heads."""
+    *hidden, heads, head_bias = (layer.detach().numpy() for layer in layers)
+    yield from (layer.copy() for layer in hidden)
+    yield heads.transpose(2, 0, 1) * np.float32(unit / MEMBERS)
     yield head_bias[:, 0].mean(axis=0) * np.float32(unit)
 
 
