@@ -19,9 +19,9 @@ from .network import Floats, Network, read_inputs, standardised
 Integers = NDArray[np.intp]
 
 MEMBERS, WIDTH, LAYERS = 3, 64, 3
-EPOCHS = 80
+EPOCHS = 30
 BATCH = 64  # contests
-LEARNING_RATE, WEIGHT_DECAY, WARM_UP = 3e-3, 3e-2, 0.1
+LEARNING_RATE, WEIGHT_DECAY, WARM_UP = 1e-2, 3e-2, 0.1
 DELTA = 0.1  # of the Huber loss, in logarithms: beyond it errors count by their size, not its square
 COMMON = 0.3  # what the mean error of a contest counts for, against the errors around it
 WEIGHT = 0.7  # of the network against the trees
@@ -64,15 +64,14 @@ def fit_network(
     read = read_inputs(rows, physics, columns, logarithmic)
     mean, scale = read.mean(axis=0), 1 / (read.std(axis=0) + 1e-6)
     unit = float(left_over.std()) or 1.0
-    learned = Learned(
-        torch.from_numpy(standardised(read, mean, scale)),
-        torch.from_numpy(
-            flags[:, heads].argmax(axis=1) if len(heads) else np.zeros(len(rows), dtype=np.intp)
-        ),
-        torch.from_numpy((left_over / unit).astype(np.float32)),
-        np.unique(contests[mine], return_inverse=True)[1],
-    )
-    with _one_thread(), torch.enable_grad():
+    head = flags[:, heads].argmax(axis=1) if len(heads) else np.zeros(len(rows), dtype=np.intp)
+    with _one_thread(), torch.inference_mode(False), torch.enable_grad():
+        learned = Learned(
+            torch.from_numpy(standardised(read, mean, scale)),
+            torch.from_numpy(head),
+            torch.from_numpy((left_over / unit).astype(np.float32)),
+            np.unique(contests[mine], return_inverse=True)[1],
+        )
         layers = _fitted(learned, max(len(heads), 1), DELTA / unit)
     names = ("first", "first_bias", "second", "second_bias", "third", "third_bias", "heads", "head_bias")
     return Network(
@@ -90,7 +89,7 @@ def _fitted(learned: Learned, heads: int, delta: float) -> list[Tensor]:
     """Weights [members, in, out] and biases [members, 1, out] of the layers, in turns."""
     random = np.random.default_rng(0)
     layers = _begun(learned.inputs.shape[1], heads)
-    optimizer = torch.optim.AdamW(layers, lr=LEARNING_RATE, weight_decay=WEIGHT_DECAY)
+    optimizer = torch.optim.AdamW(layers, lr=LEARNING_RATE, weight_decay=WEIGHT_DECAY, fused=True)
     order = np.argsort(learned.contest, kind="stable")
     counts = np.bincount(learned.contest)
     starts = np.cumsum(counts) - counts

@@ -81,7 +81,7 @@ def test_two_fits_are_the_same_and_leave_torch_as_it_was(fitted):
     threads, state, torch_dtype = torch.get_num_threads(), torch.get_rng_state(), torch.get_default_dtype()
     torch.set_default_dtype(torch.float64)
     try:
-        with torch.inference_mode(False), torch.no_grad():
+        with torch.inference_mode():
             again = model().fit(*measured(300))
     finally:
         torch.set_default_dtype(torch_dtype)
