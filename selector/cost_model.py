@@ -34,8 +34,8 @@ class CostModel(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     Where `network_columns` are given, a small network learns the same as the trees, and the two are blended
     in the logarithm. Trees find steps, such as a size that does not divide; between the sizes that were
     measured they are flat, where the network is smooth. On H200 measurements of problems that neither had
-    seen, choices lose less against the best than with trees alone: a fifth to a third less on LSTMs, GRUs,
-    RNNs and attention, a sixth less on linear layers; and times err by a sixth to a third less.
+    seen, choices lose less against the best than with trees alone: a sixth to a third less on LSTMs, GRUs,
+    RNNs and attention, a seventh less on linear layers; and times err by a seventh to a third less.
 
     Parameters
     ----------
