@@ -1,4 +1,4 @@
-"""The cost model as a scikit-learn estimator: physics first, then trees for what physics leaves over."""
+"""The cost model as a scikit-learn estimator: physics first, then trees and a network for the rest."""
 
 from __future__ import annotations
 
@@ -13,8 +13,10 @@ from sklearn.ensemble import HistGradientBoostingRegressor  # type: ignore[impor
 from sklearn.utils.validation import check_is_fitted, validate_data  # type: ignore[import-untyped]
 from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
+from .network import Network
 from .physical_stage import PhysicalStage
 
+Floats = NDArray[np.float64]
 COMMON_SHARE = 2  # as many times fewer trees for what a contest has in common
 
 
@@ -29,20 +31,28 @@ class CostModel(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     holds how busy the host was, which is most of the noise: a choice compares within a contest alone, and
     trees that see both spend their splits on what does not matter to it.
 
+    Where `network_columns` are given, a small network learns the same as the trees, and the two are blended
+    in the logarithm. Trees find steps, such as a size that does not divide; between the sizes that were
+    measured they are flat, where the network is smooth. On H200 measurements of problems that neither had
+    seen, choices lose less against the best than with trees alone: a sixth to a third less on LSTMs, GRUs,
+    RNNs and attention, a seventh less on linear layers; and times err by a seventh to a third less.
+
     Parameters
     ----------
     term_columns : columns with physical estimates in the unit of the figure, or proportional to it;
         without any, the trees do all the work.
     implementation_columns : columns that are 1 for rows of one implementation, 0 for the others; a row
-        with 0 in all of them gets weights fitted to all rows.
-    max_iter, learning_rate, max_leaf_nodes, min_samples_leaf, l2_regularization : of
-        `sklearn.ensemble.HistGradientBoostingRegressor`.
+        with 0 in all of them gets weights fitted to all rows, and no network.
+    network_columns : the columns that the network reads; without any there is none.
+    logarithmic_columns : those of these that it reads in the logarithm, which are not negative.
+    max_iter, max_leaf_nodes, min_samples_leaf : of `sklearn.ensemble.HistGradientBoostingRegressor`.
 
     Attributes
     ----------
     physics_ : PhysicalStage, the fitted first stage.
     trees_ : HistGradientBoostingRegressor, the fitted second stage; with contests of what differs in them.
     common_trees_ : the same of what the rows of a contest have in common; None without contests.
+    network_ : Network; None without network columns.
     n_iter_ : number of trees.
     n_features_in_ : number of columns seen in `fit`.
     """
@@ -52,19 +62,19 @@ class CostModel(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         *,
         term_columns: tuple[int, ...] = (),
         implementation_columns: tuple[int, ...] = (),
+        network_columns: tuple[int, ...] = (),
+        logarithmic_columns: tuple[int, ...] = (),
         max_iter: int = 200,
-        learning_rate: float = 0.1,
         max_leaf_nodes: int = 15,
         min_samples_leaf: int = 5,
-        l2_regularization: float = 1.0,
     ) -> None:
         self.term_columns = term_columns
         self.implementation_columns = implementation_columns
+        self.network_columns = network_columns
+        self.logarithmic_columns = logarithmic_columns
         self.max_iter = max_iter
-        self.learning_rate = learning_rate
         self.max_leaf_nodes = max_leaf_nodes
         self.min_samples_leaf = min_samples_leaf
-        self.l2_regularization = l2_regularization
 
     def fit(self, X: ArrayLike, y: ArrayLike, contests: ArrayLike | None = None) -> Self:
         """Fit to rows X [n_samples, n_features] and positive figures y [n_samples].
@@ -76,37 +86,56 @@ class CostModel(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         if (figures <= 0).any():
             raise ValueError(f"y must be positive: its least value is {figures.min()!r}.")
         self.physics_ = fit_physics(rows, figures, self.term_columns, self.implementation_columns)
-        left_over = np.log(figures) - self.physics_.predict_log(rows)
+        physics = self.physics_.predict_log(rows)
+        left_over = np.log(figures) - physics
+        labels = np.arange(len(rows)) if contests is None else np.asarray(contests)
+        self.network_ = self._network(rows, physics, left_over, labels)
         self.common_trees_ = None
         with one_thread():
             if contests is not None:
-                common = _means(left_over, np.asarray(contests))
+                common = _means(left_over, labels)
                 left_over = left_over - common
                 self.common_trees_ = self._trees(self.max_iter // COMMON_SHARE).fit(rows, common)
             self.trees_ = self._trees(self.max_iter).fit(rows, left_over)
         self.n_iter_ = self.trees_.n_iter_
         return self
 
+    def _network(
+        self, rows: Floats, physics: Floats, left_over: Floats, labels: NDArray[Any]
+    ) -> Network | None:
+        if not self.network_columns:
+            return None
+        from .network_training import Reads, fit_network
+
+        reads = Reads(self.network_columns, self.logarithmic_columns, self.implementation_columns)
+        return fit_network(rows, physics, left_over, labels, reads)
+
     def _trees(self, max_iter: int) -> Any:
         return HistGradientBoostingRegressor(
             max_iter=max(max_iter, 1),
-            learning_rate=self.learning_rate,
             max_leaf_nodes=self.max_leaf_nodes,
             min_samples_leaf=self.min_samples_leaf,
-            l2_regularization=self.l2_regularization,
+            l2_regularization=1.0,
             early_stopping=False,
             random_state=0,
         )
 
-    def predict(self, X: ArrayLike) -> NDArray[np.float64]:
-        """The predicted figures, shape [n_samples]."""
+    def predict(self, X: ArrayLike, contests: ArrayLike | None = None) -> Floats:
+        """The predicted figures, shape [n_samples].
+
+        contests: labels [n_samples] of rows that will be compared, see Network.blend.
+        """
         check_is_fitted(self)
         rows = np.asarray(validate_data(self, X, dtype=np.float64, reset=False))
         with one_thread():
             left_over = self.trees_.predict(rows)
             if self.common_trees_ is not None:
                 left_over = left_over + self.common_trees_.predict(rows)
-        result: NDArray[np.float64] = np.exp(self.physics_.predict_log(rows) + left_over)
+        physics = self.physics_.predict_log(rows)
+        if self.network_ is not None:
+            labels = None if contests is None else np.asarray(contests)
+            left_over = self.network_.blend(rows, physics, left_over, labels)
+        result: Floats = np.exp(physics + left_over)
         return result
 
     def __sklearn_tags__(self) -> Any:
@@ -115,10 +144,10 @@ class CostModel(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         return tags
 
 
-def _means(values: NDArray[np.float64], labels: NDArray[Any]) -> NDArray[np.float64]:
+def _means(values: Floats, labels: NDArray[Any]) -> Floats:
     """The mean of the values of each label, for every row that has it, shape [n_samples]."""
     which = np.unique(labels, return_inverse=True)[1]
-    means: NDArray[np.float64] = (np.bincount(which, values) / np.bincount(which))[which]
+    means: Floats = (np.bincount(which, values) / np.bincount(which))[which]
     return means
 
 
@@ -129,8 +158,8 @@ def one_thread() -> AbstractContextManager[object]:
 
 
 def fit_physics(
-    rows: NDArray[np.float64],
-    figures: NDArray[np.float64],
+    rows: Floats,
+    figures: Floats,
     term_columns: tuple[int, ...],
     implementation_columns: tuple[int, ...],
 ) -> PhysicalStage:
@@ -149,10 +178,10 @@ def fit_physics(
     )
 
 
-def _weights(terms: NDArray[np.float64], figures: NDArray[np.float64]) -> NDArray[np.float64]:
+def _weights(terms: Floats, figures: Floats) -> Floats:
     if terms.shape[1] == 0:
         return np.zeros(0)
     relative = terms / figures[:, None]
     scale = np.maximum(relative.mean(axis=0), np.finfo(float).tiny)
-    weights: NDArray[np.float64] = nnls(relative / scale, np.ones(len(figures)))[0] / scale
+    weights: Floats = nnls(relative / scale, np.ones(len(figures)))[0] / scale
     return weights

@@ -130,17 +130,16 @@ def evaluate_split(dataset: Dataset, noise: Errors, test: Flags, words: str) -> 
     """
     if not test.any() or test.all():
         return None
-    model = _fitted(dataset, ~test)
+    model = _fitted(time_model(dataset, int((~test).sum())), dataset, ~test)
     predicted = np.zeros(len(dataset.rows))
-    predicted[test] = model.predict(dataset.rows[test])
+    predicted[test] = model.predict(dataset.rows[test], dataset.contest[test])
     train = [record for record, held in zip(dataset.records, test.tolist(), strict=True) if not held]
     domain = Domain.of(dataset.operator, train)
     slowdowns = _judge(dataset, predicted, noise, ~test, test, domain=domain)
     return comparison(words, slowdowns) if slowdowns else None
 
 
-def _fitted(dataset: Dataset, train: Flags) -> CostModel:
-    model = time_model(dataset, int(train.sum()))
+def _fitted(model: CostModel, dataset: Dataset, train: Flags) -> CostModel:
     return model.fit(dataset.rows[train], dataset.time_ms[train], dataset.contest[train])
 
 
@@ -156,12 +155,15 @@ def largest_quarter(dataset: Dataset) -> Flags:
 def evaluate_implementation(dataset: Dataset, noise: Errors, name: str) -> Comparison | None:
     """Judge with one implementation's times predicted by a model that has never seen that implementation.
 
-    Its columns are cleared, so that the model has its counted work alone to go by.
+    Its columns are cleared, so that the model has its counted work alone to go by. Where it takes part, trees
+    alone judge, see Network.blend: this model needs no network.
     """
     mine = dataset.implementation == name
     if mine.all() or name == dataset.operator.default:
         return None
-    model = _fitted(dataset, ~mine)
+    unfitted = time_model(dataset, int((~mine).sum()))
+    unfitted.network_columns = ()
+    model = _fitted(unfitted, dataset, ~mine)
     rows = dataset.rows.copy()
     rows[np.ix_(mine, dataset.spec.implementation_columns)] = 0  # its name, and whose code it runs
     everything = np.ones(len(rows), dtype=bool)

@@ -102,6 +102,16 @@ class FeatureSpec:
         return self.columns(self._flags)
 
     @cached_property
+    def network_columns(self) -> tuple[int, ...]:
+        """Positions of the columns that networks read: all but the terms that physics sums up."""
+        return tuple(place for place, name in enumerate(self.names) if name not in TIME_TERMS)
+
+    @cached_property
+    def logarithmic_columns(self) -> tuple[int, ...]:
+        """Positions of those of these that are bytes, over orders of magnitude."""
+        return self.columns((*self.column_sums, *MEMORY_TERMS))
+
+    @cached_property
     def _flags(self) -> tuple[str, ...]:
         # on another kind of device one name stands for other code: nn.LSTM is cuDNN here and oneDNN there
         return tuple(f"is_{name}_on_{kind}" for name in self.implementations for kind in KINDS)

@@ -6,7 +6,6 @@ import hashlib
 import io
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 from zipfile import BadZipFile
@@ -23,57 +22,16 @@ from .error_factors import ErrorFactors
 from .errors import ModelVersionMismatch
 from .evidence import Estimate, Tier
 from .features import FEATURES_VERSION, FeatureSpec, situation
-from .physical_stage import PhysicalStage
 from .physics import missing_rates
 from .reading import least_work
-from .sums import Sums
-from .trees import FlatTrees
+from .regression import Regression
 
 if TYPE_CHECKING:
     from kernel_selector.db import StoredModel
 
-SCHEMA = 2  # layout of manifest and arrays
+SCHEMA = 3  # layout of manifest and arrays
+READABLE = (2, SCHEMA)  # the earlier one has no networks
 LARGEST_WHOLE = 2.0**62  # of what numpy's integers hold
-
-
-@dataclass(frozen=True)
-class Regression:
-    """Physics and trees for one figure; before them, where there are some, sums that need neither."""
-
-    physics: PhysicalStage
-    trees: FlatTrees
-    sums: Sums | None = None
-
-    def predict(self, rows: NDArray[np.float64]) -> NDArray[np.float64]:
-        """The figure for each row, shape [rows]."""
-        if self.sums is None:
-            return self._rest(rows)
-        found = self.sums.predict(rows)
-        rest = np.flatnonzero(found == 0)
-        if len(rest):
-            found[rest] = self._rest(rows[rest])
-        return found
-
-    def _rest(self, rows: NDArray[np.float64]) -> NDArray[np.float64]:
-        result: NDArray[np.float64] = np.exp(self.physics.predict_log(rows) + self.trees.predict(rows))
-        return result
-
-    def arrays(self, prefix: str) -> dict[str, NDArray[Any]]:
-        """The arrays by name, for a file."""
-        return {
-            **self.physics.arrays(f"{prefix}_physics"),
-            **self.trees.arrays(f"{prefix}_trees"),
-            **(self.sums.arrays(f"{prefix}_sums") if self.sums else {}),
-        }
-
-    @classmethod
-    def from_arrays(cls, arrays: Mapping[str, NDArray[Any]], prefix: str) -> Regression:
-        """What `arrays` gave. Raises KeyError when one is missing."""
-        return cls(
-            PhysicalStage.from_arrays(arrays, f"{prefix}_physics"),
-            FlatTrees.from_arrays(arrays, f"{prefix}_trees"),
-            Sums.from_arrays(arrays, f"{prefix}_sums") if f"{prefix}_sums_weights" in arrays else None,
-        )
 
 
 class Asked(NamedTuple):
@@ -216,7 +174,8 @@ class Predictor:
             ),
         )
         situations = self._errors.places([situation(problem, device) for problem in problems])
-        estimates = self._figures(rows, self._errors.table[:, situations[of_each], places])
+        factors = self._errors.table[:, situations[of_each], places]
+        estimates = self._figures(rows, factors, of_each)
         for each in names:
             yield dict(zip(each, estimates, strict=False))
 
@@ -230,9 +189,11 @@ class Predictor:
                 found[:, column] = [self._spec.place(item.runs(problem, device)) for problem in problems]
         return found
 
-    def _figures(self, rows: NDArray[np.float64], factors: NDArray[np.float64]) -> Iterator[Estimate]:
-        """The estimate of each row; `factors` are those of ErrorFactors, [7, rows]."""
-        time, size = self.time_ms.predict(rows), self.memory_bytes.predict(rows)
+    def _figures(
+        self, rows: NDArray[np.float64], factors: NDArray[np.float64], of_each: NDArray[np.intp]
+    ) -> Iterator[Estimate]:
+        """The estimate of each row, of questions `of_each`; `factors` of ErrorFactors are [7, rows]."""
+        time, size = self.time_ms.predict(rows, of_each), self.memory_bytes.predict(rows)
         low, high, safe = size * factors[4:]
         *whole, safe_bytes = _whole(np.array((np.rint(size), np.floor(low), np.ceil(high), np.ceil(safe))))
         times, noises = (time * factors[:2]).tolist(), factors[2:4].tolist()
@@ -261,8 +222,9 @@ def _whole(values: NDArray[np.float64]) -> list[list[int]]:
 
 
 def _check(stored: StoredModel, spec: FeatureSpec) -> None:
-    if stored.schema != SCHEMA:
-        raise _mismatch(stored, f"has layout {stored.schema}, this version reads {SCHEMA}")
+    if stored.schema not in READABLE:
+        readable = " and ".join(map(str, READABLE))
+        raise _mismatch(stored, f"has layout {stored.schema}, this version reads {readable}")
     if stored.manifest.get("features_version") != FEATURES_VERSION or stored.manifest.get("features") != list(
         spec.names
     ):

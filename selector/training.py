@@ -21,7 +21,8 @@ from .domain import Domain
 from .features import FEATURES_VERSION, MEMORY_TERMS, TIME_TERMS
 from .memory_model import MemoryModel
 from .policy import LEAST_MARGIN
-from .predictor import SCHEMA, Regression, pack
+from .predictor import SCHEMA, pack
+from .regression import Regression
 from .sums import Sums
 from .trees import FlatTrees
 
@@ -33,6 +34,7 @@ COVERAGE = 0.9  # share of unseen measurements that the interval shall hold
 LEAST_CASES = 10  # of an implementation in a situation
 LEAST_RESERVE = 2e-3  # sizes are rounded to an allocator's blocks
 RESERVED = 5.0  # over the number of cases: by how much more than the worst of them the next one may err
+LEAST_OF_NETWORK = 1000  # rows: of fewer, choices by trees alone were better about as often
 MARGIN_QUANTILES = (0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 1.0)
 Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]
@@ -42,7 +44,11 @@ Fold = tuple[Flags, Errors]  # the rows that are judged, and the errors on all o
 
 def time_model(dataset: Dataset, rows: int | None = None) -> CostModel:
     """An unfitted model of the time, sized for the number of rows that it is to learn from."""
-    return _model(dataset, TIME_TERMS, len(dataset.rows) if rows is None else rows)
+    model = _model(dataset, TIME_TERMS, len(dataset.rows) if rows is None else rows)
+    if len(dataset.rows) >= LEAST_OF_NETWORK:  # of all, so that a part is judged as the whole is learned
+        model.network_columns = dataset.spec.network_columns
+        model.logarithmic_columns = dataset.spec.logarithmic_columns
+    return model
 
 
 def memory_model(dataset: Dataset, rows: int | None = None) -> MemoryModel:
@@ -83,7 +89,7 @@ def held_out_shapes(dataset: Dataset) -> HeldOut:
         times[test] = (
             time_model(dataset, len(train))
             .fit(rows, dataset.time_ms[train], dataset.contest[train])
-            .predict(dataset.rows[test])
+            .predict(dataset.rows[test], dataset.contest[test])
         )
         sizes[test] = (
             memory_model(dataset, len(train))
@@ -200,7 +206,7 @@ def flat(model: CostModel, sums: Sums | None = None) -> Regression:
     """A fitted model as plain arrays, with the sums that go before it; predicts the same."""
     fitted = [trees for trees in (model.trees_, model.common_trees_) if trees is not None]
     trees = FlatTrees.joined(list(map(FlatTrees.from_histogram_boosting, fitted)))
-    return Regression(model.physics_, trees, sums)
+    return Regression(model.physics_, trees, sums, model.network_)
 
 
 def stored_model(

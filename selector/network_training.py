@@ -1,0 +1,161 @@
+"""Train the networks of a cost model, with torch on one thread; see network.py for what they are."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn.functional import huber_loss, silu
+
+from .network import Floats, Network, read_inputs, standardised
+
+Integers = NDArray[np.intp]
+
+MEMBERS, WIDTH, LAYERS = 3, 64, 3
+EPOCHS = 30
+BATCH = 64  # contests
+LEARNING_RATE, WEIGHT_DECAY, WARM_UP = 1e-2, 3e-2, 0.1
+DELTA = 0.1  # of the Huber loss, in logarithms: beyond it errors count by their size, not its square
+COMMON = 0.3  # what the mean error of a contest counts for, against the errors around it
+WEIGHT = 0.7  # of the network against the trees
+GAINS = (2.0 * 0.7**2, 0.2 * 0.5**2)  # variance of weights times inputs: of hidden layers, of the heads
+
+
+class Reads(NamedTuple):
+    """Columns by position: those that a network reads, those of these it reads in log2, those of heads."""
+
+    columns: tuple[int, ...]
+    logarithmic: tuple[int, ...]
+    implementations: tuple[int, ...]
+
+
+class Learned(NamedTuple):
+    """What a network is fitted to, a row for each measurement."""
+
+    inputs: Tensor  # [rows, inputs]
+    head: Tensor  # [rows]
+    target: Tensor  # [rows], in standard deviations
+    contest: Integers  # [rows], numbers from 0
+
+
+def fit_network(
+    rows: Floats, physics: Floats, left_over: Floats, contests: NDArray[Any], reads: Reads
+) -> Network | None:
+    """The network for what physics leaves over; None where no row has a head, so that nothing can be learned.
+
+    rows [rows, columns]; physics and left_over [rows], logarithms; contests [rows], labels, equal for rows
+    that will be compared. The same rows give the same network. Of torch, nothing stays set.
+    """
+    flags = rows[:, list(reads.implementations)] == 1
+    heads = np.flatnonzero(flags.any(axis=0))
+    mine = flags.any(axis=1) if reads.implementations else np.ones(len(rows), dtype=bool)
+    if not mine.any():
+        return None
+    rows, physics, left_over, flags = rows[mine], physics[mine], left_over[mine], flags[mine]
+    columns = np.array([c for c in reads.columns if np.ptp(rows[:, c]) > 0], dtype=np.int32)
+    logarithmic = np.isin(columns, reads.logarithmic)
+    read = read_inputs(rows, physics, columns, logarithmic)
+    mean, scale = read.mean(axis=0), 1 / (read.std(axis=0) + 1e-6)
+    unit = float(left_over.std()) or 1.0
+    head = flags[:, heads].argmax(axis=1) if len(heads) else np.zeros(len(rows), dtype=np.intp)
+    with _one_thread(), torch.inference_mode(False), torch.enable_grad():
+        learned = Learned(
+            torch.from_numpy(standardised(read, mean, scale)),
+            torch.from_numpy(head),
+            torch.from_numpy((left_over / unit).astype(np.float32)),
+            np.unique(contests[mine], return_inverse=True)[1],
+        )
+        layers = _fitted(learned, max(len(heads), 1), DELTA / unit)
+    names = ("first", "first_bias", "second", "second_bias", "third", "third_bias", "heads", "head_bias")
+    return Network(
+        columns=columns,
+        logarithmic=logarithmic,
+        mean=mean,
+        scale=scale,
+        **dict(zip(names, _arrays(layers, unit), strict=True)),
+        head_columns=np.array(reads.implementations, dtype=np.int32)[heads],
+        weight=np.array(WEIGHT),
+    )
+
+
+def _fitted(learned: Learned, heads: int, delta: float) -> list[Tensor]:
+    """Weights [members, in, out] and biases [members, 1, out] of the layers, in turns."""
+    random = np.random.default_rng(0)
+    layers = _begun(learned.inputs.shape[1], heads)
+    optimizer = torch.optim.AdamW(layers, lr=LEARNING_RATE, weight_decay=WEIGHT_DECAY, fused=True)
+    order = np.argsort(learned.contest, kind="stable")
+    counts = np.bincount(learned.contest)
+    starts = np.cumsum(counts) - counts
+    schedule = torch.optim.lr_scheduler.OneCycleLR(
+        optimizer,
+        LEARNING_RATE,
+        total_steps=EPOCHS * math.ceil(len(counts) / BATCH) + 1,
+        pct_start=WARM_UP,
+        cycle_momentum=False,
+    )
+    for _ in range(EPOCHS):
+        shuffled = random.permutation(len(counts))
+        for batch in np.split(shuffled, range(BATCH, len(counts), BATCH)):
+            which = np.concatenate([order[starts[one] : starts[one] + counts[one]] for one in batch])
+            optimizer.zero_grad()
+            _loss(layers, learned, which, counts[batch], delta).backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+            schedule.step()
+    return layers
+
+
+def _begun(inputs: int, heads: int) -> list[Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    sizes = [inputs, *[WIDTH] * LAYERS, heads]
+    layers = []
+    for number, (read, made) in enumerate(pairwise(sizes)):
+        deviation = math.sqrt(GAINS[number == LAYERS] / read)
+        drawn = torch.randn(MEMBERS, read, made, generator=generator, dtype=torch.float32, device="cpu")
+        layers += [drawn * deviation, torch.zeros(MEMBERS, 1, made, dtype=torch.float32, device="cpu")]
+    return [layer.requires_grad_() for layer in layers]
+
+
+def _loss(layers: list[Tensor], learned: Learned, which: Integers, counts: Integers, delta: float) -> Tensor:
+    """Summed over members, of the rows `which` [rows], contest by contest with `counts` [contests] rows."""
+    rows = torch.from_numpy(which)
+    hidden = learned.inputs[rows].expand(MEMBERS, -1, -1)
+    for weight, bias in zip(layers[:-2:2], layers[1:-2:2], strict=True):
+        hidden = silu(torch.baddbmm(bias, hidden, weight))
+    outputs = torch.baddbmm(layers[-1], hidden, layers[-2])  # [members, rows, heads]
+    head = learned.head[rows].expand(MEMBERS, -1)[..., None]
+    error = outputs.gather(2, head)[..., 0] - learned.target[rows]
+    contest = torch.from_numpy(np.repeat(np.arange(len(counts)), counts))
+    sums = error.new_zeros(MEMBERS, len(counts)).index_add(1, contest, error)
+    common = sums / torch.from_numpy(counts.astype(np.float32))
+    within = error - common[:, contest]
+    return MEMBERS * (_huber(within, delta) + COMMON * _huber(common, delta))
+
+
+def _huber(error: Tensor, delta: float) -> Tensor:
+    return huber_loss(error, torch.zeros_like(error), delta=delta)
+
+
+def _arrays(layers: list[Tensor], unit: float) -> Iterator[NDArray[np.float32]]:
+    """As Network has them: the members' mean and the unit of the targets are in the heads."""
+    *hidden, heads, head_bias = (layer.detach().numpy() for layer in layers)
+    yield from (layer.copy() for layer in hidden)
+    yield heads.transpose(2, 0, 1) * np.float32(unit / MEMBERS)
+    yield head_bias[:, 0].mean(axis=0) * np.float32(unit)
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """More threads would wait for each other on layers as small as these."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)

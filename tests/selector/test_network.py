@@ -1,0 +1,215 @@
+"""Networks are smooth where trees have steps, stored as trained, and silent where they know nothing."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+from kernel_selector.db import Database, StoredModel, models, records
+from kernel_selector.kernels import registry
+from selector import ModelVersionMismatch, Query, Selector, learning, network_training, training
+from selector.cost_model import CostModel
+from selector.dataset import build_dataset
+from selector.evaluation import evaluate_implementation
+from selector.network import Network
+from selector.predictor import Predictor, pack
+from selector.regression import Regression
+from selector.training import flat, time_model
+from tests.selector import replay
+
+LSTM = registry.operator("lstm")
+ONE, OTHER = 2, 3  # columns of two implementations, after two sizes
+
+
+@parametrize_with_checks(
+    [CostModel(max_iter=20, network_columns=(0,))],
+    expected_failed_checks=lambda _: {"check_regressors_train": "reads one column of ten, for two epochs"},
+)
+def test_scikit_learn_contract(estimator, check, monkeypatch):
+    monkeypatch.setattr(network_training, "EPOCHS", 2)
+    check(estimator)
+
+
+def measured(number: int, seed: int = 0):
+    """Rows, figures and contests of two implementations whose times wave with two sizes."""
+    sizes = np.random.default_rng(seed).uniform(0, 5, (number, 2)).repeat(2, axis=0)
+    which = np.tile([0.0, 1.0], number)
+    wave = np.sin(2 * sizes[:, 0]) * np.cos(sizes[:, 1])
+    rows = np.column_stack([sizes, 1 - which, which])
+    return rows, np.exp(sizes[:, 0] + 0.5 * wave * (1 + which)), np.arange(number).repeat(2)
+
+
+def model(network_columns: tuple[int, ...] = (0, 1, ONE, OTHER)) -> CostModel:
+    return CostModel(implementation_columns=(ONE, OTHER), network_columns=network_columns, max_iter=50)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def thorough() -> Iterator[None]:
+    """There is little to learn from here, so it is gone through more often."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(network_training, "EPOCHS", 300)
+        yield
+
+
+@pytest.fixture(scope="module")
+def fitted() -> CostModel:
+    return model().fit(*measured(300))
+
+
+def test_what_is_smooth_is_learned_better_with_a_network(fitted):
+    rows, figures, contests = measured(200, seed=1)
+    alone = model(network_columns=()).fit(*measured(300))
+
+    def error(one: CostModel) -> tuple[float, float]:
+        wrong = np.log(one.predict(rows, contests) / figures)
+        return float(np.abs(wrong).mean()), float(np.abs(wrong[::2] - wrong[1::2]).mean())
+
+    for blended, trees in zip(error(fitted), error(alone), strict=True):
+        assert blended < 0.7 * trees
+
+
+def test_two_fits_are_the_same_and_leave_torch_as_it_was(fitted):
+    torch.manual_seed(7)
+    threads, state, torch_dtype = torch.get_num_threads(), torch.get_rng_state(), torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        with torch.inference_mode():
+            again = model().fit(*measured(300))
+    finally:
+        torch.set_default_dtype(torch_dtype)
+    assert (torch.get_num_threads(), torch.is_grad_enabled()) == (threads, True)
+    assert torch.equal(torch.get_rng_state(), state)
+    for name, array in fitted.network_.arrays("n").items():
+        np.testing.assert_array_equal(array, again.network_.arrays("n")[name])
+
+
+def stored_arrays(one: CostModel) -> dict:
+    with np.load(io.BytesIO(pack(flat(one), flat(one))), allow_pickle=False) as arrays:
+        return dict(arrays)
+
+
+def test_what_is_stored_predicts_what_was_trained(fitted):
+    rows, _, contests = measured(100, seed=2)
+    stored = Regression.from_arrays(stored_arrays(fitted), "time")
+    np.testing.assert_allclose(
+        stored.predict(rows, contests), fitted.predict(rows, contests), rtol=1e-12, atol=0
+    )
+
+
+@pytest.mark.parametrize("number", [1, 2, 7, 255, 256, 257, 513])
+def test_a_row_is_predicted_alike_alone_and_among_others(fitted, number):
+    rows = measured(300, seed=3)[0]
+    network, zeros = fitted.network_, np.zeros(len(rows))
+    everything = network.blend(rows, zeros, zeros)
+    np.testing.assert_array_equal(
+        network.blend(rows[:number], zeros[:number], zeros[:number]), everything[:number]
+    )
+    np.testing.assert_array_equal(network.blend(rows[9:10], zeros[:1], zeros[:1]), everything[9:10])
+
+
+def test_no_rows_are_no_predictions(fitted):
+    assert flat(fitted).predict(np.zeros((0, 4))).shape == (0,)
+
+
+def test_of_a_contest_with_an_unseen_implementation_trees_judge_all(fitted):
+    rows, _, contests = measured(3, seed=4)
+    rows[0, [ONE, OTHER]] = 0
+    physics, trees = np.zeros(6), np.arange(6.0)
+    blended = fitted.network_.blend(rows, physics, trees, contests)
+    assert (blended == trees).tolist() == [True, True, False, False, False, False]
+    by_rows = fitted.network_.blend(rows, physics, trees)
+    assert (by_rows == trees).tolist() == [True, False, False, False, False, False]
+
+
+def test_an_implementation_without_rows_has_no_head():
+    rows, figures, contests = measured(20)
+    network = model().fit(rows[::2], figures[::2], contests[::2]).network_
+    assert network.head_columns.tolist() == [ONE]
+    assert network.columns.tolist() == [0, 1]  # the other two are constant
+    rows[:, [ONE, OTHER]] = 0
+    assert model().fit(rows, figures, contests).network_ is None
+
+
+def test_far_outside_the_network_says_what_it_says_at_the_edge(fitted):
+    rows = np.array([[1e3, 2.0, 1, 0], [1e9, 2.0, 1, 0]])
+    near, far = fitted.network_.blend(rows, np.zeros(2), np.zeros(2))
+    assert near == far
+
+
+def test_physics_extrapolates_beside_a_network():
+    sizes = np.arange(1.0, 400)
+    one = CostModel(term_columns=(0,), network_columns=(0,), logarithmic_columns=(0,))
+    one.fit(sizes[:, None], 3 * sizes)
+    assert one.predict([[4000.0]])[0] == pytest.approx(12000, rel=0.02)
+
+
+def test_few_rows_are_learned_by_trees_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    which = list(replay.problems(layers=(1,), seq=(10,)))
+    dataset = build_dataset(LSTM, replay.sweep(which), [replay.HERE])
+    assert len(dataset.rows) < training.LEAST_OF_NETWORK
+    assert time_model(dataset).network_columns == ()
+    monkeypatch.setattr(training, "LEAST_OF_NETWORK", len(dataset.rows))
+    read = time_model(dataset, 10)  # of which a part is judged
+    names = [dataset.spec.names[place] for place in read.network_columns]
+    assert [name for name in names if name.startswith("term_") and name.endswith("_s")] == []
+    assert set(read.logarithmic_columns) < set(read.network_columns)
+    assert training.memory_model(dataset).rest.network_columns == ()
+
+
+@pytest.fixture(scope="module")
+def smooth_file(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A database with a model that has a network, learned from few rows all the same."""
+    path = tmp_path_factory.mktemp("smooth") / "measurements.sqlite"
+    with pytest.MonkeyPatch.context() as patch, Database.open(path, create=True) as database:
+        patch.setattr(training, "LEAST_OF_NETWORK", 0)
+        patch.setattr(network_training, "EPOCHS", 5)
+        with database.write() as connection:
+            records.add(connection, records=replay.sweep(list(replay.problems())[::5]))
+        learning.train("lstm", database)
+    return path
+
+
+@pytest.mark.usefixtures("here")
+def test_a_batch_is_answered_as_single_questions(smooth_file: Path) -> None:
+    asked = [Query(hyperparameters={"hidden": 40 + 3 * size, "batch": 9, "seq": 33}) for size in range(60)]
+    together = Selector(smooth_file).choose_each(asked)
+    alone = [Selector(smooth_file).choose(**query.hyperparameters) for query in asked[::20]]
+    assert [choice.source for choice in together] == ["model"] * 60
+    assert [choice.to_dict() for choice in together[::20]] == [choice.to_dict() for choice in alone]
+
+
+def with_arrays(stored: StoredModel, arrays: dict) -> StoredModel:
+    buffer = io.BytesIO()
+    np.savez_compressed(buffer, **arrays)
+    checksum = hashlib.sha256(buffer.getvalue()).hexdigest()
+    return replace(stored, arrays=buffer.getvalue(), manifest={**stored.manifest, "sha256": checksum})
+
+
+def test_models_without_networks_are_read_and_incomplete_ones_refused(smooth_file: Path) -> None:
+    with Database.open(smooth_file) as database, database.read() as connection:
+        stored = models.latest(connection, operator="lstm")
+    with np.load(io.BytesIO(stored.arrays), allow_pickle=False) as loaded:
+        arrays = dict(loaded)
+    assert isinstance(Predictor(stored, LSTM).time_ms.network, Network)
+    assert Predictor(stored, LSTM).memory_bytes.network is None
+    before = {name: array for name, array in arrays.items() if "network" not in name}
+    assert Predictor(replace(with_arrays(stored, before), schema=2), LSTM).time_ms.network is None
+    del arrays["time_network_third"]
+    with pytest.raises(ModelVersionMismatch, match="time_network_third"):
+        Predictor(with_arrays(stored, arrays), LSTM)
+
+
+def test_a_held_out_implementation_is_judged_by_trees_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    dataset = build_dataset(LSTM, replay.sweep(list(replay.problems())[::10]), [replay.HERE])
+    noise = training.errors(dataset, training.held_out_shapes(dataset))
+    before = evaluate_implementation(dataset, noise, "hoisted")
+    monkeypatch.setattr(training, "LEAST_OF_NETWORK", 0)
+    assert evaluate_implementation(dataset, noise, "hoisted") == before
