@@ -85,7 +85,7 @@ def undisturbed(model: nn.Module) -> Iterator[None]:
         finally:
             with torch.no_grad():
                 for buffer, before in buffers:
-                    buffer.copy_(before)
+                    buffer.data.copy_(before)  # unnoticed by autograd, which may need what they are now
 
 
 class _Key(NamedTuple):

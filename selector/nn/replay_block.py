@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Protocol
 
 from torch import Tensor, nn
 
-HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+from .replay_state import ModuleState
 
 
 class Graph(Protocol):
@@ -23,7 +23,7 @@ class Argument(NamedTuple):
     """A tensor of a call, and where the graphs read it."""
 
     static: Tensor
-    chained: bool  # it is what a block before gave, in the graphs' memory
+    source: tuple[int, int] | None  # the block before that gave it, and as which output; None from outside
     wants: bool  # its gradient
 
 
@@ -39,7 +39,7 @@ class Block:
     module: nn.Module
     place: int  # in its stack
     last: bool
-    keywords: tuple[str, ...]
+    form: tuple[Any, ...]  # of a call, see form_of
     arguments: tuple[Any, ...]
     outputs: tuple[Tensor | None, ...]
     alone: bool  # the one output is no tuple
@@ -54,9 +54,19 @@ class Block:
         return [one for one in self.arguments if isinstance(one, Argument)]
 
     @cached_property
+    def state(self) -> ModuleState:
+        """The module as it was captured."""
+        return ModuleState(self.module)
+
+    @cached_property
+    def weights(self) -> tuple[nn.Parameter, ...]:
+        """All of the module's parameters."""
+        return tuple(self.module.parameters())
+
+    @cached_property
     def parameters(self) -> tuple[nn.Parameter, ...]:
         """Those that have gradients."""
-        return tuple(one for one in self.module.parameters() if one.requires_grad)
+        return tuple(one for one in self.weights if one.requires_grad)
 
     @cached_property
     def returned(self) -> list[tuple[Tensor, Tensor | None]]:
@@ -64,41 +74,27 @@ class Block:
         pairs = zip(self.outputs, self.given, strict=True)
         return [(output, given) for output, given in pairs if output is not None]
 
-    @cached_property
-    def _weights(self) -> list[tuple[dict[str, nn.Parameter | None], str, nn.Parameter, int, bool]]:
-        return [
-            (part._parameters, name, one, one.data_ptr(), one.requires_grad)
-            for part in self.module.modules()
-            for name, one in part._parameters.items()
-            if one is not None
-        ]
+    @property
+    def watched(self) -> list[Tensor]:
+        """What others could hold of the graphs' memory: outputs, but a last block's, and all gradients."""
+        outputs = () if self.last else self.outputs
+        return [one for one in (*outputs, *self.given, *self.gradients) if one is not None]
 
-    @cached_property
-    def _parts(self) -> list[tuple[nn.Module, bool]]:
-        return [(part, part.training) for part in self.module.modules()]
+    @property
+    def versions(self) -> list[int]:
+        """Of what backward needs as forward had it: outputs and weights."""
+        return [one._version for one in (*self.outputs, *self.weights) if one is not None]
 
     def remember(self) -> None:
         """The module is now as it was captured."""
-        self._weights, self._parts  # noqa: B018  # kept from here on
+        self.state, self.parameters, self.tensors, self.returned  # noqa: B018  # kept from here on
 
     def fits(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
         """Whether a call is the one that was captured, but for the values of tensors."""
-        if tuple(kwargs) != self.keywords:
+        if form_of(args, kwargs) != self.form:
             return False
         found = tuple(leaves(args, kwargs))
         return len(found) == len(self.arguments) and all(map(_alike, self.arguments, found))
-
-    def unchanged(self) -> bool:
-        """Whether the module is as it was captured: parameters where they were, modes, no hooks inside."""
-        for held, name, weight, address, trained in self._weights:
-            if held.get(name) is not weight:
-                return False
-            if weight.data_ptr() != address or weight.requires_grad is not trained:
-                return False
-        for part, training in self._parts:
-            if part.training is not training or (part is not self.module and hooked(part)):
-                return False
-        return True
 
 
 def leaves(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterator[Any]:
@@ -110,21 +106,21 @@ def leaves(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterator[Any]:
             yield value
 
 
-def hooked(module: nn.Module) -> bool:
-    """Whether anything is called around the module's forward or backward."""
-    return any(getattr(module, name) for name in HOOKS)
+def form_of(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Any, ...]:
+    """The names of a call's arguments, and how many there are in those that are tuples."""
+    return tuple(kwargs), tuple(len(one) if type(one) is tuple else None for one in (*args, *kwargs.values()))
 
 
 def _alike(argument: Any, given: Any) -> bool:
     if not isinstance(argument, Argument):
         return argument is given or (type(argument) is type(given) and bool(argument == given))
-    if not isinstance(given, Tensor):
+    if not isinstance(given, Tensor) or given.is_inference():
         return False
     static = argument.static
     if given.shape != static.shape or given.dtype != static.dtype or given.device != static.device:
         return False
     if given.requires_grad is not argument.wants:
         return False
-    return not argument.chained or (
+    return argument.source is None or (
         given.data_ptr() == static.data_ptr() and given.stride() == static.stride()
     )

@@ -9,6 +9,7 @@ many were replayed.
 
 from __future__ import annotations
 
+import gc
 import weakref
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
@@ -20,6 +21,7 @@ from torch.nn.modules import module as globals_of_modules
 from kernel_selector.kernels.autograd import first_order
 
 from .replay_block import Block, leaves
+from .replay_state import HOOKS, Held
 
 REPLAYS = "_replays"  # the attribute of a block that has its stack
 
@@ -36,8 +38,8 @@ class Turn:
         """A block's backward runs now. Raises RuntimeError where it, or one before it, has run already."""
         if block.place >= self.left:
             raise RuntimeError(
-                "Backward through a block of CUDA graphs a second time: what was kept for it is gone. Call "
-                "selector.restore(model), or selector.optimize without cuda_graphs."
+                "Backward through a block of CUDA graphs a second time, or after that of a block before it: "
+                "what was kept for it is gone. Call selector.restore(model), and do without selector.replay."
             )
         self.left = block.place
 
@@ -50,7 +52,7 @@ class Replays:
         self._autocast: tuple[bool, torch.dtype] | None = None
         self._turn: weakref.ref[Turn] | None = None
         self._current: Turn | None = None  # from its first block to its last
-        self._shown: list[weakref.ref[Tensor]] = []  # outputs in the graphs' memory
+        self._held = Held([])
         self._copied: dict[int, tuple[Tensor, int]] = {}  # arguments of this pass, with their versions
         self.calls, self.replayed = 0, 0  # of blocks in training
 
@@ -60,10 +62,12 @@ class Replays:
             one.remember()
         self._blocks = {id(one.module): one for one in blocks}
         self._autocast = _autocast(blocks[0])
+        gc.collect()
+        self._held = Held([tensor for one in blocks for tensor in one.watched])
 
     def stop(self) -> None:
         """Let go of all graphs."""
-        self._blocks, self._current, self._shown, self._copied = {}, None, [], {}
+        self._blocks, self._current, self._held, self._copied = {}, None, Held([]), {}
 
     def __reduce__(self) -> tuple[Any, ...]:  # graphs belong to this process's memory
         return Replays, ()
@@ -79,12 +83,13 @@ class Replays:
         turn, self._current = self._current, None
         if turn is None or turn.left != block.place:
             return NotImplemented
-        if not (block.fits(args, kwargs) and block.unchanged() and self._alone(block)):
+        given = [one for one in leaves(args, kwargs) if isinstance(one, Tensor)]
+        if not (block.fits(args, kwargs) and self._alone(block) and block.state.holds()):
+            return NotImplemented
+        if not self._fill(block, given):
             return NotImplemented
         turn.left += 1
         self.replayed += 1
-        given = [one for one in leaves(args, kwargs) if isinstance(one, Tensor)]
-        self._fill(block, given)
         wanted = [tensor for tensor, one in zip(given, block.tensors, strict=True) if one.wants]
         outputs = _Replay.apply(block, turn, *wanted, *block.parameters)  # type: ignore[no-untyped-call]
         self._current = None if block.last else turn
@@ -92,10 +97,9 @@ class Replays:
 
     def _begin(self) -> None:
         """A new pass, unless something is still needed of what an earlier one left in the graphs' memory."""
-        self._current = None
+        self._current, self._copied = None, {}
         before = None if self._turn is None else self._turn()
-        self._copied, self._shown = {}, [one for one in self._shown if one() is not None]
-        if (before is None or not before.left) and not self._shown:
+        if (before is None or not before.left) and not self._held.elsewhere():
             self._current = Turn()
             self._turn = weakref.ref(self._current)
 
@@ -103,31 +107,41 @@ class Replays:
         """Whether nothing is in force that only the module's own code would see."""
         if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
             return False
-        if globals_of_modules._global_forward_hooks or globals_of_modules._global_forward_pre_hooks:
+        if any(getattr(globals_of_modules, f"_global{name}") for name in HOOKS):
+            return False
+        if torch._C._len_torch_dispatch_stack():
             return False
         if torch._C._autograd._top_saved_tensors_default_hooks(True) is not None:  # checkpoints, offloading
             return False
         captured = torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()
         return not captured and _autocast(block) == self._autocast
 
-    def _fill(self, block: Block, given: Sequence[Tensor]) -> None:
-        """Copy arguments to where the graphs read them; once a pass what several blocks take."""
+    def _fill(self, block: Block, given: Sequence[Tensor]) -> bool:
+        """Copy arguments to where the graphs read them; once a pass what several blocks take.
+
+        Whether it could be done: what was one tensor in the example must be one here, and stay as it is.
+        """
+        copied, new = dict(self._copied), []
         for tensor, argument in zip(given, block.tensors, strict=True):
-            if argument.chained:
+            if argument.source is not None:
                 continue
             key = argument.static.data_ptr()
-            known, version = self._copied.get(key, (None, -1))
+            if key not in copied:
+                copied[key] = tensor, tensor._version
+                new.append((argument.static, tensor))
+            known, version = copied[key]
             if known is not tensor or version != tensor._version:
-                argument.static.copy_(tensor.detach())
-                self._copied[key] = tensor, tensor._version
+                return False
+        for static, tensor in new:
+            static.copy_(tensor.detach())
+        self._copied = copied
+        return True
 
     def _shaped(self, block: Block, outputs: tuple[Tensor, ...]) -> Any:
-        """Outputs as the module gives them. The last block's are copies, the others' are watched."""
+        """Outputs as the module gives them. The last block's are copies."""
         if block.last:
             self._copied = {}
             outputs = tuple(one.clone() for one in outputs)
-        else:
-            self._shown += [weakref.ref(one) for one in outputs]
         if block.alone:
             return outputs[0]
         rest = iter(outputs)
@@ -147,7 +161,7 @@ class Replayed(nn.Module):
     def extra_repr(self) -> str:
         """As the block's own, and how many of the stack's calls in training were replayed."""
         stack: Replays = self.__dict__[REPLAYS]
-        counts = f"cuda_graphs={stack.replayed} of {stack.calls} calls in training"
+        counts = f"replayed={stack.replayed} of {stack.calls} calls in training"
         return ", ".join(word for word in (super().extra_repr(), counts) if word)
 
     def __reduce_ex__(self, _protocol: Any) -> tuple[Any, ...]:
@@ -193,7 +207,7 @@ class _Replay(torch.autograd.Function):
         block.forward.replay()
         found = [(output.detach(), given) for output, given in block.returned]
         ctx.mark_non_differentiable(*(output for output, given in found if given is None))
-        ctx.versions = [output._version for output, _ in block.returned]
+        ctx.versions = block.versions
         return tuple(output for output, _ in found)
 
     @staticmethod
@@ -201,10 +215,10 @@ class _Replay(torch.autograd.Function):
     def backward(ctx: Any, *upstream: Tensor | None) -> tuple[Tensor | None, ...]:
         block: Block = ctx.block
         assert block.backward is not None
-        if any(one._version != before for (one, _), before in zip(block.returned, ctx.versions, strict=True)):
+        if block.versions != ctx.versions:
             raise RuntimeError(
-                "What a block of CUDA graphs gave was changed in place, and its backward needs it as it was: "
-                "change a copy, or call selector.optimize without cuda_graphs."
+                "What a block of CUDA graphs gave, or a weight of it, was changed in place, and its backward "
+                "needs it as it was: change a copy, or call selector.restore(model)."
             )
         ctx.turn.leave(block)
         for (_, into), given in zip(block.returned, upstream, strict=True):
@@ -222,7 +236,7 @@ def _gradients(block: Block) -> list[Tensor | None]:
     """What a block before goes on with as it is, all others as copies: the graphs' memory is used again."""
     wanting = [one for one in block.tensors if one.wants]
     found: list[Any] = list(block.gradients)
-    chained = [one.chained for one in wanting] + [False] * (len(found) - len(wanting))
+    chained = [one.source is not None for one in wanting] + [False] * (len(found) - len(wanting))
     places = [place for place, one in enumerate(found) if one is not None and not chained[place]]
     copies = [torch.empty_like(found[place]) for place in places]
     if copies:

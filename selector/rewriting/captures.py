@@ -6,6 +6,7 @@ share one pool of memory, in which a backward that has been captured leaves room
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from ..layers import undisturbed
-from ..nn.replay_block import Argument, Block, Graph, leaves
+from ..nn.replay_block import Argument, Block, Graph, form_of, leaves
 from .checking import difference
 
 CONSTANTS = (type(None), bool, int, float, str, torch.dtype, torch.device)
@@ -33,6 +34,13 @@ class Call:
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any]
     result: Any
+    changed: bool = False  # in place, by who took it
+
+    @property
+    def trains(self) -> bool:
+        """Whether anything in it has a gradient."""
+        tensors = (one for one in leaves(self.args, self.kwargs) if isinstance(one, Tensor))
+        return any(one.requires_grad for one in (*tensors, *self.module.parameters()))
 
 
 class Recorder(Protocol):
@@ -59,7 +67,7 @@ def captured(calls: Sequence[Call], record: Recorder) -> list[Block]:
             if static is None:
                 static = fresh[id(leaf)] = torch.empty_like(leaf.detach()).copy_(leaf.detach())
             tensors.append(static.detach().requires_grad_(leaf.requires_grad))
-            arguments.append(Argument(static, source is not None, leaf.requires_grad))
+            arguments.append(Argument(static, source, leaf.requires_grad))
         own = [one for one in call.module.parameters() if one.requires_grad]
         with stand_ins(call.module) as weights:
             wanted = [*(one for one in tensors if one.requires_grad), *weights]
@@ -70,7 +78,7 @@ def captured(calls: Sequence[Call], record: Recorder) -> list[Block]:
                 module=call.module,
                 place=place,
                 last=place == len(calls) - 1,
-                keywords=tuple(call.kwargs),
+                form=form_of(call.args, call.kwargs),
                 arguments=tuple(arguments),
                 outputs=tuple(None if one is None else one.detach() for one in outputs),
                 alone=isinstance(call.result, Tensor),
@@ -144,7 +152,14 @@ def _forward(
         return _outputs(forward(call.module, *args, **kwargs), call.module)
 
     with undisturbed(call.module):
+        expected = run()  # the first run may prepare what the next ones use
+        before = _traces(call.module, tensors)
         expected = run()
+        if _traces(call.module, tensors) != before:
+            raise CannotReplay(
+                f"{type(call.module).__name__} does more than to compute what it gives: it changes its "
+                "arguments, keeps tensors, or draws random numbers on the host"
+            )
         _differentiate(expected, *leafs, call.module)
     graph, outputs = record(run)
     with undisturbed(call.module):  # the same random numbers as before
@@ -153,6 +168,19 @@ def _forward(
     if fault is not None:
         raise CannotReplay(f"{type(call.module).__name__} computes something else when replayed: {fault}")
     return graph, list(outputs)
+
+
+def _traces(module: nn.Module, tensors: Sequence[Tensor]) -> tuple[Any, ...]:
+    """What a forward pass can change that graphs would not change again."""
+    kept = [
+        (name, id(value))
+        for part in module.modules()
+        for members in (part.__dict__, part._buffers)
+        for name, value in members.items()
+        if isinstance(value, Tensor)
+    ]
+    drawn = torch.get_rng_state().numpy().tobytes(), random.getstate()
+    return kept, [one._version for one in tensors], drawn
 
 
 def _differentiate(
@@ -171,22 +199,25 @@ def _backward(
 ) -> None:
     """Add the graph of a block's backward, which takes gradients where the block behind it leaves them."""
     left = {
-        one.static.data_ptr(): gradient
+        one.source: gradient
         for later in blocks[block.place + 1 :]
         for one, gradient in zip((it for it in later.tensors if it.wants), later.gradients, strict=False)
-        if one.chained
     }
-    given = []
-    for one in outputs:
-        wants = one is not None and one.requires_grad
-        into = left.get(one.data_ptr()) if wants else None
-        alike = into is not None and into.stride() == one.stride()
-        given.append((into if alike else torch.zeros_like(one.detach())) if wants else None)
+    given: list[Tensor | None] = []
+    for index, one in enumerate(outputs):
+        if one is None or not one.requires_grad:
+            given.append(None)
+            continue
+        into = left.get((block.place, index))
+        alike = into is not None and (into.shape, into.stride()) == (one.shape, one.stride())
+        given.append(into if alike else torch.zeros_like(one.detach()))
     reached = [one for one in outputs if one is not None and one.requires_grad]
     upstream = [one for one in given if one is not None]
-    block.backward, gradients = record(
-        lambda: torch.autograd.grad(reached, wanted, upstream, allow_unused=True)
-    )
+
+    def run() -> tuple[Tensor | None, ...]:
+        return _apart(torch.autograd.grad(reached, wanted, upstream, allow_unused=True), upstream)
+
+    block.backward, gradients = record(run)
     block.given = tuple(given)
     block.gradients = tuple(None if one is None else one.detach() for one in gradients)
 
@@ -196,11 +227,24 @@ def _with(tensors: Sequence[Tensor], call: Call) -> tuple[tuple[Any, ...], dict[
     rest = iter(tensors)
 
     def swapped(value: Any) -> Any:
-        if type(value) is tuple:
-            return tuple(map(swapped, value))
         return next(rest) if isinstance(value, Tensor) else value
 
-    return tuple(map(swapped, call.args)), {name: swapped(value) for name, value in call.kwargs.items()}
+    def each(value: Any) -> Any:
+        return tuple(map(swapped, value)) if type(value) is tuple else swapped(value)
+
+    return tuple(map(each, call.args)), {name: each(value) for name, value in call.kwargs.items()}
+
+
+def _apart(gradients: Sequence[Tensor | None], upstream: Sequence[Tensor]) -> tuple[Tensor | None, ...]:
+    """Each gradient in memory of its own: one of a sum is what came in."""
+    known = {one.untyped_storage().data_ptr() for one in upstream}
+    found: list[Tensor | None] = []
+    for one in gradients:
+        shared = one is not None and one.untyped_storage().data_ptr() in known
+        found.append(one.clone() if one is not None and shared else one)
+        if one is not None:
+            known.add(one.untyped_storage().data_ptr())
+    return tuple(found)
 
 
 def _named(outputs: Sequence[Tensor | None]) -> dict[str, Tensor]:

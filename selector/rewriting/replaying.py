@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import dropwhile
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_flatten
 
 from ..errors import InvalidRequest
 from ..layers import arguments_of, undisturbed
-from ..nn.replay_block import hooked
+from ..nn.replay_state import hooked
 from ..nn.replays import Replays, replay, unreplay
 from .captures import Call, CannotReplay, Recorder, captured, record_on_gpu
 
@@ -85,8 +87,10 @@ def find(model: nn.Module) -> Iterator[Stack]:
             yield Stack(path, blocks)
 
 
-def replayed(stack: Stack, calls: Sequence[Call], record: Recorder) -> None:
-    """Capture the blocks from how they were called, and replay them from now on. Raises CannotReplay."""
+def replayed(stack: Stack, calls: Sequence[Call], record: Recorder) -> int:
+    """Capture the blocks from how they were called, and replay them from now on; those at the beginning that
+    have nothing to train run as before. How many are replayed. Raises CannotReplay.
+    """
     if [id(one.module) for one in calls] != [id(block) for block in stack.blocks]:
         raise CannotReplay("they are not called once each, in their order")
     for block in stack.blocks:
@@ -94,11 +98,17 @@ def replayed(stack: Stack, calls: Sequence[Call], record: Recorder) -> None:
             raise CannotReplay("a module in them has hooks, which a graph would not call")
         if getattr(block, "gradient_checkpointing", False):
             raise CannotReplay("they are run a second time for their gradients (gradient checkpointing)")
-    blocks = captured(calls, record)
+    trained = list(dropwhile(lambda call: not call.trains, calls))
+    if not trained or not all(call.trains for call in trained):
+        raise CannotReplay("one of them has nothing to train")
+    if any(call.changed for call in calls):
+        raise CannotReplay("what one of them gives is changed in place")
+    blocks = captured(trained, record)
     replays = Replays()
     replays.start(blocks)
-    for block in stack.blocks:
-        replay(block, replays)
+    for one in blocks:
+        replay(one.module, replays)
+    return len(blocks)
 
 
 def _turned_on(stack: Stack, calls: Sequence[Call]) -> ReplayedStack:
@@ -106,7 +116,7 @@ def _turned_on(stack: Stack, calls: Sequence[Call]) -> ReplayedStack:
     device = next(one.device for one in stack.blocks[0].parameters())
     try:
         with _beside(device) as record:
-            replayed(stack, calls, record)
+            count = replayed(stack, calls, record)
     except Exception as error:  # whatever a block raises while it is captured, it runs as before
         refused = _words(error)
     return ReplayedStack(path=stack.path, blocks=count, refused=refused)
@@ -114,7 +124,7 @@ def _turned_on(stack: Stack, calls: Sequence[Call]) -> ReplayedStack:
 
 def _words(error: BaseException) -> str:
     """The first line of what was raised first: a capture that is broken off raises more."""
-    while error.__context__ is not None:
+    while isinstance(error.__context__, RuntimeError):
         error = error.__context__
     first_line = str(error).strip().partition("\n")[0]
     return first_line if isinstance(error, CannotReplay) else f"{type(error).__name__}: {first_line}"
@@ -158,11 +168,13 @@ def _casts_apart() -> Iterator[None]:
 def recorded(model: nn.Module, example_inputs: Any, blocks: Sequence[nn.Module]) -> list[Call]:
     """How the example calls the blocks, in order; the tensors have no history."""
     calls: list[Call] = []
+    given: list[list[tuple[Tensor, int]]] = []  # with versions
 
     def note(module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any) -> None:
         calls.append(Call(module, args, dict(kwargs), result))
+        given.append([(one, one._version) for one in tree_flatten(result)[0] if isinstance(one, Tensor)])
 
-    hooks = [block.register_forward_hook(note, with_kwargs=True) for block in blocks]
+    hooks = [block.register_forward_hook(note, prepend=True, with_kwargs=True) for block in blocks]
     args, kwargs = arguments_of(example_inputs)
     try:
         with undisturbed(model), torch.enable_grad():
@@ -170,6 +182,25 @@ def recorded(model: nn.Module, example_inputs: Any, blocks: Sequence[nn.Module])
     finally:
         for hook in hooks:
             hook.remove()
+    apart = _without_history()
+    found = [
+        Call(
+            one.module,
+            apart(one.args),
+            {name: apart(it) for name, it in one.kwargs.items()},
+            apart(one.result),
+            any(tensor._version != version for tensor, version in versions),
+        )
+        for one, versions in zip(calls, given, strict=True)
+    ]
+    calls.clear()
+    given.clear()
+    del outputs
+    return found
+
+
+def _without_history() -> Callable[[Any], Any]:
+    """A function that gives values with tensors detached, the same for the same; tuples are looked into."""
     alone: dict[int, Tensor] = {}
 
     def apart(value: Any) -> Any:
@@ -181,15 +212,4 @@ def recorded(model: nn.Module, example_inputs: Any, blocks: Sequence[nn.Module])
             return alone[id(value)]
         return value
 
-    found = [
-        Call(
-            one.module,
-            apart(one.args),
-            {name: apart(it) for name, it in one.kwargs.items()},
-            apart(one.result),
-        )
-        for one in calls
-    ]
-    calls.clear()
-    del outputs
-    return found
+    return apart

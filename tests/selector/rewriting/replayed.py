@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Any
 
-import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_flatten
 
 from selector.rewriting import captures, replaying
 
@@ -37,58 +37,36 @@ class Model(nn.Module):
         return self.head(y)
 
 
-class Rerun:
-    """What a graph is replaced by: the same run again, whose results go to the memory of the first."""
+class Tape(TorchDispatchMode):
+    """Stands in for a CUDA graph on a CPU: torch's operations are recorded once, and run again into the same
+    memory; Python is not repeated.
+    """
 
     def __init__(self) -> None:
-        self.latest: dict[int, Tensor] = {}
-        self.kept: list[Any] = []  # so that ids stay theirs
+        super().__init__()
+        self._calls: list[tuple[Any, Any, Any, Any]] = []
 
-    def __call__(self, run: Callable[[], Any]) -> tuple[Any, Any]:
-        with torch.enable_grad():
-            first = run()
-        self.kept.append(first)
-        rerun = self
+    def __torch_dispatch__(self, function: Any, _types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = function(*args, **(kwargs or {}))
+        self._calls.append((function, args, kwargs or {}, result))
+        return result
 
-        class Graph:
-            def replay(self) -> None:
-                with torch.enable_grad():
-                    again = run()
-                for old, new in zip(first, again, strict=True):
-                    if old is not None:
-                        old.detach().data.copy_(new.detach())
-                        rerun.latest[id(old)] = new
-
-        return Graph(), first
+    def replay(self) -> None:
+        with torch.no_grad():
+            for function, args, kwargs, result in self._calls:
+                again = function(*args, **kwargs)
+                for old, new in zip(tree_flatten(result)[0], tree_flatten(again)[0], strict=True):
+                    if isinstance(old, Tensor) and old.data_ptr() != new.data_ptr():
+                        old.detach().data.copy_(new)  # to the memory alone: no version counts it
 
 
-def rerun_in(monkeypatch: pytest.MonkeyPatch) -> Rerun:
-    """Stands in for captures from here on: backward of a run is that of its last replay."""
-    rerun = Rerun()
-    real = torch.autograd.grad
-
-    class Autograd:
-        @staticmethod
-        def grad(reached: Any, wanted: Any, upstream: Any, **options: Any) -> Any:
-            current = [rerun.latest.get(id(one), one) for one in reached]
-            return real(current, wanted, upstream, retain_graph=True, **options)
-
-    class Torch:
-        autograd = Autograd
-
-        def __getattr__(self, name: str) -> Any:
-            return getattr(torch, name)
-
-    @contextmanager
-    def themselves(module: nn.Module) -> Iterator[list[nn.Parameter]]:
-        yield [one for one in module.parameters() if one.requires_grad]
-
-    monkeypatch.setattr(captures, "torch", Torch())
-    monkeypatch.setattr(captures, "stand_ins", themselves)
-    return rerun
+def record(run: Callable[[], Any]) -> tuple[Tape, Any]:
+    with Tape() as tape:
+        found = run()
+    return tape, found
 
 
-def turn_on(model: nn.Module, given: Any, record: captures.Recorder) -> None:
+def turn_on(model: nn.Module, given: Any, record: captures.Recorder = record) -> None:
     for stack in replaying.find(model):
         calls = replaying.recorded(model, given, stack.blocks)
         replaying.replayed(stack, calls, record)
@@ -118,3 +96,42 @@ def draws(count: int) -> list[tuple[Tensor, Tensor]]:
     return [
         (torch.randn(5, 2, generator=generator), torch.rand(5, 4, generator=generator)) for _ in range(count)
     ]
+
+
+class Layers(nn.Module):
+    """Blocks made by a function, one after the other; `call` gives a block its arguments."""
+
+    def __init__(self, make: Callable[[], nn.Module], call: Any = lambda block, y, *_: block(y)) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.start, self.layers = nn.Linear(4, 4), nn.ModuleList(make() for _ in range(3))
+        self.call = call
+        self.train()
+
+    def forward(self, x: Tensor, *more: Any) -> Tensor:
+        y = self.start(x)
+        for layer in self.layers:
+            y = self.call(layer, y, *more)
+        return y
+
+
+class Scaled(nn.Module):
+    """y = tanh(x W + b) + x * scale, and what `of` makes of it."""
+
+    def __init__(self, of: Callable[..., Any] = lambda _module, y: y) -> None:
+        super().__init__()
+        self.linear, self.drop, self.of = nn.Linear(4, 4), nn.Dropout(0.0), of
+        self.register_buffer("shift", torch.zeros(()))
+
+    def forward(self, x: Tensor, *scale: Any) -> Any:
+        factor = scale[0] if scale and isinstance(scale[0], Tensor) else 1.0
+        return self.of(self, self.drop(torch.tanh(self.linear(x))) + self.shift + x * factor)
+
+
+def drawn(seed: int) -> Tensor:
+    return torch.randn(3, 4, generator=torch.Generator().manual_seed(seed))
+
+
+def replays(model: Layers) -> tuple[int, int]:
+    stack = model.layers[-1].__dict__["_replays"]
+    return stack.replayed, stack.calls

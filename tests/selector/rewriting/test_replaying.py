@@ -12,12 +12,7 @@ from torch import Tensor, nn
 
 import selector
 from selector.nn.replays import Replayed
-from tests.selector.rewriting.replayed import Block, Model, Rerun, counts, draws, rerun_in, trained, turn_on
-
-
-@pytest.fixture
-def record(monkeypatch: pytest.MonkeyPatch) -> Rerun:
-    return rerun_in(monkeypatch)
+from tests.selector.rewriting.replayed import Block, Model, counts, draws, trained, turn_on
 
 
 @pytest.fixture
@@ -33,19 +28,19 @@ def given() -> tuple[Tensor, Tensor]:
 
 
 @pytest.mark.parametrize("accumulate", [1, 2])
-def test_training_is_as_without(model: Model, given: Any, record: Rerun, accumulate: int) -> None:
+def test_training_is_as_without(model: Model, given: Any, accumulate: int) -> None:
     plain = copy.deepcopy(model)
-    turn_on(model, given, record)
+    turn_on(model, given)
     assert all(isinstance(layer, Replayed) and isinstance(layer, Block) for layer in model.layers)
     found, expected = trained(model, draws(6), accumulate), trained(plain, draws(6), accumulate)
     for one, other in zip(found, expected, strict=True):
         torch.testing.assert_close(one, other)
     assert counts(model) == (18, 18)
-    assert "cuda_graphs=18 of 18 calls in training" in repr(model)
+    assert "replayed=18 of 18 calls in training" in repr(model)
 
 
-def test_gradients_are_the_callers_to_keep(model: Model, given: Any, record: Rerun) -> None:
-    turn_on(model, given, record)
+def test_gradients_are_the_callers_to_keep(model: Model, given: Any) -> None:
+    turn_on(model, given)
     model(*given).sum().backward()
     kept = [(one.grad, one.grad.clone()) for one in model.parameters() if one.grad is not None]
     model.zero_grad()
@@ -55,14 +50,14 @@ def test_gradients_are_the_callers_to_keep(model: Model, given: Any, record: Rer
         torch.testing.assert_close(gradient, before, rtol=0, atol=0)
 
 
-def test_inputs_frozen_weights_and_a_leaf_get_the_gradients_they_should(record: Rerun) -> None:
+def test_inputs_frozen_weights_and_a_leaf_get_the_gradients_they_should() -> None:
     torch.manual_seed(0)
     blocks = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 4)).train()
     blocks[0].weight.requires_grad_(False)
     blocks[2].weight = blocks[1].weight  # tied
     plain = copy.deepcopy(blocks)
     x = torch.randn(3, 4).requires_grad_()
-    turn_on(blocks, x, record)
+    turn_on(blocks, x)
     for module, leaf in ((blocks, x), (plain, other := x.detach().clone().requires_grad_())):
         for _ in range(2):
             module(leaf).square().sum().backward()
@@ -71,9 +66,9 @@ def test_inputs_frozen_weights_and_a_leaf_get_the_gradients_they_should(record: 
         torch.testing.assert_close(one.grad, its.grad)
 
 
-def test_what_an_earlier_pass_still_needs_is_left_to_it(model: Model, given: Any, record: Rerun) -> None:
+def test_what_an_earlier_pass_still_needs_is_left_to_it(model: Model, given: Any) -> None:
     plain = copy.deepcopy(model)
-    turn_on(model, given, record)
+    turn_on(model, given)
     (x, mask), (other, other_mask) = draws(2)
     first, second = model(x, mask).sum(), model(other, other_mask).sum()
     assert counts(model) == (3, 6)
@@ -87,8 +82,8 @@ def test_what_an_earlier_pass_still_needs_is_left_to_it(model: Model, given: Any
     assert counts(model) == (9, 12)
 
 
-def test_what_a_block_gave_stays_as_long_as_it_is_held(model: Model, given: Any, record: Rerun) -> None:
-    turn_on(model, given, record)
+def test_what_a_block_gave_stays_as_long_as_it_is_held(model: Model, given: Any) -> None:
+    turn_on(model, given)
     held: list[Tensor] = []
     hook = model.layers[0].register_forward_hook(lambda _module, _args, result: held.append(result[0]))
     model(*given).sum().backward()
@@ -102,22 +97,22 @@ def test_what_a_block_gave_stays_as_long_as_it_is_held(model: Model, given: Any,
     assert counts(model) == (6, 9)
 
 
-def test_a_second_backward_is_refused(model: Model, given: Any, record: Rerun) -> None:
-    turn_on(model, given, record)
+def test_a_second_backward_is_refused(model: Model, given: Any) -> None:
+    turn_on(model, given)
     loss = model(*given).sum()
     loss.backward(retain_graph=True)
     with pytest.raises(RuntimeError, match="a second time"):
         loss.backward()
 
 
-def test_a_second_derivative_is_refused(model: Model, given: Any, record: Rerun) -> None:
-    turn_on(model, given, record)
+def test_a_second_derivative_is_refused(model: Model, given: Any) -> None:
+    turn_on(model, given)
     (first,) = torch.autograd.grad(model(*given).sum(), [model.embedding.weight], create_graph=True)
     with pytest.raises(RuntimeError, match="no second derivative"):
         first.sum().backward()
 
 
-def test_an_output_that_is_changed_in_place_is_refused(record: Rerun) -> None:
+def test_an_output_that_is_changed_in_place_is_refused() -> None:
     class Changing(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -131,15 +126,15 @@ def test_an_output_that_is_changed_in_place_is_refused(record: Rerun) -> None:
             return self.layers[1](y)
 
     model, x = Changing().train(), torch.ones(2, 4)
-    turn_on(model, x, record)
+    turn_on(model, x)
     model.changes = True
     with pytest.raises(RuntimeError, match="changed in place"):
         model(x).sum().backward()
 
 
-def test_copies_and_weights_are_as_before(model: Model, given: Any, record: Rerun) -> None:
+def test_copies_and_weights_are_as_before(model: Model, given: Any) -> None:
     names = list(model.state_dict())
-    turn_on(model, given, record)
+    turn_on(model, given)
     assert list(model.state_dict()) == names
     for other in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
         assert [type(layer) for layer in other.layers] == [Block] * 3

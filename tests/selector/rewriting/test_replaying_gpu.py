@@ -68,7 +68,7 @@ def test_theirs_train_as_without_graphs(make: Any, dropout: float) -> None:
     assert (stack.blocks, stack.refused) == (3, None)
     for found, expected in zip(trained(model), trained(plain), strict=True):
         torch.testing.assert_close(found, expected, rtol=2e-3, atol=2e-4)
-    assert "cuda_graphs=21 of 21 calls" in repr(model)
+    assert "replayed=21 of 21 calls" in repr(model)
 
 
 @pytest.mark.parametrize("make", [bert, gpt2])
@@ -81,7 +81,7 @@ def test_what_is_optimized_is_replayed_too(make: Any) -> None:
     assert stack.refused is None
     for found, expected in zip(trained(model)[:7], trained(plain)[:7], strict=True):
         torch.testing.assert_close(found, expected, rtol=2e-2, atol=2e-2)
-    assert "cuda_graphs=21 of 21 calls" in repr(model)
+    assert "replayed=21 of 21 calls" in repr(model)
     other = words(9, batch=2)
     expected = plain(**other).loss
     torch.testing.assert_close(model(**other).loss, expected, rtol=5e-2, atol=5e-2)
@@ -97,7 +97,7 @@ def test_under_autocast() -> None:
         found, expected = trained(model), trained(plain)
     for one, other in zip(found[:7], expected[:7], strict=True):
         torch.testing.assert_close(one, other, rtol=1e-2, atol=1e-2)
-    assert "cuda_graphs=21 of 21 calls" in repr(model)
+    assert "replayed=21 of 21 calls" in repr(model)
 
 
 def test_memory_is_about_as_without() -> None:
@@ -154,4 +154,4 @@ def test_an_encoder_and_a_decoder_of_torch() -> None:
             one(*given).square().mean().backward()
     for one, other in zip(model.parameters(), plain.parameters(), strict=True):
         torch.testing.assert_close(one.grad, other.grad, rtol=1e-3, atol=1e-5)
-    assert "cuda_graphs=4 of 4 calls" in repr(model)
+    assert "replayed=4 of 4 calls" in repr(model)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from typing import Any
 
@@ -13,12 +14,7 @@ from torch.utils.checkpoint import checkpoint
 import selector
 from selector.rewriting import captures, replaying
 from selector.rewriting.captures import CannotReplay
-from tests.selector.rewriting.replayed import Model, Rerun, counts, draws, rerun_in, turn_on
-
-
-@pytest.fixture
-def record(monkeypatch: pytest.MonkeyPatch) -> Rerun:
-    return rerun_in(monkeypatch)
+from tests.selector.rewriting.replayed import Layers, Model, Scaled, counts, drawn, draws, turn_on
 
 
 @pytest.fixture
@@ -98,10 +94,8 @@ ELSE = (
 
 
 @pytest.mark.parametrize("call", ELSE)
-def test_other_calls_run_by_themselves(
-    model: Model, given: Any, record: Rerun, call: Callable[[Model], None]
-) -> None:
-    turn_on(model, given, record)
+def test_other_calls_run_by_themselves(model: Model, given: Any, call: Callable[[Model], None]) -> None:
+    turn_on(model, given)
     call(model)
     assert counts(model)[0] == 0
 
@@ -163,10 +157,10 @@ class OddBlock(nn.Module):
         ("counter", "computes something else when replayed"),
     ],
 )
-def test_what_cannot_be_replayed_is_refused(how: str, words: str, record: Rerun) -> None:
+def test_what_cannot_be_replayed_is_refused(how: str, words: str) -> None:
     model = Odd(how).train()
     with pytest.raises(CannotReplay, match=words):
-        turn_on(model, torch.ones(1, 2), record)
+        turn_on(model, torch.ones(1, 2))
     assert [type(layer) for layer in model.layers] == [OddBlock] * 2
 
 
@@ -207,3 +201,50 @@ def test_stand_ins_are_of_the_same_memory_and_gone_afterwards() -> None:
 def test_models_that_cannot_be_replayed_at_all(given: Any, words: str) -> None:
     with pytest.raises(selector.InvalidRequest, match=words):
         selector.replay(given, torch.ones(1, 1))
+
+
+def on_the_host(_module: nn.Module, y: Tensor) -> Tensor:
+    return y * (1 + int(torch.rand(1).item() < 0.5))
+
+
+def by_python(_module: nn.Module, y: Tensor) -> Tensor:
+    return y * (1 + int(random.random() < 0.5))
+
+
+def a_penalty(module: Any, y: Tensor) -> Tensor:
+    module.penalty = module.linear.weight.square().sum()
+    return y
+
+
+@pytest.mark.parametrize("of", [on_the_host, by_python, a_penalty])
+def test_blocks_that_do_more_are_refused(of: Callable[..., Any]) -> None:
+    with pytest.raises(CannotReplay, match="does more than to compute"):
+        turn_on(Layers(lambda: Scaled(of)), drawn(0))
+
+
+def test_blocks_that_change_their_arguments_are_refused() -> None:
+    class Counting(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(4, 4)
+
+        def forward(self, x: Tensor, count: Tensor) -> Tensor:
+            count.add_(1)
+            return self.linear(x)
+
+    model = Layers(Counting, lambda block, y, count: block(y, count))
+    with pytest.raises(CannotReplay, match="changes its arguments"):
+        turn_on(model, (drawn(0), torch.zeros(())))
+
+
+def test_outputs_that_are_changed_between_blocks_are_refused() -> None:
+    model = Layers(lambda: nn.Linear(4, 4), lambda block, y: block(y).add_(1))
+    with pytest.raises(CannotReplay, match="changed in place"):
+        turn_on(model, drawn(0))
+
+
+def test_a_block_behind_the_first_without_gradients_is_refused() -> None:
+    model = Layers(Scaled, lambda block, y: block(y.detach()))
+    model.layers[1].requires_grad_(False)
+    with pytest.raises(CannotReplay, match="nothing to train"):
+        turn_on(model, drawn(0))
