@@ -54,9 +54,16 @@ class Tape(TorchDispatchMode):
     def replay(self) -> None:
         with torch.no_grad():
             for function, args, kwargs, result in self._calls:
-                again = function(*args, **kwargs)
+                touched = tuple(one for one in tree_flatten((args, kwargs))[0] if isinstance(one, Tensor))
+                with torch.autograd._unsafe_preserve_version_counter(touched):
+                    again = function(*args, **kwargs)
                 for old, new in zip(tree_flatten(result)[0], tree_flatten(again)[0], strict=True):
-                    if isinstance(old, Tensor) and old.data_ptr() != new.data_ptr():
+                    # another shape: a tensor that was pointed at other memory since, which is done again
+                    if (
+                        isinstance(old, Tensor)
+                        and old.shape == new.shape
+                        and old.data_ptr() != new.data_ptr()
+                    ):
                         old.detach().data.copy_(new)  # to the memory alone: no version counts it
 
 

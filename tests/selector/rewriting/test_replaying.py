@@ -142,3 +142,44 @@ def test_copies_and_weights_are_as_before(model: Model, given: Any) -> None:
     assert selector.restore(model) == 3
     assert [type(layer) for layer in model.layers] == [Block] * 3
     assert selector.restore(model) == 0
+
+
+def theirs(kind: str) -> nn.Module:
+    """A tiny model of Hugging Face's without dropout."""
+    transformers = pytest.importorskip("transformers", reason="Hugging Face's transformers is not installed")
+    torch.manual_seed(0)
+    if kind == "gpt2":
+        shares = dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), 0.0)
+        sizes = {"n_embd": 32, "n_layer": 3, "n_head": 2, "n_positions": 32}
+        ends = {"bos_token_id": 1, "eos_token_id": 2}
+        config = transformers.GPT2Config(vocab_size=50, use_cache=False, **ends, **sizes, **shares)
+        return transformers.GPT2LMHeadModel(config).train()
+    shares = dict.fromkeys(("hidden_dropout_prob", "attention_probs_dropout_prob"), 0.0)
+    sizes = {"hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 2, "intermediate_size": 64}
+    config = transformers.BertConfig(vocab_size=50, attn_implementation="sdpa", **sizes, **shares)
+    return transformers.BertForMaskedLM(config).train()
+
+
+@pytest.mark.parametrize("optimized", [False, True])
+@pytest.mark.parametrize("kind", ["bert", "gpt2"])
+def test_hugging_faces_layers_are_replayed(kind: str, optimized: bool, sqlite_database: Any) -> None:
+    def words(seed: int) -> dict[str, Tensor]:
+        ids = torch.randint(3, 50, (2, 16), generator=torch.Generator().manual_seed(seed))
+        return {"input_ids": ids, "labels": ids.clone()}
+
+    model = theirs(kind)
+    plain = copy.deepcopy(model)
+    if optimized:
+        selector.optimize(model, words(0), database=sqlite_database)
+    turn_on(model, words(0))
+    optimizers = [torch.optim.AdamW(one.parameters(), lr=1e-3) for one in (model, plain)]
+    for step in range(3):
+        # what a training loop holds while the next step begins: outputs and their loss
+        found, expected = model(**words(step)), plain(**words(step))
+        torch.testing.assert_close(found.loss, expected.loss, rtol=1e-4, atol=1e-5)
+        found.loss.backward()
+        expected.loss.backward()
+        for optimizer in optimizers:
+            optimizer.step()
+            optimizer.zero_grad()
+    assert "replayed=9 of 9 calls in training" in repr(model)
