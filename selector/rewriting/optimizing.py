@@ -24,6 +24,7 @@ from .device_times import DeviceTimes
 from .joining import Joint
 from .places import Place, is_written_out, place_in, with_linear_heads
 from .report import LeftAlone, Replaced, Report, reason_of
+from .timing import Timed
 from .wishes import DEVICE_TIME, Counted, Wishes, device_of
 
 OBJECTIVES = {"throughput": "time", "memory": "memory", DEVICE_TIME: "time"}
@@ -69,16 +70,23 @@ def optimize(model: nn.Module, example_inputs: Any, wishes: Wishes) -> Report:
         unchanged = "Nothing was replaced: the model is as it was."
         return Report(replaced=(), left_alone=tuple(left), notes=(unchanged, *times.advice))
     training = any(module.training for module in model.modules())
+    timed = Timed(model, example_inputs, gradients=training) if wishes.for_speed_alone else None
     expected = results(model, example_inputs, gradients=training)
     replaced, put_back = _replace(model, example_inputs, decisions, expected, wishes)
     together, apart = _join(model, example_inputs, joints, expected)
-    checked = "outputs and gradients" if training else "outputs"
-    agreed = f"Checked on the example: {checked} agree with the original's."
+    notes = ["Nothing was replaced."]
+    if replaced or together:
+        notes = [_agreed(training), *((timed.compared(),) if timed else ())]
     return Report(
         replaced=(*replaced, *together),
         left_alone=(*left, *put_back, *apart),
-        notes=(agreed if replaced or together else "Nothing was replaced.", *times.advice),
+        notes=(*notes, *times.advice),
     )
+
+
+def _agreed(training: bool) -> str:
+    checked = "outputs and gradients" if training else "outputs"
+    return f"Checked on the example: {checked} agree with the original's."
 
 
 def restore(model: nn.Module) -> int:

@@ -41,6 +41,11 @@ class Wishes:
     plan: Sequence[Planned]
     database: Any
 
+    @property
+    def for_speed_alone(self) -> bool:
+        """Whether nothing but the time of a step counts, launched as it is."""
+        return self.objective == "throughput" and not self.plan
+
     def named(self, layer: Layer) -> str | None:
         """The implementation asked for by the layer's path or its operator."""
         return self.overrides.get(layer.path) or self.overrides.get(layer.problem.operator)
