@@ -15,8 +15,8 @@ from kernel_selector.kernels.contract import Problem
 
 from ..layers import Layer, arguments_of, undisturbed
 from ..nn.joined import GROUP, Group, JoinedLinear
+from ..nn.replay_state import hooked
 from ..units import format_ms
-from .places import HOOKS
 
 TORCHS = "torch_linear"
 
@@ -116,7 +116,7 @@ def _refusal(members: Sequence[nn.Module]) -> str | None:
             return "they are one product already"
         if type(one) is not nn.Linear:
             return f"{type(one).__name__} is a subclass of Linear, and may compute something else"
-        if any(getattr(one, hooks) for hooks in HOOKS):
+        if hooked(one):
             return "they have hooks, which may change what they are called with"
         if "forward" in one.__dict__:
             return "the forward of one was replaced"

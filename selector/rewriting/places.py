@@ -12,6 +12,7 @@ from torch import nn
 from ..layer_problems import written_out
 from ..layers import Layer
 from ..nn import ScaledDotProductAttention, hugging_face
+from ..nn.replay_state import hooked
 from ..nn.selected import Selected
 from ..plans.traced import without_loss
 from . import attention_interface
@@ -38,7 +39,6 @@ REPLACEMENTS: Mapping[str, str] = {
     },
     **{f"{home}.{name}": hugging_face.__name__ for name, (home, _) in hugging_face.STANDS_FOR.items()},
 }
-HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
 @dataclass(frozen=True)
@@ -136,7 +136,7 @@ def _refusal(model: nn.Module, module: nn.Module, layer: Layer) -> str | None:
     for part in (module, *inner):
         # what is not computed by calling a part any more neither shows it to its hooks
         between = part is not module and any(part is one or one in set(part.modules()) for one in covered)
-        if between and any(getattr(part, hooks, None) for hooks in HOOKS):
+        if between and hooked(part):
             return f"{type(part).__name__} inside it has hooks, which would not be called"
         if between and "forward" in part.__dict__:
             return f"the forward of {type(part).__name__} inside it was replaced"

@@ -15,18 +15,6 @@ from selector.nn.replays import Replayed
 from tests.selector.rewriting.replayed import Block, Model, counts, draws, trained, turn_on
 
 
-@pytest.fixture
-def model() -> Model:
-    torch.manual_seed(0)
-    return Model().train()
-
-
-@pytest.fixture
-def given() -> tuple[Tensor, Tensor]:
-    generator = torch.Generator().manual_seed(1)
-    return torch.randn(5, 2, generator=generator), torch.rand(5, 4, generator=generator)
-
-
 @pytest.mark.parametrize("accumulate", [1, 2])
 def test_training_is_as_without(model: Model, given: Any, accumulate: int) -> None:
     plain = copy.deepcopy(model)

@@ -17,18 +17,6 @@ from selector.rewriting.captures import CannotReplay
 from tests.selector.rewriting.replayed import Layers, Model, Scaled, counts, drawn, draws, turn_on
 
 
-@pytest.fixture
-def model() -> Model:
-    torch.manual_seed(0)
-    return Model().train()
-
-
-@pytest.fixture
-def given() -> tuple[Tensor, Tensor]:
-    generator = torch.Generator().manual_seed(1)
-    return torch.randn(5, 2, generator=generator), torch.rand(5, 4, generator=generator)
-
-
 def without_gradients(model: Model) -> None:
     with torch.no_grad():
         model(*draws(1)[0])
