@@ -1,0 +1,178 @@
+"""Launches of the attention kernels for Hopper: what they are compiled with, and their one argument."""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+from functools import cache, lru_cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from ..recurrent.persistent import nvrtc
+from ..recurrent.persistent.nvrtc import Kernel, Launch
+from ._module import Call
+
+HEAD_DIM = 64
+ROWS = 64  # of a tile, and of a warpgroup
+TILE_BYTES = ROWS * HEAD_DIM * 2
+BARRIER_BYTES = 64
+DRAWS = 12  # dropout is in units of 1 / 2^DRAWS
+PIECE = 8  # elements, 16 bytes: what the copy engine's addresses and strides are multiples of
+MAP_BYTES = 128
+ARGUMENTS = struct.Struct(f"{4 * MAP_BYTES}s10P18q4i2f8x")
+# in the order of the kernels' arguments; the last ones with their strides, behind those of q and out
+OTHERS = ("d_out", "d_q", "d_k", "d_v")
+POINTERS = ("q", "out", "d_out", "to_out", "d_q", "d_k", "d_v", "sums", "delta", "seed")
+_checked = nvrtc._checked
+HERE = Path(__file__)
+SOURCES = {
+    "forward": HERE.with_name("warpgroup_forward.cu"),
+    "queries": HERE.with_name("warpgroup_queries.cu"),
+    "keys": HERE.with_name("warpgroup_keys.cu"),
+}
+
+
+class Shape(NamedTuple):
+    """Warpgroups of a CTA, CTAs of a multiprocessor at once, and tiles and other bytes of shared memory."""
+
+    warpgroups: int
+    resident: int
+    tiles: int
+    more_bytes: int = 0
+
+
+# As many warpgroups at once as registers allow; those of a CTA read the same tiles.
+SHAPES = {
+    "forward": Shape(2, 2, 4 * 2),
+    "queries": Shape(2, 2, 4 + 4 * 2),
+    "keys": Shape(1, 3, 2 + 2 * 2, 2 * 1024),
+}
+
+
+def forward(call: Call, seed: Tensor | None, sums: Tensor | None) -> Tensor:
+    """out [B, H, S, D]; into `sums`, where there is memory, what `backward` needs of each row's weights."""
+    out = torch.empty_like(call.q)
+    _run("forward", call, seed, {"to_out": out, "sums": sums})
+    return out
+
+
+def backward(call: Call, seed: Tensor | None, sums: Tensor, out: Tensor, d_out: Tensor) -> tuple[Tensor, ...]:
+    """The gradients of q, k and v, laid out as those."""
+    d_q, d_k, d_v = (torch.empty_like(one) for one in call[:3])
+    tensors = {"out": out, "d_out": aligned(d_out), "sums": sums, "delta": torch.empty_like(sums)}
+    _run("queries", call, seed, {**tensors, "d_q": d_q})
+    _run("keys", call, seed, {**tensors, "d_k": d_k, "d_v": d_v})
+    return d_q, d_k, d_v
+
+
+def row_figures(q: Tensor) -> Tensor:
+    """Memory for a float32 of each row of q [B, H, S, D], up to whole tiles."""
+    batch, heads, seq, _ = q.shape
+    return torch.empty(batch, heads, -(-seq // ROWS) * ROWS, dtype=torch.float32, device=q.device)
+
+
+def aligned(tensor: Tensor) -> Tensor:
+    """[B, H, S, D] as the copy engine takes it: a copy if need be."""
+    steps = tensor.stride()[:3]
+    fits = tensor.stride(3) == 1 and not any(step % PIECE or step == 0 for step in steps)
+    return (
+        tensor
+        if fits and tensor.data_ptr() % 16 == 0
+        else tensor.clone(memory_format=torch.contiguous_format)
+    )
+
+
+def blocks(name: str, problem: tuple[int, int, int, int, int]) -> int:
+    """CTAs of a pass over B, H, G, S, K."""
+    batch, heads, groups, seq, keys = problem
+    rows = ROWS * SHAPES[name].warpgroups
+    return batch * (groups * -(-keys // rows) if name == "keys" else heads * -(-seq // rows))
+
+
+def defines(name: str, dtype: torch.dtype, *, causal: bool, threshold: int) -> tuple[tuple[str, int], ...]:
+    """What a source is compiled with; the threshold is the share to drop in units of 1 / 2^DRAWS."""
+    shape = SHAPES[name]
+    return (
+        ("BF16", int(dtype == torch.bfloat16)),
+        ("CAUSAL", int(causal)),
+        ("THRESHOLD", threshold),
+        ("DRAWS", DRAWS),
+        ("LOWEST", (threshold & -threshold).bit_length() - 1),
+        ("WARPGROUPS", shape.warpgroups),
+        ("RESIDENT", shape.resident),
+        ("ARGUMENT_BYTES", ARGUMENTS.size),
+    )
+
+
+@cache
+def kernel(name: str, dtype: torch.dtype, causal: bool, threshold: int) -> Kernel:
+    """The kernel of a pass, compiled at its first use."""
+    given = defines(name, dtype, causal=causal, threshold=threshold)
+    return Kernel(SOURCES[name], "attention", "90a", given)
+
+
+def _run(name: str, call: Call, seed: Tensor | None, more: dict[str, Tensor | None]) -> None:
+    q, k, v = call[:3]
+    (batch, heads, seq, _), (groups, keys) = q.shape, k.shape[1:3]
+    given = {"q": q, "seed": seed, **more}
+    mapped = (q, k, v, given.get("d_out"))
+    placed = (q, given.get("out", given.get("to_out")), *(given.get(one) for one in OTHERS))
+    packed = ARGUMENTS.pack(
+        b"".join(bytes(MAP_BYTES) if one is None else _map(one) for one in mapped),
+        *(0 if (one := given.get(pointer)) is None else one.data_ptr() for pointer in POINTERS),
+        *(step for one in placed for step in ((0, 0, 0) if one is None else one.stride()[:3])),
+        heads, heads // groups, seq, keys, call.scale, _factor(call.dropout),
+    )  # fmt: skip
+    shape = SHAPES[name]
+    shared = shape.tiles * TILE_BYTES + shape.more_bytes + BARRIER_BYTES
+    launch = Launch(blocks(name, (batch, heads, groups, seq, keys)), 128 * shape.warpgroups, 0, shared)
+    kernel(name, q.dtype, call.causal, _threshold(call))(launch, packed, q.device)
+
+
+def _threshold(call: Call) -> int:
+    """At least one unit where anything is dropped; all is dropped by a factor of 0, not by masks."""
+    return min(max(round(call.dropout * 2**DRAWS), 1), 2**DRAWS - 1) if call.dropout else 0
+
+
+def _factor(share: float) -> float:
+    """Of what is kept; half of it where something is dropped, since that multiplies by 0 or 2."""
+    if not share:
+        return 1.0
+    return 0.5 / (1 - share) if share < 1 else 0.0
+
+
+def _map(tensor: Tensor) -> bytes:
+    return _tensor_map(
+        tensor.data_ptr(), tuple(tensor.shape), tensor.stride(), tensor.dtype, tensor.get_device()
+    )
+
+
+@lru_cache(maxsize=4096)  # allocators give the same memory at every step, and a map takes microseconds
+def _tensor_map(
+    address: int, shape: tuple[int, ...], strides: tuple[int, ...], dtype: torch.dtype, device: int
+) -> bytes:
+    """The copy engine's description of [B, H, S, D], by boxes of ROWS rows with a 128-byte swizzle."""
+    from cuda.bindings import driver
+
+    if not int(_checked(driver.cuCtxGetCurrent())):  # autograd's thread may not have the device's context yet
+        _checked(driver.cuCtxSetCurrent(_checked(driver.cuDevicePrimaryCtxRetain(device))))
+    kinds: Any = driver.CUtensorMapDataType
+    narrow = dtype == torch.float16
+    batch, heads, seq, features = shape
+    encoded = driver.cuTensorMapEncodeTiled(
+        kinds.CU_TENSOR_MAP_DATA_TYPE_FLOAT16 if narrow else kinds.CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
+        4,
+        address,
+        [driver.cuuint64_t(size) for size in (features, seq, heads, batch)],
+        [driver.cuuint64_t(2 * strides[axis]) for axis in (2, 1, 0)],
+        [driver.cuuint32_t(size) for size in (HEAD_DIM, ROWS, 1, 1)],
+        [driver.cuuint32_t(1)] * 4,
+        driver.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
+        driver.CUtensorMapSwizzle.CU_TENSOR_MAP_SWIZZLE_128B,
+        driver.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+        driver.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
+    )
+    return ctypes.string_at(_checked(encoded).getPtr(), MAP_BYTES)
