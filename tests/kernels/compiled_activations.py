@@ -18,15 +18,15 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from kernel_selector.kernels.activations import triton_pointwise
-from kernel_selector.kernels.feed_forward import _triton_kernels as triton_feed_forward
+from kernel_selector.kernels.feed_forward import _triton_kernels, _triton_polynomial
 
+FILES = (triton_pointwise, _triton_kernels, _triton_polynomial)
 TYPES = {"bits_ptr": "*u8", "seed_ptr": "*i64", "scale_ptr": "*fp32", "sums_ptr": "*fp32", "codes_ptr": "*i8"}
 
 
 def source(case):
     """A kernel with the types of its arguments."""
-    file = triton_pointwise if hasattr(triton_pointwise, case["kernel"]) else triton_feed_forward
-    kernel = getattr(file, case["kernel"])
+    kernel = next(getattr(file, case["kernel"]) for file in FILES if hasattr(file, case["kernel"]))
     constants = case["constants"] | dict.fromkeys(case.get("absent", ()))
     types, values, hints = {}, {}, {}
     for place, parameter in enumerate(kernel.params):

@@ -11,6 +11,7 @@ import sys
 import warnings
 
 import interpreted  # sets the interpreter up
+import pytest
 import torch
 
 from kernel_selector.kernels import registry
@@ -83,6 +84,25 @@ def other_calls(module, plain, dtype):
     assert torch.equal(x, before)
 
 
+def autocast_and_second_derivative(module, plain):
+    """float32 parameters under autocast get float32 gradients, and those cannot be differentiated again."""
+    module.float().requires_grad_(True)
+    plain.float()
+    results = []
+    for one in (module, plain):
+        x = torch.linspace(-1, 1, 5 * module.linear1.in_features).view(5, -1).requires_grad_()
+        with torch.autocast("cpu", torch.bfloat16):
+            y = one(x)
+        assert y.dtype == torch.bfloat16
+        results.append(torch.autograd.grad(y.float().square().sum(), (x, *one.parameters())))
+    torch.testing.assert_close(*results, rtol=5e-2, atol=5e-2)
+    x = x.detach().requires_grad_()
+    with torch.autocast("cpu", torch.bfloat16):
+        (dx,) = torch.autograd.grad(module(x).float().sum(), x, create_graph=True)
+    with pytest.raises(RuntimeError, match="no second derivative"):
+        torch.autograd.grad(dx.sum(), x)
+
+
 def main() -> None:
     interpreted.round_to_nearest()
     torch.set_num_threads(1)
@@ -98,6 +118,7 @@ def main() -> None:
             plain.load_state_dict(module.state_dict())
             dropout(module, inputs.args[0].requires_grad_())
             other_calls(module, plain, getattr(torch, problem["dtype"]))
+            autocast_and_second_derivative(module, plain)
             print(json.dumps([problem.key, name]), flush=True)
 
 

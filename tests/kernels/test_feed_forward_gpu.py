@@ -15,6 +15,7 @@ pytestmark = [
 ]
 H200 = Device(name="NVIDIA H200", kind="cuda", compute_capability=(9, 0))
 NAMES = ["fused", "recompute_activation", "recompute_first_linear", "from_output", "int8_activation"]
+NAMES += ["polynomial_gelu", "polynomial_gelu_recompute"]
 SIZES = {"rows": 2048, "hidden": 512, "inner": 2048, "dtype": "bfloat16"}
 
 
