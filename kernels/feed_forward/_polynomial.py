@@ -25,8 +25,8 @@ from ._module import FeedForward, _cast
 
 ACTIVATIONS = ("gelu", "gelu_tanh")
 DTYPES = (torch.float16, torch.bfloat16)
-# forwards a program's tile has 16 x 256 elements: twice those of `_triton`, still in 32 registers a thread,
-# so that fewer of the instructions are for addresses
+# of forward's tile: twice those of `_triton`, still in 32 registers a thread, so that fewer instructions are
+# for addresses. With the draws of dropout it would take 72 registers, and takes 36 in a tile as there
 GROUPS = 32
 
 
@@ -88,10 +88,11 @@ def _forward(h: Tensor, middle: Middle, *, over: bool) -> Tensor:
 
     rows, inner = h.shape
     a = h if over else torch.empty_like(h)
+    groups = GROUPS if middle.seed is None else _triton.GROUPS
     launch(
-        polynomial_forward_kernel, (-(-rows // _triton.ROWS) * -(-inner // (8 * GROUPS)),),
+        polynomial_forward_kernel, (-(-rows // _triton.ROWS) * -(-inner // (8 * groups)),),
         h, a, middle.seed, rows, inner, middle.threshold, middle.scale,
-        KIND=middle.activation, ROWS=_triton.ROWS, GROUPS=GROUPS, num_warps=_triton.WARPS,
+        KIND=middle.activation, ROWS=_triton.ROWS, GROUPS=groups, num_warps=_triton.WARPS,
     )  # fmt: skip
     return a
 

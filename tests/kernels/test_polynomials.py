@@ -102,11 +102,11 @@ def cases():
     """The kernels as the layers launch them."""
     for target, dtype, kind in ((80, "fp16", "gelu"), (90, "bf16", "gelu_tanh"), (90, "bf16", "gelu")):
         forward = {"target": target, "dtype": dtype, "kernel": "polynomial_forward_kernel"}
-        forward["constants"] = {"KIND": kind, "ROWS": 16, "GROUPS": 32}
-        backward = {**forward, "kernel": "polynomial_backward_kernel"}
-        backward["constants"] = {"KIND": kind, "ROWS": 16, "GROUPS": 16, "STEPS": 8}
+        tile = {"KIND": kind, "ROWS": 16, "GROUPS": 16}
+        yield {**forward, "constants": tile}
+        yield {**forward, "constants": {**tile, "GROUPS": 32}, "absent": ["seed_ptr"]}
+        backward = {**forward, "kernel": "polynomial_backward_kernel", "constants": {**tile, "STEPS": 8}}
         for absent in ([], ["seed_ptr"]):
-            yield {**forward, "absent": absent}
             yield {**backward, "absent": absent}
             yield {**backward, "absent": ["a_ptr", *absent]}
         yield {**backward, "absent": ["sums_ptr"]}
