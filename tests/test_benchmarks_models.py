@@ -197,13 +197,26 @@ def test_hugging_faces_models_train_alike_before_and_after_optimize(name: str, t
     assert len(set(ours["losses"])) == 3  # something is learned
 
 
+def test_layers_or_a_whole_model_are_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("transformers", reason="Hugging Face's transformers is not installed")
+    monkeypatch.setattr(torch, "compile", lambda call, **_: call)
+    parts = Parts(dtype="float32", device=HERE)
+    for variant in (hugging_face_program.COMPILED, hugging_face_program.WHOLE):
+        model = hugging_face("bert-base", "sdpa", tiny=True).build(1, parts)
+        variant.finished(model, ())
+        compiled = {path for path, part in model.named_modules() if part._compiled_call_impl is not None}
+        layers = {f"model.bert.encoder.layer.{place}" for place in range(2)}
+        assert compiled == ({"model"} if variant.whole else layers)
+
+
 def test_the_batch_of_hugging_faces_model_is_a_plans(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("transformers", reason="Hugging Face's transformers is not installed")
 
     def planned_for(model: Model, device: str, limit: int, *, training: Training) -> SimpleNamespace:
-        operators = {part.problem.operator for part in model.workload(4).parts}
-        assert operators >= {"linear", "attention", "feed_forward"}
-        assert "linear_cross_entropy" not in operators  # its logits are an output
+        workload = model.workload(4)
+        operators = {part.problem.operator for part in workload.parts}
+        assert operators >= {"linear", "attention", "feed_forward", "linear_cross_entropy"}
+        assert workload.loss_bytes == 0  # logits are not used
         return SimpleNamespace(batch=limit + training.replayed if device == "nvidia-h200" else 0)
 
     monkeypatch.setattr(selector, "plan", planned_for)
