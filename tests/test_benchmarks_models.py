@@ -18,13 +18,16 @@ from benchmarks.models._catalogue import names, subject
 from benchmarks.models._hugging_face import hugging_face, planned_batch
 from benchmarks.models._parts import Parts
 from benchmarks.models._steps import Trainer, largest
-from benchmarks.models._variants import EVERY_BLOCK, Variant, chosen, peers, planned
+from benchmarks.models._variants import EVERY_BLOCK, Variant, chosen, graphed, peers, planned
 from kernel_selector.db import Database
 from kernel_selector.kernels.contract import Device, UnsupportedProblem
 from selector.plans import ask
 from selector.plans.parts import Model
 from selector.plans.published import families, published
 from selector.plans.training import Training
+from selector.rewriting import replaying
+from selector.rewriting.replaying import ReplayedStack
+from tests.selector.rewriting import replayed
 
 HERE = Device(name="a processor", kind="cpu")
 OURS = {
@@ -61,6 +64,26 @@ def test_attention_written_out_and_recomputed_blocks_give_the_same_losses() -> N
         assert training.losses(variant, 2, 2, dropout=False)["losses"] == pytest.approx(
             expected["losses"], rel=1e-3
         )
+
+
+def test_blocks_are_replayed_as_a_plan_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    def replay(model: torch.nn.Module, example: object) -> list[ReplayedStack]:
+        stacks = [ReplayedStack(path=one.path, blocks=len(one.blocks)) for one in replaying.find(model)]
+        replayed.turn_on(model, example)
+        return stacks
+
+    variant = Variant(name="plan", choices={"loss": {"chunked": 1}}, replayed=True)
+    training = trainer("bert-large")
+    expected = training.losses(replace(variant, replayed=False), 2, 3, dropout=False)
+    assert "NVIDIA GPU" in training.losses(variant, 2, 3, dropout=False)["reason"]
+    monkeypatch.setattr(selector, "replay", replay)
+    found = training.losses(variant, 2, 3, dropout=False)
+    assert found["losses"] == pytest.approx(expected["losses"], rel=1e-3)
+    failed = trainer("lstm-language-model").losses(replace(variant, choices={}), 2, 3, dropout=False)
+    assert "has no blocks to replay" in failed["reason"]
+    refused = ReplayedStack(path="blocks", blocks=2, refused="they wait")
+    monkeypatch.setattr(selector, "replay", lambda *_: [refused])
+    assert "not replayed, they wait" in training.losses(variant, 2, 3, dropout=False)["reason"]
 
 
 def test_models_are_those_that_are_planned() -> None:
@@ -125,6 +148,10 @@ def test_plans_are_read_and_other_files_refused(tmp_path: Path) -> None:
     found = planned(file)
     assert list(found.choices["feed-forward"].items()) == [("from_output", 1), ("fused", 2)]
     assert (found.batch, found.recomputed, found.limit_bytes) == (16, 1, 2**30)
+    assert not found.replayed
+    file.write_text(json.dumps({**plan, "recomputed_blocks": 0, "replayed": True}))
+    assert planned(file).replayed
+    assert graphed([planned(file)]) == []  # it has graphs already
     for text in ("", "[]", "{}", json.dumps({**plan, "layers": 3})):
         file.write_text(text)
         with pytest.raises(ValueError, match="is no plan"):

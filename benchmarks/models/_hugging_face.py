@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from benchmarks.models._catalogue import Family, Subject, subject
 from benchmarks.models._parts import Parts
 from benchmarks.models._transformer import Sizes, make_batch
-from benchmarks.models._variants import Variant
+from benchmarks.models._variants import Variant, replay_blocks
 from selector.rewriting.replaying import find
 
 OUTPUTS = ("loss",)  # all that a step of training uses
@@ -92,13 +92,9 @@ class Optimized(Variant):
 
 
 def _replay(model: Loss, inputs: tuple[Tensor, ...]) -> None:
-    """Raises RuntimeError where no layer of theirs is replayed."""
-    import selector
-
-    for stack in selector.replay(model.model, {"input_ids": inputs[0], "labels": inputs[1]}):
-        if stack.refused:
-            raise RuntimeError(str(stack))
-        model.used[str(stack)] = {"CUDA graphs": stack.blocks}
+    """Raises RuntimeError where their layers cannot be replayed."""
+    example = {"input_ids": inputs[0], "labels": inputs[1]}
+    model.used.update(replay_blocks(model.model, example))
 
 
 @contextmanager
