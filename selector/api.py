@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypedDict, Unpack
 
 from .choice import Choice
 from .database_argument import require_database
@@ -53,6 +53,12 @@ def choose(
     )
 
 
+class Use(TypedDict, total=False):
+    """How a model is used, as far as `optimize` takes it by keyword beside its other arguments."""
+
+    outputs: Sequence[str] | None
+
+
 def optimize(
     model: nn.Module,
     example_inputs: object,
@@ -62,6 +68,7 @@ def optimize(
     overrides: Mapping[str, str] | None = None,
     plan: object = None,
     database: str | Path | Database | None = None,
+    **more: Unpack[Use],
 ) -> Report:
     """Give an existing model the implementations that win for it, in place; the report says which, and why.
 
@@ -72,25 +79,33 @@ def optimize(
     your own, whose launches cost nothing; or "memory", without a limit. `overrides` names implementations by
     operator or by a module's path, whatever was measured: `{"lstm": "hoisted"}`. `plan` is
     what `selector.plan` made for this model: layers then get the implementations that it counted.
-    `database` is as for `Selector`.
+    `outputs=("loss",)` says that of the model's outputs the loss alone is used, as in training: the heads of
+    Hugging Face's BERT and RoBERTa for masked words, and of GPT-2, then compute it without the logits of all
+    words, and give none where they are called with labels. `database` is as for `Selector`.
 
     Modules keep their identity, parameters, hooks and mode, and the state dict its keys: only their class
     changes, to one of `selector.nn` that inherits from the former. What is replaced is checked: outputs, and
     in training all gradients, of the example without dropout must be the original's within the gate's
     tolerances, else it is put back. `selector.restore(model)` undoes everything.
 
-    Raises InvalidRequest for a model that is compiled or has no weights yet and for arguments of no use,
+    Raises InvalidRequest for a model that is compiled, has no weights yet or gives no loss where that is all
+    that is used, and for arguments of no use,
     UnknownOperator and UnknownImplementation for overrides, UnsupportedProblem for one that refuses its
     layer, the errors of `selector.plan` with a memory limit, and what the model raises on the example.
     """
     from .rewriting import optimizing, wishes
 
     require_database(database)
+    outputs = more.pop("outputs", None)
+    if more:
+        raise TypeError(f"optimize() got an unexpected keyword argument {next(iter(more))!r}")
     if memory_limit is not None:
         if plan is not None:
             raise InvalidRequest("memory_limit and plan are both given: a plan has a limit of its own.")
-        plan = wishes.plan_within(memory_limit, model, example_inputs, objective, database)
-    asked = wishes.wishes_of(objective, overrides, plan, database)
+        plan = wishes.plan_within(
+            memory_limit, model, example_inputs, objective=objective, outputs=outputs, database=database
+        )
+    asked = wishes.wishes_of(objective, overrides, plan, outputs=outputs, database=database)
     return optimizing.optimize(model, example_inputs, asked)
 
 

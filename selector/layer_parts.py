@@ -23,6 +23,7 @@ from .layer_problems import (
     computed_dtype,
     feed_forward_values,
     linear_values,
+    loss_values,
     norm_values,
     recurrent_values,
     rows_of,
@@ -177,6 +178,15 @@ def _additive_attention(module: Any, given: Given) -> Iterator[Part]:
     yield Part("additive_attention", values, computed_dtype(query), "", ("query", "key", "score", "norm"))
 
 
+def _loss_alone(module: Any, given: Given) -> Iterator[Part]:
+    """A language model that gives its loss without logits; its linear layer is not called."""
+    call = module.call_with_labels(given.get("args", ()), given.get("kwargs", {}))
+    if call is not None:
+        labels, decoder = module.targets(call["labels"]), module.decoder
+        values, dtype = loss_values(decoder, labels.numel(), labels, 0.0), computed_dtype(decoder.weight)
+        yield Part("linear_cross_entropy", values, dtype, module.DECODER, (module.DECODER,))
+
+
 _TORCH, _TRANSFORMERS = "torch.nn.modules", "transformers.models"
 _RECOGNISED: Mapping[str, Callable[[Any, Given], Iterator[Part]]] = {
     f"{_TORCH}.rnn.LSTM": _recurrent,
@@ -190,6 +200,7 @@ _RECOGNISED: Mapping[str, Callable[[Any, Given], Iterator[Part]]] = {
     f"{_TORCH}.activation.MultiheadAttention": _multihead,
     f"{_TORCH}.linear.Linear": _linear,
     "selector.nn.additive_attention.AdditiveAttention": _additive_attention,
+    "selector.nn.hugging_face_losses.LossAlone": _loss_alone,
     f"{_TORCH}.transformer.TransformerEncoderLayer": _transformer_layer,
     f"{_TORCH}.transformer.TransformerDecoderLayer": _transformer_layer,
     "transformers.pytorch_utils.Conv1D": _transposed_linear,

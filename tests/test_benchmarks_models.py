@@ -18,13 +18,16 @@ from benchmarks.models._catalogue import names, subject
 from benchmarks.models._hugging_face import hugging_face, planned_batch
 from benchmarks.models._parts import Parts
 from benchmarks.models._steps import Trainer, largest
-from benchmarks.models._variants import EVERY_BLOCK, Variant, chosen, peers, planned
+from benchmarks.models._variants import EVERY_BLOCK, Variant, chosen, graphed, peers, planned
 from kernel_selector.db import Database
 from kernel_selector.kernels.contract import Device, UnsupportedProblem
 from selector.plans import ask
 from selector.plans.parts import Model
 from selector.plans.published import families, published
 from selector.plans.training import Training
+from selector.rewriting import replaying
+from selector.rewriting.replaying import ReplayedStack
+from tests.selector.rewriting import replayed
 
 HERE = Device(name="a processor", kind="cpu")
 OURS = {
@@ -61,6 +64,26 @@ def test_attention_written_out_and_recomputed_blocks_give_the_same_losses() -> N
         assert training.losses(variant, 2, 2, dropout=False)["losses"] == pytest.approx(
             expected["losses"], rel=1e-3
         )
+
+
+def test_blocks_are_replayed_as_a_plan_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    def replay(model: torch.nn.Module, example: object) -> list[ReplayedStack]:
+        stacks = [ReplayedStack(path=one.path, blocks=len(one.blocks)) for one in replaying.find(model)]
+        replayed.turn_on(model, example)
+        return stacks
+
+    variant = Variant(name="plan", choices={"loss": {"chunked": 1}}, replayed=True)
+    training = trainer("bert-large")
+    expected = training.losses(replace(variant, replayed=False), 2, 3, dropout=False)
+    assert "NVIDIA GPU" in training.losses(variant, 2, 3, dropout=False)["reason"]
+    monkeypatch.setattr(selector, "replay", replay)
+    found = training.losses(variant, 2, 3, dropout=False)
+    assert found["losses"] == pytest.approx(expected["losses"], rel=1e-3)
+    failed = trainer("lstm-language-model").losses(replace(variant, choices={}), 2, 3, dropout=False)
+    assert "has no blocks to replay" in failed["reason"]
+    refused = ReplayedStack(path="blocks", blocks=2, refused="they wait")
+    monkeypatch.setattr(selector, "replay", lambda *_: [refused])
+    assert "not replayed, they wait" in training.losses(variant, 2, 3, dropout=False)["reason"]
 
 
 def test_models_are_those_that_are_planned() -> None:
@@ -125,6 +148,10 @@ def test_plans_are_read_and_other_files_refused(tmp_path: Path) -> None:
     found = planned(file)
     assert list(found.choices["feed-forward"].items()) == [("from_output", 1), ("fused", 2)]
     assert (found.batch, found.recomputed, found.limit_bytes) == (16, 1, 2**30)
+    assert not found.replayed
+    file.write_text(json.dumps({**plan, "recomputed_blocks": 0, "replayed": True}))
+    assert planned(file).replayed
+    assert graphed([planned(file)]) == []  # it has graphs already
     for text in ("", "[]", "{}", json.dumps({**plan, "layers": 3})):
         file.write_text(text)
         with pytest.raises(ValueError, match="is no plan"):
@@ -197,13 +224,26 @@ def test_hugging_faces_models_train_alike_before_and_after_optimize(name: str, t
     assert len(set(ours["losses"])) == 3  # something is learned
 
 
+def test_layers_or_a_whole_model_are_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("transformers", reason="Hugging Face's transformers is not installed")
+    monkeypatch.setattr(torch, "compile", lambda call, **_: call)
+    parts = Parts(dtype="float32", device=HERE)
+    for variant in (hugging_face_program.COMPILED, hugging_face_program.WHOLE):
+        model = hugging_face("bert-base", "sdpa", tiny=True).build(1, parts)
+        variant.finished(model, ())
+        compiled = {path for path, part in model.named_modules() if part._compiled_call_impl is not None}
+        layers = {f"model.bert.encoder.layer.{place}" for place in range(2)}
+        assert compiled == ({"model"} if variant.whole else layers)
+
+
 def test_the_batch_of_hugging_faces_model_is_a_plans(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("transformers", reason="Hugging Face's transformers is not installed")
 
     def planned_for(model: Model, device: str, limit: int, *, training: Training) -> SimpleNamespace:
-        operators = {part.problem.operator for part in model.workload(4).parts}
-        assert operators >= {"linear", "attention", "feed_forward"}
-        assert "linear_cross_entropy" not in operators  # its logits are an output
+        workload = model.workload(4)
+        operators = {part.problem.operator for part in workload.parts}
+        assert operators >= {"linear", "attention", "feed_forward", "linear_cross_entropy"}
+        assert workload.loss_bytes == 0  # logits are not used
         return SimpleNamespace(batch=limit + training.replayed if device == "nvidia-h200" else 0)
 
     monkeypatch.setattr(selector, "plan", planned_for)

@@ -10,7 +10,8 @@ each, or implementations by name. All train the same weights on the same generat
 after the other: AdamW, dropout as published. Under each cap (GiB, of all memory of the process) a variant
 takes the largest batch that fits; --batch runs that one without a cap. --losses runs so many steps of the
 first of ours, of sdpa and of compile, over eight batches again and again, with dropout off and on. Writes
-`model_<model>_<device>.json`. Needs torch and the standard library.
+`model_<model>_<device>.json`. Needs torch and the standard library; a plan of `selector plan --replay` also
+this package's `selector.replay`.
 """
 
 from __future__ import annotations

@@ -13,9 +13,10 @@ from torch import Tensor, nn
 from benchmarks.models._catalogue import Family, Subject, subject
 from benchmarks.models._parts import Parts
 from benchmarks.models._transformer import Sizes, make_batch
-from benchmarks.models._variants import Variant
+from benchmarks.models._variants import Variant, replay_blocks
 from selector.rewriting.replaying import find
 
+OUTPUTS = ("loss",)  # all that a step of training uses
 MODELS = ("bert-base", "bert-large", "roberta-base", "roberta-large", "gpt2", "gpt2-medium")
 PADDING = 2  # positions that RoBERTa leaves out
 
@@ -35,13 +36,18 @@ class Loss(nn.Module):
 
 @dataclass(frozen=True, kw_only=True)
 class Theirs(Variant):
-    """One of theirs as it is, with each of its layers `compiled`, or `replayed`."""
+    """One of theirs as it is, with each of its layers `compiled`, or `replayed`; or compiled as a `whole`,
+    with its head and loss.
+    """
 
     compiled: bool = False
+    whole: bool = False
 
     def finished(self, model: nn.Module, inputs: tuple[Tensor, ...]) -> Callable[..., Tensor]:
         """The same model; one compilation serves all layers."""
         assert isinstance(model, Loss)
+        if self.whole:
+            model.model.compile(dynamic=False)
         if self.compiled:
             for stack in find(model.model):
                 for block in stack.blocks:
@@ -68,7 +74,11 @@ class Optimized(Variant):
         with _without_cap(inputs[0].device, self.within_bytes):
             objective = "device_time" if self.replayed else "throughput"
             report = selector.optimize(
-                model.model, example, objective=objective, memory_limit=self.within_bytes
+                model.model,
+                example,
+                objective=objective,
+                memory_limit=self.within_bytes,
+                outputs=OUTPUTS,
             )
         for one in report.replaced:
             counts = model.used.setdefault(one.problem.operator, {})
@@ -82,13 +92,9 @@ class Optimized(Variant):
 
 
 def _replay(model: Loss, inputs: tuple[Tensor, ...]) -> None:
-    """Raises RuntimeError where no layer of theirs is replayed."""
-    import selector
-
-    for stack in selector.replay(model.model, {"input_ids": inputs[0], "labels": inputs[1]}):
-        if stack.refused:
-            raise RuntimeError(str(stack))
-        model.used[str(stack)] = {"CUDA graphs": stack.blocks}
+    """Raises RuntimeError where their layers cannot be replayed."""
+    example = {"input_ids": inputs[0], "labels": inputs[1]}
+    model.used.update(replay_blocks(model.model, example))
 
 
 @contextmanager
@@ -140,7 +146,7 @@ def planned_batch(
     dtype = getattr(torch, parts.dtype)
     example = dict(zip(("input_ids", "labels"), given.inputs(2, 0, torch_device, dtype), strict=True))
     model: Any = given.build(2, parts).to(torch_device, dtype)
-    planned = rewritable(model.model, example)
+    planned = rewritable(model.model, example, OUTPUTS)
     training = Training(replayed=replayed)
     return selector.plan(planned, device or torch_device, limit_bytes, training=training).batch
 

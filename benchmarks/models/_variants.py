@@ -50,7 +50,7 @@ class Variant:
 
     def finished(self, model: nn.Module, inputs: tuple[Tensor, ...]) -> Callable[..., Tensor]:
         """The model as it is called, always with inputs like these. Raises ValueError for blocks to recompute
-        where there are none.
+        or to replay where there are none, RuntimeError for those that cannot be replayed.
 
         Of a stack of equal blocks each is compiled, and the head: one compilation serves all of them.
         """
@@ -59,6 +59,8 @@ class Variant:
                 raise ValueError(f"{type(model).__name__} has no blocks to recompute")
             every = len(model.blocks)
             model.recomputed = every if self.recomputed == EVERY_BLOCK else min(self.recomputed, every)
+        if self.replayed:
+            replay_blocks(model, inputs)
         if self.graphed:
             found: Callable[..., Tensor] = torch.cuda.make_graphed_callables(model, inputs)
             return found
@@ -68,6 +70,21 @@ class Variant:
         for part in (*model.blocks, model.head) if isinstance(model, Transformer) else (model,):
             part.compile(backend=backend, dynamic=False)
         return model
+
+
+def replay_blocks(model: nn.Module, example: object) -> dict[str, dict[str, int]]:
+    """Let `selector.replay` make CUDA graphs of a model's blocks: how many, by stack. Raises ValueError for a
+    model without blocks, RuntimeError for those that cannot be replayed.
+    """
+    import selector  # what is not replayed needs torch alone
+
+    stacks = selector.replay(model, example)
+    if not stacks:
+        raise ValueError(f"{type(model).__name__} has no blocks to replay")
+    for stack in stacks:
+        if stack.refused:
+            raise RuntimeError(str(stack))
+    return {str(stack): {"CUDA graphs": stack.blocks} for stack in stacks}
 
 
 def peers() -> Iterator[Variant]:
@@ -81,8 +98,10 @@ def peers() -> Iterator[Variant]:
 
 
 def graphed(variants: Sequence[Variant]) -> list[Variant]:
-    """The same variants as CUDA graphs, without those that are compiled or that run blocks twice."""
-    plain = [one for one in variants if one.budget is None and not one.recomputed]
+    """The same variants as CUDA graphs, without those that are compiled, that run blocks twice or that have
+    graphs of them.
+    """
+    plain = [one for one in variants if one.budget is None and not (one.recomputed or one.replayed)]
     return [replace(one, name=f"{one.name}, graphed", graphed=True) for one in plain]
 
 
@@ -110,6 +129,7 @@ def planned(file: Path) -> Variant:
             name=f"plan {file.stem}",
             choices=choices,
             recomputed=plan["recomputed_blocks"],
+            replayed=plan.get("replayed", False),  # which older plans do not say
             batch=plan["batch"],
             limit_bytes=plan["limit_bytes"],
             planned={name: plan[name] for name in ("peak_bytes", "samples_per_s", "device", "snapshot")},

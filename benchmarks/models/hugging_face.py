@@ -3,11 +3,12 @@
     python -m benchmarks.models.hugging_face bert-large --device cuda:0 --batch 32 --caps 16 --losses 100
     python -m benchmarks.models.hugging_face gpt2 --smoke
 
-Compared are their eager attention, their sdpa attention, that with each layer compiled, that with its layers
-replayed as CUDA graphs (`selector.replay`), what `selector.optimize` makes of sdpa, and that replayed: at
-each batch without a limit, and under each cap (GiB, of all memory of the process while it trains), ours with
-`memory_limit` and the largest batch that a plan finds, sdpa and compiled with the largest that fits. Weights
-are random, from the classes of their configs. --losses runs so many steps of ours and twice of sdpa, dropout
+Compared are their eager attention, their sdpa attention, that with each layer compiled, that compiled whole,
+with head and loss, that with its layers replayed as CUDA graphs (`selector.replay`), what
+`selector.optimize` makes of sdpa where the loss alone is used, and that replayed: at each batch without a
+limit, and under each cap (GiB, of all memory of the process while it trains), ours with `memory_limit` and
+the largest batch that a plan finds, sdpa and compiled with the largest that fits. Weights are random, from
+the classes of their configs. --losses runs so many steps of ours and twice of sdpa, dropout
 off. Writes `hugging_face_<model>_<device>.json`, after each line.
 """
 
@@ -33,6 +34,7 @@ from kernel_selector.kernels.measure.sweeps import parse_seconds
 
 ATTENTIONS = ("eager", "sdpa")
 SDPA, COMPILED = Theirs(name="sdpa"), Theirs(name="sdpa, compiled", compiled=True)
+WHOLE = Theirs(name="sdpa, compiled whole", whole=True)
 REPLAYED = Theirs(name="sdpa, replayed", replayed=True)
 OURS = "optimized"
 
@@ -89,7 +91,7 @@ def _lines(
     for batch in options.batch:
         for replayed in graphs:
             yield sdpa.run(optimized(replayed=replayed), batch)
-        for variant in (SDPA, COMPILED, REPLAYED) if sdpa.on_gpu else (SDPA,):
+        for variant in (SDPA, COMPILED, WHOLE, REPLAYED) if sdpa.on_gpu else (SDPA,):
             yield sdpa.run(variant, batch)
         yield trainers["eager"].run(Theirs(name="eager"), batch)
     probes: dict[str, list[Line]] = {}
@@ -101,7 +103,7 @@ def _lines(
     for cap in (round(one * GIB) for one in options.caps if sdpa.on_gpu):
         for replayed in graphs:
             yield _under(sdpa, Parts(dtype=options.dtype, device=device), torch_device, cap, replayed)
-        for variant in (SDPA, COMPILED):
+        for variant in (SDPA, COMPILED, WHOLE):
             if variant.name not in probes:
                 probes[variant.name] = [sdpa.run(variant, batch) for batch in options.probes]
             yield sdpa.under(variant, cap, probes[variant.name])

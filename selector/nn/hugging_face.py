@@ -20,6 +20,7 @@ from ..layer_problems import (
     written_out,
 )
 from .activations import Activation
+from .hugging_face_losses import CausalGPT2, MaskedBert, MaskedRoberta
 from .selected import Selected, outside_of_graphs
 
 
@@ -152,6 +153,9 @@ STANDS_FOR: Mapping[str, tuple[str, type[Selected]]] = {
     "RobertaSelfOutput": (f"{_MODELS}.roberta.modeling_roberta", _Output),
     "RobertaOutput": (f"{_MODELS}.roberta.modeling_roberta", _Output),
     "RobertaLayer": (f"{_MODELS}.roberta.modeling_roberta", _Layer),
+    "BertForMaskedLM": (f"{_MODELS}.bert.modeling_bert", MaskedBert),
+    "RobertaForMaskedLM": (f"{_MODELS}.roberta.modeling_roberta", MaskedRoberta),
+    "GPT2LMHeadModel": (f"{_MODELS}.gpt2.modeling_gpt2", CausalGPT2),
     "GPT2MLP": (f"{_MODELS}.gpt2.modeling_gpt2", _TransposedFeedForward),
     "GELUActivation": ("transformers.activations", _GELU),
     "GELUTanh": ("transformers.activations", _GELU),

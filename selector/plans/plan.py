@@ -33,7 +33,8 @@ class Plan:
 
     A step is of `batch` samples, or of `accumulate` times as many. `samples_per_s` counts the optimizer.
     `default` is the best plan with the framework's own implementations, recomputing nothing; None where
-    there is none. `measured_peak_bytes` is what one real step took, where one was run.
+    there is none. `measured_peak_bytes` is what one real step took, where one was run. `replayed` says that
+    it holds for blocks that `selector.replay` makes CUDA graphs of.
     """
 
     model: str
@@ -54,6 +55,7 @@ class Plan:
     snapshot: str
     default: Plan | None = None
     measured_peak_bytes: int | None = None
+    replayed: bool = False
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready."""
@@ -103,6 +105,8 @@ class Plan:
         ]
         if self.recomputed_blocks:
             lines.append(f"  recomputed in backward: {self.recomputed_blocks} blocks")
+        if self.replayed:
+            lines.append("  blocks are replayed as CUDA graphs: selector.replay")
         if self.measured_peak_bytes is not None:
             apart = self.peak_bytes / self.measured_peak_bytes - 1
             lines.append(f"measured peak {format_bytes(self.measured_peak_bytes)} ({apart:+.1%} planned)")

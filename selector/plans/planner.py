@@ -100,7 +100,7 @@ class Planner:
             options,
             budget,
             host=not (self.training.cuda_graphs or self.training.replayed),
-            recompute=self.training.recompute and not own,
+            recompute=self.training.recompute and not (own or self.training.replayed),
             smallest=smallest,
             within_ms=within_ms,
         )
@@ -185,6 +185,7 @@ class Planner:
             memory=self._memory(workload, solution),
             caveats=tuple(self._caveats(layers)),
             snapshot=self._prices.snapshot,
+            replayed=self.training.replayed,
         )
 
     def _memory(self, workload: Workload, solution: Solution) -> dict[str, int]:

@@ -44,10 +44,11 @@ class Training:
     """`optimizer` is one of OPTIMIZERS. With `accumulate` micro-batches a step, gradients stay from one to
     the next. `recompute` allows whole blocks to be run twice. `cuda_graphs` says that steps are replayed, and
     launching costs nothing; `replayed` that `selector.replay` does it for blocks, whose graphs have memory of
-    their own. `parameter_dtype` is what weights are stored in, where it is not what is computed
-    in (autocast keeps a copy of them in that). `margin` is the share of the memory limit that a plan leaves
-    free: for fragments, and because bytes of other sizes are foretold to a few per cent. `exclude` names
-    implementations that are not wanted, "torch_compile" of all operators or "linear.scheduled" of one.
+    their own and of which none is run twice. `parameter_dtype` is what weights are stored in, where it is not
+    what is computed in (autocast keeps a copy of them in that). `margin` is the share of the memory limit
+    that a plan leaves free: for fragments, and because bytes of other sizes are foretold to a few per cent.
+    `exclude` names implementations that are not wanted, "torch_compile" of all operators or
+    "linear.scheduled" of one.
 
     Raises InvalidRequest for values that there are not.
     """

@@ -13,29 +13,32 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 from kernel_selector.kernels.gate.tolerance import TOLERANCES, Error, scales
 
 from ..layers import arguments_of, undisturbed
+from .outputs import Outputs, used
 
 Tensors = dict[str, Tensor]
 
 
-def results(model: nn.Module, example_inputs: Any, *, gradients: bool) -> Tensors:
+def results(
+    model: nn.Module, example_inputs: Any, *, gradients: bool, outputs: Outputs | None = None
+) -> Tensors:
     """Outputs by place and, with `gradients`, those of all parameters and inputs, of weighted outputs.
 
     Modules are in evaluation mode but recurrent ones, which cuDNN only differentiates in training, and drop
-    nothing. The model is left as it was.
+    nothing. Only the `outputs` named count, where they are. The model is left as it was.
     """
     args, kwargs = arguments_of(example_inputs)
     leaves, form = tree_flatten((args, kwargs))
     given = [_leaf(leaf, gradients) for leaf in leaves]
     args, kwargs = tree_unflatten(given, form)
     with undisturbed(model), _without_dropout(model), torch.set_grad_enabled(gradients):
-        outputs = {
+        given_back = {
             f"output[{place}]": leaf
-            for place, leaf in enumerate(tree_flatten(model(*args, **kwargs))[0])
-            if isinstance(leaf, Tensor) and leaf.is_floating_point()
+            for place, leaf in enumerate(used(model(*args, **kwargs), outputs))
+            if leaf.is_floating_point()
         }
-        found = {name: tensor.detach().clone() for name, tensor in outputs.items()}
+        found = {name: tensor.detach().clone() for name, tensor in given_back.items()}
         if gradients:
-            found |= _gradients(model, given, outputs)
+            found |= _gradients(model, given, given_back)
     return found
 
 

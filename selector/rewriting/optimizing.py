@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Any, cast
 
 from torch import nn
@@ -15,40 +14,30 @@ from kernel_selector.kernels.contract.errors import shorten, suggest
 from .. import api, layers
 from ..errors import InvalidRequest
 from ..layers import Layer
-from ..nn import ScaledDotProductAttention
-from ..nn.selected import Selected, adopt
-from ..nn.selection import Policy
+from ..plans.ledger import HEAD
 from . import attention_interface, joining, replaying
 from .checking import Tensors, difference, results
 from .device_times import DeviceTimes
+from .heads import place_with, with_linear_heads
 from .joining import Joint
-from .places import Place, is_written_out, place_in, with_linear_heads
+from .outputs import require
+from .places import Place, is_written_out
 from .report import LeftAlone, Replaced, Report, reason_of
+from .swapping import Decision, put_back, swap
 from .timing import Timed
-from .wishes import DEVICE_TIME, Counted, Wishes, device_of
+from .wishes import DEVICE_TIME, OBJECTIVES, Counted, Wishes, device_of
 
-OBJECTIVES = {"throughput": "time", "memory": "memory", DEVICE_TIME: "time"}
-REPLACED_CLASS = "_class_before_optimize"
 PUT_BACK = "put back, because the model computed something else: "
-
-
-@dataclass(frozen=True)
-class _Decision:
-    """A layer that gets an implementation at a place."""
-
-    layer: Layer
-    place: Place
-    implementation: str
-    why: str
 
 
 def optimize(model: nn.Module, example_inputs: Any, wishes: Wishes) -> Report:
     """See `selector.optimize`."""
     _check(model, wishes)
     replaying.turn_off(model)
+    if wishes.outputs is not None:
+        require(model, example_inputs, wishes.outputs)
     listed = layers.find(model, example_inputs)
-    found = with_linear_heads(listed)
-    planned = Counted(wishes.plan)
+    found = with_linear_heads(model, listed, wishes.outputs)
     times = DeviceTimes(
         found if OBJECTIVES[wishes.objective] == "time" else (),
         device_of(model),
@@ -57,43 +46,48 @@ def optimize(model: nn.Module, example_inputs: Any, wishes: Wishes) -> Report:
     )
     joints, left = _joints(model, example_inputs, found, wishes, times)
     joined = {path for joint in joints for path in joint.paths}
-    decisions = []
-    for layer in found:
-        if layer.path in joined:
-            continue
-        decided = _decided(model, layer, wishes, planned, times)
-        if not isinstance(decided, str):
-            decisions.append(decided)
-        elif layer in listed:
-            left.append(LeftAlone(path=layer.path, problem=layer.problem, why=decided))
+    decisions, alone = _decisions(
+        model, [layer for layer in found if layer.path not in joined], wishes, times
+    )
+    asked = {(layer.path, layer.problem) for layer in listed}
+    left += [one for one in alone if (one.path, one.problem) in asked]
+    advice = (*_no_head(listed, wishes), *times.advice)
     if not (decisions or joints):
         unchanged = "Nothing was replaced: the model is as it was."
-        return Report(replaced=(), left_alone=tuple(left), notes=(unchanged, *times.advice))
-    training = any(module.training for module in model.modules())
-    timed = Timed(model, example_inputs, gradients=training) if wishes.for_speed_alone else None
-    expected = results(model, example_inputs, gradients=training)
-    replaced, put_back = _replace(model, example_inputs, decisions, expected, wishes)
-    together, apart = _join(model, example_inputs, joints, expected)
+        return Report(replaced=(), left_alone=tuple(left), notes=(unchanged, *advice))
+    training, outputs = any(module.training for module in model.modules()), wishes.outputs
+    timed = None
+    if wishes.for_speed_alone:
+        timed = Timed(model, example_inputs, gradients=training, outputs=outputs)
+    expected = results(model, example_inputs, gradients=training, outputs=outputs)
+    replaced, undone = _replace(model, example_inputs, decisions, expected, wishes)
+    together, apart = _join(model, example_inputs, joints, expected, wishes)
     notes = ["Nothing was replaced."]
     if replaced or together:
-        notes = [_agreed(training), *((timed.compared(),) if timed else ())]
+        notes = [_agreed(training, wishes), *((timed.compared(),) if timed else ())]
     return Report(
-        replaced=(*replaced, *together),
-        left_alone=(*left, *put_back, *apart),
-        notes=(*notes, *times.advice),
+        replaced=(*replaced, *together), left_alone=(*left, *undone, *apart), notes=(*notes, *advice)
     )
 
 
-def _agreed(training: bool) -> str:
-    checked = "outputs and gradients" if training else "outputs"
+def _agreed(training: bool, wishes: Wishes) -> str:
+    outputs = "outputs" if wishes.outputs is None else " and ".join(wishes.outputs)
+    checked = f"{outputs} and gradients" if training else outputs
     return f"Checked on the example: {checked} agree with the original's."
+
+
+def _no_head(listed: Sequence[Layer], wishes: Wishes) -> tuple[str, ...]:
+    """That it is of no use that the loss alone is used, in words."""
+    if wishes.outputs is None or any(layer.problem.operator == HEAD for layer in listed):
+        return ()
+    return (f"outputs={wishes.outputs!r} changed nothing: no linear layer with its cross-entropy was found.",)
 
 
 def restore(model: nn.Module) -> int:
     """See `selector.restore`."""
     replayed = replaying.turn_off(model)
     attention_interface.turn_off(model)
-    return replayed + joining.part(model) + sum(_put_back(module) for module in list(model.modules()))
+    return replayed + joining.part(model) + sum(put_back(module) for module in list(model.modules()))
 
 
 def _check(model: nn.Module, wishes: Wishes) -> None:
@@ -118,11 +112,25 @@ def _check(model: nn.Module, wishes: Wishes) -> None:
             )
 
 
+def _decisions(
+    model: nn.Module, found: Sequence[Layer], wishes: Wishes, times: DeviceTimes
+) -> tuple[list[Decision], list[LeftAlone]]:
+    """What layers get, and which are left alone."""
+    planned, decisions, left = Counted(wishes.plan), [], []
+    for layer in found:
+        decided = _decided(model, layer, wishes, planned, times)
+        if isinstance(decided, str):
+            left.append(LeftAlone(path=layer.path, problem=layer.problem, why=decided))
+        else:
+            decisions.append(decided)
+    return decisions, left
+
+
 def _decided(
     model: nn.Module, layer: Layer, wishes: Wishes, planned: Counted, times: DeviceTimes
-) -> _Decision | str:
+) -> Decision | str:
     """What a layer gets where it can be replaced, or why it is left alone."""
-    place = place_in(model, layer)
+    place = place_with(model, layer, wishes.outputs)
     if isinstance(place, str):
         planned.next(layer, framework_only=True)
         return place
@@ -131,7 +139,7 @@ def _decided(
 
 def _decide(
     model: nn.Module, layer: Layer, place: Place, wishes: Wishes, known: tuple[str, str] | None
-) -> _Decision | str:
+) -> Decision | str:
     """What a layer gets, or why it is left alone. `known`: what is best for the model as a whole, and why."""
     named = wishes.named(layer) or (known and known[0])
     try:
@@ -152,7 +160,7 @@ def _decide(
     if is_default and (choice.source == "default" or not is_written_out(model, layer)):
         caveats = "" if named else " ".join(choice.caveats)
         return f"torch's own is chosen ({why}). {caveats}".rstrip()
-    return _Decision(layer, place, choice.implementation, why)
+    return Decision(layer, place, choice.implementation, why)
 
 
 def _joints(
@@ -184,38 +192,38 @@ def _alone_ms(problem: Problem, name: str | None, device: str, database: Any) ->
 
 
 def _replace(
-    model: nn.Module, example_inputs: Any, decisions: list[_Decision], expected: Tensors, wishes: Wishes
+    model: nn.Module, example_inputs: Any, decisions: list[Decision], expected: Tensors, wishes: Wishes
 ) -> tuple[list[Replaced], list[LeftAlone]]:
     """Replace operator by operator, and put an operator back that changes what the model computes."""
     training = any(module.training for module in model.modules())
-    replaced: list[_Decision] = []
-    put_back: list[LeftAlone] = []
+    replaced: list[Decision] = []
+    undone: list[LeftAlone] = []
     for operator in dict.fromkeys(one.layer.problem.operator for one in decisions):
         own = [one for one in decisions if one.layer.problem.operator == operator]
-        _swap(model, own, wishes)
-        fault = _fault(model, example_inputs, expected, gradients=training)
+        swap(model, own, wishes)
+        fault = _fault(model, example_inputs, expected, wishes, gradients=training)
         if fault is None:
             replaced += own
             continue
         restore(model)
-        _swap(model, replaced, wishes)
+        swap(model, replaced, wishes)
         reason = PUT_BACK + fault
-        put_back += [LeftAlone(path=one.layer.path, problem=one.layer.problem, why=reason) for one in own]
+        undone += [LeftAlone(path=one.layer.path, problem=one.layer.problem, why=reason) for one in own]
     done = [
         Replaced(
             path=one.layer.path, problem=one.layer.problem, implementation=one.implementation, why=one.why
         )
         for one in replaced
     ]
-    return done, put_back
+    return done, undone
 
 
 def _join(
-    model: nn.Module, example_inputs: Any, joints: list[Joint], expected: Tensors
+    model: nn.Module, example_inputs: Any, joints: list[Joint], expected: Tensors, wishes: Wishes
 ) -> tuple[list[Replaced], list[LeftAlone]]:
     """Make layers one product, and put all of them back where the model computes something else then."""
     joining.join(model, joints)
-    fault = _fault(model, example_inputs, expected, gradients=True) if joints else None
+    fault = _fault(model, example_inputs, expected, wishes, gradients=True) if joints else None
     if fault is not None:
         joining.part(model)
         return [], [LeftAlone(path=one.path, problem=one.problem, why=PUT_BACK + fault) for one in joints]
@@ -225,67 +233,11 @@ def _join(
     ], []
 
 
-def _fault(model: nn.Module, example_inputs: Any, expected: Tensors, *, gradients: bool) -> str | None:
+def _fault(
+    model: nn.Module, example_inputs: Any, expected: Tensors, wishes: Wishes, *, gradients: bool
+) -> str | None:
     try:
-        return difference(results(model, example_inputs, gradients=gradients), expected)
+        found = results(model, example_inputs, gradients=gradients, outputs=wishes.outputs)
+        return difference(found, expected)
     except Exception as error:  # whatever an implementation raises on this model, the model gets it not
         return f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
-
-
-def _swap(model: nn.Module, decisions: Sequence[_Decision], wishes: Wishes) -> None:
-    for module in dict.fromkeys(one.place.module for one in decisions):
-        own = [one for one in decisions if one.place.module is module]
-        policies = {
-            one.place.name: Policy(
-                implementation=wishes.named(one.layer),
-                objective=OBJECTIVES[wishes.objective],
-                database=wishes.database,
-            )
-            for one in own
-        }
-        if own[0].place.name == attention_interface.CHILD:
-            (policy,) = policies.values()
-            chooser: Selected = ScaledDotProductAttention()
-            chooser._start({"": policy})
-            module.add_module(attention_interface.CHILD, chooser.train(module.training))
-        else:
-            chooser = _adopted(module, own[0].place.kind, policies)
-        for one in own:
-            name = "" if one.place.name == attention_interface.CHILD else one.place.name
-            for problem in _with_and_without_dropout(one.layer.problem):
-                chooser._selections[name].agree(problem, one.implementation)
-    if any(one.place.name == attention_interface.CHILD for one in decisions):
-        attention_interface.turn_on(model)
-
-
-def _adopted(module: nn.Module, kind: type[Selected], policies: Mapping[str, Policy]) -> Selected:
-    """A module of torch's as one of ours; with the operators that it has already."""
-    before = type(module)
-    if isinstance(module, Selected):
-        kept = module._selections
-        module._start(policies)
-        module._selections = {**kept, **module._selections}
-        return module
-    adopt(module, kind, policies)
-    setattr(module, REPLACED_CLASS, before)
-    assert isinstance(module, Selected)
-    return module
-
-
-def _with_and_without_dropout(problem: Problem) -> Iterator[Problem]:
-    """A problem, and what it is while nothing is dropped."""
-    yield problem
-    if problem.as_dict.get("dropout"):
-        yield registry.operator(problem.operator).problem({**problem.as_dict, "dropout": 0.0})
-
-
-def _put_back(module: nn.Module) -> int:
-    if attention_interface.CHILD in module._modules:
-        del module._modules[attention_interface.CHILD]
-        return 1
-    before = module.__dict__.pop(REPLACED_CLASS, None)
-    if before is None:
-        return 0
-    del module.__dict__["_selections"]
-    module.__class__ = before
-    return 1

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass
 
 import torch
 from torch import nn
@@ -14,7 +14,7 @@ from ..layers import Layer
 from ..nn import ScaledDotProductAttention, hugging_face
 from ..nn.replay_state import hooked
 from ..nn.selected import Selected
-from ..plans.traced import without_loss
+from ..plans.ledger import HEAD
 from . import attention_interface
 
 _OURS, _TORCH = "selector.nn", "torch.nn.modules"
@@ -58,13 +58,13 @@ def place_of(model: nn.Module, layer: Layer) -> Place | str:
         name = "feed_forward"
     elif layer.problem.operator == "dropout_add_norm":
         path, _, name = layer.path.rpartition(".")
-    elif layer.problem.operator == "linear_cross_entropy":
+    elif layer.problem.operator == HEAD:
         return (
-            "its logits are an output of the model, which would be missing: a model that needs the loss "
-            "alone can be built with selector.nn.LinearCrossEntropy"
+            "its logits are an output of the model, which would be missing: outputs=('loss',) says that the "
+            "loss alone is used; a model of one's own can be built with selector.nn.LinearCrossEntropy"
         )
     module = model.get_submodule(path)
-    kind = _kind(module)
+    kind = kind_of(module)
     if isinstance(kind, str):
         return kind
     return _refusal(model, module, layer) or Place(module, path, kind, name)
@@ -87,30 +87,22 @@ def place_in(model: nn.Module, layer: Layer) -> Place | str:
 
 
 def is_written_out(model: nn.Module, layer: Layer) -> bool:
-    """Whether a model computes a layer in more operations than the framework's own has for it."""
-    return any(written_out(model.get_submodule(path)) for path in layer.covers)
-
-
-def with_linear_heads(layers: Sequence[Layer]) -> list[Layer]:
-    """The layers, each loss head followed by its linear layer alone: logits that are an output cannot be left
-    out, but computed otherwise.
+    """Whether a model computes a layer in more operations than the framework's own has for it, or gives more:
+    the logits of a loss head.
     """
-    found: list[Layer] = []
-    for layer in layers:
-        found.append(layer)
-        if layer.problem.operator == "linear_cross_entropy":
-            found.append(replace(layer, problem=without_loss(layer.problem)))
-    return found
+    return layer.problem.operator == HEAD or any(
+        written_out(model.get_submodule(path)) for path in layer.covers
+    )
 
 
-def _kind(module: nn.Module) -> type[Selected] | str:
+def kind_of(module: nn.Module) -> type[Selected] | str:
     """The class in whose place we have one, or why there is none."""
     own = type(module)
     if isinstance(module, Selected):
         return "it chooses by itself already"
-    home = REPLACEMENTS.get(_full_name(own))
+    home = REPLACEMENTS.get(full_name(own))
     if home is None:
-        known = next((kind for kind in own.__mro__ if _full_name(kind) in REPLACEMENTS), None)
+        known = next((kind for kind in own.__mro__ if full_name(kind) in REPLACEMENTS), None)
         if known is None:
             return f"{own.__name__} calls torch's function in its own code"
         return f"{own.__name__} is a subclass of {known.__name__}, and may compute something else"
@@ -121,7 +113,8 @@ def _kind(module: nn.Module) -> type[Selected] | str:
     return kind
 
 
-def _full_name(kind: type) -> str:
+def full_name(kind: type) -> str:
+    """Of a class, with its module."""
     return f"{kind.__module__}.{kind.__qualname__}"
 
 

@@ -6,21 +6,25 @@ import time
 from typing import Any
 
 import torch
-from torch import Tensor, nn
-from torch.utils._pytree import tree_flatten
+from torch import nn
 
 from ..layers import arguments_of, undisturbed
 from ..units import format_ms
+from .outputs import Outputs, used
 
 WARM_UP, RUNS = 2, 5
 SLOWER = 1.03  # as much more than before is said to be slower
 
 
 class Timed:
-    """A model on its example as it is now: forward, with `gradients` backward as well, in its own mode."""
+    """A model on its example as it is now: forward, with `gradients` backward as well, in its own mode.
+    Backward begins at the `outputs` named, or at all.
+    """
 
-    def __init__(self, model: nn.Module, example_inputs: Any, *, gradients: bool) -> None:
-        self._model, self._gradients = model, gradients
+    def __init__(
+        self, model: nn.Module, example_inputs: Any, *, gradients: bool, outputs: Outputs | None = None
+    ) -> None:
+        self._model, self._gradients, self._outputs = model, gradients, outputs
         self._args, self._kwargs = arguments_of(example_inputs)
         self.before_ms = self._least_ms()
 
@@ -46,8 +50,8 @@ class Timed:
 
     def _pass(self) -> None:
         weights = [one for one in self._model.parameters() if one.requires_grad]
-        leaves = tree_flatten(self._model(*self._args, **self._kwargs))[0]
-        reached = [one for one in leaves if isinstance(one, Tensor) and one.requires_grad]
+        given = used(self._model(*self._args, **self._kwargs), self._outputs)
+        reached = [one for one in given if one.requires_grad]
         if reached and weights:
             seeds = [torch.ones_like(one) for one in reached]
             torch.autograd.grad(reached, weights, seeds, allow_unused=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from torch import Tensor, nn
@@ -14,6 +14,7 @@ from kernel_selector.kernels.contract import Problem
 from .. import layers
 from ..errors import InvalidRequest
 from ..layers import Layer
+from .outputs import Outputs, outputs_of
 
 if TYPE_CHECKING:
     from ..plans.parts import Model
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 
 DEVICE_TIME = "device_time"  # the objective of steps that are replayed as CUDA graphs
+OBJECTIVES = {"throughput": "time", "memory": "memory", DEVICE_TIME: "time"}
 
 
 class Planned(Protocol):
@@ -40,6 +42,7 @@ class Wishes:
     overrides: Mapping[str, str]
     plan: Sequence[Planned]
     database: Any
+    outputs: Outputs | None = None  # that are used; None: all
 
     @property
     def for_speed_alone(self) -> bool:
@@ -78,7 +81,13 @@ def device_of(model: nn.Module) -> str:
 
 
 def plan_within(
-    memory_limit: str | int, model: nn.Module, example_inputs: Any, objective: str, database: Any
+    memory_limit: str | int,
+    model: nn.Module,
+    example_inputs: Any,
+    *,
+    objective: str,
+    outputs: object,
+    database: Any,
 ) -> Plan:
     """The fastest plan of a model for the examples' batch."""
     from ..plans.ask import plan as fastest
@@ -87,25 +96,34 @@ def plan_within(
     args, kwargs = layers.arguments_of(example_inputs)
     sizes = [one.size(0) for one in (*args, *kwargs.values()) if isinstance(one, Tensor) and one.dim()]
     batch = sizes[0] if sizes else 1  # without samples the planner says so
-    planned = rewritable(model, example_inputs)
+    planned = rewritable(model, example_inputs, outputs_of(outputs))
     training = Training(replayed=objective == DEVICE_TIME)
     return fastest(planned, device_of(model), memory_limit, batch, training=training, database=database)
 
 
-def rewritable(model: nn.Module, example_inputs: Any) -> Model:
+def rewritable(model: nn.Module, example_inputs: Any, outputs: Outputs | None = None) -> Model:
     """A model as `selector.plan` takes it, in which nothing is chosen for what `optimize` leaves alone.
 
-    Raises InvalidRequest for what cannot be planned.
+    `outputs` are those that are used, as of `optimize`. Raises InvalidRequest for what cannot be planned.
     """
-    from ..plans.traced import traced, without_loss
-    from .places import place_in
+    from ..plans.traced import traced
+    from .heads import place_with, stays, stripped
 
-    plain = (replace(one, problem=without_loss(one.problem)) for one in layers.find(model, example_inputs))
-    fixed = {one.path for one in plain if isinstance(place_in(model, one), str)}
-    return traced(model, example_inputs, logits=True, fixed=fixed)
+    listed = layers.find(model, example_inputs)
+    logits = any(stays(model, one, outputs) for one in listed)
+    planned = [stripped(one) for one in listed] if logits else listed
+    fixed = {one.path for one in planned if isinstance(place_with(model, one, outputs), str)}
+    return traced(model, example_inputs, logits=logits, fixed=fixed)
 
 
-def wishes_of(objective: str, overrides: Mapping[str, str] | None, plan: Any, database: Any) -> Wishes:
+def wishes_of(
+    objective: str,
+    overrides: Mapping[str, str] | None,
+    plan: Any,
+    *,
+    outputs: object,
+    database: Any,
+) -> Wishes:
     """The arguments of `optimize`; `plan` is one of `selector.plan`, or its layers."""
     if getattr(plan, "recomputed_blocks", 0):
         raise InvalidRequest(
@@ -113,4 +131,10 @@ def wishes_of(objective: str, overrides: Mapping[str, str] | None, plan: Any, da
             "checkpoint them there, or plan with a larger memory_limit."
         )
     chosen: Sequence[Planned] = () if plan is None else getattr(plan, "layers", plan)
-    return Wishes(objective=objective, overrides=overrides or {}, plan=chosen, database=database)
+    return Wishes(
+        objective=objective,
+        overrides=overrides or {},
+        plan=chosen,
+        database=database,
+        outputs=outputs_of(outputs),
+    )

@@ -39,6 +39,9 @@ def plan(
     cuda_graphs: Annotated[
         bool, typer.Option("--cuda-graphs", help="Steps are replayed: launching costs nothing.")
     ] = False,
+    replay: Annotated[
+        bool, typer.Option("--replay", help="Blocks are replayed, as by selector.replay; none is run twice.")
+    ] = False,
     margin: Annotated[float, typer.Option(metavar="SHARE", help="Of the limit, to be left free.")] = 0.05,
     exclude: Annotated[
         str | None, typer.Option(metavar="A,B", help="Implementations that are not wanted: torch_compile.")
@@ -68,6 +71,7 @@ def plan(
         accumulate=accumulate,
         recompute=not no_recompute,
         cuda_graphs=cuda_graphs,
+        replayed=replay,
         margin=margin,
         exclude=tuple(exclude.split(",")) if exclude else (),
     )

@@ -157,6 +157,10 @@ def test_blocks_run_twice_where_that_is_allowed(database: Database) -> None:
     assert found.recomputed_blocks > 0
     assert found.peak_bytes <= 15 * MIB
     assert "recomputed in backward" in found.explain()
+    with pytest.raises(NothingFits):  # graphs of blocks run them once
+        planned(database, 15 * MIB, batch=1, training=replace(QUIET, recompute=True, replayed=True))
+    replayed = planned(database, batch=1, training=replace(QUIET, replayed=True))
+    assert "selector.replay" in replayed.explain()
 
 
 def test_the_memory_of_the_device_is_the_limit_where_none_is_given(database: Database) -> None:

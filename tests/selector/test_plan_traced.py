@@ -10,8 +10,14 @@ import torch
 from torch import nn
 
 import selector
+from kernel_selector.db import Database, records
+from kernel_selector.kernels import registry
+from kernel_selector.kernels.contract import Memory, Problem
 from kernel_selector.kernels.measure.memory import measure_memory
+from kernel_selector.kernels.measure.workload import Workload
+from selector import layers
 from selector.plans import planner
+from selector.plans.ledger import HEAD
 from selector.plans.parts import Part
 from selector.plans.traced import traced
 from selector.plans.training import Training
@@ -53,9 +59,8 @@ def words() -> dict[str, torch.Tensor]:
     return {"input_ids": ids, "labels": ids.clone()}
 
 
-def step_bytes(model: nn.Module) -> int:
+def step_bytes(model: nn.Module, given: dict[str, torch.Tensor]) -> int:
     """The peak of a whole step, its outputs kept until the end, and the parameters."""
-    given = words()
 
     def run(_index: int, mark: Any) -> None:
         outputs = model(**given)
@@ -74,7 +79,40 @@ def test_the_peak_of_a_step_is_foretold(make: Any, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr("selector.devices._probed", lambda _: replace(replay.HERE, matmul_flops_per_s=rates))
     model = make()
     found = selector.plan(rewritable(model, words()), "cpu", "4GiB", BATCH, training=QUIET)
-    assert found.peak_bytes == pytest.approx(step_bytes(model), rel=0.05)
+    assert found.peak_bytes == pytest.approx(step_bytes(model, words()), rel=0.05)
+
+
+def head_memory(problem: Problem, name: str) -> Memory:
+    """What the gate's clock would count for a loss head."""
+    inputs = registry.operator(HEAD).make_inputs(problem, "cpu", 0)
+    module, workload = registry.implementation(HEAD, name).build(problem), Workload(problem, inputs)
+    module.load_state_dict(dict(inputs.state_dict))
+    run = workload.whole(module)
+    run(0, lambda: None)  # what is made once
+    return measure_memory(run, "cpu", forgotten=workload.forgotten(module))
+
+
+@pytest.mark.usefixtures("here")
+@pytest.mark.parametrize("name", ["torch_linear_cross_entropy", "gathered_aligned"])
+@pytest.mark.parametrize("make", [gpt2, bert])
+def test_the_peak_of_a_step_without_logits_is_foretold(
+    make: Any, name: str, sqlite_database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    probed = replace(replay.HERE, matmul_flops_per_s={"float32": 4e11})
+    monkeypatch.setattr("selector.devices._probed", lambda _: probed)
+    model, given = make(), words()
+    given["labels"][:, ::3] = -100
+    (problem,) = [one.problem for one in layers.find(model, given) if one.problem.operator == HEAD]
+    measured = replay.record(problem, name, time_ms=0.001, memory_bytes=0)
+    with sqlite_database.write() as connection:
+        records.add(connection, records=[replace(measured, memory=head_memory(problem, name))])
+    others = tuple(f"{HEAD}.{one}" for one in registry.implementations(HEAD) if one != name)
+    training = replace(QUIET, exclude=others)
+    without = rewritable(model, given, ("loss",))
+    found = selector.plan(without, "cpu", "4GiB", BATCH, training=training, database=sqlite_database)
+    report = selector.optimize(model, given, plan=found, outputs=("loss",), database=sqlite_database)
+    assert [one.implementation for one in report.replaced if one.problem.operator == HEAD] == [name]
+    assert found.peak_bytes == pytest.approx(step_bytes(model, given), rel=0.05)
 
 
 def parts(model: nn.Module, fixed: tuple[str, ...] = ()) -> dict[str, list[Part]]:

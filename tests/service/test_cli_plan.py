@@ -30,6 +30,9 @@ def test_a_plan_as_text_and_json(database_file: Path, capsys: pytest.CaptureFixt
     assert plan["batch"] == 4
     assert plan["memory"]["optimizer"] == 0
     assert plan["peak_bytes"] <= plan["limit_bytes"] == 64 * 2**20
+    assert not plan["replayed"]
+    assert main(asked(database_file, "--replay", "--json")) == 0
+    assert json.loads(capsys.readouterr().out)["replayed"]
 
 
 def test_the_frontier_is_printed_and_drawn(

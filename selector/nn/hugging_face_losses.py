@@ -1,0 +1,173 @@
+"""Hugging Face's language models that compute their loss without the logits of all words.
+
+Called with labels they give the loss and no logits; without, what they gave before. Dimensions: B batch,
+S seq, H hidden, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial, wraps
+from importlib import import_module
+from inspect import Parameter, signature
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy, gelu, pad
+
+from ..layer_problems import IGNORED, computed_dtype, loss_values
+from .selected import Selected, outside_of_graphs
+
+
+class LossAlone(Selected):
+    """Mixed into a language model: a choice for its last linear layer with the loss of its outputs."""
+
+    OPERATORS = {"loss": "linear_cross_entropy"}
+    DECODER: ClassVar[str]  # the path of the linear layer
+    OUTPUT: ClassVar[str]  # the class of what is given, in transformers.modeling_outputs
+    # what it has beside the loss, as the model below the head gives it
+    KEPT: ClassVar[tuple[str, ...]] = ("hidden_states", "attentions")
+    # arguments that the model below the head does not take or that change the loss -> what changes nothing
+    NEUTRAL: ClassVar[Mapping[str, int | None]] = {}
+    NAMES: ClassVar[tuple[str, ...]] = ()  # of their forward's positional arguments
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        """Whoever looks at the arguments of forward, as Hugging Face's Trainer does, sees theirs."""
+        super().__init_subclass__(**kwargs)
+        theirs: Any = next((kind for kind in cls.__bases__ if not issubclass(kind, Selected)), None)
+        if theirs is not None:
+            named = signature(theirs.forward).parameters.values()
+            cls.NAMES = tuple(one.name for one in named if one.kind is Parameter.POSITIONAL_OR_KEYWORD)[1:]
+            cls.forward = _like(theirs.forward)  # type: ignore[method-assign]
+
+    @property
+    def decoder(self) -> nn.Linear:
+        """The last linear layer, H to V."""
+        found = self.get_submodule(self.DECODER)
+        assert isinstance(found, nn.Linear)
+        return found
+
+    def call_with_labels(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any] | None:
+        """The arguments of a call by name, or None for one that their own forward is to take: without
+        labels, with arguments that change the loss, or with a loss of the user's own.
+        """
+        given = {**dict(zip(self.NAMES, args, strict=False)), **kwargs}
+        if given.get("labels") is None or len(given) < len(args) + len(kwargs):
+            return None  # an argument too many, or given twice, is their error
+        changed = any(_changes(given.get(name), neutral) for name, neutral in self.NEUTRAL.items())
+        return None if changed or "_loss_function" in self.__dict__ else given
+
+    def targets(self, labels: Tensor) -> Tensor:
+        """The label of each row, int64 [B * S], of labels [B, S]."""
+        return labels.reshape(-1)
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """The arguments and the outputs are theirs, but for logits."""
+        given = self.call_with_labels(args, kwargs)
+        if given is None:
+            return super().forward(*args, **kwargs)
+        own: Any = self
+        labels, wanted = given.pop("labels"), given.pop("return_dict", None)
+        below = {name: value for name, value in given.items() if name not in self.NEUTRAL}
+        outputs = own.base_model(**below, return_dict=True)
+        hidden = self._features(outputs[0])
+        loss = self._loss(hidden.reshape(-1, hidden.size(-1)), self.targets(labels).to(hidden.device))
+        kept = {name: outputs.get(name) for name in self.KEPT}
+        kind = getattr(import_module("transformers.modeling_outputs"), self.OUTPUT)
+        found = kind(loss=self._averaged(loss, labels, given), **kept)
+        return found if (own.config.return_dict if wanted is None else wanted) else found.to_tuple()
+
+    def _features(self, hidden: Tensor) -> Tensor:
+        """What the linear layer takes, of the last hidden states [B, S, H]."""
+        return hidden
+
+    def _averaged(self, loss: Tensor, _labels: Tensor, _given: Mapping[str, Any]) -> Tensor:
+        """The loss, of the mean over rows with a label."""
+        return loss
+
+    @outside_of_graphs
+    def _loss(self, x: Tensor, labels: Tensor) -> Tensor:
+        """x [B * S, H] and labels [B * S] to the loss, a scalar."""
+        values = partial(loss_values, self.decoder, x.size(0), labels, 0.0)
+        chosen = self._implementation(x, computed_dtype(x), (x.size(0),), values, "loss")
+        with self._precision(x):
+            loss: Tensor = cross_entropy(self.decoder(x), labels) if chosen is None else chosen(x, labels)
+        return loss
+
+    def _precision(self, _x: Tensor) -> AbstractContextManager[Any]:
+        """What the loss is computed under; the linear layer keeps its dtype."""
+        return nullcontext()
+
+    def _written_out(self) -> bool:
+        return True  # logits are an output as well
+
+    def _lent(self, _name: str) -> dict[str, Tensor | None]:
+        return {"weight": self.decoder.weight, "bias": self.decoder.bias}
+
+
+class MaskedBert(LossAlone):
+    """BERT with a head for masked words."""
+
+    DECODER = "cls.predictions.decoder"
+    OUTPUT = "MaskedLMOutput"
+
+    def _features(self, hidden: Tensor) -> Tensor:
+        own: Any = self
+        found: Tensor = own.cls.predictions.transform(hidden)
+        return found
+
+
+class MaskedRoberta(LossAlone):
+    """RoBERTa with a head for masked words."""
+
+    DECODER = "lm_head.decoder"
+    OUTPUT = "MaskedLMOutput"
+
+    def _features(self, hidden: Tensor) -> Tensor:
+        own: Any = self
+        head = own.lm_head
+        found: Tensor = head.layer_norm(gelu(head.dense(hidden)))
+        return found
+
+
+class CausalGPT2(LossAlone):
+    """GPT-2 with a head for the next word: labels are shifted, and the loss of 16-bit logits is float32."""
+
+    DECODER = "lm_head"
+    OUTPUT = "CausalLMOutputWithCrossAttentions"
+    KEPT = ("past_key_values", "hidden_states", "attentions", "cross_attentions")
+    NEUTRAL = {"logits_to_keep": 0, "shift_labels": None, "ignore_index": IGNORED}
+
+    def targets(self, labels: Tensor) -> Tensor:
+        """The label of each row, int64 [B * S]: the next of labels [B, S], the last row's none."""
+        return pad(labels, (0, 1), value=IGNORED)[..., 1:].reshape(-1)
+
+    def _precision(self, x: Tensor) -> AbstractContextManager[Any]:
+        device = x.device.type
+        if x.dtype not in (torch.float16, torch.bfloat16) or torch.is_autocast_enabled(device):
+            return nullcontext()
+        return torch.autocast(device, x.dtype)  # in which cross-entropy is float32
+
+    def _averaged(self, loss: Tensor, labels: Tensor, given: Mapping[str, Any]) -> Tensor:
+        count = given.get("num_items_in_batch")  # of all batches whose gradients are added up
+        if count is None:
+            return loss
+        rows = (self.targets(labels) != IGNORED).sum().to(loss.device)
+        count = count.to(loss.device) if isinstance(count, Tensor) else count
+        return torch.where(rows > 0, loss, 0.0) * rows / count
+
+
+def _like(theirs: Callable[..., Any]) -> Callable[..., Any]:
+    """A forward of ours with the name and the arguments of theirs."""
+
+    @wraps(theirs)
+    def forward(self: LossAlone, *args: Any, **kwargs: Any) -> Any:
+        return LossAlone.forward(self, *args, **kwargs)
+
+    return forward
+
+
+def _changes(value: Any, neutral: int | None) -> bool:
+    return value is not None and not (type(value) is int and value == neutral)

@@ -1,0 +1,92 @@
+"""Classes of modules are changed to ours, and changed back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from torch import nn
+
+from kernel_selector.kernels import registry
+from kernel_selector.kernels.contract import Problem
+
+from ..layers import Layer
+from ..nn import ScaledDotProductAttention
+from ..nn.selected import Selected, adopt
+from ..nn.selection import Policy
+from . import attention_interface
+from .places import Place
+from .wishes import OBJECTIVES, Wishes
+
+REPLACED_CLASS = "_class_before_optimize"
+
+
+@dataclass(frozen=True)
+class Decision:
+    """A layer that gets an implementation at a place."""
+
+    layer: Layer
+    place: Place
+    implementation: str
+    why: str
+
+
+def swap(model: nn.Module, decisions: Sequence[Decision], wishes: Wishes) -> None:
+    """Give each module of the decisions its class, with what was decided."""
+    for module in dict.fromkeys(one.place.module for one in decisions):
+        own = [one for one in decisions if one.place.module is module]
+        policies = {
+            one.place.name: Policy(
+                implementation=wishes.named(one.layer),
+                objective=OBJECTIVES[wishes.objective],
+                database=wishes.database,
+            )
+            for one in own
+        }
+        if own[0].place.name == attention_interface.CHILD:
+            (policy,) = policies.values()
+            chooser: Selected = ScaledDotProductAttention()
+            chooser._start({"": policy})
+            module.add_module(attention_interface.CHILD, chooser.train(module.training))
+        else:
+            chooser = _adopted(module, own[0].place.kind, policies)
+        for one in own:
+            name = "" if one.place.name == attention_interface.CHILD else one.place.name
+            for problem in _with_and_without_dropout(one.layer.problem):
+                chooser._selections[name].agree(problem, one.implementation)
+    if any(one.place.name == attention_interface.CHILD for one in decisions):
+        attention_interface.turn_on(model)
+
+
+def _adopted(module: nn.Module, kind: type[Selected], policies: Mapping[str, Policy]) -> Selected:
+    """A module of torch's as one of ours; with the operators that it has already."""
+    before = type(module)
+    if isinstance(module, Selected):
+        kept = module._selections
+        module._start(policies)
+        module._selections = {**kept, **module._selections}
+        return module
+    adopt(module, kind, policies)
+    setattr(module, REPLACED_CLASS, before)
+    assert isinstance(module, Selected)
+    return module
+
+
+def _with_and_without_dropout(problem: Problem) -> Iterator[Problem]:
+    """A problem, and what it is while nothing is dropped."""
+    yield problem
+    if problem.as_dict.get("dropout"):
+        yield registry.operator(problem.operator).problem({**problem.as_dict, "dropout": 0.0})
+
+
+def put_back(module: nn.Module) -> int:
+    """Give one module its class of before. The number of modules that this changed, 0 or 1."""
+    if attention_interface.CHILD in module._modules:
+        del module._modules[attention_interface.CHILD]
+        return 1
+    before = module.__dict__.pop(REPLACED_CLASS, None)
+    if before is None:
+        return 0
+    del module.__dict__["_selections"]
+    module.__class__ = before
+    return 1
