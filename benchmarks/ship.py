@@ -4,15 +4,17 @@
     python -m benchmarks.ship \\
         $R/steady_{${H}_layers,$H,${H}_hugging_face,survey_$H,survey_${H}_uncertain}.jsonl.xz \\
         $R/linear_$H.json $R/sweep_${H}_models.jsonl.xz $R/{recurrent,sublayers}_$H.json \\
-        $R/sweep_amd-epyc.jsonl.xz
+        $R/steady_survey_${H}_attention.jsonl.xz $R/sweep_amd-epyc.jsonl.xz --later $R/later_$H.jsonl.xz
 
 The processor's records are of `selector profile --operator all --device cpu --count 30 --database FILE`, then
 `selector export` and `xz`.
 
 A problem that several files have on a device is taken from the first of them: name the one that was measured
-best first. Mixed, figures of one problem that were taken in different ways would be compared. The records go
-into a new database, cost models are trained on them, and all of it is packed into `selector/shipped/`. What
-ran out of memory is left out: in sweeps many processes share a device.
+best first. Mixed, figures of one problem that were taken in different ways would be compared. Files behind
+--later are of implementations that came afterwards: they add those that a problem has no record of, where it
+was measured under the same policy. The records go into a new database, cost models are trained on them, and
+all of it is packed into `selector/shipped/`. What ran out of memory is left out: in sweeps many processes
+share a device.
 """
 
 from __future__ import annotations
@@ -37,14 +39,19 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Read the files, train, pack and say what became of it."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("files", type=Path, nargs="+", help="as python -m benchmarks.to_database takes them")
+    parser.add_argument(
+        "--later", type=Path, nargs="+", default=[], help="of implementations that came later"
+    )
     parser.add_argument("--output", type=Path, default=PACKED, help="default: what the package ships")
     options = parser.parse_args(arguments)
     found = list(_first(options.files))
+    found += _added(found, [record for file in options.later for record in _of(file)])
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "measurements.sqlite"
         with Database.open(path, create=True) as database:
             with database.write() as connection:
-                print(f"{records.add(connection, found)} records of {len(options.files)} files")
+                count = len(options.files) + len(options.later)
+                print(f"{records.add(connection, found)} records of {count} files")
             for operator in registry.operators():
                 print(_trained(operator, database))
         _tidy(path)
@@ -59,6 +66,17 @@ def _first(files: Sequence[Path]) -> Iterator[Record]:
         of_file = _of(file)
         yield from (record for record in of_file if _where(record) not in known)
         known |= {_where(record) for record in of_file if record.status is Status.OK}
+
+
+def _added(known: Sequence[Record], later: Sequence[Record]) -> list[Record]:
+    """Those of implementations that a problem has no record of, but of others under the same policy."""
+    policies = {(_where(record), record.policy) for record in known}
+    had = {(_where(record), record.implementation) for record in known}
+    return [
+        record
+        for record in later
+        if (_where(record), record.policy) in policies and (_where(record), record.implementation) not in had
+    ]
 
 
 def _where(record: Record) -> tuple[str, str]:
