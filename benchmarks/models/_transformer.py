@@ -13,6 +13,7 @@ from torch.nn.functional import linear
 from torch.utils.checkpoint import checkpoint
 
 from benchmarks.models._parts import Parts
+from kernel_selector.kernels.parts import parts as parts_of
 
 INIT_STD = 0.02
 IGNORED = -100
@@ -36,7 +37,8 @@ class Block(nn.Module):
         self.projection = parts.make(
             "query, key, value", "linear", rows=rows, in_features=hidden, out_features=3 * hidden
         )
-        self.separate = sizes.get("separate", False) and not parts.choices
+        self.chosen = bool(parts.choices)
+        self.separate = sizes.get("separate", False) and not self.chosen
         self.attention = parts.make(
             "attention",
             "attention",
@@ -71,6 +73,8 @@ class Block(nn.Module):
 
     def _projected(self, x: Tensor) -> tuple[Tensor, ...]:
         """Query, key and value [B, S, H] of x."""
+        if self.chosen:
+            return parts_of(self.projection(x), 3)
         if not self.separate:
             return self.projection(x).chunk(3, -1)  # type: ignore[no-any-return]
         held: Any = self.projection

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from ..parts import alike
 from ..recurrent.persistent import nvrtc
 from ..recurrent.persistent.nvrtc import Kernel, Launch
 from ._module import Call
@@ -60,8 +61,8 @@ def forward(call: Call, seed: Tensor | None, sums: Tensor | None) -> Tensor:
 
 
 def backward(call: Call, seed: Tensor | None, sums: Tensor, out: Tensor, d_out: Tensor) -> tuple[Tensor, ...]:
-    """The gradients of q, k and v, laid out as those."""
-    d_q, d_k, d_v = (torch.empty_like(one) for one in call[:3])
+    """The gradients of q, k and v, laid out as those, and beside each other where those are."""
+    d_q, d_k, d_v = alike(call[:3])
     tensors = {"out": out, "d_out": aligned(d_out), "sums": sums, "delta": torch.empty_like(sums)}
     _run("queries", call, seed, {**tensors, "d_q": d_q})
     _run("keys", call, seed, {**tensors, "d_k": d_k, "d_v": d_v})
@@ -92,15 +93,15 @@ def blocks(name: str, problem: tuple[int, int, int, int, int]) -> int:
     return batch * (groups * -(-keys // rows) if name == "keys" else heads * -(-seq // rows))
 
 
-def defines(name: str, dtype: torch.dtype, *, causal: bool, threshold: int) -> tuple[tuple[str, int], ...]:
-    """What a source is compiled with; the threshold is the share to drop in units of 1 / 2^DRAWS."""
+def defines(name: str, dtype: torch.dtype, *, causal: bool, drops: int) -> tuple[tuple[str, int], ...]:
+    """What a source is compiled with; `drops` is a `threshold`."""
     shape = SHAPES[name]
     return (
         ("BF16", int(dtype == torch.bfloat16)),
         ("CAUSAL", int(causal)),
-        ("THRESHOLD", threshold),
+        ("THRESHOLD", drops),
         ("DRAWS", DRAWS),
-        ("LOWEST", (threshold & -threshold).bit_length() - 1),
+        ("LOWEST", (drops & -drops).bit_length() - 1),
         ("WARPGROUPS", shape.warpgroups),
         ("RESIDENT", shape.resident),
         ("ARGUMENT_BYTES", ARGUMENTS.size),
@@ -108,14 +109,15 @@ def defines(name: str, dtype: torch.dtype, *, causal: bool, threshold: int) -> t
 
 
 @cache
-def kernel(name: str, dtype: torch.dtype, causal: bool, threshold: int) -> Kernel:
+def kernel(name: str, dtype: torch.dtype, causal: bool, drops: int) -> Kernel:
     """The kernel of a pass, compiled at its first use."""
-    given = defines(name, dtype, causal=causal, threshold=threshold)
+    given = defines(name, dtype, causal=causal, drops=drops)
     return Kernel(SOURCES[name], "attention", "90a", given)
 
 
 def _run(name: str, call: Call, seed: Tensor | None, more: dict[str, Tensor | None]) -> None:
     q, k, v = call[:3]
+    _ensure_context(q.get_device())
     (batch, heads, seq, _), (groups, keys) = q.shape, k.shape[1:3]
     given = {"q": q, "seed": seed, **more}
     mapped = (q, k, v, given.get("d_out"))
@@ -124,41 +126,43 @@ def _run(name: str, call: Call, seed: Tensor | None, more: dict[str, Tensor | No
         b"".join(bytes(MAP_BYTES) if one is None else _map(one) for one in mapped),
         *(0 if (one := given.get(pointer)) is None else one.data_ptr() for pointer in POINTERS),
         *(step for one in placed for step in ((0, 0, 0) if one is None else one.stride()[:3])),
-        heads, heads // groups, seq, keys, call.scale, _factor(call.dropout),
+        heads, heads // groups, seq, keys, call.scale, factor(call.dropout),
     )  # fmt: skip
     shape = SHAPES[name]
     shared = shape.tiles * TILE_BYTES + shape.more_bytes + BARRIER_BYTES
     launch = Launch(blocks(name, (batch, heads, groups, seq, keys)), 128 * shape.warpgroups, 0, shared)
-    kernel(name, q.dtype, call.causal, _threshold(call))(launch, packed, q.device)
+    kernel(name, q.dtype, call.causal, threshold(call.dropout))(launch, packed, q.device)
 
 
-def _threshold(call: Call) -> int:
-    """At least one unit where anything is dropped; all is dropped by a factor of 0, not by masks."""
-    return min(max(round(call.dropout * 2**DRAWS), 1), 2**DRAWS - 1) if call.dropout else 0
+def threshold(share: float) -> int:
+    """In units of 1 / 2^DRAWS: some where anything is dropped, and not all, which a factor of 0 does."""
+    return min(max(round(share * 2**DRAWS), 1), 2**DRAWS - 1) if share else 0
 
 
-def _factor(share: float) -> float:
-    """Of what is kept; half of it where something is dropped, since that multiplies by 0 or 2."""
+def factor(share: float) -> float:
+    """Of what is kept, by the share that is dropped; half of it, since dropping multiplies by 0 or 2."""
     if not share:
         return 1.0
-    return 0.5 / (1 - share) if share < 1 else 0.0
+    return 0.5 / (1 - threshold(share) / 2**DRAWS) if share < 1 else 0.0
+
+
+def _ensure_context(device: int) -> None:
+    """A thread that has not used the device yet, such as autograd's, may lack its context."""
+    from cuda.bindings import driver
+
+    if not int(_checked(driver.cuCtxGetCurrent())):
+        _checked(driver.cuCtxSetCurrent(_checked(driver.cuDevicePrimaryCtxRetain(device))))
 
 
 def _map(tensor: Tensor) -> bytes:
-    return _tensor_map(
-        tensor.data_ptr(), tuple(tensor.shape), tensor.stride(), tensor.dtype, tensor.get_device()
-    )
+    return _tensor_map(tensor.data_ptr(), tuple(tensor.shape), tensor.stride(), tensor.dtype)
 
 
 @lru_cache(maxsize=4096)  # allocators give the same memory at every step, and a map takes microseconds
-def _tensor_map(
-    address: int, shape: tuple[int, ...], strides: tuple[int, ...], dtype: torch.dtype, device: int
-) -> bytes:
+def _tensor_map(address: int, shape: tuple[int, ...], strides: tuple[int, ...], dtype: torch.dtype) -> bytes:
     """The copy engine's description of [B, H, S, D], by boxes of ROWS rows with a 128-byte swizzle."""
     from cuda.bindings import driver
 
-    if not int(_checked(driver.cuCtxGetCurrent())):  # autograd's thread may not have the device's context yet
-        _checked(driver.cuCtxSetCurrent(_checked(driver.cuDevicePrimaryCtxRetain(device))))
     kinds: Any = driver.CUtensorMapDataType
     narrow = dtype == torch.float16
     batch, heads, seq, features = shape

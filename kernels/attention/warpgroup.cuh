@@ -96,13 +96,11 @@ template <int STAGES> struct Ring {
   DEVICE void await_full(int i) const { barrier_wait(full(i), i / STAGES & 1); }
   DEVICE void await_empty(int i) const { if (i >= STAGES) barrier_wait(empty(i), (i / STAGES - 1) & 1); }
   DEVICE void release(int i) const { if (threadIdx.x % 32 == 0) barrier_arrive(empty(i)); }
-  // The last round before `i` has ended; the rest is of others, who have it loaded. To wait for it keeps this warp from
-  // arriving twice where they have not arrived once.
+  template <typename Load> DEVICE void next(int i, const Load& load) const { release(i), load(i + STAGES); }
+  // The rounds from `i` on are of other warpgroups. To wait for them keeps this warp from arriving twice where those
+  // have not arrived once.
   template <typename Load> DEVICE void pass(int i, int rounds, const Load& load) const {
-    for (int last = i - 1; last < rounds; last++) {
-      if (last >= i) await_full(last);
-      release(last), load(last + STAGES);
-    }
+    for (; i < rounds; i++) await_full(i), next(i, load);
   }
 };
 
@@ -171,10 +169,11 @@ DEVICE void store_rows(u16* to, i64 stride, int first, int count, const float (&
 // are, inverted, 16-bit numbers 0 and 2, and the higher one is the same number in float32: so that to drop is to multiply
 // by them, on the otherwise idle units for that. The factor of what is kept is halved for it.
 // Bits are 1 with probability THRESHOLD / 2^DRAWS: a word of random bits for each digit of it, and of that an "and" or
-// an "or". The lowest digits, which one weight in 2^FRESH depends on, are drawn once for all tiles of a head. Random
-// words are a multiply-with-carry generator's (MWC64X), of a hashed counter: three instructions a digit of 32 weights,
-// where Philox has 80 for four weights.
-#define FRESH 7
+// an "or". The lowest digits, which one weight in 2^FRESH depends on, are drawn once for all tiles of a head, unless the
+// share is so near to 0 or 1 that no higher digit differs. Random words are a multiply-with-carry generator's (MWC64X),
+// of a hashed counter, two of each step: three instructions a digit of 32 weights, where Philox has 80 for four weights.
+// Bits 11 apart, which are of other queries, are correlated by 0.02 at most.
+#define FRESH (THRESHOLD < 32 || THRESHOLD > 4064 ? DRAWS : 7)
 DEVICE u64 hashed(u64 x) {
   x = (x ^ x >> 32) * 0xE9846AF9B1A615Dull;
   x = (x ^ x >> 32) * 0xE9846AF9B1A615Dull;
@@ -196,7 +195,7 @@ struct Dropout {
     u64 state = (u64)carry << 32 | x;
     u32 found = lowest;
     draw<DRAWS - FRESH, DRAWS>(state, found);
-    asm volatile("" : "+r"(found));  // here, where products are waited for, and not later
+    asm volatile("" : "+r"(found));  // before the next wait for products, and not behind it
     return found;
   }
   template <int FROM, int TO> DEVICE static void draw(u64& state, u32& found) {

@@ -1,11 +1,11 @@
 """CUDA kernels of our own for Hopper's warpgroup products; dropout costs a few instructions a weight.
 
-For heads of 64 features of 16 bits without mask and bias, as in BERT and GPT-2. Tiles of 64 queries
-by 64 keys, whose weights never leave the registers of a warpgroup. The least time is that of the products on
-tensor cores: 4 B H S K D operations forwards and 14 B H S K D backwards, half of it if causal; on an H200 all
-take two to three times as long, for the arithmetic of exponentials and dropout. Dropout is replayed
-from a seed, in units of 1 / 4096: for each share a kernel is compiled at its first use. Backward has a kernel
-for dq and one for dk and dv, without atomics: equal calls give equal bits.
+For heads of 64 features of 16 bits without mask and bias, as in BERT and GPT-2. Tiles of 64 queries by 64 keys,
+whose weights never leave the registers of a warpgroup. The least time is that of the products on tensor cores:
+4 B H S K D operations forwards and 14 B H S K D backwards, half of it if causal; on an H200 all take two to
+three times as long, for the arithmetic of exponentials and dropout. Dropout is replayed from a seed, in units
+of 1 / 4096: for each share a kernel is compiled at its first use, which must not be under the capture of a CUDA
+graph. Backward has a kernel for dq and one for dk and dv, without atomics: equal calls give equal bits.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch._compile import _disable_dynamo
 
 from ..autograd import first_order
-from ..contract import Device, Problem, Work
+from ..contract import Device, Problem, UnsupportedProblem, Work
 from ..replay import draw_seed
 from ._module import Attention, Call, Outputs
 from ._warpgroup import HEAD_DIM, ROWS, aligned, backward, forward, row_figures
@@ -57,7 +57,8 @@ def build(problem: Problem) -> nn.Module:
 
 @_disable_dynamo  # as torch.compiler.disable, but imports torch.compile at the first call, not here
 def attend(call: Call) -> Outputs:
-    """One call."""
+    """One call. Raises UnsupportedProblem for tensors that the kernels would read wrongly."""
+    _check(call)
     if call.needs_gradient:
         out: Tensor = _Warpgroup.apply(call[3:], *call[:3])  # type: ignore[no-untyped-call]
         return out
@@ -80,6 +81,21 @@ class _Warpgroup(torch.autograd.Function):
     def backward(ctx: Any, d_out: Tensor) -> tuple[Any, ...]:
         seed, sums, out, *given = ctx.saved_tensors
         return None, *backward(_ready(Call(*given, *ctx.settings)), seed, sums, out, d_out)
+
+
+def _check(call: Call) -> None:
+    q, k, v = call[:3]
+    if q.dtype not in (torch.float16, torch.bfloat16) or q.size(3) != HEAD_DIM or 0 in (*q.shape, *k.shape):
+        raise UnsupportedProblem(
+            f"warpgroup attention computes heads of {HEAD_DIM} features in float16 and bfloat16, with a "
+            f"query and a key at least, not {tuple(q.shape)} and {tuple(k.shape)} in {q.dtype}: convert "
+            "the inputs, call it under torch.autocast, or build another implementation."
+        )
+    if not q.is_cuda or not q.device == k.device == v.device:
+        raise UnsupportedProblem(
+            f"warpgroup attention is for tensors of one NVIDIA GPU, not of {q.device}, {k.device} and "
+            f"{v.device}: move them, or build another implementation."
+        )
 
 
 def _ready(call: Call) -> Call:

@@ -82,7 +82,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) attention(const 
     product_commit();
     const u32 dropped = THRESHOLD ? dropout.word(number + tile) : 0;
     product_wait<0>();  // for the last tile's too, which these came right behind
-    if (tile > 0) ring.release(tile - 1), load(tile - 1 + STAGES);
+    if (tile > 0) ring.next(tile - 1, load);
     if ((CAUSAL && tile * ROWS == first) || (tile + 1) * ROWS > g.keys) {
 #pragma unroll
       for (int i = 0; i < 32; i++) {
@@ -104,6 +104,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) attention(const 
     product_commit();
   }
   product_wait<0>();
+  ring.next(seen - 1, load);
   ring.pass(seen, tiles, load);
   const float upper = row_sum(rows.total[0]), lower = row_sum(rows.total[1]);
   store_rows(g.to_out + g.at_out.of(b, h), g.at_out.row, first, g.seq, acc, g.factor / upper, g.factor / lower);

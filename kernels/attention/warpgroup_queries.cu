@@ -72,8 +72,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) attention(const 
     multiply_rows(d_p, d_out, keys + TILE_BYTES);
     product_commit();
     const u32 dropped = THRESHOLD ? dropout.word(number + tile) : 0;
-    product_wait<1>();  // for the last tile's too, which these came right behind
-    if (tile > 0) ring.release(tile - 1), load(tile - 1 + STAGES);
+    product_wait<1>();
 #pragma unroll
     for (int i = 0; i < 32; i++) s[i] = scaled_power(s[i], scale, sums[i / 2 % 2]);
     if ((CAUSAL && tile * ROWS == first) || (tile + 1) * ROWS > g.keys) {
@@ -95,8 +94,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) attention(const 
     multiply_across(d_q, d_s, keys);
     product_commit();
     product_wait<0>();
+    ring.next(tile, load);
   }
-  product_wait<0>();
   ring.pass(seen, tiles, load);
   store_rows(g.d_q + g.at_d_q.of(b, h), g.at_d_q.row, first, g.seq, d_q, g.scale, g.scale);
 }

@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.nn.functional import linear
 
 from ..autograd import first_order
+from ..parts import apart, whole
 
 
 def joined(x: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor] | None) -> tuple[Tensor, ...]:
@@ -41,7 +42,7 @@ class _Joined(torch.autograd.Function):
         ctx.with_bias, ctx.dtype = bool(biases), weights[0].dtype
         y = linear(x, _side_by_side(weights, x.dtype), _side_by_side(biases, x.dtype) if biases else None)
         parts = torch.split(y, [len(one) for one in weights], -1)
-        return tuple(_apart(one) for one in parts)
+        return tuple(apart(one) for one in parts)
 
     @staticmethod
     @first_order
@@ -49,7 +50,7 @@ class _Joined(torch.autograd.Function):
         """One product for x, one for all weights, and one sum for all biases."""
         x, *weights = ctx.saved_tensors
         sizes, last = [len(one) for one in weights], 2 + len(weights)
-        dy = torch.cat(gradients, -1).flatten(0, -2)  # [M, sum N]
+        dy = whole(gradients).flatten(0, -2)  # [M, sum N]
         dx = dw = db = None
         if ctx.needs_input_grad[0]:
             dx = (dy @ _side_by_side(weights, x.dtype)).view_as(x)
@@ -68,8 +69,3 @@ class _Joined(torch.autograd.Function):
 
 def _side_by_side(parameters: Sequence[Tensor], dtype: torch.dtype) -> Tensor:
     return torch.cat([one.to(dtype) for one in parameters])
-
-
-def _apart(view: Tensor) -> Tensor:
-    """The same memory as a tensor of its own."""
-    return view.new_empty(0).set_(view.untyped_storage(), view.storage_offset(), view.size(), view.stride())

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from itertools import product
 
+import numpy as np
 import pytest
 import torch
 
 from kernel_selector.kernels import devices, registry
-from kernel_selector.kernels.attention import _warpgroup
+from kernel_selector.kernels.attention import _warpgroup, warpgroup
 from kernel_selector.kernels.attention._module import Call
+from kernel_selector.kernels.contract import UnsupportedProblem
 from kernel_selector.kernels.recurrent.persistent import nvrtc
 
 H200 = devices.known_device("h200")
@@ -59,7 +61,7 @@ def folder(tmp_path, monkeypatch):
 @pytest.mark.parametrize(("name", "causal", "threshold"), [*product(PASSES, (False, True), (0, 410))])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_compiles(name, causal, threshold, dtype):
-    given = _warpgroup.defines(name, dtype, causal=causal, threshold=threshold)
+    given = _warpgroup.defines(name, dtype, causal=causal, drops=threshold)
     code = nvrtc.compiled(_warpgroup.SOURCES[name], "90a", given)
     assert code.startswith(b"\x7fELF")
     assert b"attention" in code
@@ -68,7 +70,7 @@ def test_compiles(name, causal, threshold, dtype):
 @pytest.mark.usefixtures("folder")
 @pytest.mark.parametrize("name", PASSES)
 def test_arguments_that_host_and_kernel_lay_out_differently_do_not_compile(name):
-    given = dict(_warpgroup.defines(name, torch.bfloat16, causal=False, threshold=0), ARGUMENT_BYTES=64)
+    given = dict(_warpgroup.defines(name, torch.bfloat16, causal=False, drops=0), ARGUMENT_BYTES=64)
     with pytest.raises(RuntimeError, match="the host packs it"):
         nvrtc.compiled(_warpgroup.SOURCES[name], "90a", tuple(given.items()))
 
@@ -86,20 +88,63 @@ def test_each_row_has_its_warpgroup():
     assert _warpgroup.row_figures(torch.empty(2, 4, 200, 64)).shape == (2, 4, 256)
 
 
-def of(dropout):
-    q = torch.empty(1, 1, 8, 64)
-    return Call(q, q, q, None, None, False, dropout, False)
+@pytest.mark.parametrize(
+    ("share", "threshold"), [(0, 0), (0.5, 2048), (0.1, 410), (1e-9, 1), (0.99999, 4095), (1, 4095)]
+)
+def test_shares_are_rounded_and_what_is_kept_is_scaled_by_what_is_dropped(share, threshold):
+    assert _warpgroup.threshold(share) == threshold
+    expected = {0: 1.0, 1: 0.0}.get(share, 0.5 / (1 - threshold / 4096))
+    assert _warpgroup.factor(share) == pytest.approx(expected)
+    given = dict(_warpgroup.defines("keys", torch.float16, causal=False, drops=threshold))
+    assert threshold == 0 or threshold >> given["LOWEST"] & 1
+
+
+def words(threshold, count):
+    """Words of dropped bits as warpgroup.cuh draws them, from random states: tiles [2, count]."""
+    draw = np.random.default_rng(threshold)
+    digits = _warpgroup.DRAWS
+    fresh = digits if threshold < 32 or threshold > 4064 else 7
+    lowest = (threshold & -threshold).bit_length() - 1
+
+    def drawn(found, first, last):
+        state = draw.integers(2**63, size=found.shape, dtype=np.uint64)
+        for digit in range(max(first, lowest), last):
+            again = (digit - first) % 2 == 1
+            if not again or digit == lowest:
+                state = (state & np.uint64(0xFFFFFFFF)) * np.uint64(0xFFFEB81B) + (state >> np.uint64(32))
+            low, high = state.astype(np.uint32), (state >> np.uint64(32)).astype(np.uint32)
+            word = low ^ (high << np.uint32(11) | high >> np.uint32(21) if again else high)
+            found = found | word if threshold >> digit & 1 else found & word
+        return found
+
+    shared = drawn(np.zeros(count, np.uint32), 0, digits - fresh)
+    tiles = np.stack([drawn(shared, digits - fresh, digits) for _ in range(2)])
+    return np.unpackbits(tiles.view(np.uint8), bitorder="little").reshape(2, count, 32)
+
+
+@pytest.mark.parametrize("threshold", [1, 31, 32, 33, 205, 410, 1229, 2048, 3072, 4064, 4095])
+def test_bits_are_drawn_with_the_share_and_apart(threshold):
+    bits, share = words(threshold, 2**17), threshold / 4096
+    deviation = (share * (1 - share)) ** 0.5
+    assert abs(bits.mean() - share) < 5 * deviation / bits.size**0.5
+    assert np.abs(bits.mean((0, 1)) - share).max() < 5 * deviation / 2**9
+    centred = (bits - share) / deviation
+    few = 3 / (2**17 * deviation**2)  # three more bits together than expected
+    between_tiles = (centred[0] * centred[1]).mean(0)
+    assert np.abs(between_tiles).max() < 0.05 + few
+    assert abs(between_tiles.mean()) < 0.01
+    inside = np.corrcoef(centred[0].T) - np.eye(32)
+    assert np.abs(inside).max() < 0.05 + few
 
 
 @pytest.mark.parametrize(
-    ("share", "threshold", "factor"),
-    [(0, 0, 1), (0.5, 2048, 1), (0.1, 410, 5 / 9), (1e-9, 1, 0.5), (1, 4095, 0)],
+    "more",
+    [{"dtype": torch.float32}, {"size": (1, 1, 8, 32)}, {"size": (1, 1, 0, 64)}, {"dtype": torch.float16}],
 )
-def test_shares_are_rounded_and_never_to_none(share, threshold, factor):
-    assert _warpgroup._threshold(of(share)) == threshold
-    assert _warpgroup._factor(share) == pytest.approx(factor)
-    given = dict(_warpgroup.defines("keys", torch.float16, causal=False, threshold=threshold))
-    assert threshold == 0 or threshold >> given["LOWEST"] & 1
+def test_tensors_that_kernels_would_read_wrongly_are_refused(more):
+    q = torch.zeros(more.get("size", (1, 1, 8, 64)), dtype=more.get("dtype", torch.bfloat16))
+    with pytest.raises(UnsupportedProblem, match="build another implementation"):
+        warpgroup.attend(Call(q, q, q, None, None, False, 0.0, False))
 
 
 def test_copies_only_what_the_copy_engine_cannot_read():

@@ -58,9 +58,7 @@ def test_a_large_batch_gets_what_takes_the_device_less_time() -> None:
     assert joint.problem["out_features"] == 3072
     replayed = DeviceTimes(found, "nvidia-h200", None, replayed=True)
     launched = {layer.problem.operator: replayed.faster(layer.problem) for layer in found}
-    assert (launched["attention"] or ("",))[
-        0
-    ] == "torch_sdpa"  # said, because choosing alone would count the host
+    assert (launched["attention"] or ("",))[0] == "warpgroup"  # said: choosing alone would count the host
     for layer in found:
         if layer.problem.operator != "linear_cross_entropy":
             assert replayed.ms(layer.problem) <= times.ms(layer.problem)  # type: ignore[operator]
