@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 import selector
 from selector.nn.replays import Replayed
-from tests.selector.rewriting.replayed import Block, Model, counts, draws, trained, turn_on
+from tests.selector.rewriting.replayed import Block, Model, counts, draws, record, trained, turn_on
 
 
 @pytest.mark.parametrize("accumulate", [1, 2])
@@ -52,6 +52,36 @@ def test_inputs_frozen_weights_and_a_leaf_get_the_gradients_they_should() -> Non
     torch.testing.assert_close(x.grad, other.grad)
     for one, its in zip(blocks.parameters(), plain.parameters(), strict=True):
         torch.testing.assert_close(one.grad, its.grad)
+
+
+class Turns(nn.Module):
+    """What it computes hangs on how often it ran before, as what is dropped does on a GPU."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(4, 4)
+        self.register_buffer("turn", torch.zeros(()))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.turn.add_(1)
+        return x + self.turn.clone() * self.inner(x)
+
+
+def test_a_graph_is_judged_by_a_run_that_began_as_it_did() -> None:
+    torch.manual_seed(0)
+    blocks = nn.Sequential(Turns(), Turns()).train()
+    plain, x = copy.deepcopy(blocks), torch.randn(3, 4)
+
+    def captured(run: Any) -> Any:  # computes nothing, unlike its stand-in
+        before = [one.clone() for one in blocks.buffers()]
+        found = record(run)
+        for one, was in zip(blocks.buffers(), before, strict=True):
+            one.data.copy_(was)
+        return found
+
+    turn_on(blocks, x, captured)
+    for _ in range(3):
+        torch.testing.assert_close(blocks(x), plain(x))
 
 
 def test_what_an_earlier_pass_still_needs_is_left_to_it(model: Model, given: Any) -> None:
