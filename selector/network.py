@@ -17,8 +17,8 @@ Array = NDArray[Any]
 Floats = NDArray[np.float64]
 
 FURTHEST = 4.0  # standard deviations from the mean: what lies beyond is read as if it were there
-TILE = 32  # rows of a product: too small to be spread over threads, which would wait for each other
-TILES = 8  # at once: what a layer makes stays in the cache
+TILE = 16  # rows of a product: with more, the first of them are rounded otherwise than the last
+TILES = 16  # at once: what a layer makes stays in the cache
 
 
 @dataclass(frozen=True)
@@ -79,25 +79,32 @@ class Network:
         """What the network itself says physics leaves over, shape [rows]."""
         read = read_inputs(rows, physics, self.columns, self.logarithmic)
         inputs = standardised(read, self.mean, self.scale)
-        # a row alone would be multiplied in another order than two, and rounded otherwise
-        size = TILE if len(inputs) > TILE else max(len(inputs), 2)
-        missing = -len(inputs) % size
+        missing = (
+            -len(inputs) % TILE
+        )  # fewer would be multiplied in another order, and rounded otherwise
         if missing:
             inputs, head = (np.concatenate((each, each[:1].repeat(missing, 0))) for each in (inputs, head))
-        tiles = inputs.reshape(len(inputs) // size, 1, size, inputs.shape[1])
-        heads = head.reshape(len(tiles), size)
+        tiles = inputs.reshape(len(inputs) // TILE, 1, TILE, inputs.shape[1])
+        heads = head.reshape(len(tiles), TILE)
         starts = range(0, len(tiles), TILES)
         parts = [self._tiles(tiles[start : start + TILES], heads[start : start + TILES]) for start in starts]
         found: Floats = np.concatenate([np.zeros(0), *parts])[: len(rows)]
         return found
 
     def _tiles(self, inputs: Array, head: Array) -> Array:
-        """The outputs of inputs [tiles, 1, size, inputs] and heads [tiles, size], float32 [tiles * size]."""
-        hidden = _silu(inputs @ self.first + self.first_bias)  # [tiles, members, size, width]
-        hidden = _silu(hidden @ self.second + self.second_bias)
-        hidden = _silu(hidden @ self.third + self.third_bias)
-        hidden *= self.heads.take(head, axis=0).swapaxes(1, 2)
-        outputs: Array = (hidden.sum(axis=(1, 3)) + self.head_bias.take(head)).ravel()
+        """The outputs of inputs [tiles, 1, TILE, inputs] and heads [tiles, TILE], float32 [tiles * TILE].
+
+        Rows are the last dimension of each product: there libraries compute all alike, wherever they are.
+        """
+        hidden = inputs.swapaxes(2, 3)  # [tiles, members, width, TILE] from the first layer on
+        for weights, bias in (
+            (self.first, self.first_bias),
+            (self.second, self.second_bias),
+            (self.third, self.third_bias),
+        ):
+            hidden = _silu(weights.swapaxes(1, 2) @ hidden + bias.swapaxes(1, 2))
+        hidden *= np.moveaxis(self.heads.take(head, axis=0), 1, 3)
+        outputs: Array = (hidden.sum(axis=(1, 2)) + self.head_bias.take(head)).ravel()
         return outputs
 
     def arrays(self, prefix: str) -> dict[str, Array]:
