@@ -79,9 +79,7 @@ class Network:
         """What the network itself says physics leaves over, shape [rows]."""
         read = read_inputs(rows, physics, self.columns, self.logarithmic)
         inputs = standardised(read, self.mean, self.scale)
-        missing = (
-            -len(inputs) % TILE
-        )  # fewer would be multiplied in another order, and rounded otherwise
+        missing = -len(inputs) % TILE  # fewer would be multiplied in another order, and rounded otherwise
         if missing:
             inputs, head = (np.concatenate((each, each[:1].repeat(missing, 0))) for each in (inputs, head))
         tiles = inputs.reshape(len(inputs) // TILE, 1, TILE, inputs.shape[1])
