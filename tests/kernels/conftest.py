@@ -5,6 +5,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from kernel_selector.kernels.recurrent.persistent import nvrtc
+
 # importlib mode puts no test folder on the path: the helpers are loaded by file
 for _name in ("planted", "programs", "twins"):
     _spec = importlib.util.spec_from_file_location(_name, Path(__file__).with_name(f"{_name}.py"))
@@ -18,3 +20,12 @@ def exact_float32():
     """Peers compute in float32, not in TF32, which torch lets cuDNN take: its errors would hide ours."""
     with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
         yield
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """Where compiled CUDA sources are kept: empty, and nothing is remembered from another folder."""
+    monkeypatch.setenv("KERNEL_SELECTOR_CACHE", str(tmp_path))
+    nvrtc.compiled.cache_clear()
+    yield tmp_path
+    nvrtc.compiled.cache_clear()

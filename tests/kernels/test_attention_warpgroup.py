@@ -49,14 +49,6 @@ def test_says_what_it_does_not_do(more, reason):
     assert reason in refusal(**more)
 
 
-@pytest.fixture
-def folder(tmp_path, monkeypatch):
-    monkeypatch.setenv("KERNEL_SELECTOR_CACHE", str(tmp_path))
-    nvrtc.compiled.cache_clear()
-    yield tmp_path
-    nvrtc.compiled.cache_clear()
-
-
 @pytest.mark.usefixtures("folder")
 @pytest.mark.parametrize(("name", "causal", "threshold"), [*product(PASSES, (False, True), (0, 410))])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])

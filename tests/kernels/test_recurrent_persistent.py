@@ -112,14 +112,6 @@ COMPILED = [
 ]
 
 
-@pytest.fixture
-def folder(tmp_path, monkeypatch):
-    monkeypatch.setenv("KERNEL_SELECTOR_CACHE", str(tmp_path))
-    nvrtc.compiled.cache_clear()
-    yield tmp_path
-    nvrtc.compiled.cache_clear()
-
-
 @pytest.mark.usefixtures("folder")
 @pytest.mark.parametrize(("shape", "dtype"), COMPILED, ids=str)
 def test_compiles(shape: Shape, dtype: torch.dtype) -> None:
