@@ -1,8 +1,7 @@
 """cuBLASLt's products do what is between them: relu or GELU by tanh forwards, its slope backwards.
 
 Nothing but b1's gradient passes over [rows, inner] beside the products. Kept for backward are the
-activation's output and what its slope needs: GELU's argument, or a bit of relu's. Each product takes the
-algorithm that is fastest where it runs.
+activation's output and what its slope needs: GELU's argument, or a bit of relu's.
 """
 
 from __future__ import annotations

@@ -1,16 +1,17 @@
-"""cuBLASLt's matrix products by the algorithm that is fastest here, with what it can do before it writes.
+"""cuBLASLt's matrix products with what it can do before it writes: activations, and their slopes.
 
-torch takes the first algorithm that cuBLASLt's heuristic names. Among the others one is often faster: on an
-H200, in bfloat16, by 2 to 4 % where the depth is large, by 13 and 20 % for [32768, 1024] by [1024, 1024] and
-by [1024, 4096]. So they are timed against each other at the first product of a size, unless that is under the
-capture of a CUDA graph, where nothing can be timed: then the first one is taken.
+As torch does, this takes the first algorithm that cuBLASLt's heuristic names. Others are up to 20 % faster
+by themselves, with smaller tiles, but not in the step of a model, where an H200 is at its limit of power:
+GPT-2's took 120.3 ms with the fastest algorithms and 118.8 ms with the first ones. Slopes alone are timed,
+since the first one for them may be made for an earlier GPU and take twice the time; that is at the first
+product of a size, unless a CUDA graph is being captured, where nothing can be timed.
 """
 
 from __future__ import annotations
 
 import ctypes
 from enum import IntFlag
-from itertools import pairwise
+from itertools import chain, pairwise
 from statistics import median
 from threading import Lock
 from weakref import finalize
@@ -25,13 +26,11 @@ from .cublaslt_library import Attribute, Heuristic
 
 KINDS = {torch.float16: 2, torch.bfloat16: 14}  # cudaDataType_t
 LEAST_CAPABILITY = (8, 0)
-CANDIDATES = 32  # cuBLASLt's first eight for GELU's slope were all made for an earlier GPU, at [32768, 4096]
-FINALISTS = 6
+CANDIDATES = 8
 WORKSPACE_BYTES = 2**25  # as torch allows on Hopper
 ALIGNED = 256  # bytes: more makes no difference to cuBLASLt
-LEAST_OPERATIONS = 1e9  # of a product: smaller ones take less time than the host takes to ask for them
-ROUNDS, CALLS = 5, 4  # a round times each finalist for so many calls
-LEAST_GAIN = 0.02  # of the time, below which two algorithms are alike
+ROUNDS, CALLS = 5, 4  # a round times each algorithm for so many calls
+LEAST_GAIN = 0.06  # of the time, below which the first algorithm stays
 MOST_PLANS = 4096
 MOST_SUMMED = 2048  # columns
 
@@ -53,6 +52,7 @@ class Then(IntFlag):
 
 
 DEFAULT = 1  # cublasLtEpilogue_t's word for nothing
+SLOPES = Then.RELU_SLOPE | Then.GELU_TANH_SLOPE
 
 _plans: dict[object, Plan] = {}
 
@@ -129,12 +129,16 @@ class Plan:
         self.device, self._lock = a.get_device(), Lock()
         (m, k), n, kind = a.shape, b.size(1), KINDS[a.dtype]
         self._words = f"[{m}, {k}] by [{k}, {n}] in {a.dtype} with {then!r}"
-        self._operations = 2.0 * m * n * k
         self._alignments = _alignment(b), _alignment(a)
         self._context = library.context(self.device)
         self._product = library.create("MatmulDesc", library.COMPUTE_FLOAT32, library.FLOAT32)
-        self._layouts = [library.layout(kind, *_in_columns(one)) for one in (b, a)]
-        self._layouts.append(library.layout(kind, n, m, n))
+        self._layouts, *self._smaller = [
+            [
+                *(library.layout(kind, *_in_columns(one)) for one in (b, a[:rows])),
+                library.layout(kind, n, rows, n),
+            ]
+            for rows in ((m, -(-m // 2), -(-m // 4)) if then & SLOPES else (m,))
+        ]
         for attribute, matrix in ((Attribute.TRANSPOSED_A, b), (Attribute.TRANSPOSED_B, a)):
             library.describe(self._product, attribute, ctypes.c_int32(not _in_rows(matrix)))
         library.describe(self._product, Attribute.EPILOGUE, ctypes.c_int32(then or DEFAULT))
@@ -143,7 +147,7 @@ class Plan:
             library.describe(self._product, Attribute.AUX_STEP, ctypes.c_int64(step))
         self._chosen: Heuristic | None = None
         finalize(self, library.destroy, "MatmulDesc", self._product)
-        for layout in self._layouts:
+        for layout in chain(self._layouts, *self._smaller):
             finalize(self, library.destroy, "MatrixLayout", layout)
 
     def run(self, a: Tensor, b: Tensor, out: Tensor, bias: Tensor | None, aux: Tensor | None) -> None:
@@ -156,31 +160,37 @@ class Plan:
             if chosen is None:
                 found = self._found()
                 chosen = found[0]
-                if not torch.cuda.is_current_stream_capturing():
+                if len(found) == 1 or not torch.cuda.is_current_stream_capturing():
                     chosen = self._chosen = self._fastest(found, a, b, out)
             self._call(chosen, a, b, out)
 
     def _found(self) -> list[Heuristic]:
-        """The algorithms that there are, the one first that cuBLASLt takes for the fastest."""
-        found = library.heuristics(
-            self._context, self._product, self._layouts, CANDIDATES, WORKSPACE_BYTES, self._alignments
-        )
+        """The algorithms to choose from, first the one that cuBLASLt takes for the fastest.
+
+        Of slopes also those for half and for a quarter of the rows: for [32768, 4096] it names one of an
+        earlier GPU alone.
+        """
+        found: dict[bytes, Heuristic] = {}
+        for layouts in (self._layouts, *self._smaller):
+            for one in library.heuristics(
+                self._context, self._product, layouts, CANDIDATES, WORKSPACE_BYTES, self._alignments
+            ):
+                fitting = library.fitting(self._context, self._product, self._layouts, one)
+                if fitting is not None and fitting.workspace_bytes <= WORKSPACE_BYTES:
+                    found.setdefault(bytes(one.algorithm), fitting)
         if not found:
             raise RuntimeError(f"cuBLASLt has no algorithm for {self._words}: build another implementation.")
-        return found
+        return list(found.values())[: None if self._smaller else 1]
 
     def _fastest(self, found: list[Heuristic], a: Tensor, b: Tensor, out: Tensor) -> Heuristic:
-        """One of them; the first if no other is clearly faster, as where the product is small."""
-        if self._operations < LEAST_OPERATIONS:
+        """One of them; the first if no other is clearly faster."""
+        if len(found) == 1:
             return found[0]
         self._times(found, 1, a, b, out)  # which loads them
-        times = self._times(found, 1, a, b, out)
-        order = sorted(range(1, len(found)), key=lambda place: times[place])
-        finalists = [found[place] for place in (0, *order[: FINALISTS - 1])]
-        rounds = [self._times(finalists, CALLS, a, b, out) for _ in range(ROUNDS)]
+        rounds = [self._times(found, CALLS, a, b, out) for _ in range(ROUNDS)]
         medians = [median(each) for each in zip(*rounds, strict=True)]
-        best = min(range(len(finalists)), key=lambda place: medians[place])
-        return finalists[best if medians[best] < (1 - LEAST_GAIN) * medians[0] else 0]
+        best = min(range(len(found)), key=lambda place: medians[place])
+        return found[best if medians[best] < (1 - LEAST_GAIN) * medians[0] else 0]
 
     def _times(self, found: list[Heuristic], calls: int, a: Tensor, b: Tensor, out: Tensor) -> list[float]:
         """Milliseconds of so many calls of each, in turn: a GPU that grows warm slows all of them alike."""

@@ -142,6 +142,20 @@ def heuristics(
     return [one for one in results[: count.value] if one.state == 0]
 
 
+def fitting(
+    context: c_void_p, product: c_void_p, layouts: Sequence[c_void_p], found: Heuristic
+) -> Heuristic | None:
+    """An algorithm that was found for other layouts with what it needs for these, None where it cannot be."""
+    (a, b, d), result = layouts, Heuristic()
+    status = load().cublasLtMatmulAlgoCheck(
+        context, product, a, b, d, d, byref(found.algorithm), byref(result)
+    )
+    if status:
+        return None
+    result.algorithm = found.algorithm
+    return result
+
+
 def matmul(
     context: c_void_p,
     product: c_void_p,
