@@ -53,6 +53,9 @@ DEVICE float power_of_2(float x) { float r; asm("ex2.approx.ftz.f32 %0, %1;" : "
 // 2^(x scale - base) in two instructions: without fmaf the compiler keeps products that are used twice
 DEVICE float scaled_power(float x, float scale, float base) { return power_of_2(fmaf(x, scale, -base)); }
 
+// of this thread, so that the compiler sees it equal in a warp: what follows from it is then computed once a warp
+DEVICE int warpgroup_number() { return __shfl_sync(~0u, threadIdx.x / 128, 0); }
+
 // the sum and the maximum over the four lanes that have a row between them
 DEVICE float row_sum(float x) { x += __shfl_xor_sync(~0u, x, 1); return x + __shfl_xor_sync(~0u, x, 2); }
 DEVICE float row_max(float x) { x = fmaxf(x, __shfl_xor_sync(~0u, x, 1)); return fmaxf(x, __shfl_xor_sync(~0u, x, 2)); }

@@ -42,7 +42,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) attention(const 
   const int down = (g.seq + ROWS - 1) / ROWS, blocks = (down + WARPGROUPS - 1) / WARPGROUPS, pair = blockIdx.x / blocks;
   const int block = CAUSAL ? blocks - 1 - blockIdx.x % blocks : blockIdx.x % blocks;  // the longest first
   const int b = pair / g.heads, h = pair % g.heads, thread = threadIdx.x % 128, lane = thread % 32;
-  const int first = (block * WARPGROUPS + threadIdx.x / 128) * ROWS, row = first + thread / 32 * 16 + lane / 4;
+  const int warpgroup = warpgroup_number(), first = (block * WARPGROUPS + warpgroup) * ROWS;
+  const int row = first + thread / 32 * 16 + lane / 4;
   const int last_row = min(g.seq, (block + 1) * ROWS * WARPGROUPS) - 1;
   const int tiles = ((CAUSAL ? min(g.keys, last_row + 1) : g.keys) + ROWS - 1) / ROWS;
   const u32 base = shared_address(shared);

@@ -26,7 +26,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) attention(const 
   const int down = (g.seq + ROWS - 1) / ROWS, blocks = (down + WARPGROUPS - 1) / WARPGROUPS, pair = blockIdx.x / blocks;
   const int block = CAUSAL ? blocks - 1 - blockIdx.x % blocks : blockIdx.x % blocks;
   const int b = pair / g.heads, h = pair % g.heads, thread = threadIdx.x % 128, lane = thread % 32;
-  const int first = (block * WARPGROUPS + threadIdx.x / 128) * ROWS, row = first + thread / 32 * 16 + lane / 4;
+  const int warpgroup = warpgroup_number(), first = (block * WARPGROUPS + warpgroup) * ROWS;
+  const int row = first + thread / 32 * 16 + lane / 4;
   const int last_row = min(g.seq, (block + 1) * ROWS * WARPGROUPS) - 1;
   const int tiles = ((CAUSAL ? min(g.keys, last_row + 1) : g.keys) + ROWS - 1) / ROWS;
   const u32 base = shared_address(shared), stages = base + 2 * WARPGROUPS * TILE_BYTES;
@@ -55,7 +56,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) attention(const 
     sums[i] = inside ? g.sums[place] : INFINITE;
     if (inside && lane % 4 == 0) g.delta[place] = delta[i];
   }
-  const u32 q = base + threadIdx.x / 128 * TILE_BYTES, d_out = q + WARPGROUPS * TILE_BYTES;
+  const u32 q = base + warpgroup * TILE_BYTES, d_out = q + WARPGROUPS * TILE_BYTES;
   const float scale = g.scale * LOG2E;
   const Dropout dropout(g, pair, thread);
   const u32 number = first / ROWS * ((g.keys + ROWS - 1) / ROWS);  // of the first of these tiles in the head
