@@ -50,6 +50,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) attention(const 
   const float scale = g.scale * LOG2E;
   const u32 at_word = lane / 4 % 2 * 16 + warp * 4;  // of this thread's keys: those of the other warps are beside them
   float d_k[32] = {}, d_v[32] = {};
+  int diagonal = 0;  // the step of a head's tile on the diagonal
   for (int step = 0; step < steps; step++) {
     const int stage = step % STAGES;
     const u32 q = stages + stage * 2 * TILE_BYTES, d_out = q + TILE_BYTES;
@@ -70,7 +71,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) attention(const 
 #pragma unroll
       for (int i = 0; i < 4; i++) s[4 * j + i] = scaled_power(s[4 * j + i], scale, i % 2 ? sum.y : sum.x);
     }
-    if (CAUSAL && step % (down - skipped) == 0) {  // the tile on the diagonal
+    if (CAUSAL && step == diagonal) {
+      diagonal += down - skipped;
 #pragma unroll
       for (int i = 0; i < 32; i++)
         if (key + i / 2 % 2 * 8 > first + i / 4 * 8 + lane % 4 * 2 + i % 2) s[i] = 0;
