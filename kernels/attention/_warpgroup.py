@@ -23,10 +23,10 @@ BARRIER_BYTES = 64
 DRAWS = 12  # dropout is in units of 1 / 2^DRAWS
 PIECE = 8  # elements, 16 bytes: what the copy engine's addresses and strides are multiples of
 MAP_BYTES = 128
-ARGUMENTS = struct.Struct(f"{4 * MAP_BYTES}s10P18q4i2f8x")
+ARGUMENTS = struct.Struct(f"{4 * MAP_BYTES}s11P18q4i2f")
 # in the order of the kernels' arguments; the last ones with their strides, behind those of q and out
 OTHERS = ("d_out", "d_q", "d_k", "d_v")
-POINTERS = ("q", "out", "d_out", "to_out", "d_q", "d_k", "d_v", "sums", "delta", "seed")
+POINTERS = ("q", "out", "d_out", "to_out", "d_q", "d_k", "d_v", "sums", "delta", "seed", "dropped")
 _checked = nvrtc._checked
 HERE = Path(__file__)
 SOURCES = {
@@ -53,26 +53,47 @@ SHAPES = {
 }
 
 
-def forward(call: Call, seed: Tensor | None, sums: Tensor | None) -> Tensor:
-    """out [B, H, S, D]; into `sums`, where there is memory, what `backward` needs of each row's weights."""
+class Kept(NamedTuple):
+    """What forward writes for backward: a figure of each row's weights, and which of them it dropped."""
+
+    sums: Tensor | None = None
+    dropped: Tensor | None = None
+
+
+def forward(call: Call, seed: Tensor | None, kept: Kept) -> Tensor:
+    """out [B, H, S, D], and what is `kept`, where there is memory for it."""
     out = torch.empty_like(call.q)
-    _run("forward", call, seed, {"to_out": out, "sums": sums})
+    _run("forward", call, {"seed": seed, "to_out": out, **kept._asdict()})
     return out
 
 
-def backward(call: Call, seed: Tensor | None, sums: Tensor, out: Tensor, d_out: Tensor) -> tuple[Tensor, ...]:
+def backward(call: Call, kept: Kept, out: Tensor, d_out: Tensor) -> tuple[Tensor, ...]:
     """The gradients of q, k and v, laid out as those, and beside each other where those are."""
     d_q, d_k, d_v = alike(call[:3])
-    tensors = {"out": out, "d_out": aligned(d_out), "sums": sums, "delta": torch.empty_like(sums)}
-    _run("queries", call, seed, {**tensors, "d_q": d_q})
-    _run("keys", call, seed, {**tensors, "d_k": d_k, "d_v": d_v})
+    tensors = {"out": out, "d_out": aligned(d_out), "delta": row_figures(call.q), **kept._asdict()}
+    _run("queries", call, {**tensors, "d_q": d_q})
+    _run("keys", call, {**tensors, "d_k": d_k, "d_v": d_v})
     return d_q, d_k, d_v
+
+
+def kept_for_backward(call: Call) -> Kept:
+    """Memory, not written yet."""
+    return Kept(row_figures(call.q), drop_words(call) if call.dropout else None)
 
 
 def row_figures(q: Tensor) -> Tensor:
     """Memory for a float32 of each row of q [B, H, S, D], up to whole tiles."""
     batch, heads, seq, _ = q.shape
     return torch.empty(batch, heads, -(-seq // ROWS) * ROWS, dtype=torch.float32, device=q.device)
+
+
+def drop_words(call: Call) -> Tensor:
+    """Memory for a bit of each weight, int32 [B, H, tiles, 128], of the tiles that are computed."""
+    batch, heads, seq, _ = call.q.shape
+    down, across = -(-seq // ROWS), -(-call.k.size(2) // ROWS)
+    shorter = min(down, across) if call.causal else 0
+    tiles = shorter * (shorter + 1) // 2 + (down - shorter) * across
+    return torch.empty(batch, heads, tiles, 128, dtype=torch.int32, device=call.q.device)
 
 
 def aligned(tensor: Tensor) -> Tensor:
@@ -115,11 +136,11 @@ def kernel(name: str, dtype: torch.dtype, causal: bool, drops: int) -> Kernel:
     return Kernel(SOURCES[name], "attention", "90a", given)
 
 
-def _run(name: str, call: Call, seed: Tensor | None, more: dict[str, Tensor | None]) -> None:
+def _run(name: str, call: Call, more: dict[str, Tensor | None]) -> None:
     q, k, v = call[:3]
     _ensure_context(q.get_device())
     (batch, heads, seq, _), (groups, keys) = q.shape, k.shape[1:3]
-    given = {"q": q, "seed": seed, **more}
+    given = {"q": q, **more}
     mapped = (q, k, v, given.get("d_out"))
     placed = (q, given.get("out", given.get("to_out")), *(given.get(one) for one in OTHERS))
     packed = ARGUMENTS.pack(
@@ -140,10 +161,8 @@ def threshold(share: float) -> int:
 
 
 def factor(share: float) -> float:
-    """Of what is kept, by the share that is dropped; half of it, since dropping multiplies by 0 or 2."""
-    if not share:
-        return 1.0
-    return 0.5 / (1 - threshold(share) / 2**DRAWS) if share < 1 else 0.0
+    """Of what is kept, by the share that is dropped."""
+    return 1 / (1 - threshold(share) / 2**DRAWS) if share < 1 else 0.0
 
 
 def _ensure_context(device: int) -> None:

@@ -1,5 +1,5 @@
-// What the attention kernels for Hopper share: arguments, copies, matrix products, dropout. No header is needed,
-// so that NVRTC compiles this on any machine. PTX ISA 8.0, sm_90a.
+// What the attention kernels for Hopper share: arguments, copies, matrix products, words of dropped bits. No header is
+// needed, so that NVRTC compiles this on any machine. PTX ISA 8.0, sm_90a.
 #pragma once
 typedef unsigned short u16;
 typedef unsigned int u32;
@@ -28,9 +28,10 @@ struct Arguments {
   u16 *to_out, *d_q, *d_k, *d_v;
   float *sums, *delta;  // [B, H, S up to a multiple of ROWS]
   const u64* seed;      // one, where something is dropped
+  u32* dropped;         // see words_of
   Place at_q, at_out, at_d_out, at_d_q, at_d_k, at_d_v;
   int heads, group, seq, keys;  // group: heads that share keys and values
-  float scale, factor;          // of the logits: 1 / sqrt(D); of what is kept, see Dropout
+  float scale, factor;          // of the logits: 1 / sqrt(D); of what is kept
 };
 static_assert(sizeof(Arguments) == ARGUMENT_BYTES, "the host packs it");
 
@@ -52,6 +53,9 @@ DEVICE u32 narrow2(float x, float y) { u32 r; asm(NARROW2 " %0, %1, %2;" : "=r"(
 DEVICE float power_of_2(float x) { float r; asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x)); return r; }
 // 2^(x scale - base) in two instructions: without fmaf the compiler keeps products that are used twice
 DEVICE float scaled_power(float x, float scale, float base) { return power_of_2(fmaf(x, scale, -base)); }
+
+// of this thread, so that the compiler sees it equal in a warp: what follows from it is then computed once a warp
+DEVICE int warpgroup_number() { return __shfl_sync(~0u, threadIdx.x / 128, 0); }
 
 // the sum and the maximum over the four lanes that have a row between them
 DEVICE float row_sum(float x) { x += __shfl_xor_sync(~0u, x, 1); return x + __shfl_xor_sync(~0u, x, 2); }
@@ -79,7 +83,7 @@ DEVICE void copy_tile(u32 to, const Map& map, int row, int head, int batch, u32 
   asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4, %5}], [%6];"
                ::"r"(to), "l"(&map), "r"(0), "r"(row), "r"(head), "r"(batch), "r"(bar) : "memory");
 }
-DEVICE void copy_floats(u32 to, const float* from, u32 bytes, u32 bar) {  // contiguous, by multiples of 16 bytes
+DEVICE void copy_words(u32 to, const void* from, u32 bytes, u32 bar) {  // contiguous, by multiples of 16 bytes
   asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"
                ::"r"(to), "l"(from), "r"(bytes), "r"(bar) : "memory");
 }
@@ -164,55 +168,16 @@ DEVICE void store_rows(u16* to, i64 stride, int first, int count, const float (&
 }
 
 // ---- dropout -------------------------------------------------------------------------------------------
-// A word has a bit, 1 where it is dropped, for each of the 32 pairs of a tile that a thread of a warpgroup with 64
-// queries and 64 keys has: bits i and i + 16 are those of the i-th word of a left matrix. Moved to bits 14 and 30 they
-// are, inverted, 16-bit numbers 0 and 2, and the higher one is the same number in float32: so that to drop is to multiply
-// by them, on the otherwise idle units for that. The factor of what is kept is halved for it.
-// Bits are 1 with probability THRESHOLD / 2^DRAWS: a word of random bits for each digit of it, and of that an "and" or
-// an "or". The lowest digits, which one weight in 2^FRESH depends on, are drawn once for all tiles of a head, unless the
-// share is so near to 0 or 1 that no higher digit differs. Random words are a multiply-with-carry generator's (MWC64X),
-// of a hashed counter, two of each step: three instructions a digit of 32 weights, where Philox has 80 for four weights.
-// Bits 11 apart, which are of other queries, are correlated by 0.02 at most.
-#define FRESH (THRESHOLD < 32 || THRESHOLD > 4064 ? DRAWS : 7)
-DEVICE u64 hashed(u64 x) {
-  x = (x ^ x >> 32) * 0xE9846AF9B1A615Dull;
-  x = (x ^ x >> 32) * 0xE9846AF9B1A615Dull;
-  return x ^ x >> 28;
+// Forward keeps a word for each thread of a warpgroup and each tile of 64 queries and 64 keys: a bit, 1 where it is
+// dropped, for each of the thread's 32 sums; bits i and i + 16 are those of the i-th word of a left matrix. Tiles of the
+// same queries lie side by side, without those that a causal mask forbids. Backward takes bits by bytes, each with one
+// instruction that makes predicates of them (R2P): two instructions a weight would be their shift and their mask.
+DEVICE int tiles_above(int down, int columns) {
+  const int shorter = CAUSAL ? min(down, columns) : 0;
+  return shorter * (shorter + 1) / 2 + (down - shorter) * columns;
 }
-struct Dropout {
-  u32 key, carry, lowest;  // of a head and a thread of a tile; words of the lowest digits
-  DEVICE Dropout(const Arguments& g, u64 pair, u32 thread) {
-    if (!THRESHOLD) return;
-    const u64 start = hashed(*g.seed + (pair * 128 + thread) * 0x9E3779B97F4A7C15ull);
-    u64 state = hashed(start);
-    key = (u32)start, carry = (u32)(start >> 32) >> 1, lowest = 0;
-    draw<0, DRAWS - FRESH>(state, lowest);
-  }
-  DEVICE u32 word(u32 tile) const {  // of all tiles of a head
-    u32 x = key + tile * 0x9E3779B9u;
-    x = (x ^ x >> 16) * 0x21F0AAADu;
-    x = (x ^ x >> 15) * 0xD35A2D97u;
-    u64 state = (u64)carry << 32 | x;
-    u32 found = lowest;
-    draw<DRAWS - FRESH, DRAWS>(state, found);
-    asm volatile("" : "+r"(found));  // before the next wait for products, and not behind it
-    return found;
-  }
-  template <int FROM, int TO> DEVICE static void draw(u64& state, u32& found) {
-    const int lowest = LOWEST;
-#pragma unroll
-    for (int i = FROM; i < TO; i++) {
-      if (i < lowest) continue;  // digits below the lowest that is 1
-      const bool again = (i - FROM) % 2;  // two words of each step: the higher half is turned for the second
-      if (!again || i == lowest) state = (state & 0xffffffff) * 0xFFFEB81Bull + (state >> 32);
-      const u32 carry = (u32)(state >> 32), drawn = (u32)state ^ (again ? carry << 11 | carry >> 21 : carry);
-      found = THRESHOLD >> i & 1 ? found | drawn : found & drawn;
-    }
-  }
-};
-// 0 or 2 twice, of bits i and i + 16
-DEVICE u32 kept2(u32 dropped, int i) { return ~(i < 15 ? dropped << (14 - i) : dropped >> 1) & 0x40004000; }
-DEVICE u32 times2(u32 x, u32 y) { u32 r; asm(TIMES2 " %0, %1, %2;" : "=r"(r) : "r"(x), "r"(y)); return r; }
-// two float32 numbers of two 16-bit ones that are 0 or 2
-DEVICE float low2(u32 kept) { return __uint_as_float(kept << 16); }
-DEVICE float high2(u32 kept) { return __uint_as_float(kept & 0xffff0000); }
+// of a tile of a head
+DEVICE u32* words_of(const Arguments& g, i64 pair, int down, int across) {
+  const int rows = (g.seq + ROWS - 1) / ROWS, columns = (g.keys + ROWS - 1) / ROWS;
+  return g.dropped + (pair * tiles_above(rows, columns) + (tiles_above(down, columns) + across)) * 128;
+}

@@ -3,9 +3,11 @@
 For heads of 64 features of 16 bits without mask and bias, as in BERT and GPT-2. Tiles of 64 queries by 64 keys,
 whose weights never leave the registers of a warpgroup. The least time is that of the products on tensor cores:
 4 B H S K D operations forwards and 14 B H S K D backwards, half of it if causal; on an H200 all take two to
-three times as long, for the arithmetic of exponentials and dropout. Dropout is replayed from a seed, in units
-of 1 / 4096: for each share a kernel is compiled at its first use, which must not be under the capture of a CUDA
-graph. Backward has a kernel for dq and one for dk and dv, without atomics: equal calls give equal bits.
+three times as long, for the arithmetic of exponentials and dropout. Dropout is in units of 1 / 4096: for
+each share a kernel is compiled at its first use, which must not be under the capture of a CUDA graph. Forward
+draws it from a seed and keeps a bit of each weight, which backward reads twice: half of out's bytes at 512 keys,
+eight times as many at 8192, and half of that if causal. Drawing again would be a tenth of its instructions.
+Backward has a kernel for dq and one for dk and dv, without atomics: equal calls give equal bits.
 """
 
 from __future__ import annotations
@@ -20,16 +22,23 @@ from ..autograd import first_order
 from ..contract import Device, Problem, UnsupportedProblem, Work
 from ..replay import draw_seed
 from ._module import Attention, Call, Outputs
-from ._warpgroup import HEAD_DIM, ROWS, aligned, backward, forward, row_figures
-from ._work import Counts, row_sums
+from ._warpgroup import HEAD_DIM, ROWS, Kept, aligned, backward, forward, kept_for_backward
+from ._work import Counts, pairs, row_sums, visible_pairs
 
 CAPABILITY = (9, 0)
 MOST_BLOCKS = 2**31  # of a launch
+ELEMENT_BITS = 16
 
 
 def work(problem: Problem) -> Work:
-    """Seven products backwards; no passes over pairs."""
-    return Counts(products=(2, 7), launches=(1, 2), kept=row_sums).work(problem)
+    """Seven products backwards; where something drops, training writes a bit of each pair and reads it twice."""
+    bits = visible_pairs(problem) / pairs(problem) if problem["dropout"] else 0
+    passes = (0, 3 * bits / ELEMENT_BITS)
+    return Counts(products=(2, 7), launches=(1, 2), passes=passes, kept=_kept_bytes).work(problem)
+
+
+def _kept_bytes(problem: Problem) -> int:
+    return row_sums(problem) + (visible_pairs(problem) // 8 if problem["dropout"] else 0)
 
 
 def unsupported(problem: Problem, device: Device) -> str | None:
@@ -62,25 +71,24 @@ def attend(call: Call) -> Outputs:
     if call.needs_gradient:
         out: Tensor = _Warpgroup.apply(call[3:], *call[:3])  # type: ignore[no-untyped-call]
         return out
-    return forward(_ready(call), _seed(call), None)
+    return forward(_ready(call), _seed(call), Kept())
 
 
 class _Warpgroup(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, settings: Any, *given: Any) -> Tensor:
         call = _ready(Call(*given, *settings))
-        seed = _seed(call)
-        sums = row_figures(call.q)
-        out = forward(call, seed, sums)
+        kept = kept_for_backward(call)
+        out = forward(call, _seed(call), kept)
         ctx.settings = settings
-        ctx.save_for_backward(seed, sums, out, *given)
+        ctx.save_for_backward(*kept, out, *given)
         return out
 
     @staticmethod
     @first_order
     def backward(ctx: Any, d_out: Tensor) -> tuple[Any, ...]:
-        seed, sums, out, *given = ctx.saved_tensors
-        return None, *backward(_ready(Call(*given, *ctx.settings)), seed, sums, out, d_out)
+        sums, dropped, out, *given = ctx.saved_tensors
+        return None, *backward(_ready(Call(*given, *ctx.settings)), Kept(sums, dropped), out, d_out)
 
 
 def _check(call: Call) -> None:

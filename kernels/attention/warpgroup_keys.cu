@@ -5,51 +5,45 @@
 
 #define STAGES 2
 #define FLOATS_BYTES (ROWS * 4)
+#define WORDS_BYTES (128 * 4)
 extern __shared__ __align__(1024) unsigned char shared[];
 
 extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) attention(const __grid_constant__ Arguments g) {
-  static_assert(WARPGROUPS == 1, "words of dropped bits are made by one warpgroup");
+  static_assert(WARPGROUPS == 1, "keys of the CTA are those of one tile");
   const int blocks = (g.keys + ROWS - 1) / ROWS, pair = blockIdx.x / blocks, block = blockIdx.x % blocks;
   const int groups = g.heads / g.group, b = pair / groups, of_keys = pair % groups;
   const int thread = threadIdx.x, warp = thread / 32, lane = thread % 32, first = block * ROWS, key = first + warp * 16 + lane / 4;
   const int down = (g.seq + ROWS - 1) / ROWS, skipped = CAUSAL ? min(block, down) : 0, steps = (down - skipped) * g.group;
   const u32 base = shared_address(shared), stages = base + 2 * TILE_BYTES, at_floats = stages + STAGES * 2 * TILE_BYTES;
   unsigned char* floats = shared + 2 * TILE_BYTES + STAGES * 2 * TILE_BYTES;
-  const int floats_bytes = 2 * FLOATS_BYTES + 512;
+  const int floats_bytes = 2 * FLOATS_BYTES + WORDS_BYTES;
   const Ring<STAGES> ring{at_floats + STAGES * floats_bytes};
-  ring.init(5);  // a thread that copies, and four warps that make words
+  ring.init(1);
   barriers_ready();
   int next_head = of_keys * g.group, next_tile = skipped;  // of the step that is loaded next
-  Dropout dropout(g, (i64)b * g.heads + next_head, thread);
   auto load = [&](int step) {
-    if (step >= steps) return;
+    if (thread != 0 || step >= steps) return;
     const int stage = step % STAGES;
     ring.await_empty(step);
-    if (thread == 0) {
-      const u32 to = stages + stage * 2 * TILE_BYTES, small = at_floats + stage * floats_bytes, bar = ring.full(step);
-      const i64 rows = (((i64)b * g.heads + next_head) * down + next_tile) * ROWS;
-      barrier_expect(bar, (2 + (step == 0) * 2) * TILE_BYTES + 2 * FLOATS_BYTES);
-      if (step == 0) {
-        copy_tile(base, g.map_k, first, of_keys, b, bar);
-        copy_tile(base + TILE_BYTES, g.map_v, first, of_keys, b, bar);
-      }
-      copy_tile(to, g.map_q, next_tile * ROWS, next_head, b, bar);
-      copy_tile(to + TILE_BYTES, g.map_d_out, next_tile * ROWS, next_head, b, bar);
-      copy_floats(small, g.sums + rows, FLOATS_BYTES, bar);
-      copy_floats(small + FLOATS_BYTES, g.delta + rows, FLOATS_BYTES, bar);
+    const u32 to = stages + stage * 2 * TILE_BYTES, small = at_floats + stage * floats_bytes, bar = ring.full(step);
+    const i64 pair = (i64)b * g.heads + next_head, rows = (pair * down + next_tile) * ROWS;
+    barrier_expect(bar, (2 + (step == 0) * 2) * TILE_BYTES + 2 * FLOATS_BYTES + (THRESHOLD ? WORDS_BYTES : 0));
+    if (step == 0) {
+      copy_tile(base, g.map_k, first, of_keys, b, bar);
+      copy_tile(base + TILE_BYTES, g.map_v, first, of_keys, b, bar);
     }
-    if (THRESHOLD) ((u32*)(floats + stage * floats_bytes + 2 * FLOATS_BYTES))[thread] = dropout.word(next_tile * blocks + block);
-    __syncwarp();
-    if (lane == 0) barrier_arrive(ring.full(step));
-    if (++next_tile == down) {  // the next head that shares these keys
-      next_tile = skipped, next_head++;
-      if (g.group > 1) dropout = Dropout(g, (i64)b * g.heads + next_head, thread);
-    }
+    copy_tile(to, g.map_q, next_tile * ROWS, next_head, b, bar);
+    copy_tile(to + TILE_BYTES, g.map_d_out, next_tile * ROWS, next_head, b, bar);
+    copy_words(small, g.sums + rows, FLOATS_BYTES, bar);
+    copy_words(small + FLOATS_BYTES, g.delta + rows, FLOATS_BYTES, bar);
+    if (THRESHOLD) copy_words(small + 2 * FLOATS_BYTES, words_of(g, pair, next_tile, block), WORDS_BYTES, bar);
+    if (++next_tile == down) next_tile = skipped, next_head++;  // the next head that shares these keys
   };
   for (int step = 0; step < STAGES - 1; step++) load(step);
   const float scale = g.scale * LOG2E;
   const u32 at_word = lane / 4 % 2 * 16 + warp * 4;  // of this thread's keys: those of the other warps are beside them
   float d_k[32] = {}, d_v[32] = {};
+  int diagonal = 0;  // the step of a head's tile on the diagonal
   for (int step = 0; step < steps; step++) {
     const int stage = step % STAGES;
     const u32 q = stages + stage * 2 * TILE_BYTES, d_out = q + TILE_BYTES;
@@ -70,28 +64,33 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) attention(const 
 #pragma unroll
       for (int i = 0; i < 4; i++) s[4 * j + i] = scaled_power(s[4 * j + i], scale, i % 2 ? sum.y : sum.x);
     }
-    if (CAUSAL && step % (down - skipped) == 0) {  // the tile on the diagonal
+    if (CAUSAL && step == diagonal) {
+      diagonal += down - skipped;
 #pragma unroll
       for (int i = 0; i < 32; i++)
         if (key + i / 2 % 2 * 8 > first + i / 4 * 8 + lane % 4 * 2 + i % 2) s[i] = 0;
     }
     keep_here(s);
     product_wait<0>();
-    u32 weights[16], d_s[16], dropped;
+    u32 weights[16], d_s[16];
 #pragma unroll
-    for (int i = 0; i < 16; i++) {
-      const int j = i / 2;  // 8 queries
-      const float2 delta = *(const float2*)(sums + ROWS + j * 8);
-      float x = d_p[2 * i], y = d_p[2 * i + 1];
-      weights[i] = narrow2(s[2 * i], s[2 * i + 1]);
-      if (THRESHOLD) {
-        // of two neighbouring queries, and of those 8 further: four bits of either for this thread's two keys
-        if (i % 4 == 0) dropped = __byte_perm(words[j / 2 * 32] >> at_word, words[j / 2 * 32 + 4] >> at_word, 0x5410);
-        const u32 kept = kept2(dropped, i % 2 * 2 + j % 2);
-        weights[i] = times2(weights[i], kept);
-        x *= low2(kept), y *= high2(kept);
+    for (int part = 0; part < 4; part++) {  // 16 queries
+      // of even and of odd queries: four bits of either for this thread's two keys
+      const u32 even = THRESHOLD ? words[part * 32] : 0, odd = THRESHOLD ? words[part * 32 + 4] : 0;
+      const u32 bits = __funnelshift_r(even, even, at_word) & 15 | __funnelshift_r(odd, odd, at_word - 4) & ~15;
+      float w[8];
+#pragma unroll
+      for (int i = 0; i < 8; i++) {  // in the order of bits: 8 queries further, 8 keys further, odd queries
+        const int j = i % 2 * 4 + i / 2 % 2 * 2 + i / 4;
+        w[j] = THRESHOLD && bits & 1u << i ? 0 : s[8 * part + j];
       }
-      d_s[i] = narrow2(s[2 * i] * (x - delta.x), s[2 * i + 1] * (y - delta.y));
+#pragma unroll
+      for (int i = 0; i < 4; i++) {
+        const int j = 8 * part + 2 * i;
+        const float2 delta = *(const float2*)(sums + ROWS + j / 4 * 8);
+        weights[j / 2] = narrow2(w[2 * i], w[2 * i + 1]);
+        d_s[j / 2] = narrow2(fmaf(w[2 * i], d_p[j], -s[j] * delta.x), fmaf(w[2 * i + 1], d_p[j + 1], -s[j + 1] * delta.y));
+      }
     }
     product_fence();
     multiply_across(d_v, weights, d_out);

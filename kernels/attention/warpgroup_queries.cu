@@ -26,7 +26,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) attention(const 
   const int down = (g.seq + ROWS - 1) / ROWS, blocks = (down + WARPGROUPS - 1) / WARPGROUPS, pair = blockIdx.x / blocks;
   const int block = CAUSAL ? blocks - 1 - blockIdx.x % blocks : blockIdx.x % blocks;
   const int b = pair / g.heads, h = pair % g.heads, thread = threadIdx.x % 128, lane = thread % 32;
-  const int first = (block * WARPGROUPS + threadIdx.x / 128) * ROWS, row = first + thread / 32 * 16 + lane / 4;
+  const int warpgroup = warpgroup_number(), first = (block * WARPGROUPS + warpgroup) * ROWS;
+  const int row = first + thread / 32 * 16 + lane / 4;
   const int last_row = min(g.seq, (block + 1) * ROWS * WARPGROUPS) - 1;
   const int tiles = ((CAUSAL ? min(g.keys, last_row + 1) : g.keys) + ROWS - 1) / ROWS;
   const u32 base = shared_address(shared), stages = base + 2 * WARPGROUPS * TILE_BYTES;
@@ -55,13 +56,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) attention(const 
     sums[i] = inside ? g.sums[place] : INFINITE;
     if (inside && lane % 4 == 0) g.delta[place] = delta[i];
   }
-  const u32 q = base + threadIdx.x / 128 * TILE_BYTES, d_out = q + WARPGROUPS * TILE_BYTES;
+  const u32 q = base + warpgroup * TILE_BYTES, d_out = q + WARPGROUPS * TILE_BYTES;
   const float scale = g.scale * LOG2E;
-  const Dropout dropout(g, pair, thread);
-  const u32 number = first / ROWS * ((g.keys + ROWS - 1) / ROWS);  // of the first of these tiles in the head
   float d_q[32] = {};
   u32 d_s[16];
-  const int seen = CAUSAL ? min(tiles, first / ROWS + 1) : tiles;  // the others are of the CTA's later queries alone
+  // the others are of the CTA's later queries alone, and no tiles are of no queries
+  const int seen = first >= g.seq ? 0 : CAUSAL ? min(tiles, first / ROWS + 1) : tiles;
+  const u32* words = THRESHOLD ? words_of(g, pair, first / ROWS, 0) + thread : nullptr;
+  u32 next = THRESHOLD && seen > 0 ? *words : 0;  // loaded a tile ahead
   for (int tile = 0; tile < seen; tile++) {
     const u32 keys = stages + tile % STAGES * 2 * TILE_BYTES;
     float s[32], d_p[32];
@@ -71,7 +73,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) attention(const 
     product_commit();
     multiply_rows(d_p, d_out, keys + TILE_BYTES);
     product_commit();
-    const u32 dropped = THRESHOLD ? dropout.word(number + tile) : 0;
+    const u32 dropped = next;
+    if (THRESHOLD && tile + 1 < seen) next = *(words += 128);
     product_wait<1>();
 #pragma unroll
     for (int i = 0; i < 32; i++) s[i] = scaled_power(s[i], scale, sums[i / 2 % 2]);
@@ -85,11 +88,17 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) attention(const 
     keep_here(s);
     product_wait<0>();
 #pragma unroll
-    for (int i = 0; i < 16; i++) {
-      const u32 kept = THRESHOLD ? kept2(dropped, i) : 0;
-      const float x = THRESHOLD ? d_p[2 * i] * low2(kept) : d_p[2 * i], y = THRESHOLD ? d_p[2 * i + 1] * high2(kept) : d_p[2 * i + 1];
-      d_s[i] = narrow2(s[2 * i] * (x - delta[i % 2]), s[2 * i + 1] * (y - delta[i % 2]));
+    for (int part = 0; part < 4 && THRESHOLD; part++) {  // bytes of the word
+      const u32 bits = dropped >> 8 * part;
+#pragma unroll
+      for (int i = 0; i < 8; i++) {
+        float& sum = d_p[part % 2 * 16 + 2 * i + part / 2];
+        sum = bits & 1u << i ? 0 : sum;
+      }
     }
+#pragma unroll
+    for (int i = 0; i < 16; i++)
+      d_s[i] = narrow2(s[2 * i] * (d_p[2 * i] - delta[i % 2]), s[2 * i + 1] * (d_p[2 * i + 1] - delta[i % 2]));
     product_fence();
     multiply_across(d_q, d_s, keys);
     product_commit();

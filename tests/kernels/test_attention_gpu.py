@@ -7,6 +7,8 @@ import torch
 from torch.utils.checkpoint import checkpoint
 
 from kernel_selector.kernels import registry
+from kernel_selector.kernels.attention import _warpgroup
+from kernel_selector.kernels.attention._module import Call
 from kernel_selector.kernels.contract import Device
 from kernel_selector.kernels.gate import Gate
 
@@ -126,15 +128,61 @@ def test_warpgroup_drops_the_share_everywhere_and_independently():
     assert abs(off.mean()) < 0.01
 
 
+def kept_weights(words, seq, keys, causal):
+    """True where a weight is kept, bool [B, H, S, K], of the words that forward kept for backward."""
+    down, across = -(-seq // 64), -(-keys // 64)
+    tiles = words.new_zeros(*words.shape[:2], down, across, 64, 64, dtype=torch.bool)
+    thread, bit = torch.arange(128, device="cuda"), torch.arange(32, device="cuda")
+    word, side = bit % 16, bit // 16
+    rows = (thread // 32 * 16 + thread % 32 // 4)[:, None] + word % 2 * 8
+    columns = (thread % 4 * 2)[:, None] + word // 2 * 8 + side
+    lie = [(row, column) for row in range(down) for column in range(across) if not causal or column <= row]
+    assert words.size(2) == len(lie)
+    for index, (row, column) in enumerate(lie):
+        tiles[:, :, row, column, rows, columns] = (words[:, :, index, :, None] >> bit & 1) == 0
+    return tiles.transpose(3, 4).flatten(4, 5).flatten(2, 3)[:, :, :seq, :keys]
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize(
+    ("seq", "keys", "groups"), [(1000, 1000, 4), (77, 77, 2), (200, 333, 1), (333, 200, 4)]
+)
+@pytest.mark.parametrize("share", [0.1, 0.9])
+def test_warpgroup_drops_backwards_what_it_dropped_forwards(seq, keys, groups, causal, share):
+    torch.manual_seed(3)
+    q, k, v, d_out = (
+        torch.randn(2, heads, rows, 64, device="cuda", dtype=torch.float16)
+        for heads, rows in ((4, seq), (groups, keys), (groups, keys), (4, seq))
+    )
+    call = Call(q, k, v, None, None, causal, share, False)
+    kept = _warpgroup.kept_for_backward(call)
+    out = _warpgroup.forward(call, torch.tensor([5], device="cuda"), kept)
+    gradients = _warpgroup.backward(call, kept, out, d_out)
+    leaves = [one.double().requires_grad_() for one in (q, k, v)]
+    wide = [leaves[0], *(one.repeat_interleave(4 // groups, 1) for one in leaves[1:])]
+    logits = wide[0] @ wide[1].mT / 8
+    if causal:
+        logits = logits.masked_fill(torch.ones_like(logits, dtype=torch.bool).triu(1), -torch.inf)
+    mask = kept_weights(kept.dropped, seq, keys, causal)
+    seen = torch.ones_like(mask).tril() if causal else torch.ones_like(mask)
+    assert abs(1 - mask[seen].double().mean() - share) < 0.02
+    expected = (logits.softmax(-1) * mask * _warpgroup.factor(share)) @ wide[2]
+    for found, wanted in zip(
+        (out, *gradients), (expected, *torch.autograd.grad(expected, leaves, d_out.double())), strict=True
+    ):
+        assert (found - wanted).abs().max() < 4e-3 * wanted.abs().max()
+
+
 @pytest.mark.parametrize("name", ["fused", "warpgroup"])
-def test_holds_out_and_row_sums(name):
+def test_holds_out_and_row_sums_and_warpgroup_bits(name):
     module, (q, k, v) = built(name, dtype="bfloat16", batch=4, seq=2048, mask="none", dropout=0.1)
     module(q, k, v)
     torch.cuda.synchronize()
     before = torch.cuda.memory_allocated()
     out = module(q, k, v)
     held = torch.cuda.memory_allocated() - before
-    assert out.nbytes <= held <= out.nbytes * 1.1
+    expected = out.nbytes + (4 * 4 * 2048 * 2048 // 8 if name == "warpgroup" else 0)  # a bit of each weight
+    assert expected <= held <= expected * 1.1
 
 
 @pytest.mark.parametrize(

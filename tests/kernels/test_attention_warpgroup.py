@@ -81,18 +81,57 @@ def test_each_row_has_its_warpgroup():
 
 
 @pytest.mark.parametrize(
+    ("seq", "keys", "causal", "tiles"),
+    [
+        (200, 500, False, 4 * 8),
+        (200, 500, True, 1 + 2 + 3 + 4),
+        (500, 200, True, 1 + 2 + 3 + 4 * 5),
+        (1, 1, True, 1),
+    ],
+)
+def test_a_bit_is_kept_of_each_weight_of_the_tiles_that_are_computed(seq, keys, causal, tiles):
+    q, k = torch.empty(2, 4, seq, 64), torch.empty(2, 2, keys, 64)
+    call = Call(q, k, k, None, None, causal, 0.1, False)
+    kept = _warpgroup.kept_for_backward(call)
+    assert kept.dropped.shape == (2, 4, tiles, 128)
+    assert kept.dropped.dtype == torch.int32
+    assert kept.sums.shape == (2, 4, _up(seq))
+    assert _warpgroup.kept_for_backward(call._replace(dropout=0.0)).dropped is None
+
+
+def _up(rows):
+    return -(-rows // 64) * 64
+
+
+def test_work_counts_the_bits_that_are_kept():
+    def of(**more):
+        problem = registry.operator("attention").problem({**SIZES, "seq": 512, "kv_seq": 512, **more})
+        return registry.implementation("attention", "warpgroup").work(problem)
+
+    plain, drops = of(), of(dropout=0.1)
+    bits = 2 * 4 * 512 * 512 // 8
+    assert drops.saved_bytes - plain.saved_bytes == bits
+    assert drops.moved_bytes - plain.moved_bytes == 3 * bits
+    halved = of(dropout=0.1, causal=True).saved_bytes - of(causal=True).saved_bytes
+    assert bits / 2 <= halved < bits / 2 * 1.01
+    alone = {"mode": "inference"}
+    assert of(dropout=0.1, **alone).saved_bytes == 0
+    assert of(dropout=0.1, **alone).moved_bytes == of(**alone).moved_bytes
+
+
+@pytest.mark.parametrize(
     ("share", "threshold"), [(0, 0), (0.5, 2048), (0.1, 410), (1e-9, 1), (0.99999, 4095), (1, 4095)]
 )
 def test_shares_are_rounded_and_what_is_kept_is_scaled_by_what_is_dropped(share, threshold):
     assert _warpgroup.threshold(share) == threshold
-    expected = {0: 1.0, 1: 0.0}.get(share, 0.5 / (1 - threshold / 4096))
+    expected = 0.0 if share == 1 else 1 / (1 - threshold / 4096)
     assert _warpgroup.factor(share) == pytest.approx(expected)
     given = dict(_warpgroup.defines("keys", torch.float16, causal=False, drops=threshold))
     assert threshold == 0 or threshold >> given["LOWEST"] & 1
 
 
 def words(threshold, count):
-    """Words of dropped bits as warpgroup.cuh draws them, from random states: tiles [2, count]."""
+    """Words of dropped bits as warpgroup_forward.cu draws them, from random states: tiles [2, count]."""
     draw = np.random.default_rng(threshold)
     digits = _warpgroup.DRAWS
     fresh = digits if threshold < 32 or threshold > 4064 else 7
