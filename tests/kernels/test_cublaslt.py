@@ -143,6 +143,14 @@ def test_algorithms_that_need_a_workspace_get_one(lt):
     assert torch.equal(multiply(a, b), (a.double() @ b.double()).to(a.dtype))
 
 
+def test_a_context_is_made_on_the_gpu_of_the_tensors(lt):
+    lt.current = 3
+    for _ in range(2):
+        multiply(*pair())
+    assert lt.contexts == [-1]
+    assert lt.current == 3
+
+
 def test_nothing_that_was_created_stays_when_plans_go(lt):
     a, b = pair()
     for one in (a, a[:2], a[:, :8]):
