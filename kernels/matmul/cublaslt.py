@@ -81,6 +81,8 @@ def multiply(
     plan = _plans.get(key)
     if plan is None:
         check(a, b, bias)
+        if bias is not None and not bias.is_contiguous():
+            return multiply(a, b, then, bias=bias.contiguous(), aux=aux)
         if not (_is_stored(a) and _is_stored(b)):
             return multiply(a.contiguous(), b.contiguous(), then, bias=bias, aux=aux)
         if len(_plans) >= MOST_PLANS:

@@ -127,6 +127,16 @@ def test_slopes_are_of_what_the_activation_kept(lt, then, n, dtype):
     assert lt.complaints == []
 
 
+@pytest.mark.parametrize("like", ["column of a matrix", "repeated"])
+def test_biases_of_any_stride_are_added(lt, like):
+    a, b = pair()
+    room = torch.randn(N, 3).bfloat16()
+    bias = room[:, 0] if like == "column of a matrix" else room[0, :1].expand(N)
+    actual = multiply(a, b, Then.BIAS, bias=bias)
+    assert torch.equal(actual, (a.double() @ b.double() + bias.double()).to(a.dtype))
+    assert lt.complaints == []
+
+
 def test_the_library_is_told_of_alignments_and_of_the_most_workspace(lt):
     room = torch.randn(2**12).bfloat16()
     start = -(room.data_ptr() // 2) % 128
