@@ -135,8 +135,11 @@ class Plan:
         self._alignments = _alignment(b), _alignment(a)
         self._context = library.context(self.device)
         self._product = library.create("MatmulDesc", library.COMPUTE_FLOAT32, library.FLOAT32)
-        self._layouts = [library.layout(kind, *_in_columns(one)) for one in (b, a)]
-        self._layouts.append(library.layout(kind, n, m, n))
+        finalize(self, library.destroy, "MatmulDesc", self._product)
+        self._layouts = []
+        for sizes in (_in_columns(b), _in_columns(a), (n, m, n)):
+            self._layouts.append(library.layout(kind, *sizes))
+            finalize(self, library.destroy, "MatrixLayout", self._layouts[-1])
         for attribute, matrix in ((Attribute.TRANSPOSED_A, b), (Attribute.TRANSPOSED_B, a)):
             library.describe(self._product, attribute, ctypes.c_int32(not _in_rows(matrix)))
         library.describe(self._product, Attribute.EPILOGUE, ctypes.c_int32(then or DEFAULT))
@@ -144,9 +147,6 @@ class Plan:
             step = aux.stride(0) * (8 if aux.dtype == torch.uint8 else 1)
             library.describe(self._product, Attribute.AUX_STEP, ctypes.c_int64(step))
         self._chosen: Heuristic | None = None
-        finalize(self, library.destroy, "MatmulDesc", self._product)
-        for layout in self._layouts:
-            finalize(self, library.destroy, "MatrixLayout", layout)
 
     def run(self, a: Tensor, b: Tensor, out: Tensor, bias: Tensor | None, aux: Tensor | None) -> None:
         """out = then(a b), of tensors as those it was made for. Raises RuntimeError without an algorithm."""

@@ -172,6 +172,15 @@ def test_nothing_that_was_created_stays_when_plans_go(lt):
     assert lt.complaints == []
 
 
+@pytest.mark.parametrize("failing", ["MatmulDescSetAttribute", "MatrixLayoutCreate"])
+def test_nothing_stays_of_a_plan_that_could_not_be_made(lt, failing):
+    lt.failing["cublasLt" + failing] = 3
+    with pytest.raises(RuntimeError, match=failing):
+        multiply(*pair())
+    gc.collect()
+    assert lt.created == lt.destroyed > 0
+
+
 def test_only_so_many_plans_are_kept(lt, monkeypatch):
     monkeypatch.setattr(cublaslt, "MOST_PLANS", 3)
     a, b = pair()
