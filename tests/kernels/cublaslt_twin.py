@@ -116,7 +116,8 @@ class Twin:
         self._of[preference.value][name.value] = value._obj.value
 
     @function
-    def cublasLtMatmulAlgoGetHeuristic(self, _context, product, a, b, c, d, preference, most, results, count):
+    def cublasLtMatmulAlgoGetHeuristic(self, _context, *given):
+        product, a, b, c, d, preference, most, results, count = given
         self._sizes(product, a, b, c, d)
         given = self._of[preference.value]
         self.asked.append({"most": most.value, **given})
@@ -128,10 +129,8 @@ class Twin:
         return 0 if fit else NOT_SUPPORTED
 
     @function
-    def cublasLtMatmul(
-        self, context, product, alpha, a, of_a, b, of_b, beta, c, of_c, d, of_d, algorithm, workspace, size,
-        stream,
-    ):  # fmt: skip
+    def cublasLtMatmul(self, context, product, *given):
+        alpha, a, of_a, b, of_b, beta, c, of_c, d, of_d, algorithm, workspace, size, stream = given
         demand(len(self.cublasLtMatmul.argtypes) == 16, "another number of arguments")
         demand((alpha._obj.value, beta._obj.value, c, stream) == (1, 0, d, 5), "not D = A B on the stream")
         demand(context.value == 7, "no context")
