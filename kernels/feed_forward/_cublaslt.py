@@ -107,7 +107,7 @@ class _FeedForward(torch.autograd.Function):
         activation, again = ctx.how = how
         aux = aux_of(x.size(0), w1.size(0), x, bits=activation == "relu")
         a = _first(x, w1, b1, activation, aux)
-        ctx.save_for_backward(x, w1, w2, aux, None if again else a)
+        ctx.save_for_backward(x, w1, w2, aux, a if ctx.needs_input_grad[4] and not again else None)
         return _second(a, w2, b2)
 
     @staticmethod

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import ctypes
 from enum import IntFlag
-from itertools import chain, pairwise
+from itertools import pairwise
 from statistics import median
 from threading import Lock
 from weakref import finalize
@@ -81,6 +81,8 @@ def multiply(
     plan = _plans.get(key)
     if plan is None:
         check(a, b, bias)
+        if bias is not None and not bias.is_contiguous():
+            return multiply(a, b, then, bias=bias.contiguous(), aux=aux)
         if not (_is_stored(a) and _is_stored(b)):
             return multiply(a.contiguous(), b.contiguous(), then, bias=bias, aux=aux)
         if len(_plans) >= MOST_PLANS:
@@ -132,12 +134,11 @@ class Plan:
         self._alignments = _alignment(b), _alignment(a)
         self._context = library.context(self.device)
         self._product = library.create("MatmulDesc", library.COMPUTE_FLOAT32, library.FLOAT32)
+        finalize(self, library.destroy, "MatmulDesc", self._product)
+        rows = (m, -(-m // 2), -(-m // 4)) if then & SLOPES else (m,)
         self._layouts, *self._smaller = [
-            [
-                *(library.layout(kind, *_in_columns(one)) for one in (b, a[:rows])),
-                library.layout(kind, n, rows, n),
-            ]
-            for rows in ((m, -(-m // 2), -(-m // 4)) if then & SLOPES else (m,))
+            [self._layout(kind, *sizes) for sizes in (_in_columns(b), _in_columns(a[:some]), (n, some, n))]
+            for some in rows
         ]
         for attribute, matrix in ((Attribute.TRANSPOSED_A, b), (Attribute.TRANSPOSED_B, a)):
             library.describe(self._product, attribute, ctypes.c_int32(not _in_rows(matrix)))
@@ -146,9 +147,11 @@ class Plan:
             step = aux.stride(0) * (8 if aux.dtype == torch.uint8 else 1)
             library.describe(self._product, Attribute.AUX_STEP, ctypes.c_int64(step))
         self._chosen: Heuristic | None = None
-        finalize(self, library.destroy, "MatmulDesc", self._product)
-        for layout in chain(self._layouts, *self._smaller):
-            finalize(self, library.destroy, "MatrixLayout", layout)
+
+    def _layout(self, kind: int, rows: int, columns: int, step: int) -> ctypes.c_void_p:
+        found = library.layout(kind, rows, columns, step)
+        finalize(self, library.destroy, "MatrixLayout", found)
+        return found
 
     def run(self, a: Tensor, b: Tensor, out: Tensor, bias: Tensor | None, aux: Tensor | None) -> None:
         """out = then(a b), of tensors as those it was made for. Raises RuntimeError without an algorithm."""

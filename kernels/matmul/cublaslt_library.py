@@ -73,10 +73,11 @@ def load() -> Any:
 
 @cache
 def context(device: int) -> c_void_p:
-    """The library's context on a GPU, which is the current one. Kept as long as the process."""
+    """The library's context on a GPU. Kept as long as the process."""
     torch.cuda.current_stream(device)  # has torch set CUDA up
     found = c_void_p()
-    _checked("Create", load().cublasLtCreate(byref(found)))
+    with torch.cuda.device(device):  # the library makes it on the current one
+        _checked("Create", load().cublasLtCreate(byref(found)))
     return found
 
 

@@ -1,3 +1,4 @@
+import gc
 import importlib.util
 import sys
 from pathlib import Path
@@ -5,10 +6,11 @@ from pathlib import Path
 import pytest
 import torch
 
+from kernel_selector.kernels.matmul import cublaslt, cublaslt_library
 from kernel_selector.kernels.recurrent.persistent import nvrtc
 
 # importlib mode puts no test folder on the path: the helpers are loaded by file
-for _name in ("planted", "programs", "twins"):
+for _name in ("cublaslt_twin", "planted", "programs", "twins"):
     _spec = importlib.util.spec_from_file_location(_name, Path(__file__).with_name(f"{_name}.py"))
     _module = importlib.util.module_from_spec(_spec)
     sys.modules[_name] = _module
@@ -29,3 +31,15 @@ def folder(tmp_path, monkeypatch):
     nvrtc.compiled.cache_clear()
     yield tmp_path
     nvrtc.compiled.cache_clear()
+
+
+@pytest.fixture
+def lt(monkeypatch):
+    """A twin of cuBLASLt in its place, which takes the CPU's tensors; see `cublaslt_twin`."""
+    twin = sys.modules["cublaslt_twin"].in_place(monkeypatch)
+    yield twin
+    cublaslt._plans.clear()
+    if twin.created != twin.destroyed:
+        gc.collect()  # what a traceback holds is to be destroyed in the twin too
+    for cached in (cublaslt_library.context, cublaslt_library._matmul):
+        cached.cache_clear()
