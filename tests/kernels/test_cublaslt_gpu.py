@@ -15,21 +15,13 @@ pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU"),
 ]
-LINEAR = [
-    {"rows": 1, "in_features": 1000, "out_features": 513},
-    {"rows": 77, "in_features": 257, "out_features": 1},
-    {"rows": 333, "in_features": 1, "out_features": 777},
-    {"rows": 1027, "in_features": 1024, "out_features": 1000, "activation": "gelu", "residual": True},
-    {"rows": 2048, "in_features": 512, "out_features": 2304, "bias": False},
-]
 FEED_FORWARD = [
     {"rows": 1, "hidden": 8, "inner": 8},
     {"rows": 77, "hidden": 136, "inner": 1000},
     {"rows": 1027, "hidden": 512, "inner": 2048, "bias": False},
 ]
-LAYERS = [("linear", "cublaslt"), ("feed_forward", "cublaslt"), ("feed_forward", "cublaslt_recompute")]
-CASES = [("linear", "cublaslt", shape) for shape in LINEAR] + [
-    ("feed_forward", name, {**shape, "activation": activation})
+CASES = [
+    (name, {**shape, "activation": activation})
     for name, activation in (
         ("cublaslt", "relu"),
         ("cublaslt", "gelu_tanh"),
@@ -37,10 +29,8 @@ CASES = [("linear", "cublaslt", shape) for shape in LINEAR] + [
     )
     for shape in FEED_FORWARD
 ]
-SIZES = {
-    "linear": {"rows": 2048, "in_features": 512, "out_features": 2048},
-    "feed_forward": {"rows": 2048, "hidden": 512, "inner": 2048, "activation": "gelu_tanh"},
-}
+NAMES = ["cublaslt", "cublaslt_recompute"]
+SIZES = {"rows": 2048, "hidden": 512, "inner": 2048, "activation": "gelu_tanh"}
 
 
 @pytest.fixture(autouse=True)
@@ -49,14 +39,14 @@ def forgotten():
     cublaslt._plans.clear()
 
 
-def problem_of(operator, **given):
-    return registry.operator(operator).problem({**SIZES[operator], "dtype": "bfloat16", **given})
+def problem_of(**given):
+    return registry.operator("feed_forward").problem({**SIZES, "dtype": "bfloat16", **given})
 
 
-def build(operator, name, **given):
-    problem = problem_of(operator, **given)
-    module = registry.implementation(operator, name).build(problem).cuda()
-    inputs = registry.operator(operator).make_inputs(problem, "cuda", 0)
+def build(name, **given):
+    problem = problem_of(**given)
+    module = registry.implementation("feed_forward", name).build(problem).cuda()
+    inputs = registry.operator("feed_forward").make_inputs(problem, "cuda", 0)
     module.load_state_dict(dict(inputs.state_dict))
     return module, inputs.args[0].requires_grad_()
 
@@ -76,18 +66,18 @@ def assert_near(actual, expected):
 
 @pytest.mark.parametrize("mode", ["training", "inference"])
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
-@pytest.mark.parametrize(("operator", "name", "shape"), CASES)
-def test_odd_shapes_pass_the_gate(operator, name, shape, dtype, mode):
+@pytest.mark.parametrize(("name", "shape"), CASES)
+def test_odd_shapes_pass_the_gate(name, shape, dtype, mode):
     if name == "cublaslt_recompute" and mode == "inference":
         pytest.skip("refused")
-    problem = registry.operator(operator).problem({**shape, "dtype": dtype, "mode": mode})
-    result = Gate(problem, "cuda").check(registry.implementation(operator, name).build(problem))
+    problem = problem_of(**shape, dtype=dtype, mode=mode)
+    result = Gate(problem, "cuda").check(registry.implementation("feed_forward", name).build(problem))
     assert result.passed, result.detail
 
 
-@pytest.mark.parametrize(("operator", "name"), LAYERS)
-def test_graphs_after_a_warm_up_give_what_eager_calls_give(operator, name):
-    module, x = build(operator, name)
+@pytest.mark.parametrize("name", NAMES)
+def test_graphs_after_a_warm_up_give_what_eager_calls_give(name):
+    module, x = build(name)
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
@@ -107,7 +97,7 @@ def test_graphs_after_a_warm_up_give_what_eager_calls_give(operator, name):
 
 def test_graphs_without_a_warm_up_are_right():
     """The first algorithm is taken: nothing can be timed then."""
-    module, x = build("feed_forward", "cublaslt", mode="inference")
+    module, x = build("cublaslt", mode="inference")
     with torch.inference_mode():
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
@@ -116,9 +106,9 @@ def test_graphs_without_a_warm_up_are_right():
         assert_near([y], [module(x)])
 
 
-@pytest.mark.parametrize(("operator", "name"), LAYERS)
-def test_threads_on_streams_of_their_own_do_not_mix(operator, name):
-    module, x = build(operator, name)
+@pytest.mark.parametrize("name", NAMES)
+def test_threads_on_streams_of_their_own_do_not_mix(name):
+    module, x = build(name)
     given = [x.detach().roll(turn, 0).requires_grad_() for turn in range(4)]
     expected = [both(module, one) for one in given]
     cublaslt._plans.clear()  # all of them find the plans, and tune, at once
@@ -144,21 +134,16 @@ def test_threads_on_streams_of_their_own_do_not_mix(operator, name):
 
 
 @pytest.mark.parametrize(
-    ("operator", "name", "activation"),
-    [
-        ("linear", "cublaslt", "none"),
-        ("feed_forward", "cublaslt", "gelu_tanh"),
-        ("feed_forward", "cublaslt", "relu"),
-        ("feed_forward", "cublaslt_recompute", "gelu_tanh"),
-    ],
+    ("name", "activation"),
+    [("cublaslt", "gelu_tanh"), ("cublaslt", "relu"), ("cublaslt_recompute", "gelu_tanh")],
 )
-def test_memory_held_is_what_is_counted(operator, name, activation):
-    module, x = build(operator, name, activation=activation)
+def test_memory_held_is_what_is_counted(name, activation):
+    module, x = build(name, activation=activation)
     module(x)
     before = torch.cuda.memory_allocated()
     y = module(x)
     held = torch.cuda.memory_allocated() - before
-    counted = registry.implementation(operator, name).work(problem_of(operator, activation=activation))
+    counted = registry.implementation("feed_forward", name).work(problem_of(activation=activation))
     assert held == pytest.approx(counted.saved_bytes, rel=0.06)  # relu's bits are not counted
     del y
 
