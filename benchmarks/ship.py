@@ -2,7 +2,7 @@
 
     R=benchmarks/results H=nvidia-h200
     python -m benchmarks.ship \\
-        $R/steady_{${H}_layers,$H,${H}_hugging_face,survey_$H,survey_${H}_uncertain}.jsonl.xz \\
+        $R/steady_{${H}_layers,$H,${H}_hugging_face,${H}_feed_forward,survey_$H,survey_${H}_uncertain}.jsonl.xz \\
         $R/linear_$H.json $R/sweep_${H}_models.jsonl.xz $R/{recurrent,sublayers}_$H.json \\
         $R/steady_survey_${H}_attention.jsonl.xz $R/sweep_amd-epyc.jsonl.xz --later $R/later_$H.jsonl.xz
 
@@ -69,14 +69,18 @@ def _first(files: Sequence[Path]) -> Iterator[Record]:
 
 
 def _added(known: Sequence[Record], later: Sequence[Record]) -> list[Record]:
-    """Those of implementations that a problem has no record of, but of others under the same policy."""
+    """Those of implementations that a problem has no record of, as they are, but of others by that policy."""
     policies = {(_where(record), record.policy) for record in known}
-    had = {(_where(record), record.implementation) for record in known}
+    had = {(_where(record), _version(record)) for record in known}
     return [
         record
         for record in later
-        if (_where(record), record.policy) in policies and (_where(record), record.implementation) not in had
+        if (_where(record), record.policy) in policies and (_where(record), _version(record)) not in had
     ]
+
+
+def _version(record: Record) -> tuple[str, str]:
+    return record.implementation, record.implementation_version
 
 
 def _where(record: Record) -> tuple[str, str]:
