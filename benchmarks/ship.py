@@ -2,8 +2,9 @@
 
     R=benchmarks/results H=nvidia-h200
     python -m benchmarks.ship \\
-        $R/steady_{${H}_layers,$H,${H}_hugging_face,${H}_feed_forward,survey_$H,survey_${H}_uncertain}.jsonl.xz \\
-        $R/linear_$H.json $R/sweep_${H}_models.jsonl.xz $R/{recurrent,sublayers}_$H.json \\
+        $R/steady_{${H}_layers,$H,${H}_hugging_face,${H}_feed_forward}.jsonl.xz \\
+        $R/steady_survey_{$H,${H}_uncertain}.jsonl.xz $R/linear_$H.json \\
+        $R/sweep_${H}_models.jsonl.xz $R/{recurrent,sublayers}_$H.json \\
         $R/steady_survey_${H}_attention.jsonl.xz $R/sweep_amd-epyc.jsonl.xz --later $R/later_$H.jsonl.xz
 
 The processor's records are of `selector profile --operator all --device cpu --count 30 --database FILE`, then
@@ -11,10 +12,10 @@ The processor's records are of `selector profile --operator all --device cpu --c
 
 A problem that several files have on a device is taken from the first of them: name the one that was measured
 best first. Mixed, figures of one problem that were taken in different ways would be compared. Files behind
---later are of implementations that came afterwards: they add those that a problem has no record of, where it
-was measured under the same policy. The records go into a new database, cost models are trained on them, and
-all of it is packed into `selector/shipped/`. What ran out of memory is left out: in sweeps many processes
-share a device.
+--later are of implementations that came afterwards or were changed: they add what a problem has no record of,
+where it was measured under the same policy. The records go into a new database, cost models are trained on
+them, and all of it is packed into `selector/shipped/`. What ran out of memory is left out: in sweeps many
+processes share a device.
 """
 
 from __future__ import annotations
