@@ -52,10 +52,15 @@ def function(method):
 
 
 class Twin:
-    """The library. `algorithms` are workspaces in bytes and states, in the order of the heuristic."""
+    """The library. `algorithms` are workspaces in bytes and states, in the order of the heuristic.
+
+    `named` are the places of those that it names for a number of rows, all where none are given. For the
+    whole product `refused` ones are no good, and `needed` are workspaces other than the heuristic's.
+    """
 
     def __init__(self):
         self.algorithms, self.failing = [(0, 0), (512, 0)], {}
+        self.named, self.refused, self.needed = {}, set(), {}
         self.milliseconds = {}  # of an algorithm, by its place; 1 where none is given
         self.taken, self.complaints, self.asked = [], [], []
         self.created = self.destroyed = 0
@@ -120,8 +125,10 @@ class Twin:
         product, a, b, c, d, preference, most, results, count = given
         self._sizes(product, a, b, c, d)
         given = self._of[preference.value]
-        self.asked.append({"most": most.value, **given})
-        fit = [place for place, (space, _) in enumerate(self.algorithms) if space <= given[1]]
+        rows = self._of[d.value][2]  # of ours, which are the library's columns
+        self.asked.append({"most": most.value, "rows": rows, **given})
+        named = self.named.get(rows, range(len(self.algorithms)))
+        fit = [place for place in named if self.algorithms[place][0] <= given[1]]
         for result, place in zip(results, fit[: most.value], strict=False):
             result.algorithm[0], result.algorithm[7] = place, 77
             result.workspace_bytes, result.state = self.algorithms[place]
@@ -129,20 +136,37 @@ class Twin:
         return 0 if fit else NOT_SUPPORTED
 
     @function
+    def cublasLtMatmulAlgoCheck(self, context, product, a, b, c, d, algorithm, result):
+        demand(context.value == 7, "no context")
+        self._sizes(product, a, b, c, d)
+        place = self._place(algorithm)
+        if place in self.refused:
+            return NOT_SUPPORTED
+        result._obj.workspace_bytes = self._workspace(place)  # the algorithm itself is not written
+        return 0
+
+    @function
     def cublasLtMatmul(self, context, product, *given):
         alpha, a, of_a, b, of_b, beta, c, of_c, d, of_d, algorithm, workspace, size, stream = given
         demand(len(self.cublasLtMatmul.argtypes) == 16, "another number of arguments")
         demand((alpha._obj.value, beta._obj.value, c, stream) == (1, 0, d, 5), "not D = A B on the stream")
         demand(context.value == 7, "no context")
-        place = algorithm._obj[0]
-        demand(algorithm._obj[7] == 77, "no algorithm")
-        demand(size == self.algorithms[place][0] and bool(size) == bool(workspace), "another workspace")
+        place = self._place(algorithm)
+        demand(place not in self.refused, "an algorithm that was refused")
+        demand(size == self._workspace(place) and bool(size) == bool(workspace), "another workspace")
         ctypes.memset(workspace, 255, size)
         self._sizes(product, of_a, of_b, of_c, of_d)
         self.taken.append(place)
         given, out = self._of[product.value], self._matrix(d, of_d)
         z = self._operand(a, of_a, given[TRANSPOSED_A]) @ self._operand(b, of_b, given[TRANSPOSED_B])
         out.copy_(epilogue(z, given, out))
+
+    def _place(self, algorithm):
+        demand(algorithm._obj[7] == 77, "no algorithm")
+        return algorithm._obj[0]
+
+    def _workspace(self, place):
+        return self.needed.get(place, self.algorithms[place][0])
 
     def _sizes(self, product, a, b, c, d):
         """Refuses sizes that do not fit together, and epilogues without what they need."""

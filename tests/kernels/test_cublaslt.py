@@ -143,7 +143,7 @@ def test_the_library_is_told_of_alignments_and_of_the_most_workspace(lt):
     a, b = room[start + 4 :][: M * K].view(M, K), room[start + 1025 :][: K * N].view(K, N)
     multiply(a, b)
     # the library's A is our b
-    asked = {"most": cublaslt.CANDIDATES, 1: cublaslt.WORKSPACE_BYTES, 5: 2, 6: 8}
+    asked = {"most": cublaslt.CANDIDATES, "rows": M, 1: cublaslt.WORKSPACE_BYTES, 5: 2, 6: 8}
     assert lt.asked == [asked]
 
 
@@ -165,7 +165,11 @@ def test_nothing_that_was_created_stays_when_plans_go(lt):
     a, b = pair()
     for one in (a, a[:2], a[:, :8]):
         multiply(one, b[: one.size(1)])
-    assert lt.created - lt.destroyed == 3 * 4
+    aux = aux_of(M, N, a, bits=False)
+    multiply(a, b, Then.GELU_TANH | Then.AUX, aux=aux)
+    multiply(a, b, Then.GELU_TANH_SLOPE | Then.AUX, aux=aux)
+    # a product and three layouts, of a slope also those of half and of a quarter of the rows
+    assert lt.created - lt.destroyed == 4 * 4 + (1 + 3 * 3)
     cublaslt._plans.clear()
     gc.collect()
     assert lt.created == lt.destroyed > 0
