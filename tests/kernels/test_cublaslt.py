@@ -127,6 +127,21 @@ def test_slopes_are_of_what_the_activation_kept(lt, then, n, dtype):
     assert lt.complaints == []
 
 
+@pytest.mark.parametrize("m", [1, 2, 5])
+@pytest.mark.parametrize("of_b", LAYOUTS)
+@pytest.mark.parametrize("of_a", LAYOUTS)
+def test_slopes_are_of_matrices_of_any_strides(lt, of_a, of_b, m):
+    """Whose layouts are those of fewer rows as well, and the second algorithm's workspace is for all."""
+    a, b = pair(m=m)
+    lt.milliseconds = {1: 0.5}
+    aux = aux_of(m, N, a, bits=True).fill_(0b0101_0101)
+    actual = multiply(of_a(a), of_b(b), Then.RELU_SLOPE | Then.AUX, aux=aux)
+    on = torch.arange(N) % 2 == 0
+    assert torch.equal(actual, (a.double() @ b.double() * on).to(a.dtype))
+    assert lt.taken[-1] == 1
+    assert lt.complaints == []
+
+
 @pytest.mark.parametrize("like", ["column of a matrix", "repeated"])
 def test_biases_of_any_stride_are_added(lt, like):
     a, b = pair()
