@@ -136,9 +136,10 @@ class Twin:
         return 0 if fit else NOT_SUPPORTED
 
     @function
-    def cublasLtMatmulAlgoCheck(self, context, product, a, b, c, d, algorithm, result):
+    def cublasLtMatmulAlgoCheck(self, context, *given):
+        *sizes, algorithm, result = given
         demand(context.value == 7, "no context")
-        self._sizes(product, a, b, c, d)
+        self._sizes(*sizes)
         place = self._place(algorithm)
         if place in self.refused:
             return NOT_SUPPORTED
