@@ -28,11 +28,16 @@ def in_a_model(figures: Figures, problem: Problem, name: str, device: Device) ->
     longer = LONGER.get(device.key)
     if longer is None or not device.matmul_flops_per_s:
         return figures
-    products_ms = figures.device_ms
-    if problem.operator != "attention" or name not in AT_THE_CLOCK:
-        flops = registry.implementation(problem.operator, name).work(problem).flops
-        products_ms = min(1e3 * flops / matmul_rate(device, problem["dtype"]), products_ms)
-    share = longer * products_ms / figures.device_ms if figures.device_ms else 0.0
+    computing_ms = _computing_ms(figures, problem, name, device)
+    share = longer * computing_ms / figures.device_ms if figures.device_ms else 0.0
     return replace(
         figures, device_ms=figures.device_ms * (1 + share), forward_ms=figures.forward_ms * (1 + share)
     )
+
+
+def _computing_ms(figures: Figures, problem: Problem, name: str, device: Device) -> float:
+    """How much of a layer's time goes by the clock: all of such attention, else what the products take."""
+    if problem.operator == "attention" and name in AT_THE_CLOCK:
+        return figures.device_ms
+    flops = registry.implementation(problem.operator, name).work(problem).flops
+    return min(1e3 * flops / matmul_rate(device, problem["dtype"]), figures.device_ms)

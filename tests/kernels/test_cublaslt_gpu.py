@@ -10,6 +10,7 @@ import torch
 from kernel_selector.kernels import registry
 from kernel_selector.kernels.gate import Gate
 from kernel_selector.kernels.matmul import cublaslt
+from tests.kernels.gpu_feed_forward import both, build, problem_of
 
 pytestmark = [
     pytest.mark.gpu,
@@ -30,31 +31,12 @@ CASES = [
     for shape in FEED_FORWARD
 ]
 NAMES = ["cublaslt", "cublaslt_recompute"]
-SIZES = {"rows": 2048, "hidden": 512, "inner": 2048, "activation": "gelu_tanh"}
 
 
 @pytest.fixture(autouse=True)
 def forgotten():
     """Nothing is remembered of another test: the first call tunes."""
     cublaslt._plans.clear()
-
-
-def problem_of(**given):
-    return registry.operator("feed_forward").problem({**SIZES, "dtype": "bfloat16", **given})
-
-
-def build(name, **given):
-    problem = problem_of(**given)
-    module = registry.implementation("feed_forward", name).build(problem).cuda()
-    inputs = registry.operator("feed_forward").make_inputs(problem, "cuda", 0)
-    module.load_state_dict(dict(inputs.state_dict))
-    return module, inputs.args[0].requires_grad_()
-
-
-def both(module, x):
-    y = module(x)
-    # without y's graph, which would tie the parameters to this stream: no capture may wait for it
-    return y.detach(), *torch.autograd.grad(y.float().square().sum(), (x, *module.parameters()))
 
 
 def assert_near(actual, expected):
@@ -77,7 +59,7 @@ def test_odd_shapes_pass_the_gate(name, shape, dtype, mode):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_graphs_after_a_warm_up_give_what_eager_calls_give(name):
-    module, x = build(name)
+    module, x = build(name, activation="gelu_tanh")
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
@@ -97,7 +79,7 @@ def test_graphs_after_a_warm_up_give_what_eager_calls_give(name):
 
 def test_graphs_without_a_warm_up_are_right():
     """The first algorithm is taken: nothing can be timed then."""
-    module, x = build("cublaslt", mode="inference")
+    module, x = build("cublaslt", activation="gelu_tanh", mode="inference")
     with torch.inference_mode():
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
@@ -108,7 +90,7 @@ def test_graphs_without_a_warm_up_are_right():
 
 @pytest.mark.parametrize("name", NAMES)
 def test_threads_on_streams_of_their_own_do_not_mix(name):
-    module, x = build(name)
+    module, x = build(name, activation="gelu_tanh")
     given = [x.detach().roll(turn, 0).requires_grad_() for turn in range(4)]
     expected = [both(module, one) for one in given]
     cublaslt._plans.clear()  # all of them find the plans, and tune, at once

@@ -8,6 +8,7 @@ from torch.utils.checkpoint import checkpoint
 
 from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import Device
+from tests.kernels.gpu_feed_forward import both, build, problem_of
 
 pytestmark = [
     pytest.mark.gpu,
@@ -16,25 +17,6 @@ pytestmark = [
 H200 = Device(name="NVIDIA H200", kind="cuda", compute_capability=(9, 0))
 NAMES = ["fused", "recompute_activation", "recompute_first_linear", "from_output", "int8_activation"]
 NAMES += ["polynomial_gelu", "polynomial_gelu_recompute"]
-SIZES = {"rows": 2048, "hidden": 512, "inner": 2048, "dtype": "bfloat16"}
-
-
-def problem_of(**given):
-    return registry.operator("feed_forward").problem({**SIZES, **given})
-
-
-def build(name, **given):
-    problem = problem_of(**given)
-    module = registry.implementation("feed_forward", name).build(problem).cuda()
-    inputs = registry.operator("feed_forward").make_inputs(problem, "cuda", 0)
-    module.load_state_dict(dict(inputs.state_dict))
-    return module, inputs.args[0].requires_grad_()
-
-
-def both(module, x):
-    y = module(x)
-    # without y's graph, which would tie the parameters to this stream: no capture may wait for it
-    return y.detach(), *torch.autograd.grad(y.float().square().sum(), (x, *module.parameters()))
 
 
 @pytest.mark.parametrize("name", NAMES)
