@@ -9,7 +9,7 @@ with head and loss, that with its layers replayed as CUDA graphs (`selector.repl
 limit, and under each cap (GiB, of all memory of the process while it trains), ours with `memory_limit` and
 the largest batch that a plan finds, sdpa and compiled with the largest that fits. Weights are random, from
 the classes of their configs. --losses runs so many steps of ours and twice of sdpa, dropout
-off. Writes `hugging_face_<model>_<device>.json`, after each line.
+off. --only runs some of these by name. Writes `hugging_face_<model>_<device>.json`, after each line.
 """
 
 from __future__ import annotations
@@ -88,25 +88,30 @@ def _lines(
     """Ours first: what is left of the budget goes to the others."""
     sdpa = trainers["sdpa"]
     graphs = (False, True) if sdpa.on_gpu else (False,)
+    ours: list[Variant] = [optimized(replayed=replayed) for replayed in graphs]
+    theirs = (SDPA, COMPILED, WHOLE, REPLAYED) if sdpa.on_gpu else (SDPA,)
     for batch in options.batch:
-        for replayed in graphs:
-            yield sdpa.run(optimized(replayed=replayed), batch)
-        for variant in (SDPA, COMPILED, WHOLE, REPLAYED) if sdpa.on_gpu else (SDPA,):
+        for variant in _wanted([*ours, *theirs], options):
             yield sdpa.run(variant, batch)
-        yield trainers["eager"].run(Theirs(name="eager"), batch)
+        for variant in _wanted([Theirs(name="eager")], options):
+            yield trainers["eager"].run(variant, batch)
     probes: dict[str, list[Line]] = {}
     # sdpa twice: what two runs of the same model differ by
-    ours: list[Variant] = [optimized(replayed=replayed) for replayed in graphs]
-    curves = (*ours, SDPA, Theirs(name="sdpa, again"))
-    for variant in curves if options.losses else ():
+    curves = [*ours, SDPA, Theirs(name="sdpa, again")]
+    for variant in _wanted(curves, options) if options.losses else ():
         yield sdpa.losses(variant, LOSS_BATCH, options.losses, dropout=False)
     for cap in (round(one * GIB) for one in options.caps if sdpa.on_gpu):
-        for replayed in graphs:
-            yield _under(sdpa, Parts(dtype=options.dtype, device=device), torch_device, cap, replayed)
-        for variant in (SDPA, COMPILED, WHOLE):
+        parts = Parts(dtype=options.dtype, device=device)
+        for variant in _wanted(ours, options):
+            yield _under(sdpa, parts, torch_device, cap, variant.replayed)
+        for variant in _wanted([SDPA, COMPILED, WHOLE], options):
             if variant.name not in probes:
                 probes[variant.name] = [sdpa.run(variant, batch) for batch in options.probes]
             yield sdpa.under(variant, cap, probes[variant.name])
+
+
+def _wanted(variants: Sequence[Variant], options: argparse.Namespace) -> list[Variant]:
+    return [one for one in variants if not options.only or one.name in options.only]
 
 
 def _under(trainer: Trainer, parts: Parts, torch_device: str, cap_bytes: int, replayed: bool) -> Line:
@@ -138,8 +143,9 @@ def _parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("model", choices=MODELS, metavar="MODEL", help=f"one of {', '.join(MODELS)}")
     add("--device", help="cpu or cuda:0 (default: the GPU if there is one)")
-    add("--batch", type=int, nargs="+", default=[16], help="without a cap (default: 16)")
+    add("--batch", type=int, nargs="*", default=[16], help="without a cap (default: 16)")
     add("--caps", type=float, nargs="*", default=[], metavar="GIB", help="of memory (default: none)")
+    add("--only", nargs="*", default=[], metavar="NAME", help="of what is compared (default: all)")
     add("--probes", type=int, nargs=2, default=[8, 16], help="batches that peaks are foretold from")
     add("--losses", type=int, default=0, metavar="STEPS", help="steps of the loss curves (default: none)")
     add("--dtype", default="bfloat16", help="of weights and computation (default: bfloat16)")

@@ -17,6 +17,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.nn.functional import cross_entropy, scaled_dot_product_attention
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
+from torch.utils.hooks import RemovableHandle
 
 from ..layers import Layer, arguments_of, undisturbed
 
@@ -24,6 +25,7 @@ HEAD = "linear_cross_entropy"
 SMALL = 2**10  # of bytes: ids, statistics and scalars are not looked for
 OUTSIDE = -1  # of all layers
 LOSS = -2  # the cross-entropy at the end
+DROPOUT = -3  # by itself; kept is whether an element stays, in a byte on a GPU, in the input's dtype on a CPU
 LOSS_TENSORS = 3  # the logarithms that are kept, and the gradients of the loss for these and for the logits
 
 
@@ -91,15 +93,7 @@ class Ledger:
     def _run(self, model: nn.Module, example_inputs: Any) -> set[int]:
         """The storages of the model's outputs."""
         args, kwargs = arguments_of(example_inputs)
-        hooks = [
-            hook
-            for path, module in model.named_modules()
-            if path in self._number
-            for hook in (
-                module.register_forward_pre_hook(self._enter(path), with_kwargs=True),
-                module.register_forward_hook(self._leave(path)),
-            )
-        ]
+        hooks = [hook for path, module in model.named_modules() for hook in self._watched(path, module)]
         try:
             with (
                 undisturbed(model),
@@ -111,6 +105,28 @@ class Ledger:
         finally:
             for hook in hooks:
                 hook.remove()
+
+    def _watched(self, path: str, module: nn.Module) -> Iterator[RemovableHandle]:
+        """Hooks on a module of a layer, and on what keeps tensors of its own within or beside one."""
+        if path in self._number:
+            yield module.register_forward_pre_hook(self._enter(path), with_kwargs=True)
+            yield module.register_forward_hook(self._leave(path))
+        elif isinstance(module, nn.Dropout) or self._beside_attention(path, module):
+            runs = DROPOUT if isinstance(module, nn.Dropout) else OUTSIDE
+            yield module.register_forward_pre_hook(lambda *_: self._running.append(runs))
+            yield module.register_forward_hook(self._end)
+
+    def _beside_attention(self, path: str, module: nn.Module) -> bool:
+        """Whether a module is called by one that calls attention as a function, and is no part of that: what
+        computes attention in that function's place leaves it as it is.
+        """
+        return not any(module.children()) and any(
+            layer.problem.operator == "attention" and path.startswith(f"{layer.path}.")
+            for layer in self._layers
+        )
+
+    def _end(self, *_call: object) -> None:
+        self._running.pop()
 
     def _enter(self, path: str) -> Callable[..., None]:
         """A hook before a module of a layer: what the first is called with are the layer's arguments."""
@@ -155,8 +171,11 @@ class Ledger:
 
     def _keep(self, tensor: Tensor) -> Tensor:
         """Called with each tensor that autograd keeps."""
+        runs = self._running[-1] if self._running else OUTSIDE
         for key in self._keys([tensor]):
-            self._keepers[key].add(self._running[-1] if self._running else OUTSIDE)
+            self._keepers[key].add(OUTSIDE if runs == DROPOUT else runs)
+            if runs == DROPOUT:
+                self._bytes[key] = tensor.numel()
         return tensor.detach()
 
 

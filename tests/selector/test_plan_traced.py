@@ -31,10 +31,10 @@ BATCH, SEQ, HIDDEN, WORDS = 4, 32, 64, 10_000
 QUIET = Training(optimizer="none", recompute=False, cuda_graphs=True, margin=0.0)
 
 
-def gpt2(dtype: torch.dtype = torch.float32) -> nn.Module:
+def gpt2(dtype: torch.dtype = torch.float32, **more: Any) -> nn.Module:
     torch.manual_seed(0)
     config = transformers.GPT2Config(
-        vocab_size=WORDS, n_embd=HIDDEN, n_layer=2, n_head=2, n_positions=SEQ, use_cache=False
+        vocab_size=WORDS, n_embd=HIDDEN, n_layer=2, n_head=2, n_positions=SEQ, use_cache=False, **more
     )
     found: nn.Module = transformers.GPT2LMHeadModel(config).to(dtype).train()
     return found
@@ -141,6 +141,14 @@ def test_what_the_next_operation_looks_at_alone_is_not_kept() -> None:
 def test_what_layers_alone_keep_of_others_sums_counts_with_them() -> None:
     (norms,) = parts(gpt2())["layer_norm"]
     assert (norms.count, norms.output_kept, norms.input_kept) == (5, True, False)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_dropout_beside_attention_keeps_a_byte_an_element(dtype: torch.dtype) -> None:
+    """Within the module that calls attention there is one whose mask is none of attention's."""
+    model, without = gpt2(dtype), gpt2(dtype, resid_pdrop=0.0, embd_pdrop=0.0)
+    kept, others = (traced(one, words()).workload(BATCH).kept_bytes for one in (model, without))
+    assert kept - others == (2 * 2 + 1) * BATCH * SEQ * HIDDEN  # two of each block, and the embeddings'
 
 
 def test_what_cannot_be_replaced_is_planned_as_it_is() -> None:
