@@ -18,7 +18,7 @@ from benchmarks.models._catalogue import names, subject
 from benchmarks.models._hugging_face import hugging_face, planned_batch
 from benchmarks.models._parts import Parts
 from benchmarks.models._steps import Trainer, largest
-from benchmarks.models._variants import EVERY_BLOCK, Variant, chosen, graphed, peers, planned
+from benchmarks.models._variants import BUDGETS, EVERY_BLOCK, Variant, chosen, graphed, peers, planned
 from kernel_selector.db import Database
 from kernel_selector.kernels.contract import Device, UnsupportedProblem
 from selector.plans import ask
@@ -226,14 +226,33 @@ def test_hugging_faces_models_train_alike_before_and_after_optimize(name: str, t
 
 def test_layers_or_a_whole_model_are_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("transformers", reason="Hugging Face's transformers is not installed")
-    monkeypatch.setattr(torch, "compile", lambda call, **_: call)
+    budgets: list[object] = []
+    monkeypatch.setattr(
+        torch, "compile", lambda call, backend="inductor", **_: budgets.append(backend) or call
+    )
+    monkeypatch.setattr("benchmarks.models._hugging_face.compiler", lambda budget: budget)
     parts = Parts(dtype="float32", device=HERE)
-    for variant in (hugging_face_program.COMPILED, hugging_face_program.WHOLE):
+    compiled_whole = (hugging_face_program.WHOLE, *hugging_face_program.WITHIN)
+    for variant in (hugging_face_program.COMPILED, *compiled_whole):
         model = hugging_face("bert-base", "sdpa", tiny=True).build(1, parts)
         variant.finished(model, ())
         compiled = {path for path, part in model.named_modules() if part._compiled_call_impl is not None}
         layers = {f"model.bert.encoder.layer.{place}" for place in range(2)}
         assert compiled == ({"model"} if variant.whole else layers)
+    assert budgets[-3:] == ["inductor", *BUDGETS]
+
+
+def test_layers_are_checkpointed() -> None:
+    transformers = pytest.importorskip("transformers", reason="Hugging Face's transformers is not installed")
+    parts = Parts(dtype="float32", device=HERE)
+    given = hugging_face("gpt2", "sdpa", tiny=True)
+    model = given.build(1, parts).train()
+    hugging_face_program.CHECKPOINTED.finished(model, ())
+    layers = [
+        one for one in model.modules() if isinstance(one, transformers.models.gpt2.modeling_gpt2.GPT2Block)
+    ]
+    assert [one.gradient_checkpointing for one in layers] == [True] * given.sizes["layers"]
+    model(*given.inputs(1, 0, "cpu", torch.float32)).backward()
 
 
 def test_the_batch_of_hugging_faces_model_is_a_plans(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,8 @@ Compared are their eager attention, their sdpa attention, that with each layer c
 with head and loss, that with its layers replayed as CUDA graphs (`selector.replay`), what
 `selector.optimize` makes of sdpa where the loss alone is used, and that replayed: at each batch without a
 limit, and under each cap (GiB, of all memory of the process while it trains), ours with `memory_limit` and
-the largest batch that a plan finds, sdpa and compiled with the largest that fits. Weights are random, from
+the largest batch that a plan finds, theirs with the largest that fits: also compiled whole with less memory
+for the partitioner, and every layer checkpointed. Weights are random, from
 the classes of their configs. --losses runs so many steps of ours and twice of sdpa, dropout
 off. --only runs some of these by name. Writes `hugging_face_<model>_<device>.json`, after each line.
 """
@@ -27,7 +28,7 @@ from benchmarks.models.__main__ import GIB, LOSS_BATCH, words_of
 from benchmarks.models._hugging_face import MODELS, Theirs, hugging_face, optimized, planned_batch
 from benchmarks.models._parts import Parts
 from benchmarks.models._steps import TRIES, Line, Trainer
-from benchmarks.models._variants import Variant
+from benchmarks.models._variants import BUDGETS, EVERY_BLOCK, Variant
 from kernel_selector.kernels.contract import Device
 from kernel_selector.kernels.measure import default_torch_device, identify
 from kernel_selector.kernels.measure.sweeps import parse_seconds
@@ -35,6 +36,11 @@ from kernel_selector.kernels.measure.sweeps import parse_seconds
 ATTENTIONS = ("eager", "sdpa")
 SDPA, COMPILED = Theirs(name="sdpa"), Theirs(name="sdpa, compiled", compiled=True)
 WHOLE = Theirs(name="sdpa, compiled whole", whole=True)
+WITHIN = tuple(
+    Theirs(name=f"sdpa, compiled whole, budget {budget:g}", whole=True, budget=budget) for budget in BUDGETS
+)
+CHECKPOINTED = Theirs(name="sdpa, checkpointed", recomputed=EVERY_BLOCK)
+EAGER = Theirs(name="eager", written_out=True)
 REPLAYED = Theirs(name="sdpa, replayed", replayed=True)
 OURS = "optimized"
 
@@ -93,7 +99,7 @@ def _lines(
     for batch in options.batch:
         for variant in _wanted([*ours, *theirs], options):
             yield sdpa.run(variant, batch)
-        for variant in _wanted([Theirs(name="eager")], options):
+        for variant in _wanted([EAGER], options):
             yield trainers["eager"].run(variant, batch)
     probes: dict[str, list[Line]] = {}
     # sdpa twice: what two runs of the same model differ by
@@ -104,10 +110,11 @@ def _lines(
         parts = Parts(dtype=options.dtype, device=device)
         for variant in _wanted(ours, options):
             yield _under(sdpa, parts, torch_device, cap, variant.replayed)
-        for variant in _wanted([SDPA, COMPILED, WHOLE], options):
+        for variant in _wanted([WHOLE, *WITHIN, COMPILED, SDPA, CHECKPOINTED, EAGER], options):
+            trainer = trainers["eager"] if variant.written_out else sdpa
             if variant.name not in probes:
-                probes[variant.name] = [sdpa.run(variant, batch) for batch in options.probes]
-            yield sdpa.under(variant, cap, probes[variant.name])
+                probes[variant.name] = [trainer.run(variant, batch) for batch in options.probes]
+            yield trainer.under(variant, cap, probes[variant.name])
 
 
 def _wanted(variants: Sequence[Variant], options: argparse.Namespace) -> list[Variant]:
