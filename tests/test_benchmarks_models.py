@@ -6,6 +6,7 @@ import json
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -240,6 +241,30 @@ def test_layers_or_a_whole_model_are_compiled(monkeypatch: pytest.MonkeyPatch) -
         layers = {f"model.bert.encoder.layer.{place}" for place in range(2)}
         assert compiled == ({"model"} if variant.whole else layers)
     assert budgets[-3:] == ["inductor", *BUDGETS]
+
+
+@pytest.mark.parametrize(
+    ("status", "reason", "batches"),
+    [
+        ("out_of_memory", "OutOfMemoryError: CUDA out of memory", [48, 42, 37, 33]),
+        ("failed", "RuntimeError: 2 blocks of h: not replayed, OutOfMemoryError: no", [48, 42, 37, 33]),
+        ("failed", "NothingFits: no plan", [48, 42, 37, 33]),
+        ("failed", "RuntimeError: something else", [48]),
+    ],
+)
+def test_fewer_samples_are_tried_where_a_plan_took_too_much(
+    status: str, reason: str, batches: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried: list[int] = []
+
+    def run(_variant: Variant, batch: int, _cap_bytes: int) -> dict[str, Any]:
+        tried.append(batch)
+        return {"status": status, "reason": reason}
+
+    monkeypatch.setattr(hugging_face_program, "planned_batch", lambda *_, **__: 48)
+    trainer: Any = SimpleNamespace(run=run, subject=None)
+    found = hugging_face_program._under(trainer, Parts(dtype="float32", device=HERE), "cpu", 2**30, True)
+    assert (found["reason"], tried) == (reason, batches)
 
 
 def test_layers_are_checkpointed() -> None:
