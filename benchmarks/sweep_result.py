@@ -34,10 +34,9 @@ def main() -> None:
     parser.add_argument("--command", default="", help="that measured")
     parser.add_argument("--name", default="steady_nvidia-h200")
     given = parser.parse_args()
-    written = given.records.read_bytes()
-    text = (lzma.decompress(written) if given.records.suffix == ".xz" else written).decode()
+    text = text_of(given.records)
     kept = RESULTS / f"{given.name}.jsonl.xz"
-    kept.write_bytes(lzma.compress(text.encode(), preset=9 | lzma.PRESET_EXTREME))
+    keep(text, kept)
     result = {
         "name": "sweep",
         **summary([Record.from_json(line) for line in text.splitlines()]),
@@ -49,6 +48,17 @@ def main() -> None:
     path = RESULTS / f"{given.name}.json"
     path.write_text(json.dumps(result, indent=1, sort_keys=True) + "\n")
     print(f"{path}: {result['statuses']}, {kept.stat().st_size:,} bytes of records")
+
+
+def text_of(file: Path) -> str:
+    """The lines of a sweep, packed or not."""
+    written = file.read_bytes()
+    return (lzma.decompress(written) if file.suffix == ".xz" else written).decode()
+
+
+def keep(text: str, file: Path) -> None:
+    """Write the lines of a sweep as small as can be."""
+    file.write_bytes(lzma.compress(text.encode(), preset=9 | lzma.PRESET_EXTREME))
 
 
 def summary(records: Sequence[Record]) -> dict[str, Any]:

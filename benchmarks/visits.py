@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import lzma
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -21,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks._result import RESULTS
+from benchmarks.sweep_result import keep, text_of
 from kernel_selector.kernels.contract import Problem, Record, Status
 from selector.evaluation import quality
 
@@ -35,13 +35,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--commit", default="unknown", help="of the code that measured")
     parser.add_argument("--results", type=Path, default=RESULTS, metavar="DIR")
     given = parser.parse_args(arguments)
-    texts = [_text(file) for file in given.sweeps]
+    texts = [text_of(file) for file in given.sweeps]
     sweeps = [[Record.from_json(line) for line in text.splitlines()] for text in texts]
     first = sweeps[0][0]
     name = f"visits_{first.device.key}"
     kept = [given.results / f"{name}_{place}.jsonl.xz" for place in ("first", "second")]
     for file, text in zip(kept, texts, strict=True):
-        file.write_bytes(lzma.compress(text.encode(), preset=9 | lzma.PRESET_EXTREME))
+        keep(text, file)
     result = {
         "name": name,
         "measured_at": [
@@ -104,11 +104,6 @@ def _times(records: Sequence[Record]) -> Mapping[Problem, Times]:
         if record.status is Status.OK and record.total is not None:
             found[record.problem][record.implementation] = record.total.undisturbed_ms
     return found
-
-
-def _text(file: Path) -> str:
-    written = file.read_bytes()
-    return (lzma.decompress(written) if file.suffix == ".xz" else written).decode()
 
 
 if __name__ == "__main__":

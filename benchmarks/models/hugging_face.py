@@ -8,9 +8,9 @@ with head and loss, that with its layers replayed as CUDA graphs (`selector.repl
 `selector.optimize` makes of sdpa where the loss alone is used, and that replayed: at each batch without a
 limit, and under each cap (GiB, of all memory of the process while it trains), ours with `memory_limit` and
 the largest batch that a plan finds, theirs with the largest that fits: also compiled whole with less memory
-for the partitioner, and every layer checkpointed. Weights are random, from
-the classes of their configs. --losses runs so many steps of ours and twice of sdpa, dropout
-off. --only runs some of these by name. Writes `hugging_face_<model>_<device>.json`, after each line.
+for the partitioner, and every layer checkpointed. Weights are random, from the classes of their configs.
+--losses runs so many steps of ours and twice of sdpa, dropout off. --only runs some of these by name. Writes
+`hugging_face_<model>_<device>.json`, after each line.
 """
 
 from __future__ import annotations
