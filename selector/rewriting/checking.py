@@ -1,9 +1,16 @@
-"""Does a rewritten model compute what the original does? Outputs and gradients, without dropout."""
+"""Does a rewritten model compute what the original does? Outputs and gradients, without dropout.
+
+Both round. What a deep model's gradients differ by on that account alone is found by running the original
+once more with each weight one step of its dtype up or down: what another implementation differs by may be
+twice as much, as at the gate, and as much as the gate's table allows in any case.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -16,6 +23,7 @@ from ..layers import arguments_of, undisturbed
 from .outputs import Outputs, used
 
 Tensors = dict[str, Tensor]
+KNOWN = {dtype for dtype, _ in TOLERANCES}
 
 
 def results(
@@ -42,29 +50,59 @@ def results(
     return found
 
 
-def difference(actual: Tensors, expected: Tensors) -> str | None:
-    """What is beyond the gate's tolerances, in words, or None.
+class Original:
+    """What a model computes for an example before it is rewritten, and how far rounding alone moves that.
+
+    With `gradients`, those are compared as well; of the model's outputs only those named, where they are.
+    """
+
+    def __init__(
+        self, model: nn.Module, example_inputs: Any, *, gradients: bool, outputs: Outputs | None = None
+    ) -> None:
+        self._results = partial(results, model, example_inputs, gradients=gradients, outputs=outputs)
+        self._expected = self._results()
+        with _nudged(model):
+            found = self._results()
+        self._rounded = dict(_errors(found, self._expected))
+
+    def differs(self) -> str | None:
+        """What the model, as it is now, computes otherwise, in words; None where it is the same."""
+        return difference(self._results(), self._expected, self._rounded)
+
+
+def difference(
+    actual: Tensors, expected: Tensors, rounded: Mapping[str, float] = MappingProxyType({})
+) -> str | None:
+    """What is beyond the gate's tolerances and twice what the original is `rounded` by, in words, or None.
 
     Errors are taken as the gate takes them, relative to a tensor's own size; one whose size is less than the
     rounding of its group's, as gradients that cancel out are, is judged by its group.
     """
     if actual.keys() != expected.keys():
         return f"{', '.join(sorted(actual.keys() ^ expected.keys()))} on one side alone"
-    wide = _Wide(expected)
-    own, pooled = scales(wide), _pooled(wide)
     for name, tensor in actual.items():
         if tensor.shape != expected[name].shape or tensor.dtype != expected[name].dtype:
             return f"{name} is {list(tensor.shape)} of {tensor.dtype}, and was of another form"
-        if not tensor.numel():
-            continue
-        kind = name.partition("[")[0].partition(" ")[0]
-        dtype = tensor.dtype
-        scale = own[name] if own[name] > torch.finfo(dtype).eps * pooled[kind] else pooled[kind]
-        cap = TOLERANCES[dtype, kind].cap
-        error = Error.of(tensor, wide[name], scale or 1.0)
-        if error.rms > cap:
-            return f"{name} differs by {error.rms:.2g} RMS of its size, allowed is {cap:.2g}"
+    for name, error in _errors(actual, expected):
+        allowed = max(TOLERANCES[actual[name].dtype, _kind(name)].cap, 2 * rounded.get(name, 0.0))
+        if not error <= allowed:
+            return f"{name} differs by {error:.2g} RMS of its size, allowed is {allowed:.2g}"
     return None
+
+
+def _errors(actual: Tensors, expected: Tensors) -> Iterator[tuple[str, float]]:
+    wide = _Wide(expected)
+    own, pooled = scales(wide), _pooled(wide)
+    for name, tensor in actual.items():
+        if tensor.numel():
+            group = pooled[_kind(name)]
+            scale = own[name] if own[name] > torch.finfo(tensor.dtype).eps * group else group
+            yield name, Error.of(tensor, wide[name], scale or 1.0).rms
+
+
+def _kind(name: str) -> str:
+    """`output` or `gradient`."""
+    return name.partition("[")[0].partition(" ")[0]
 
 
 class _Wide(Mapping[str, Tensor]):
@@ -120,6 +158,29 @@ def _gradients(model: nn.Module, given: list[Any], outputs: Tensors) -> Tensors:
         weights.append(drawn.to(tensor.dtype))
     found = torch.autograd.grad(reached, list(wanted.values()), weights, allow_unused=True)
     return {name: one for name, one in zip(wanted, found, strict=True) if one is not None}
+
+
+@contextmanager
+def _nudged(model: nn.Module) -> Iterator[None]:
+    """Each weight is multiplied by 1 + eps / 2 or 1 - eps / 2, by chance, of the dtype it is used in."""
+    weights = [one.data for one in model.parameters() if one.dtype in KNOWN and type(one.data) is Tensor]
+    before = [one.clone() for one in weights]
+    generators: dict[torch.device, torch.Generator] = {}
+    try:
+        for one in weights:
+            generator = generators.setdefault(one.device, torch.Generator(one.device).manual_seed(0))
+            upwards = torch.rand(one.shape, generator=generator, device=one.device) < 0.5
+            step = torch.where(upwards, 0.5, -0.5) * torch.finfo(_computed_in(one)).eps
+            one.addcmul_(one, step.to(one.dtype))
+        yield
+    finally:
+        for one, kept in zip(weights, before, strict=True):
+            one.copy_(kept)
+
+
+def _computed_in(weight: Tensor) -> torch.dtype:
+    kind = weight.device.type
+    return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else weight.dtype
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from ..errors import InvalidRequest
 from ..layers import Layer
 from ..plans.ledger import HEAD
 from . import attention_interface, joining, replaying
-from .checking import Tensors, difference, results
+from .checking import Original
 from .device_times import DeviceTimes
 from .heads import place_with, with_linear_heads
 from .joining import Joint
@@ -59,9 +59,9 @@ def optimize(model: nn.Module, example_inputs: Any, wishes: Wishes) -> Report:
     timed = None
     if wishes.for_speed_alone:
         timed = Timed(model, example_inputs, gradients=training, outputs=outputs)
-    expected = results(model, example_inputs, gradients=training, outputs=outputs)
-    replaced, undone = _replace(model, example_inputs, decisions, expected, wishes)
-    together, apart = _join(model, example_inputs, joints, expected, wishes)
+    original = Original(model, example_inputs, gradients=training, outputs=outputs)
+    replaced, undone = _replace(model, decisions, original, wishes)
+    together, apart = _join(model, joints, original)
     notes = ["Nothing was replaced."]
     if replaced or together:
         notes = [_agreed(training, wishes), *((timed.compared(),) if timed else ())]
@@ -192,16 +192,15 @@ def _alone_ms(problem: Problem, name: str | None, device: str, database: Any) ->
 
 
 def _replace(
-    model: nn.Module, example_inputs: Any, decisions: list[Decision], expected: Tensors, wishes: Wishes
+    model: nn.Module, decisions: list[Decision], original: Original, wishes: Wishes
 ) -> tuple[list[Replaced], list[LeftAlone]]:
     """Replace operator by operator, and put an operator back that changes what the model computes."""
-    training = any(module.training for module in model.modules())
     replaced: list[Decision] = []
     undone: list[LeftAlone] = []
     for operator in dict.fromkeys(one.layer.problem.operator for one in decisions):
         own = [one for one in decisions if one.layer.problem.operator == operator]
         swap(model, own, wishes)
-        fault = _fault(model, example_inputs, expected, wishes, gradients=training)
+        fault = _fault(original)
         if fault is None:
             replaced += own
             continue
@@ -219,11 +218,11 @@ def _replace(
 
 
 def _join(
-    model: nn.Module, example_inputs: Any, joints: list[Joint], expected: Tensors, wishes: Wishes
+    model: nn.Module, joints: list[Joint], original: Original
 ) -> tuple[list[Replaced], list[LeftAlone]]:
     """Make layers one product, and put all of them back where the model computes something else then."""
     joining.join(model, joints)
-    fault = _fault(model, example_inputs, expected, wishes, gradients=True) if joints else None
+    fault = _fault(original) if joints else None
     if fault is not None:
         joining.part(model)
         return [], [LeftAlone(path=one.path, problem=one.problem, why=PUT_BACK + fault) for one in joints]
@@ -233,11 +232,8 @@ def _join(
     ], []
 
 
-def _fault(
-    model: nn.Module, example_inputs: Any, expected: Tensors, wishes: Wishes, *, gradients: bool
-) -> str | None:
+def _fault(original: Original) -> str | None:
     try:
-        found = results(model, example_inputs, gradients=gradients, outputs=wishes.outputs)
-        return difference(found, expected)
+        return original.differs()
     except Exception as error:  # whatever an implementation raises on this model, the model gets it not
         return f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"

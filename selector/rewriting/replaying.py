@@ -17,6 +17,7 @@ from ..layers import arguments_of, undisturbed
 from ..nn.replay_state import hooked
 from ..nn.replays import Replays, replay, unreplay
 from .captures import Call, CannotReplay, Recorder, captured, record_on_gpu
+from .swapping import class_before
 
 LEAST_BLOCKS = 2
 
@@ -75,13 +76,13 @@ def turn_off(model: nn.Module) -> int:
 
 
 def find(model: nn.Module) -> Iterator[Stack]:
-    """The outermost lists of modules of one class that have weights."""
+    """The outermost lists of modules that have weights and are, or were before `optimize`, of one class."""
     inside: set[int] = set()
     for path, module in model.named_modules():
         blocks = tuple(module.children())
         if id(module) in inside or not isinstance(module, (nn.ModuleList, nn.Sequential)):
             continue
-        alike = len({type(block) for block in blocks}) == 1 and len(set(map(id, blocks))) == len(module)
+        alike = len(set(map(class_before, blocks))) == 1 and len(set(map(id, blocks))) == len(module)
         if len(blocks) >= LEAST_BLOCKS and alike and next(module.parameters(), None) is not None:
             inside |= {id(part) for part in module.modules()}
             yield Stack(path, blocks)

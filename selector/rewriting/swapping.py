@@ -79,6 +79,12 @@ def _with_and_without_dropout(problem: Problem) -> Iterator[Problem]:
         yield registry.operator(problem.operator).problem({**problem.as_dict, "dropout": 0.0})
 
 
+def class_before(module: nn.Module) -> type[nn.Module]:
+    """The class that a module has, or had before it was given one of ours."""
+    found: type[nn.Module] = module.__dict__.get(REPLACED_CLASS, type(module))
+    return found
+
+
 def put_back(module: nn.Module) -> int:
     """Give one module its class of before. The number of modules that this changed, 0 or 1."""
     if attention_interface.CHILD in module._modules:

@@ -12,6 +12,8 @@ from torch import Tensor, nn
 
 import selector
 from selector.nn.replays import Replayed
+from selector.rewriting import replaying
+from selector.rewriting.swapping import REPLACED_CLASS
 from tests.selector.rewriting.replayed import Block, Model, counts, draws, record, trained, turn_on
 
 
@@ -52,6 +54,21 @@ def test_inputs_frozen_weights_and_a_leaf_get_the_gradients_they_should() -> Non
     torch.testing.assert_close(x.grad, other.grad)
     for one, its in zip(blocks.parameters(), plain.parameters(), strict=True):
         torch.testing.assert_close(one.grad, its.grad)
+
+
+def test_blocks_of_which_optimize_replaced_some_are_one_stack(model: Model, given: Any) -> None:
+    class Replaced(Block):
+        pass
+
+    plain = copy.deepcopy(model)
+    model.layers[1].__class__ = Replaced
+    assert not list(replaying.find(model))
+    setattr(model.layers[1], REPLACED_CLASS, Block)
+    turn_on(model, given)
+    found, expected = trained(model, draws(3)), trained(plain, draws(3))
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, other)
+    assert counts(model) == (9, 9)
 
 
 class Turns(nn.Module):
