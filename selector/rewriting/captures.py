@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import torch
@@ -41,6 +41,36 @@ class Call:
         """Whether anything in it has a gradient."""
         tensors = (one for one in leaves(self.args, self.kwargs) if isinstance(one, Tensor))
         return any(one.requires_grad for one in (*tensors, *self.module.parameters()))
+
+
+def lightened(calls: Sequence[Call]) -> list[Call]:
+    """The same calls of a stack, in which tensors that a block gives to another have no memory.
+
+    Graphs compute them again: while they are captured, they would be in memory twice. Blocks at the beginning
+    that have nothing to train keep theirs, which are arguments from outside of the graphs.
+    """
+    shells: dict[int, Tensor] = {}
+
+    def light(value: Any) -> Any:
+        return tuple(map(light, value)) if type(value) is tuple else shells.get(id(value), value)
+
+    found: list[Call] = []
+    for call in calls:
+        args, kwargs = light(call.args), {name: light(one) for name, one in call.kwargs.items()}
+        if shells or call.trains:
+            given = leaves((call.result,), {})
+            shells |= {id(one): _shell(one) for one in given if isinstance(one, Tensor)}
+        found.append(replace(call, args=args, kwargs=kwargs, result=light(call.result)))
+    return found
+
+
+def _shell(tensor: Tensor) -> Tensor:
+    """A tensor of the same form without elements in memory."""
+    found = torch.empty_strided(
+        tensor.size(), tensor.stride(), dtype=tensor.dtype, device=tensor.device
+    ).requires_grad_(tensor.requires_grad)
+    found.untyped_storage().resize_(0)
+    return found
 
 
 class Recorder(Protocol):

@@ -16,7 +16,7 @@ from ..errors import InvalidRequest
 from ..layers import arguments_of, undisturbed
 from ..nn.replay_state import hooked
 from ..nn.replays import Replays, replay, unreplay
-from .captures import Call, CannotReplay, Recorder, captured, record_on_gpu
+from .captures import Call, CannotReplay, Recorder, captured, lightened, record_on_gpu
 from .swapping import class_before
 
 LEAST_BLOCKS = 2
@@ -51,7 +51,9 @@ def turn_on(model: nn.Module, example_inputs: Any) -> list[ReplayedStack]:
     turn_off(model)
     stacks = list(find(model))
     calls = recorded(model, example_inputs, [block for stack in stacks for block in stack.blocks])
-    return [_turned_on(stack, [one for one in calls if one.module in stack.blocks]) for stack in stacks]
+    own = [lightened([one for one in calls if one.module in stack.blocks]) for stack in stacks]
+    calls.clear()
+    return [_turned_on(stack, its) for stack, its in zip(stacks, own, strict=True)]
 
 
 def _check(model: nn.Module) -> None:

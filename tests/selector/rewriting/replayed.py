@@ -75,7 +75,7 @@ def record(run: Callable[[], Any]) -> tuple[Tape, Any]:
 
 def turn_on(model: nn.Module, given: Any, record: captures.Recorder = record) -> None:
     for stack in replaying.find(model):
-        calls = replaying.recorded(model, given, stack.blocks)
+        calls = captures.lightened(replaying.recorded(model, given, stack.blocks))
         replaying.replayed(stack, calls, record)
 
 

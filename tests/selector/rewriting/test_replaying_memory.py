@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from selector.rewriting import captures, replaying
 from tests.selector.rewriting.replayed import Layers, Scaled, drawn, replays, turn_on
 
 
@@ -24,6 +25,19 @@ def agree(model: nn.Module, plain: nn.Module, *given: Any, steps: int = 2) -> No
         expected.square().sum().backward()
         for one, other in zip(model.parameters(), plain.parameters(), strict=True):
             torch.testing.assert_close(one.grad, other.grad)
+
+
+def test_between_blocks_the_example_leaves_no_memory() -> None:
+    model, mask = Layers(Scaled, lambda block, y, mask: block(y, mask)), drawn(1)
+    model.start.requires_grad_(False)
+    model.layers[0].requires_grad_(False)
+    calls = captures.lightened(replaying.recorded(model, (drawn(0), mask), model.layers))
+    held = [[one.untyped_storage().nbytes() > 0 for one in (*call.args, call.result)] for call in calls]
+    of_block = [True, True]  # the first has nothing to train: it runs as before
+    assert held == [[*of_block, True], [*of_block, False], [False, True, False]]
+    assert [call.args[0].requires_grad for call in calls] == [False, False, True]
+    assert calls[2].args[0] is calls[1].result
+    assert calls[1].args[0] is calls[0].result
 
 
 def test_what_was_one_argument_in_the_example_may_be_two() -> None:
