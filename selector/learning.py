@@ -103,7 +103,7 @@ def train(operator: str, database: db.Database, progress: Progress | None = None
 
         return learning.train(imported, database, progress)
     started = datetime.now(UTC)
-    dataset, snapshot = _load(operator, database)
+    dataset, snapshot = load_dataset(operator, database)
     held_out = held_out_shapes(dataset)
     evaluation = _judgement(dataset, held_out, snapshot, thorough=False).evaluation
     stored = stored_model(dataset, held_out, snapshot, evaluation.to_dict(), started)
@@ -150,7 +150,7 @@ def evaluate(
 
 def judge(operator: str, database: db.Database, device: str | None = None) -> Judgement:
     """The same with single figures. Raises as `evaluate`."""
-    dataset, snapshot = _load(operator, database, device)
+    dataset, snapshot = load_dataset(operator, database, device)
     return _judgement(dataset, held_out_shapes(dataset), snapshot, thorough=True)
 
 
@@ -165,7 +165,11 @@ def imported_operator(operator: str, database: db.Database) -> ImportedOperator 
     return imported[operator]
 
 
-def _load(operator: str, database: db.Database, device: str | None = None) -> tuple[Dataset, str]:
+def load_dataset(operator: str, database: db.Database, device: str | None = None) -> tuple[Dataset, str]:
+    """What was measured of an operator of ours, on one kind of device where it is named, and the snapshot.
+
+    Raises TooFewProblems, UnknownDevice and the errors of the database.
+    """
     with database.read() as connection:
         devices = db.records.devices(connection)
         key = None if device is None else resolve(device, devices).device.key

@@ -30,7 +30,8 @@ class Wanted:
     """The words of a request.
 
     An `operator` with `given` values means their grid, with a `count` random problems that have them;
-    `operators`, or one operator alone, mean a sweep of `count` problems each; `asked` what is remembered
+    `operators`, or one operator alone, mean a sweep of `count` problems each, or, where they are
+    `doubtful`, what was measured of them on the device and contradicts the rest; `asked` what is remembered
     of questions about the device; `models` the layers of published models, at the batches in `given`.
     """
 
@@ -38,6 +39,7 @@ class Wanted:
     given: Mapping[str, str]
     operators: str | None = None
     asked: bool = False
+    doubtful: bool = False
     models: str | None = None
     count: int | None = None
     seed: int = 0
@@ -54,8 +56,10 @@ class Wanted:
         if self.models:
             problems = layer_problems(self.models, self.given.get("batch", BATCHES))
             return [job(problem, index) for index, problem in enumerate(problems)]
+        if self.doubtful:
+            return self._contradictory()
         if self.operators or (not self.given and self.count is None):
-            names = named_operators(self.operators or self.operator or "")
+            names = named_operators(self._operators)
             return sweep_jobs(names, kind, count=self.count or PROBLEMS, seed=self.seed)
         operator = self.operator or "lstm"
         if self.count is None:
@@ -74,6 +78,11 @@ class Wanted:
             raise InvalidRequest(f"--model {self.models} takes batch={BATCHES} alone: leave the rest out.")
         if self.asked and (self.operators or self.operator or self.given or self.count):
             raise InvalidRequest("--asked measures what was asked about: leave the rest out.")
+        if self.doubtful and (self.asked or self.models or self.given or self.count or not self._operators):
+            raise InvalidRequest(
+                "--doubtful measures again what contradicts the rest, of operators: name one, or "
+                "--operator all, and leave the rest out."
+            )
         if not (self.asked or self.models or self.operators or self.operator or self.given or self.count):
             raise InvalidRequest("Nothing to measure: name an operator, or --operator all for each of them.")
         size = prod(text.count(",") + 1 for text in self.given.values())
@@ -82,6 +91,22 @@ class Wanted:
                 f"A grid of {size:,} problems, {size / 3600:,.0f} hours at a second each: expected at most "
                 f"{LARGEST_GRID:,}. Give fewer values, or draw some of them with --count."
             )
+
+    @property
+    def _operators(self) -> str:
+        return self.operators or self.operator or ""
+
+    def _contradictory(self) -> list[Job]:
+        from .doubtful import doubtful
+
+        with opened(self.database) as store:
+            found = doubtful(named_operators(self._operators), store, self.device)
+        if not found:
+            raise InvalidRequest(
+                f"Nothing measured of {self._operators} contradicts the rest: there is nothing to "
+                "measure again."
+            )
+        return found
 
     def _remembered(self) -> list[Problem]:
         from kernel_selector.kernels.measure import identify

@@ -37,6 +37,9 @@ def profile(
     asked: Annotated[
         bool, typer.Option("--asked", help="What was asked about and answered without being sure.")
     ] = False,
+    doubtful: Annotated[
+        bool, typer.Option("--doubtful", help="What was measured and contradicts the rest, once more.")
+    ] = False,
     count: Annotated[
         int | None,
         typer.Option(
@@ -77,6 +80,7 @@ def profile(
       selector profile --operator lstm,attention --device cuda:0 --budget 20m --active
       selector profile --model bert-large,gpt2 batch=8,32 --device cuda
       selector profile --operator all --device cuda --plan plan.jsonl
+      selector profile --operator linear,lstm --doubtful --policy steady
     """
     from selector.profiling import sweep
     from selector.wanted import Wanted
@@ -88,6 +92,7 @@ def profile(
         given=given,
         operators=operators,
         asked=asked,
+        doubtful=doubtful,
         models=models,
         count=count,
         seed=seed,
@@ -103,7 +108,7 @@ def profile(
         database=database,
         policy=policy,
         budget_s=budget_s,
-        again=again,
+        again=again or doubtful,
         active=active,
     )
     report(events, database=database, as_json=as_json)

@@ -83,6 +83,9 @@ def test_a_grid_random_problems_and_a_sweep_are_told_apart() -> None:
         ({"operators": "lstm", "given": {"hidden": "8"}}, "a sweep draws its own problems"),
         ({"operators": "lstm", "operator": "gru", "given": {}}, "a sweep draws its own problems"),
         ({"asked": True, "operator": "gru", "given": {}}, "leave the rest out"),
+        ({"doubtful": True, "given": {}}, "--doubtful measures again .* name one"),
+        ({"doubtful": True, "operators": "gru", "count": 3, "given": {}}, "leave the rest out"),
+        ({"doubtful": True, "operator": "gru", "given": {"hidden": "8"}}, "leave the rest out"),
         ({"given": {}}, "Nothing to measure: name an operator"),
         (
             {"given": {"hidden": ",".join(["1"] * 1000), "batch": ",".join(["1"] * 1000)}},
