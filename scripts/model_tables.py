@@ -12,24 +12,25 @@ from recurrent_tables import Result, plain, table, whole_results
 Line = Mapping[str, Any]
 
 GIB = 2**30
-OURS = ("plan", "chosen")  # what names of variants of ours begin with
+OURS = ("plan", "chosen", "optimized")  # what names of variants of ours begin with
+GRAPHS = ("graphed", "replayed")  # and of those that are CUDA graphs end with
 USUAL = ("eager", "sdpa")
 LAST = 50  # steps at the end of a loss curve
 CURVES = ("variant", "dropout", "steps", "first loss", f"mean of the last {LAST}", "mean distance from sdpa")
 
 
-def overview(folder: Path) -> str:
+def overview(folder: Path, comparison: str) -> str:
     """For each model and cap (or batch) a line: ours, torch's usual ways, the best of these, the ratio."""
-    lines = (line for result in whole_results(folder, "model") for line in _compared(result))
+    lines = (line for result in whole_results(folder, comparison) for line in _compared(result))
     figures = ("the best without us", "ours over it", "planned over measured peak")
     head = ("model", "within", "ours: samples/s (batch, peak)", *USUAL, *figures)
     return table(head, lines)
 
 
-def whole(folder: Path) -> str:
+def whole(folder: Path, comparison: str) -> str:
     """Every variant of every model, and its loss curves."""
     return "".join(
-        _caption(result) + _variants(result) + _curves(result) for result in whole_results(folder, "model")
+        _caption(result) + _variants(result) + _curves(result) for result in whole_results(folder, comparison)
     )
 
 
@@ -46,9 +47,9 @@ def _ours(line: Line) -> bool:
 
 
 def _groups(result: Result) -> dict[str, list[Line]]:
-    """Good lines by what they have in common, the cap or the batch, where ours are among them."""
+    """Good lines by what they have in common, the batch or the cap, rising, where ours are among them."""
     found: dict[str, list[Line]] = {}
-    for line in result["rows"]:
+    for line in sorted(result["rows"], key=lambda line: line["cap_bytes"] or 0):
         if line["status"] == "ok":
             cap = line["cap_bytes"]
             found.setdefault(f"{cap / GIB:g} GiB" if cap else f"batch {line['batch']}", []).append(line)
@@ -66,7 +67,7 @@ def _compared(result: Result) -> Iterator[tuple[str, ...]]:
         yield (
             result["model"],
             within,
-            f"{_cell(mine)}{', graphs' if 'graphed' in mine['variant'] else ''}",
+            f"{_cell(mine)}{', graphs' if mine['variant'].endswith(GRAPHS) else ''}",
             *(_named(lines, name) for name in USUAL),
             f"{peer['variant']}: {_cell(peer)}",
             f"{_speed(mine) / _speed(peer):.2f}",

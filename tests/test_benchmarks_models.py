@@ -16,7 +16,7 @@ from benchmarks import plans
 from benchmarks.models import __main__ as program
 from benchmarks.models import hugging_face as hugging_face_program
 from benchmarks.models._catalogue import names, subject
-from benchmarks.models._hugging_face import hugging_face, planned_batch
+from benchmarks.models._hugging_face import hugging_face, plan_of
 from benchmarks.models._parts import Parts
 from benchmarks.models._steps import Trainer, largest
 from benchmarks.models._variants import BUDGETS, EVERY_BLOCK, Variant, chosen, graphed, peers, planned
@@ -259,12 +259,15 @@ def test_fewer_samples_are_tried_where_a_plan_took_too_much(
 
     def run(_variant: Variant, batch: int, _cap_bytes: int) -> dict[str, Any]:
         tried.append(batch)
-        return {"status": status, "reason": reason}
+        return {"status": status, "reason": reason, "batch": batch}
 
-    monkeypatch.setattr(hugging_face_program, "planned_batch", lambda *_, **__: 48)
+    plan = SimpleNamespace(batch=48, peak_bytes=2**29, samples_per_s=10.0)
+    monkeypatch.setattr(hugging_face_program, "plan_of", lambda *_, **__: plan)
     trainer: Any = SimpleNamespace(run=run, subject=None)
     found = hugging_face_program._under(trainer, Parts(dtype="float32", device=HERE), "cpu", 2**30, True)
     assert (found["reason"], tried) == (reason, batches)
+    figures = {"peak_bytes": 2**29, "samples_per_s": 10.0}  # of the plan, where it is what was run
+    assert found.get("planned") == (figures if found["batch"] == 48 else None)
 
 
 def test_layers_are_checkpointed() -> None:
@@ -292,5 +295,5 @@ def test_the_batch_of_hugging_faces_model_is_a_plans(monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(selector, "plan", planned_for)
     tiny, parts = hugging_face("bert-base", "sdpa", tiny=True), Parts(dtype="bfloat16", device=HERE)
-    assert planned_batch(tiny, parts, "cpu", 7, "nvidia-h200") == 7
-    assert planned_batch(tiny, parts, "cpu", 7, "nvidia-h200", replayed=True) == 8
+    assert plan_of(tiny, parts, "cpu", 7, "nvidia-h200").batch == 7
+    assert plan_of(tiny, parts, "cpu", 7, "nvidia-h200", replayed=True).batch == 8

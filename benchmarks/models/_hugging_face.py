@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +16,9 @@ from benchmarks.models._parts import Parts
 from benchmarks.models._transformer import Sizes, make_batch
 from benchmarks.models._variants import Variant, replay_blocks
 from selector.rewriting.replaying import find
+
+if TYPE_CHECKING:
+    from selector.plans.plan import Plan
 
 OUTPUTS = ("loss",)  # all that a step of training uses
 MODELS = ("bert-base", "bert-large", "roberta-base", "roberta-large", "gpt2", "gpt2-medium")
@@ -133,7 +136,7 @@ def optimized(within_bytes: int | None = None, *, replayed: bool = False) -> Opt
     return Optimized(name=name, within_bytes=within_bytes, replayed=replayed)
 
 
-def planned_batch(
+def plan_of(
     given: Subject,
     parts: Parts,
     torch_device: str,
@@ -141,11 +144,8 @@ def planned_batch(
     device: str | None = None,
     *,
     replayed: bool = False,
-) -> int:
-    """The samples at once that a plan within the limit takes, for this device or another.
-
-    Raises the errors of `selector.plan`.
-    """
+) -> Plan:
+    """A plan within the limit, for this device or another. Raises the errors of `selector.plan`."""
     import selector
     from selector.plans.training import Training
     from selector.rewriting.wishes import rewritable
@@ -153,9 +153,9 @@ def planned_batch(
     dtype = getattr(torch, parts.dtype)
     example = dict(zip(("input_ids", "labels"), given.inputs(2, 0, torch_device, dtype), strict=True))
     model: Any = given.build(2, parts).to(torch_device, dtype)
-    planned = rewritable(model.model, example, OUTPUTS)
+    rewritten = rewritable(model.model, example, OUTPUTS)
     training = Training(replayed=replayed)
-    return selector.plan(planned, device or torch_device, limit_bytes, training=training).batch
+    return selector.plan(rewritten, device or torch_device, limit_bytes, training=training)
 
 
 def _made(family: str, sizes: Sizes, attention: str) -> nn.Module:

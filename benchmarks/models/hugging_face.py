@@ -25,7 +25,7 @@ from pathlib import Path
 
 from benchmarks._result import RESULTS, write_result
 from benchmarks.models.__main__ import GIB, LOSS_BATCH, words_of
-from benchmarks.models._hugging_face import MODELS, Theirs, hugging_face, optimized, planned_batch
+from benchmarks.models._hugging_face import MODELS, Theirs, hugging_face, optimized, plan_of
 from benchmarks.models._parts import Parts
 from benchmarks.models._steps import TRIES, Line, Trainer
 from benchmarks.models._variants import BUDGETS, EVERY_BLOCK, Variant
@@ -127,16 +127,19 @@ def _under(trainer: Trainer, parts: Parts, torch_device: str, cap_bytes: int, re
     variant = optimized(cap_bytes, replayed=replayed)
     line: Line = {"variant": variant.name, "batch": None, "cap_bytes": cap_bytes, "status": "failed"}
     try:
-        batch = planned_batch(trainer.subject, parts, torch_device, cap_bytes, replayed=replayed)
+        plan = plan_of(trainer.subject, parts, torch_device, cap_bytes, replayed=replayed)
     except Exception as error:
         return {**line, "reason": f"{type(error).__name__}: {error}"}
+    batch = plan.batch
     for _ in range(TRIES):
         line = trainer.run(variant, batch, cap_bytes)
         # memory may run out while blocks are captured, too, which is a failure of its own
         if not any(word in line.get("reason", "") for word in TOO_MUCH) or batch < 2:
             break
         batch -= max(1, batch // 8)
-    return line
+    if line["batch"] != plan.batch:
+        return line
+    return {**line, "planned": {"peak_bytes": plan.peak_bytes, "samples_per_s": plan.samples_per_s}}
 
 
 def _version() -> str:
