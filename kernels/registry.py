@@ -26,6 +26,7 @@ from .contract import (
     UnknownOperator,
 )
 from .contract.errors import shorten, suggest
+from .remembered import remember
 
 if TYPE_CHECKING:
     from torch import nn
@@ -124,6 +125,7 @@ def _operator(name: str) -> Operator:
     found = _load(name, file, needs=("OPERATOR",)).OPERATOR
     if not isinstance(found, Operator):
         raise _broken(file, f"its OPERATOR is {shorten(found)}, not an Operator", ("OPERATOR",))
+    remember(found)
     return found
 
 
