@@ -16,6 +16,7 @@ from typing import NamedTuple
 from .candidates import Candidate, Candidates
 from .errors import NothingFits
 from .evidence import Estimate, Tier
+from .predicted import Predicted
 from .units import format_bytes
 
 LEAST_MARGIN = 0.03  # a switch away from the default must gain more than this, however small the noise
@@ -57,6 +58,22 @@ class Figures(NamedTuple):
     sources: Mapping[str, str]  # of the tiers
     caveats: tuple[str, ...]
 
+    def low_ms(self) -> Mapping[str, float]:
+        """The low end of each time that is known."""
+        known = self.estimates
+        if isinstance(known, Predicted):
+            return known.low_ms()
+        return {name: one.low_ms for name, one in known.items()}
+
+    def by_time(self, names: Sequence[str]) -> list[str]:
+        """Those of the names that have figures, the fastest first, and of equal ones by name."""
+        known = self.estimates
+        if isinstance(known, Predicted):
+            return (
+                known.by_time if len(names) == len(known) else [one for one in known.by_time if one in names]
+            )
+        return [name for _, name in sorted([(known[name].time_ms, name) for name in names if name in known])]
+
 
 def combine(tiers: Iterable[Tier], names: tuple[str, ...], default: str) -> Figures:
     """Take each candidate's estimate from the tiers by the rule above; asks for no more tiers than needed."""
@@ -80,6 +97,8 @@ def combine(tiers: Iterable[Tier], names: tuple[str, ...], default: str) -> Figu
         if base is None and not comparable:
             passed_over.append((tier, covered))
             continue
+        if base is None and len(covered) == len(names) == len(tier.estimates):
+            return Figures(tier.source, tier.estimates, dict.fromkeys(names, tier.source), tier.caveats)
         base = base or tier
         take(tier, covered)
         if len(used) == len(names):
@@ -119,7 +138,8 @@ def decide(question: Question, figures: Figures) -> Decision:
         caveats.append(f"{chosen} {question.doubtful[chosen]}. Profile this problem to be sure.")
     if question.limit_bytes is not None and chosen not in figures.estimates:
         caveats.append("The memory limit was checked against counted bytes only: nothing was measured.")
-    standings = Standings(question, figures, chosen, ranked, free, over, notes)
+    told = question._replace(counted_bytes={})  # which are of no more use, and keep a reading in memory
+    standings = Standings(told, figures, chosen, ranked, free, over, notes)
     runner_up = standings.runner_up
     return Decision(
         implementation=chosen,
@@ -157,8 +177,8 @@ class Standings(NamedTuple):
 
     def lowest_ms(self) -> list[float | None]:
         """The low end of the time of each that could have been chosen instead, None where it is not known."""
-        known = self.figures.estimates
-        return [known[name].low_ms if name in known else None for name in self.free if name != self.chosen]
+        lows = self.figures.low_ms()
+        return [lows.get(name) for name in self.free if name != self.chosen]
 
     def candidates(self) -> Iterator[Candidate]:
         """The chosen one, then by figure, then those without figures, then the excluded."""
@@ -220,7 +240,7 @@ def _ranked(objective: str, figures: Figures, names: list[str]) -> list[str]:
             [(known[name].memory_bytes, known[name].time_ms, name) for name in names if name in known]
         )
         return [name for _, _, name in order]
-    return [name for _, name in sorted([(known[name].time_ms, name) for name in names if name in known])]
+    return figures.by_time(names)
 
 
 def _advantage(objective: str, figures: Figures, name: str, other: str) -> float:
