@@ -163,7 +163,11 @@ def _prepare(readings: Readings, knowledge: Knowledge, request: Request) -> Prep
 def _known_as(problem: Problem, evidence: Evidence) -> Problem:
     """The problem, or the same with its operator's own epsilon where none was measured with this one."""
     alike = timed_alike(problem)
-    if alike == problem or any(one["eps"] == problem["eps"] for one in evidence.problems.values()):
+    if (
+        alike is problem
+        or alike == problem
+        or any(one["eps"] == problem["eps"] for one in evidence.problems.values())
+    ):
         return problem
     return alike
 

@@ -92,13 +92,13 @@ def combine(tiers: Iterable[Tier], names: tuple[str, ...], default: str) -> Figu
             caveats.extend(tier.caveats)
 
     for tier in tiers:
+        if base is None and isinstance(tier.estimates, Predicted) and tier.estimates.names == names:
+            return Figures(tier.source, tier.estimates, dict.fromkeys(names, tier.source), tier.caveats)
         covered = [name for name in names if name in tier.estimates]
         comparable = len(covered) >= min(2, len(names)) and (default in covered or default not in names)
         if base is None and not comparable:
             passed_over.append((tier, covered))
             continue
-        if base is None and len(covered) == len(names) == len(tier.estimates):
-            return Figures(tier.source, tier.estimates, dict.fromkeys(names, tier.source), tier.caveats)
         base = base or tier
         take(tier, covered)
         if len(used) == len(names):
@@ -138,8 +138,7 @@ def decide(question: Question, figures: Figures) -> Decision:
         caveats.append(f"{chosen} {question.doubtful[chosen]}. Profile this problem to be sure.")
     if question.limit_bytes is not None and chosen not in figures.estimates:
         caveats.append("The memory limit was checked against counted bytes only: nothing was measured.")
-    told = question._replace(counted_bytes={})  # which are of no more use, and keep a reading in memory
-    standings = Standings(told, figures, chosen, ranked, free, over, notes)
+    standings = Standings(question.default, question.excluded, figures, chosen, ranked, free, over, notes)
     runner_up = standings.runner_up
     return Decision(
         implementation=chosen,
@@ -155,7 +154,8 @@ def decide(question: Question, figures: Figures) -> Decision:
 class Standings(NamedTuple):
     """What a decision found of each candidate: `ranked` are those of `free` that have figures, best first."""
 
-    question: Question
+    default: str
+    excluded: Mapping[str, str]  # as in the question, with the reason
     figures: Figures
     chosen: str
     ranked: list[str]
@@ -172,7 +172,7 @@ class Standings(NamedTuple):
 
     def exclusions(self) -> dict[str, str]:
         """Why candidates could not be chosen, by name."""
-        reasons = {**self.question.excluded, **self.over}
+        reasons = {**self.excluded, **self.over}
         return {name: reasons[name] for name in sorted(reasons) if name != self.chosen}
 
     def lowest_ms(self) -> list[float | None]:
@@ -189,7 +189,7 @@ class Standings(NamedTuple):
 
     def candidate(self, name: str, excluded: str | None = None) -> Candidate:
         """One of them, with what is known of it."""
-        is_default, note = name == self.question.default, self.notes.get(name, "")
+        is_default, note = name == self.default, self.notes.get(name, "")
         estimate = self.figures.estimates.get(name)
         if estimate is None:
             return Candidate(name=name, default=is_default, excluded=excluded, note=note)

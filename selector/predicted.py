@@ -20,13 +20,13 @@ class Predicted(Mapping[str, Estimate]):
     """
 
     def __init__(self, names: tuple[str, ...], figures: Floats, order: Sequence[int]) -> None:
-        self._names, self._figures = names, figures
+        self.names, self._figures = names, figures
         self._described: dict[str, Estimate] = {}
         self.by_time = [names[place] for place in order]
 
     def __getitem__(self, name: str) -> Estimate:
         if name not in self._described:
-            if name not in self._names:
+            if name not in self.names:
                 raise KeyError(name)
             time, low, high, size, least, most, noise, size_noise, safe = self._row(name).tolist()
             whole = int(size), int(least), int(most)
@@ -34,21 +34,21 @@ class Predicted(Mapping[str, Estimate]):
         return self._described[name]
 
     def _row(self, name: str) -> Floats:
-        row: Floats = self._figures[self._names.index(name)]
+        row: Floats = self._figures[self.names.index(name)]
         return row
 
     def low_ms(self) -> dict[str, float]:
         """The low end of each time."""
-        return dict(zip(self._names, self._figures[:, 1].tolist(), strict=True))
+        return dict(zip(self.names, self._figures[:, 1].tolist(), strict=True))
 
     def __contains__(self, name: object) -> bool:
-        return name in self._names
+        return name in self.names
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._names)
+        return iter(self.names)
 
     def __len__(self) -> int:
-        return len(self._names)
+        return len(self.names)
 
 
 def predicted(

@@ -6,6 +6,8 @@ import hashlib
 import io
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from itertools import chain
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 from zipfile import BadZipFile
 
@@ -21,7 +23,6 @@ from .error_factors import ErrorFactors
 from .errors import ModelVersionMismatch
 from .evidence import Estimate, Tier
 from .features import FEATURES_VERSION, FeatureSpec, situation
-from .in_parts import in_parts
 from .physics import missing_rates
 from .predicted import Predicted, predicted
 from .reading import least_work
@@ -157,11 +158,10 @@ class Predictor:
     def _estimates(self, questions: Sequence[Asked], names: Sequence[tuple[str, ...]]) -> list[Predicted]:
         """Those of the named implementations for each question; all are about one device."""
         known = list(questions[0].known)
-        numbers = {each: [known.index(name) for name in each] for each in set(names)}
+        numbers = {each: tuple([1 + known.index(name) for name in each]) for each in set(names)}
         of_each = np.repeat(np.arange(len(names)), [len(each) for each in names])
-        which = np.concatenate([numbers[each] for each in names])
-        table = np.array([one.counts for one in questions], dtype=np.float64)
-        table = table.reshape(len(questions), 1 + len(known), len(COUNTS))
+        which = np.concatenate([numbers[each] for each in names]) - 1
+        least, counts = _tables([one.counts for one in questions], [numbers[each] for each in names])
         problems, device = [one.problem for one in questions], questions[0].device
         places = np.array([self._places.get(name, -1) for name in known])[which]
         rows = self._spec.rows(
@@ -171,14 +171,13 @@ class Predictor:
                 of_each=of_each,
                 implementations=self._code(problems, device, questions[0].known)[of_each, which],
                 callers=np.array([self._spec.caller(name) for name in known])[which],
-                counts=Counts.from_table(table[of_each, 1 + which]),
-                least=Counts.from_table(table[:, 0]),
+                counts=Counts.from_table(counts),
+                least=Counts.from_table(least),
             ),
         )
         situations = self._errors.places([situation(problem, device) for problem in problems])
         factors = self._errors.table[:, situations[of_each], places]
-        figures = in_parts(lambda part: self._figures(rows[part], factors[:, part], of_each[part]), of_each)
-        return predicted(names, of_each, figures)
+        return predicted(names, of_each, self._figures(rows, factors, of_each))
 
     def _code(
         self, problems: Sequence[Problem], device: Device, known: Mapping[str, Implementation]
@@ -210,6 +209,20 @@ class Predictor:
             words = ", ".join(software.differences(learned_with[-1]))
             caveats.append(f"The cost model learned from measurements with {words}.")
         return caveats
+
+
+def _tables(
+    counts: Sequence[Sequence[float | None]], places: Sequence[tuple[int, ...]]
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """The operators' counts [questions, 5], and those of what is in these places behind them [rows, 5]."""
+    width = len(COUNTS)
+    wanted = {each: [width * place + k for place in (0, *each) for k in range(width)] for each in set(places)}
+    pick = {each: itemgetter(*columns) for each, columns in wanted.items()}
+    picked = [pick[each](one) for one, each in zip(counts, places, strict=True)]
+    table = np.fromiter(chain.from_iterable(picked), np.float64).reshape(-1, width)
+    is_least = np.zeros(len(table), dtype=bool)
+    is_least[np.cumsum([0, *(1 + len(each) for each in places[:-1])])] = True
+    return table[is_least], table[~is_least]
 
 
 def _check(stored: StoredModel, spec: FeatureSpec) -> None:
