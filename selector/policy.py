@@ -139,12 +139,11 @@ def decide(question: Question, figures: Figures) -> Decision:
     if question.limit_bytes is not None and chosen not in figures.estimates:
         caveats.append("The memory limit was checked against counted bytes only: nothing was measured.")
     standings = Standings(question.default, question.excluded, figures, chosen, ranked, free, over, notes)
-    runner_up = standings.runner_up
     return Decision(
         implementation=chosen,
         source=source,
-        runner_up=runner_up,
-        margin=_advantage(question.objective, figures, chosen, runner_up) if runner_up else None,
+        runner_up=standings.runner_up,
+        margin=standings.margin(question.objective),
         chosen=standings.candidate(chosen),
         candidates=Candidates(standings.candidates, standings.exclusions, standings.lowest_ms),
         caveats=tuple(caveats),
@@ -169,6 +168,11 @@ class Standings(NamedTuple):
         if self.chosen not in self.figures.estimates:
             return None
         return next((name for name in self.ranked if name != self.chosen), None)
+
+    def margin(self, objective: str) -> float | None:
+        """How much worse that one is."""
+        other, known = self.runner_up, self.figures.estimates
+        return None if other is None else _advantage(objective, known[self.chosen], known[other])
 
     def exclusions(self) -> dict[str, str]:
         """Why candidates could not be chosen, by name."""
@@ -210,11 +214,13 @@ def _best(
         return ranked[0], figures.sources[ranked[0]], notes
     if figures.base is None or default not in figures.estimates:
         return default, "default", notes
+    theirs = figures.estimates[default]
     for name in ranked:
         if name == default:
             break
-        gain = _advantage(question.objective, figures, name, default)
-        needed = _needed(question.objective, figures.estimates[name], figures.estimates[default])
+        mine = figures.estimates[name]
+        gain = _advantage(question.objective, mine, theirs)
+        needed = _needed(question.objective, mine, theirs)
         if gain > needed:
             return name, figures.sources[name], notes
         word = "smaller" if question.objective == "memory" else "faster"
@@ -243,9 +249,9 @@ def _ranked(objective: str, figures: Figures, names: list[str]) -> list[str]:
     return figures.by_time(names)
 
 
-def _advantage(objective: str, figures: Figures, name: str, other: str) -> float:
-    """How much worse `other` is than `name`, relative to `name`."""
-    mine, theirs = _figure(objective, figures.estimates[name]), _figure(objective, figures.estimates[other])
+def _advantage(objective: str, one: Estimate, other: Estimate) -> float:
+    """How much worse the other is than the one, relative to it."""
+    mine, theirs = _figure(objective, one), _figure(objective, other)
     return theirs / mine - 1 if mine else (0.0 if theirs == mine else 1.0)
 
 
