@@ -26,6 +26,7 @@ from .contract import (
     UnknownOperator,
 )
 from .contract.errors import shorten, suggest
+from .remembered import remember
 
 if TYPE_CHECKING:
     from torch import nn
@@ -87,10 +88,15 @@ def reference(problem: Problem) -> nn.Module:
 
 def candidates(problem: Problem, device: Device) -> tuple[list[Implementation], dict[str, str]]:
     """The implementations that accept a problem on a device, and the others' reasons by name."""
-    known = implementations(problem.operator)
-    reasons = {name: found.unsupported(problem, device) for name, found in known.items()}
-    accepted = [known[name] for name, reason in reasons.items() if reason is None]
-    return accepted, {name: reason for name, reason in reasons.items() if reason is not None}
+    accepted: list[Implementation] = []
+    reasons: dict[str, str] = {}
+    for name, found in implementations(problem.operator).items():
+        reason = found.unsupported(problem, device)
+        if reason is None:
+            accepted.append(found)
+        else:
+            reasons[name] = reason
+    return accepted, reasons
 
 
 def _load(dotted: str, file: Path, *, needs: tuple[str, ...]) -> Any:
@@ -124,6 +130,7 @@ def _operator(name: str) -> Operator:
     found = _load(name, file, needs=("OPERATOR",)).OPERATOR
     if not isinstance(found, Operator):
         raise _broken(file, f"its OPERATOR is {shorten(found)}, not an Operator", ("OPERATOR",))
+    remember(found)
     return found
 
 

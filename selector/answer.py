@@ -8,7 +8,6 @@ from functools import cache, partial
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from kernel_selector.kernels import registry
-from kernel_selector.kernels.asking import Counted, CountedBytes
 from kernel_selector.kernels.contract import (
     Environment,
     Problem,
@@ -22,7 +21,7 @@ from .choice import Choice
 from .devices import Resolved
 from .errors import InvalidRequest
 from .policy import Decision, Question, combine, decide
-from .reading import Reading, Readings
+from .reading import KeptBytes, Reading, Readings
 from .units import parse_bytes
 
 if TYPE_CHECKING:
@@ -80,7 +79,6 @@ class Prepared(NamedTuple):
 
     request: Request
     reading: Reading  # of the problem
-    counts: Counted
     question: Question
     software: Environment | None
     measured: list[Tier]  # best first
@@ -147,7 +145,6 @@ def _prepare(readings: Readings, knowledge: Knowledge, request: Request) -> Prep
     names = tuple(
         [item.name for item in accepted if item.name not in failed or item.name == request.override]
     )
-    counts = problem.counts(names)
     question = Question(
         default=operator.default,
         names=names,
@@ -156,17 +153,21 @@ def _prepare(readings: Readings, knowledge: Knowledge, request: Request) -> Prep
         objective=request.objective,
         limit_bytes=request.limit_bytes,
         override=request.override,
-        counted_bytes=CountedBytes(problem.operator, counts),
+        counted_bytes=KeptBytes(problem, names),
     )
     software = current_environment(request.where.torch_device) if request.where.torch_device else None
     measured = list(evidence.tiers(problem, device, software))
-    return Prepared(request, problem, counts, question, software, measured)
+    return Prepared(request, problem, question, software, measured)
 
 
 def _known_as(problem: Problem, evidence: Evidence) -> Problem:
     """The problem, or the same with its operator's own epsilon where none was measured with this one."""
     alike = timed_alike(problem)
-    if alike == problem or any(one["eps"] == problem["eps"] for one in evidence.problems.values()):
+    if (
+        alike is problem
+        or alike == problem
+        or any(one["eps"] == problem["eps"] for one in evidence.problems.values())
+    ):
         return problem
     return alike
 
@@ -179,15 +180,16 @@ def _predicted(knowledge: Knowledge, given: tuple[str, Sequence[Prepared]]) -> l
         return []
     from .predictor import Asked
 
+    known = registry.implementations(operator)
     return predictor.tiers(
         [
             Asked(
                 one.reading,
                 one.request.where.device,
                 one.software,
-                registry.implementations(operator),
+                known,
                 one.question.names,
-                one.counts,
+                one.reading.counts(predictor.known(one.question.names, known)),
             )
             for one in prepared
         ]

@@ -46,8 +46,8 @@ def noting(database: Database | None) -> Callable[[Iterable[Choice]], None]:
         new: dict[tuple[Problem, str], Choice] = {}
         for choice in choices:
             question = choice.problem, choice.device.key
-            if question not in noted and question not in new and is_uncertain(choice):
-                new[question] = choice
+            if question not in noted and is_uncertain(choice):
+                new.setdefault(question, choice)
         if new:
             noted.update(new)
             note(file_of(database), new.values())

@@ -10,6 +10,7 @@ from kernel_selector.kernels.contract import Problem, SelectorError
 from .answer import Request, answer_each, parse, problem_of
 from .asking import decide
 from .choice import Choice
+from .collecting import collected_seldom
 from .knowledge import Knowledge
 from .query import Arguments, Query
 
@@ -28,6 +29,10 @@ class Batch:
 
     def answers(self, asked: Sequence[Query]) -> list[Choice | SelectorError]:
         """The choice for each question, or the error that it met, in their order. Raises Changed."""
+        with collected_seldom():
+            return self._answers(asked)
+
+    def _answers(self, asked: Sequence[Query]) -> list[Choice | SelectorError]:
         arguments = [query.arguments for query in asked]
         keys = [_key(one, query.hyperparameters) for one, query in zip(arguments, asked, strict=True)]
         found: list[Choice | SelectorError | None] = [self._remembered.get(key) for key in keys]

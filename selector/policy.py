@@ -16,6 +16,7 @@ from typing import NamedTuple
 from .candidates import Candidate, Candidates
 from .errors import NothingFits
 from .evidence import Estimate, Tier
+from .predicted import Predicted
 from .units import format_bytes
 
 LEAST_MARGIN = 0.03  # a switch away from the default must gain more than this, however small the noise
@@ -57,6 +58,22 @@ class Figures(NamedTuple):
     sources: Mapping[str, str]  # of the tiers
     caveats: tuple[str, ...]
 
+    def low_ms(self) -> Mapping[str, float]:
+        """The low end of each time that is known."""
+        known = self.estimates
+        if isinstance(known, Predicted):
+            return known.low_ms()
+        return {name: one.low_ms for name, one in known.items()}
+
+    def by_time(self, names: Sequence[str]) -> list[str]:
+        """Those of the names that have figures, the fastest first, and of equal ones by name."""
+        known = self.estimates
+        if isinstance(known, Predicted):
+            return (
+                known.by_time if len(names) == len(known) else [one for one in known.by_time if one in names]
+            )
+        return [name for _, name in sorted([(known[name].time_ms, name) for name in names if name in known])]
+
 
 def combine(tiers: Iterable[Tier], names: tuple[str, ...], default: str) -> Figures:
     """Take each candidate's estimate from the tiers by the rule above; asks for no more tiers than needed."""
@@ -75,6 +92,8 @@ def combine(tiers: Iterable[Tier], names: tuple[str, ...], default: str) -> Figu
             caveats.extend(tier.caveats)
 
     for tier in tiers:
+        if base is None and isinstance(tier.estimates, Predicted) and tier.estimates.names == names:
+            return Figures(tier.source, tier.estimates, dict.fromkeys(names, tier.source), tier.caveats)
         covered = [name for name in names if name in tier.estimates]
         comparable = len(covered) >= min(2, len(names)) and (default in covered or default not in names)
         if base is None and not comparable:
@@ -119,13 +138,12 @@ def decide(question: Question, figures: Figures) -> Decision:
         caveats.append(f"{chosen} {question.doubtful[chosen]}. Profile this problem to be sure.")
     if question.limit_bytes is not None and chosen not in figures.estimates:
         caveats.append("The memory limit was checked against counted bytes only: nothing was measured.")
-    standings = Standings(question, figures, chosen, ranked, free, over, notes)
-    runner_up = standings.runner_up
+    standings = Standings(question.default, question.excluded, figures, chosen, ranked, free, over, notes)
     return Decision(
         implementation=chosen,
         source=source,
-        runner_up=runner_up,
-        margin=_advantage(question.objective, figures, chosen, runner_up) if runner_up else None,
+        runner_up=standings.runner_up,
+        margin=standings.margin(question.objective),
         chosen=standings.candidate(chosen),
         candidates=Candidates(standings.candidates, standings.exclusions, standings.lowest_ms),
         caveats=tuple(caveats),
@@ -135,7 +153,8 @@ def decide(question: Question, figures: Figures) -> Decision:
 class Standings(NamedTuple):
     """What a decision found of each candidate: `ranked` are those of `free` that have figures, best first."""
 
-    question: Question
+    default: str
+    excluded: Mapping[str, str]  # as in the question, with the reason
     figures: Figures
     chosen: str
     ranked: list[str]
@@ -150,15 +169,20 @@ class Standings(NamedTuple):
             return None
         return next((name for name in self.ranked if name != self.chosen), None)
 
+    def margin(self, objective: str) -> float | None:
+        """How much worse that one is."""
+        other, known = self.runner_up, self.figures.estimates
+        return None if other is None else _advantage(objective, known[self.chosen], known[other])
+
     def exclusions(self) -> dict[str, str]:
         """Why candidates could not be chosen, by name."""
-        reasons = {**self.question.excluded, **self.over}
+        reasons = {**self.excluded, **self.over}
         return {name: reasons[name] for name in sorted(reasons) if name != self.chosen}
 
     def lowest_ms(self) -> list[float | None]:
         """The low end of the time of each that could have been chosen instead, None where it is not known."""
-        known = self.figures.estimates
-        return [known[name].low_ms if name in known else None for name in self.free if name != self.chosen]
+        lows = self.figures.low_ms()
+        return [lows.get(name) for name in self.free if name != self.chosen]
 
     def candidates(self) -> Iterator[Candidate]:
         """The chosen one, then by figure, then those without figures, then the excluded."""
@@ -169,7 +193,7 @@ class Standings(NamedTuple):
 
     def candidate(self, name: str, excluded: str | None = None) -> Candidate:
         """One of them, with what is known of it."""
-        is_default, note = name == self.question.default, self.notes.get(name, "")
+        is_default, note = name == self.default, self.notes.get(name, "")
         estimate = self.figures.estimates.get(name)
         if estimate is None:
             return Candidate(name=name, default=is_default, excluded=excluded, note=note)
@@ -190,11 +214,13 @@ def _best(
         return ranked[0], figures.sources[ranked[0]], notes
     if figures.base is None or default not in figures.estimates:
         return default, "default", notes
+    theirs = figures.estimates[default]
     for name in ranked:
         if name == default:
             break
-        gain = _advantage(question.objective, figures, name, default)
-        needed = _needed(question.objective, figures.estimates[name], figures.estimates[default])
+        mine = figures.estimates[name]
+        gain = _advantage(question.objective, mine, theirs)
+        needed = _needed(question.objective, mine, theirs)
         if gain > needed:
             return name, figures.sources[name], notes
         word = "smaller" if question.objective == "memory" else "faster"
@@ -220,12 +246,12 @@ def _ranked(objective: str, figures: Figures, names: list[str]) -> list[str]:
             [(known[name].memory_bytes, known[name].time_ms, name) for name in names if name in known]
         )
         return [name for _, _, name in order]
-    return [name for _, name in sorted([(known[name].time_ms, name) for name in names if name in known])]
+    return figures.by_time(names)
 
 
-def _advantage(objective: str, figures: Figures, name: str, other: str) -> float:
-    """How much worse `other` is than `name`, relative to `name`."""
-    mine, theirs = _figure(objective, figures.estimates[name]), _figure(objective, figures.estimates[other])
+def _advantage(objective: str, one: Estimate, other: Estimate) -> float:
+    """How much worse the other is than the one, relative to it."""
+    mine, theirs = _figure(objective, one), _figure(objective, other)
     return theirs / mine - 1 if mine else (0.0 if theirs == mine else 1.0)
 
 

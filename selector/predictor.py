@@ -5,8 +5,9 @@ from __future__ import annotations
 import hashlib
 import io
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
+from collections.abc import Mapping, Sequence
+from itertools import chain
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 from zipfile import BadZipFile
 
@@ -23,6 +24,7 @@ from .errors import ModelVersionMismatch
 from .evidence import Estimate, Tier
 from .features import FEATURES_VERSION, FeatureSpec, situation
 from .physics import missing_rates
+from .predicted import Predicted, predicted
 from .reading import least_work
 from .regression import Regression
 
@@ -31,14 +33,13 @@ if TYPE_CHECKING:
 
 SCHEMA = 3  # layout of manifest and arrays
 READABLE = (2, SCHEMA)  # the earlier one has no networks
-LARGEST_WHOLE = 2.0**62  # of what numpy's integers hold
 
 
 class Asked(NamedTuple):
     """A question to a cost model: implementations of a problem, by name, on a device.
 
-    `counts` are those of the operator and then of every one of `known`, which may be more than are asked
-    about, COUNTS of each in one tuple.
+    `counts` are those of the operator and then of every one of `known`, COUNTS of each in one tuple; they
+    matter of those names alone of which the model knows the version.
     """
 
     problem: Problem
@@ -114,7 +115,7 @@ class Predictor:
         for index, (known, _) in enumerate(begun):
             if known:
                 by_device[id(asked[index].device), id(asked[index].known)].append(index)
-        estimates: list[dict[str, Estimate]] = [{} for _ in asked]
+        estimates: list[Mapping[str, Estimate]] = [{} for _ in asked]
         for members in by_device.values():
             questions = [asked[index] for index in members]
             names = [begun[index][0] for index in members]
@@ -136,13 +137,17 @@ class Predictor:
             seen[alike] = self._known(one)
         return seen[alike]
 
+    def known(self, names: Sequence[str], implementations: Mapping[str, Implementation]) -> tuple[str, ...]:
+        """Those of the names whose present version the model has learned."""
+        versions = self._manifest["implementations"]
+        return tuple([name for name in names if versions.get(name) == implementations[name].version])
+
     def _known(self, one: Asked) -> Begun:
         """What to predict of a problem that is not outside."""
         missing = missing_rates(one.device)
         if missing:
             return (), (f"No prediction: {missing}.",)
-        versions = self._manifest["implementations"]
-        known = tuple([name for name in one.names if versions.get(name) == one.known[name].version])
+        known = self.known(one.names, one.known)
         caveats = [
             f"No prediction for {name}: the cost model has not seen this version of it."
             for name in one.names
@@ -150,16 +155,13 @@ class Predictor:
         ]
         return known, (*caveats, *(self._circumstances(one.device, one.software) if known else ()))
 
-    def _estimates(
-        self, questions: Sequence[Asked], names: Sequence[tuple[str, ...]]
-    ) -> Iterator[dict[str, Estimate]]:
+    def _estimates(self, questions: Sequence[Asked], names: Sequence[tuple[str, ...]]) -> list[Predicted]:
         """Those of the named implementations for each question; all are about one device."""
         known = list(questions[0].known)
-        numbers = {each: [known.index(name) for name in each] for each in set(names)}
+        numbers = {each: tuple([1 + known.index(name) for name in each]) for each in set(names)}
         of_each = np.repeat(np.arange(len(names)), [len(each) for each in names])
-        which = np.concatenate([numbers[each] for each in names])
-        table = np.array([one.counts for one in questions], dtype=np.float64)
-        table = table.reshape(len(questions), 1 + len(known), len(COUNTS))
+        which = np.concatenate([numbers[each] for each in names]) - 1
+        least, counts = _tables([one.counts for one in questions], [numbers[each] for each in names])
         problems, device = [one.problem for one in questions], questions[0].device
         places = np.array([self._places.get(name, -1) for name in known])[which]
         rows = self._spec.rows(
@@ -169,15 +171,13 @@ class Predictor:
                 of_each=of_each,
                 implementations=self._code(problems, device, questions[0].known)[of_each, which],
                 callers=np.array([self._spec.caller(name) for name in known])[which],
-                counts=Counts.from_table(table[of_each, 1 + which]),
-                least=Counts.from_table(table[:, 0]),
+                counts=Counts.from_table(counts),
+                least=Counts.from_table(least),
             ),
         )
         situations = self._errors.places([situation(problem, device) for problem in problems])
         factors = self._errors.table[:, situations[of_each], places]
-        estimates = self._figures(rows, factors, of_each)
-        for each in names:
-            yield dict(zip(each, estimates, strict=False))
+        return predicted(names, of_each, self._figures(rows, factors, of_each))
 
     def _code(
         self, problems: Sequence[Problem], device: Device, known: Mapping[str, Implementation]
@@ -191,15 +191,12 @@ class Predictor:
 
     def _figures(
         self, rows: NDArray[np.float64], factors: NDArray[np.float64], of_each: NDArray[np.intp]
-    ) -> Iterator[Estimate]:
-        """The estimate of each row, of questions `of_each`; `factors` of ErrorFactors are [7, rows]."""
+    ) -> NDArray[np.float64]:
+        """The figures of each row's estimate [rows, 9], of questions `of_each`; `factors` are [7, rows]."""
         time, size = self.time_ms.predict(rows, of_each), self.memory_bytes.predict(rows)
         low, high, safe = size * factors[4:]
-        *whole, safe_bytes = _whole(np.array((np.rint(size), np.floor(low), np.ceil(high), np.ceil(safe))))
-        times, noises = (time * factors[:2]).tolist(), factors[2:4].tolist()
-        columns = (time.tolist(), *times, *whole, *noises, safe_bytes)
-        # as Estimate._make does, without a call in Python for each row
-        return map(partial(tuple.__new__, Estimate), zip(*columns, strict=True))
+        whole = np.rint(size), np.floor(low), np.ceil(high)
+        return np.column_stack((time, *(time * factors[:2]), *whole, *factors[2:4], np.ceil(safe)))
 
     def _circumstances(self, device: Device, software: Environment | None) -> list[str]:
         caveats = []
@@ -214,11 +211,18 @@ class Predictor:
         return caveats
 
 
-def _whole(values: NDArray[np.float64]) -> list[list[int]]:
-    """Whole numbers as Python's."""
-    if values.max(initial=0.0) < LARGEST_WHOLE:
-        return values.astype(np.int64).tolist()  # type: ignore[no-any-return]
-    return [list(map(int, row)) for row in values.tolist()]
+def _tables(
+    counts: Sequence[Sequence[float | None]], places: Sequence[tuple[int, ...]]
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """The operators' counts [questions, 5], and those of what is in these places behind them [rows, 5]."""
+    width = len(COUNTS)
+    wanted = {each: [width * place + k for place in (0, *each) for k in range(width)] for each in set(places)}
+    pick = {each: itemgetter(*columns) for each, columns in wanted.items()}
+    picked = [pick[each](one) for one, each in zip(counts, places, strict=True)]
+    table = np.fromiter(chain.from_iterable(picked), np.float64).reshape(-1, width)
+    is_least = np.zeros(len(table), dtype=bool)
+    is_least[np.cumsum([0, *(1 + len(each) for each in places[:-1])])] = True
+    return table[is_least], table[~is_least]
 
 
 def _check(stored: StoredModel, spec: FeatureSpec) -> None:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import cache, cached_property
 from typing import Any
 
 from kernel_selector.kernels import registry
-from kernel_selector.kernels.asking import Counted, counted
+from kernel_selector.kernels.asking import Counted, CountedBytes, counted
 from kernel_selector.kernels.contract import Problem, Work
 from kernel_selector.kernels.contract.hyperparameter import Value
 
@@ -52,12 +52,33 @@ class Reading(dict[str, Value], Problem):  # type: ignore[misc]
         return reading
 
 
-class Readings(dict[Problem, Reading]):
-    """One reading for equal problems."""
+class Readings:
+    """One reading for each problem, which is mostly told by what it is, and not by what is in it."""
 
-    def __missing__(self, problem: Problem) -> Reading:
-        reading = self[problem] = Reading.of(problem)
-        return reading
+    def __init__(self) -> None:
+        self._known: dict[int, tuple[Problem, Reading]] = {}  # with the problem, so that no other has its id
+
+    def __getitem__(self, problem: Problem) -> Reading:
+        found = self._known.get(id(problem))
+        if found is None:
+            found = self._known[id(problem)] = problem, Reading.of(problem)
+        return found[1]
+
+
+class KeptBytes(Mapping[str, float]):
+    """What some implementations keep between forward and backward, by name; counted when somebody looks."""
+
+    def __init__(self, reading: Reading, names: tuple[str, ...]) -> None:
+        self._reading, self._names = reading, names
+
+    def __getitem__(self, name: str) -> float:
+        return CountedBytes(self._reading.operator, self._reading.counts(self._names))[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
 
 
 def least_work(problem: Problem) -> Work:

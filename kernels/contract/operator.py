@@ -60,6 +60,22 @@ class Operator:
         }
 
     @cached_property
+    def _defaults(self) -> dict[str, Value]:
+        """All hyperparameters in canonical order, with their defaults, or something that will be replaced."""
+        return {spec.name: "" if spec.default is None else spec.default for spec in self.hyperparameters}
+
+    @cached_property
+    def _needed(self) -> list[Hyperparameter]:
+        """Those without a default."""
+        return [spec for spec in self.hyperparameters if spec.default is None]
+
+    @cached_property
+    def _sources(self) -> list[tuple[str, str]]:
+        """Those whose default is the value of another one, with its name."""
+        defaults = [(spec.name, spec.default) for spec in self.hyperparameters]
+        return [(name, value[1:]) for name, value in defaults if isinstance(value, str) and value[:1] == "="]
+
+    @cached_property
     def _names(self) -> dict[str, Hyperparameter]:
         return {name: spec for spec in self.hyperparameters for name in (spec.name, *spec.aliases)}
 
@@ -129,20 +145,22 @@ class Operator:
         return values
 
     def _complete(self, values: dict[str, Value]) -> Problem:
-        complete: dict[str, Value] = {}
-        for spec in self.hyperparameters:
-            value = values.get(spec.name, spec.default)
-            if value is None:
+        complete = {**self._defaults, **values}
+        for name, source in self._sources:
+            if name not in values:
+                complete[name] = complete[source]
+        for spec in self._needed:
+            if spec.name not in values:
                 raise InvalidHyperparameter(
                     f"{self.name} needs {spec.name}: {spec.help}; expected {spec.expected}."
                 )
-            if isinstance(value, str) and value.startswith("="):
-                value = complete[value[1:]]
-            complete[spec.name] = value
         if conflict := self.conflict(complete):
             raise InvalidHyperparameter(conflict)
-        said = {name: value for name, value in complete.items() if self._implied.get(name) != value}
-        assumed = tuple(name for name in said if name not in values)
+        said = complete
+        for name, value in self._implied.items():
+            if said[name] == value:
+                del said[name]
+        assumed = tuple([name for name in said if name not in values])
         problem = Problem(self.name, tuple(said.items()), assumed)
         vars(problem)["as_dict"] = said
         return problem

@@ -1,5 +1,7 @@
 """Questions by the hundred: the answers of single ones, errors in their places, and what is remembered."""
 
+from dataclasses import replace
+
 from kernel_selector.kernels import registry
 from kernel_selector.kernels.asking import counted
 from selector import Choice, Query, UnknownHyperparameter, batch
@@ -76,3 +78,24 @@ def test_the_last_answers_stay_when_there_are_too_many(trained, monkeypatch):
 def test_a_device_that_cannot_be_hashed_is_answered(trained):
     (found,) = trained.choose_each(queries({"hidden": 96, "batch": 24}, device=replay.HERE))
     assert found.source == "model"
+
+
+def test_only_what_the_model_is_asked_about_is_counted(trained, monkeypatch):
+    asked = []
+    monkeypatch.setattr(
+        "selector.reading.counted", lambda problem, names: asked.append(names) or counted(problem, names)
+    )
+    own = registry.implementation("lstm", "hoisted")
+    monkeypatch.setitem(registry.implementations("lstm"), "zoned", replace(own, name="zoned", version="new"))
+    (found,) = trained.choose_each(queries({"hidden": 97, "batch": 13, "seq": 37}))
+    sources = {one.name: one.source for one in found.candidates if one.excluded is None}
+    assert sources.pop("zoned") == ""  # the model has not seen it
+    assert set(sources.values()) == {"model"}
+    assert asked == [tuple(sorted(sources))]
+
+
+def test_what_was_measured_is_not_counted(trained, monkeypatch):
+    monkeypatch.setattr("selector.reading.counted", None)
+    (measured,) = list(trained.evidence("lstm", replay.HERE.key).problems.values())[:1]
+    (found,) = trained.choose_each(queries(dict(measured.as_dict)))
+    assert found.source == "exact"
