@@ -41,7 +41,7 @@ class Loss(nn.Module):
 @dataclass(frozen=True, kw_only=True)
 class Theirs(Variant):
     """One of theirs as it is, with each of its layers `compiled`, `replayed` or checkpointed; or compiled as
-    a `whole`, with its head and loss, within a `budget` where there is one.
+    a `whole`, with its head and loss; what is compiled within a `budget` where there is one.
     """
 
     compiled: bool = False
@@ -55,13 +55,13 @@ class Theirs(Variant):
             # the latter was its name, and is deprecated
             enable = getattr(theirs, "activation_checkpointing_enable", None)
             (enable or theirs.gradient_checkpointing_enable)({"use_reentrant": False})
+        backend = "inductor" if self.budget is None else compiler(self.budget)
         if self.whole:
-            backend = "inductor" if self.budget is None else compiler(self.budget)
             model.model.compile(backend=backend, dynamic=False)
         if self.compiled:
             for stack in find(model.model):
                 for block in stack.blocks:
-                    block.compile(dynamic=False)
+                    block.compile(backend=backend, dynamic=False)
         if self.replayed:
             _replay(model, inputs)
         return model

@@ -7,8 +7,8 @@ Compared are their eager attention, their sdpa attention, that with each layer c
 with head and loss, that with its layers replayed as CUDA graphs (`selector.replay`), what
 `selector.optimize` makes of sdpa where the loss alone is used, and that replayed: at each batch without a
 limit, and under each cap (GiB, of all memory of the process while it trains), ours with `memory_limit` and
-the largest batch that a plan finds, theirs with the largest that fits: also compiled whole with less memory
-for the partitioner, and every layer checkpointed. Weights are random, from the classes of their configs.
+the largest batch that a plan finds, theirs with the largest that fits: also compiled with less memory for
+the partitioner, and every layer checkpointed. Weights are random, from the classes of their configs.
 --losses runs so many steps of ours and twice of sdpa, dropout off. --only runs some of these by name. Writes
 `hugging_face_<model>_<device>.json`, after each line.
 """
@@ -21,6 +21,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from benchmarks._result import RESULTS, write_result
@@ -37,7 +38,9 @@ ATTENTIONS = ("eager", "sdpa")
 SDPA, COMPILED = Theirs(name="sdpa"), Theirs(name="sdpa, compiled", compiled=True)
 WHOLE = Theirs(name="sdpa, compiled whole", whole=True)
 WITHIN = tuple(
-    Theirs(name=f"sdpa, compiled whole, budget {budget:g}", whole=True, budget=budget) for budget in BUDGETS
+    replace(one, name=f"{one.name}, budget {budget:g}", budget=budget)
+    for one in (COMPILED, WHOLE)
+    for budget in BUDGETS
 )
 CHECKPOINTED = Theirs(name="sdpa, checkpointed", recomputed=EVERY_BLOCK)
 EAGER = Theirs(name="eager", written_out=True)
@@ -111,7 +114,7 @@ def _lines(
         parts = Parts(dtype=options.dtype, device=device)
         for variant in _wanted(ours, options):
             yield _under(sdpa, parts, torch_device, cap, variant.replayed)
-        for variant in _wanted([WHOLE, *WITHIN, COMPILED, SDPA, CHECKPOINTED, EAGER], options):
+        for variant in _wanted([COMPILED, WHOLE, *WITHIN, SDPA, CHECKPOINTED, EAGER], options):
             trainer = trainers["eager"] if variant.written_out else sdpa
             if variant.name not in probes:
                 probes[variant.name] = [trainer.run(variant, batch) for batch in options.probes]
