@@ -130,7 +130,8 @@ def _records(lines: Iterable[str]) -> list[tuple[int, str, Record]]:
                 faults.append(Fault(line=number, detail=str(error)))
     if faults:
         first = f"Line {faults[0].line}: {faults[0].detail}"
-        raise NotRecords(f"{count} lines are no records; nothing was stored. {first}", faults)
+        words = "1 line is no record" if count == 1 else f"{count} lines are no records"
+        raise NotRecords(f"{words}; nothing was stored. {first}", faults)
     if not found:
         raise InvalidRequest("There are no records in it: expected one JSON document a line.")
     return found

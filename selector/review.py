@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import Device, Problem, Record, UnknownDevice
+from kernel_selector.kernels.contract.errors import shorten
 
 from .evidence import FAILURES, WORDS, Measured
 from .units import format_ms
@@ -27,6 +28,7 @@ MOST_RATIO = 8.0  # between times of one problem on machines of one kind; hosts 
 MOST_RATE_RATIO, MOST_CPU_RATE_RATIO = 4.0, 16.0
 OVER_RATE = 2.0  # times the probed rate of matrix products that nothing exceeds
 CLOCK_S = 300.0  # that clocks may differ
+LONGEST_NAME = 200  # of a device that can be asked about
 
 
 class Review:
@@ -63,6 +65,8 @@ class Review:
         return self._devices[key]
 
     def _implausible(self, device: Device) -> str | None:
+        if not device.key or len(device.name) > LONGEST_NAME:
+            return f"a device {shorten(device.name)}, which no question can name"
         known = self._device(device.key)
         if known is None:
             return None

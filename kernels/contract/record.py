@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -19,6 +20,7 @@ from .problem import Problem
 SCHEMA_VERSION = 1
 TIMINGS = ("forward", "forward_backward", "graph_forward", "graph_forward_backward")
 NUMBERS = frozenset((int, float))
+EARLIEST, LATEST = datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)
 
 
 class Status(StrEnum):
@@ -142,6 +144,8 @@ class Record:
         self._check_types()
         if self.measured_at.tzinfo is None:
             raise CorruptRecord(f"Record.measured_at={self.measured_at!r}: expected a time with a time zone.")
+        if not EARLIEST <= self.measured_at <= LATEST:  # it could not be written in UTC
+            raise CorruptRecord(f"Record.measured_at={self.measured_at}: expected years 1 to 9999 in UTC.")
         if self.status is Status.OK:
             for name, given in (
                 ("a passed gate", self.gate.passed),
@@ -223,6 +227,10 @@ class RecordReader:
         """As `Record.from_json`."""
         try:
             data = _DECODER.decode(line)
+            if not isinstance(data, dict):
+                raise CorruptRecord(f"not a measurement record (no JSON object): {shorten(line)}.")
+            if "\\u" in line:
+                json.dumps(data, ensure_ascii=False).encode()  # half of a character fails: no UTF-8 has it
             schema = data.pop("schema", None)
             if schema != SCHEMA_VERSION:
                 raise CorruptRecord(f"record schema {schema!r}: this version reads schema {SCHEMA_VERSION}.")
@@ -269,4 +277,6 @@ def _revive(data: dict[str, Any]) -> dict[str, Any]:
         if timing is not None:
             timing["raw_ms"] = tuple(timing.get("raw_ms", ()))
             data[name] = Timing(**timing)
+            if not all(map(math.isfinite, data[name].raw_ms)):
+                raise CorruptRecord(f"{name}.raw_ms={shorten(data[name].raw_ms)}: expected finite numbers.")
     return data

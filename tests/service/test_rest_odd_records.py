@@ -1,0 +1,53 @@
+"""Records over HTTP with values that nobody measured: each has an answer, and none spoils another's."""
+
+import json
+
+import pytest
+
+from kernel_selector.service.example_record import LINE
+from tests.service.test_rest_measurements import client, database, made, send  # noqa: F401 - fixtures
+
+
+def changed(**values):
+    """The line of a good record with other values; a name with `__` is a path."""
+    record = json.loads(LINE)
+    for path, value in values.items():
+        *steps, last = path.split("__")
+        inner = record
+        for step in steps:
+            inner = inner[step]
+        inner[last] = value
+    return json.dumps(record).replace('"INFINITY"', "1e400")
+
+
+ODD = {
+    "half a character": changed(reason="\ud800"),
+    "half a character in the problem": changed(problem__hidden="\ud800"),
+    "an infinite time": changed(forward__raw_ms=["INFINITY"]),
+    "a time beyond all floats": changed(forward__raw_ms=[10**400]),
+    "before all years": changed(measured_at="0001-01-01T00:00:00+14:00"),
+    "after all years": changed(measured_at="9999-12-31T23:59:59-12:00"),
+    "no document": "[]",
+}
+
+
+@pytest.mark.parametrize("line", ODD.values(), ids=ODD)
+def test_what_cannot_be_told_on_is_refused(client, line):  # noqa: F811
+    answer = send(client, [line])
+    assert answer.status_code == 422, answer.text
+    assert answer.json()["type"].endswith(":not-records")
+    assert answer.json()["detail"].startswith("1 line is no record; nothing was stored.")
+    assert "argument" not in answer.text
+
+
+@pytest.mark.parametrize("values", [{"reason": "\ud800"}, {"forward__raw_ms": ["INFINITY"]}], ids=str)
+def test_what_is_set_aside_can_be_read(client, values):  # noqa: F811
+    send(client, [changed(measured_at="2099-01-01T00:00:00+00:00", **values)])
+    assert client.get("/v1/quarantine").status_code == 200
+
+
+@pytest.mark.parametrize("name", ["", "!!!", "x" * 201], ids=["none", "no letter", "long"])
+def test_a_device_that_no_question_can_name_is_set_aside(client, name):  # noqa: F811
+    (aside,) = send(client, [changed(device__name=name)]).json()["quarantined"]
+    assert "no question can name" in aside["detail"]
+    assert all(device["key"] and len(device["key"]) < 200 for device in client.get("/v1/devices").json())
