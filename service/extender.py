@@ -58,7 +58,7 @@ class Candidates:
         whole = self.whole
         if whole is not None:
             kept = [node for node in _items(whole) if _name(node) not in refused]
-            key = next(key for key in whole if key.lower() == "items")
+            key = next((key for key in whole if key.lower() == "items"), "items")
             whole = {**whole, key: kept}
         return {
             "Nodes": whole,
@@ -137,6 +137,8 @@ def _arguments(body: bytes, known: Mapping[str, str]) -> tuple[dict[str, Any], C
             listed = [str(name) for name in names]
             products = {name: known[name] for name in listed if name in known}
             return pod or {}, Candidates(None, listed, products)
+        if not isinstance(whole, dict | None):
+            raise ValueError("Nodes is no list of nodes")
         products = {_name(node): product for node in _items(whole) if (product := _product(node, known))}
         return pod or {}, Candidates(whole, None, products)
     except (ValueError, TypeError, AttributeError, LookupError, RecursionError) as error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import ssl
+import sys
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,7 +12,7 @@ import typer
 
 from . import output
 from .options import DatabaseOption, JsonOption
-from .serve import is_loopback, require_free
+from .serve import is_loopback, require_free, run_announced, url
 
 FileOption = typer.Option(exists=True, dir_okay=False, metavar="FILE")
 
@@ -52,7 +53,10 @@ def extender(
     from ..app import collect_seldom
     from ..extender import PREFIX, create_extender
 
-    secured = None not in (certificate, key, client_ca)
+    files = certificate, key, client_ca
+    secured = None not in files
+    if any(files) and not secured:
+        raise typer.BadParameter("--certificate, --key and --client-ca go together: give all three or none.")
     if not (secured or is_loopback(host)):
         raise typer.BadParameter(
             f"listening on {host} needs --certificate, --key and --client-ca: the scheduler shows no token."
@@ -68,12 +72,21 @@ def extender(
         }
     collect_seldom()
     application = create_extender(Selector(database), nodes=_products(nodes))
-    address = f"{'https' if secured else 'http'}://{host}:{port}{PREFIX}"
+    configuration = uvicorn.Config(application, host=host, port=port, log_level="warning", **tls)
+    try:
+        configuration.load()
+    except OSError as error:  # of ssl, which names no file
+        raise typer.BadParameter(f"{', '.join(map(str, files))}: TLS cannot use them: {error}") from None
+    address = f"{url('https' if secured else 'http', host, port)}{PREFIX}"
+    run_announced(configuration, lambda: _announce(address, as_json))
+
+
+def _announce(address: str, as_json: bool) -> None:
     if as_json:
         output.print_json({"serving": address})
+        sys.stdout.flush()
     else:
         output.err().print(f"Answering at [bold]{address}[/]. Ctrl-C stops.", soft_wrap=True)
-    uvicorn.run(application, host=host, port=port, log_level="warning", **tls)
 
 
 def _products(file: Path | None) -> dict[str, str]:
@@ -81,7 +94,7 @@ def _products(file: Path | None) -> dict[str, str]:
         return {}
     try:
         found = json.loads(file.read_text())
-    except (ValueError, OSError) as error:
+    except (ValueError, OSError, RecursionError) as error:
         raise typer.BadParameter(f"{file} cannot be read as JSON: {error}") from None
     if not isinstance(found, dict) or not all(isinstance(value, str) for value in found.values()):
         raise typer.BadParameter(f'{file}: expected {{"node": "product", ...}}.')

@@ -59,7 +59,7 @@ def serve(
     require_free(host, port)
     settings = Settings.load() if is_loopback(host) else Settings.load(tokens="required")
     selector = Selector(database)  # what is wrong with the database is said here, once
-    address = f"http://{f'[{host}]' if ':' in host else host}:{port}"
+    address = url("http", host, port)
     if workers == 1:
         _serve_here(selector, settings, (host, port), lambda: _announce(address, as_json))
         return
@@ -74,19 +74,24 @@ def _serve_here(
     selector: Selector, settings: Settings, place: tuple[str, int], announce: Callable[[], None]
 ) -> None:
     """Answer in this process."""
-    import uvicorn
-
     from ..app import collect_seldom, create_app
+
+    collect_seldom()
+    application = create_app(selector, settings=settings)
+    configuration = _configuration(application, settings, place)
+    _log_requests(settings)
+    run_announced(configuration, announce)
+
+
+def run_announced(configuration: uvicorn.Config, announce: Callable[[], None]) -> None:
+    """Answer in this process until a signal ends it; announce it when it listens, not before."""
+    import uvicorn
 
     class Announcing(uvicorn.Server):
         async def startup(self, sockets: list[socket.socket] | None = None) -> None:
             await super().startup(sockets)
             announce()
 
-    collect_seldom()
-    application = create_app(selector, settings=settings)
-    configuration = _configuration(application, settings, place)
-    _log_requests(settings)
     Announcing(configuration).run()
 
 
@@ -161,6 +166,11 @@ def _announce(address: str, as_json: bool) -> None:
         output.out().print(
             f"Serving on [bold]{address}[/] (documentation: {address}/docs). Ctrl-C stops.", soft_wrap=True
         )
+
+
+def url(scheme: str, host: str, port: int) -> str:
+    """Where a client asks."""
+    return f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
 
 
 def is_loopback(host: str) -> bool:

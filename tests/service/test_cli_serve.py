@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import socket
@@ -58,6 +59,37 @@ def test_requests_are_logged_unless_switched_off(database_file: Path, logged: bo
 )
 def test_only_the_loopback_interface_goes_without_tokens(host: str, free: bool) -> None:
     assert is_loopback(host) is free
+
+
+def test_the_extender_says_where_it_answers_once_it_does(database_file: Path) -> None:
+    command = [sys.executable, "-m", "kernel_selector.service.cli", "extender", "--host", "::1", "--json"]
+    with socket.socket(socket.AF_INET6) as free:
+        free.bind(("::1", 0))
+        command += ["--port", str(free.getsockname()[1]), "--database", str(database_file)]
+    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    assert process.stdout
+    try:
+        said = json.loads("".join(process.stdout.readline() for _ in range(3)))  # as soon as it is said
+        assert "//[::1]:" in said["serving"]
+        address = said["serving"].removesuffix("/k8s/v1")
+        assert httpx.get(f"{address}/healthz").status_code == 200
+    finally:
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=30)
+
+
+def test_the_extender_never_listens_with_less_than_was_asked_for(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    file = tmp_path / "no.pem"
+    file.write_text("nothing")
+    assert main(["extender", "--certificate", str(file), "--key", str(file)]) == 2
+    assert "--client-ca" in capsys.readouterr().err
+    assert main(["extender", "--certificate", str(file), "--key", str(file), "--client-ca", str(file)]) == 2
+    assert str(file) in capsys.readouterr().err
+    file.write_text("[" * 100_000)
+    assert main(["extender", "--nodes", str(file)]) == 2
+    assert "cannot be read as JSON" in capsys.readouterr().err
 
 
 def test_the_extender_listens_elsewhere_only_with_certificates(capsys: pytest.CaptureFixture[str]) -> None:

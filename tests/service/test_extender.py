@@ -131,6 +131,8 @@ def test_a_pod_without_a_usable_problem_is_none_of_our_business(client, problem)
         b"\xff",
         b"[" * 100_000,
         b'{"Nodes": 1}',
+        b'{"Nodes": 0}',
+        b'{"Nodes": []}',
         b'{"Nodes": {"items": [1]}}',
         b'{"NodeNames": {"a": 1}}',
         b'{"NodeNames": "ab"}',
@@ -145,6 +147,14 @@ def test_what_is_not_understood_is_neutral(client, body):
             assert answer.json()["Error"].startswith("Not understood")
         else:
             assert answer.json() == []
+
+
+@pytest.mark.parametrize("listed", [{}, {"metadata": {}}, {"items": None}, {"Items": []}], ids=str)
+def test_a_list_without_nodes(client, listed):
+    found = post(client, "filter", {**arguments(), "Nodes": listed})
+    assert not any(found["Nodes"].values())
+    assert found["Error"] == ""
+    assert post(client, "prioritize", {**arguments(), "Nodes": listed}) == []
 
 
 @pytest.mark.parametrize("pod", [None, 1, "x", {}, {"metadata": 1}, {"metadata": {"annotations": [1]}}])
