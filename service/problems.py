@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import reprlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from http import HTTPStatus
 from typing import Any
@@ -29,7 +29,7 @@ LOGGER = logging.getLogger("uvicorn.error.kernel_selector")
 MEDIA_TYPE = "application/problem+json"
 URN = "urn:kernel-selector:problem:"
 LONGEST_DETAIL = 1000  # characters; the message may quote a client's value
-REQUEST_FIELDS = ("operator", "hyperparameters", "device", "memory", "objective", "override")
+HYPERPARAMETERS = "hyperparameters"
 
 
 @dataclass(frozen=True)
@@ -156,7 +156,9 @@ async def _on_selector_error(request: Request, error: Exception) -> ProblemRespo
 
 async def _on_invalid_request(request: Request, error: Exception) -> ProblemResponse:
     assert isinstance(error, RequestValidationError)
-    errors = [_describe(item) for item in error.errors()]
+    body = getattr(request.scope.get("route"), "body_field", None)
+    fields = body.field_info.annotation.model_fields if body else ()
+    errors = [_describe(item, fields) for item in error.errors()]
     detail = " ".join(item["detail"] for item in errors)
     return problem(INVALID_REQUEST, detail, scope=request.scope, errors=errors)
 
@@ -186,16 +188,21 @@ async def _on_internal_error(request: Request, error: Exception) -> ProblemRespo
     return problem(INTERNAL, detail, scope=request.scope, headers=headers)
 
 
-def _describe(item: Mapping[str, Any]) -> dict[str, str]:
-    """One validation error: where (JSON pointer into the body, or parameter) and what, naming the value."""
+def _describe(item: Mapping[str, Any], fields: Collection[str]) -> dict[str, str]:
+    """One validation error: where (JSON pointer into the body, or parameter) and what, naming the value.
+
+    `fields` are those that the body has.
+    """
     steps = [str(step) for step in item["loc"][1:] if step != "[key]"]
     pointer = "#" + "".join("/" + step.replace("~", "~0").replace("/", "~1") for step in steps)
     name = ".".join(steps) or "the body"
     message = item["msg"].removeprefix("Value error, ").rstrip(".")
     if item["type"] == "extra_forbidden":
+        outermost = len(steps) == 1
+        known = f" {suggest(name, fields)}" if outermost else ""
+        hint = f" Hyperparameters belong inside {HYPERPARAMETERS!r}."
         detail = (
-            f"Unknown field {name!r}. {suggest(name, REQUEST_FIELDS)} "
-            "Hyperparameters belong inside 'hyperparameters'."
+            f"Unknown field {name!r}.{known}{'' if outermost and HYPERPARAMETERS not in fields else hint}"
         )
     elif item["type"] == "missing":
         detail = f"{name} is missing."

@@ -13,6 +13,7 @@ from selector.listing import MOST_ITEMS, measurements, quarantined
 
 from .. import examples
 from ..documentation import problem_response
+from ..schemas.fields import Name
 from ..schemas.measurements import MeasurementPage, QuarantinePage, ReceiptDocument
 from ..strict_json import require_type
 from .common import CONDITIONAL, INTERNAL, UNAVAILABLE, conditional, selector_of
@@ -22,7 +23,7 @@ NDJSON = "application/x-ndjson"
 
 Cursor = Annotated[str | None, Query(max_length=100, description="`next` of the page before.")]
 Limit = Annotated[int, Query(ge=1, le=MOST_ITEMS, description="Most items of the page.")]
-Word = Annotated[str | None, Query(min_length=1, max_length=200)]
+Word = Annotated[Name | None, Query()]
 
 
 @router.get(
@@ -34,7 +35,7 @@ Word = Annotated[str | None, Query(min_length=1, max_length=200)]
 def list_measurements(
     request: Request,
     operator: Word = None,
-    device: Annotated[str | None, Query(min_length=1, max_length=200, description="Its key.")] = None,
+    device: Annotated[Name | None, Query(description="Its key.")] = None,
     implementation: Word = None,
     status: Status | None = None,
     cursor: Cursor = None,

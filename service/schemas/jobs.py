@@ -35,7 +35,7 @@ class ProfilingJobRequest(Request):
         max_length=MOST_DEVICES,
         description='"cpu" or "cuda" for any of the kind, else known devices (`GET /v1/devices`).',
     )
-    policy: Name = Field("quick", description="How carefully to measure: quick or thorough.")
+    policy: Name = Field("quick", description="How carefully to measure, such as quick or thorough.")
     implementations: list[Name] | None = Field(
         None, min_length=1, max_length=MOST_DEVICES, description="Null: all that each worker has."
     )

@@ -64,6 +64,7 @@ def test_every_command_has_help_with_examples_and_json(
     help_text = capsys.readouterr().out
     assert "Examples:" in help_text
     assert f"selector {command}" in help_text.split("Examples:")[1]
+    assert "\\b" not in help_text  # the mark of lines to keep, when it is taken for text
     assert "--json" in help_text
 
 

@@ -114,7 +114,16 @@ def test_filters(client, made):
 
 @pytest.mark.parametrize(
     "params",
-    [{"cursor": "x"}, {"cursor": "YWZ0ZXIgLTE"}, {"limit": 0}, {"limit": 1001}, {"status": "fine"}]
+    [
+        {"operator": "\0"},
+        {"device": "a\nb"},
+        {"implementation": "\0"},
+        {"cursor": "x"},
+        {"cursor": "YWZ0ZXIgLTE"},
+        {"limit": 0},
+        {"limit": 1001},
+        {"status": "fine"},
+    ]
     + [{"cursor": cursor} for cursor in ("YWZ0ZXIgOTk5OTk5OTk5OTk5OTk5OTk5OTk5", "é", "", "a" * 101)],
 )
 def test_pages_that_are_none(client, params):
