@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 import ssl
 from collections.abc import Iterable
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from kernel_selector.kernels import contract
 from kernel_selector.kernels.contract import Device, Record, SelectorError
@@ -17,6 +18,7 @@ from . import errors
 from .choice import Choice
 from .errors import InvalidRequest, ServiceError, ServiceUnavailable
 
+_PLAIN = re.compile(r"[!-~]+")  # what a header and a path may hold
 PROBLEM = "urn:kernel-selector:problem:"
 RAISED: dict[str, type[SelectorError]] = {  # what `choose` would raise here
     "unknown-operator": contract.UnknownOperator,
@@ -49,11 +51,10 @@ class Client:
         timeout_s: float = 10.0,
         ssl_context: ssl.SSLContext | None = None,
     ) -> None:
-        parts = urlsplit(url)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise InvalidRequest(f"url={shorten(url)}: expected http://host:port or https://host:port.")
+        if token and not (isinstance(token, str) and _PLAIN.fullmatch(token)):
+            raise InvalidRequest("The token is none: expected what `selector token create` printed, no more.")
+        self._parts = _parts(url)
         self.url = url.rstrip("/")
-        self._parts = parts
         self._timeout_s = timeout_s
         self._ssl_context = ssl_context
         self._headers = {"Authorization": f"Bearer {token}"} if token else {}
@@ -83,7 +84,11 @@ class Client:
             "objective": objective,
             "override": override,
         }
-        return Choice.from_dict(self.ask("POST", "/v1/choices", question))
+        answer = self.ask("POST", "/v1/choices", question)
+        try:
+            return Choice.from_dict(answer)
+        except (LookupError, TypeError, ValueError, AttributeError) as error:
+            raise ServiceError(f"{self.url} answered with what is no choice: {error!r}.") from error
 
     def send(self, records: Iterable[Record]) -> dict[str, Any]:
         """Store measurements in the service's database; returns what became of them. Sending again is safe.
@@ -114,10 +119,11 @@ class Client:
     def _ask(self, method: str, path: str, body: bytes, *, content_type: str = "application/json") -> Any:
         headers = {**self._headers, "Content-Type": content_type}
         status, answer = self._exchange(method, self._parts.path.rstrip("/") + path, body, headers)
+        failed = ServiceUnavailable if status >= 500 or status == 429 else ServiceError
         try:
             document = json.loads(answer)
-        except ValueError as error:
-            raise ServiceError(f"{self.url} answered {status} with what is not JSON: {error}.") from error
+        except (ValueError, RecursionError) as error:  # of a proxy, for example
+            raise failed(f"{self.url} answered {status} with what is not JSON: {error}.") from error
         if status in (200, 202):
             return document
         detail = str(document.get("detail", document)) if isinstance(document, dict) else str(document)
@@ -126,7 +132,6 @@ class Client:
         raised = RAISED.get(kind)
         if raised is not None:
             raise raised(detail)
-        failed = ServiceUnavailable if status >= 500 or status == 429 else ServiceError
         raise failed(f"{self.url} answered {status}: {detail}", kind)
 
     def _exchange(self, method: str, path: str, body: bytes, headers: dict[str, str]) -> tuple[int, bytes]:
@@ -153,6 +158,19 @@ class Client:
         if self._parts.scheme == "https":
             return HTTPSConnection(host, port, timeout=self._timeout_s, context=self._ssl_context)
         return HTTPConnection(host, port, timeout=self._timeout_s)
+
+
+def _parts(url: str) -> SplitResult:
+    """The parts of a URL that can be asked. Raises InvalidRequest."""
+    try:
+        if isinstance(url, str) and _PLAIN.fullmatch(url):
+            parts = urlsplit(url)
+            host = (parts.hostname or "").encode("idna")
+            if parts.scheme in ("http", "https") and host and parts.port != 0:
+                return parts
+    except ValueError:  # of the address, the port or the name
+        pass
+    raise InvalidRequest(f"url={shorten(url)}: expected http://host:port or https://host:port.")
 
 
 def _json(question: dict[str, Any]) -> bytes:

@@ -21,6 +21,7 @@ from kernel_selector.kernels.contract import (
     UnknownOperator,
 )
 from selector import Choice, Client, InvalidRequest, NothingFits, ServiceError, access
+from selector.errors import ServiceUnavailable
 from tests.service.conftest import measured_records
 
 ROOT = Path(__file__).parents[2]
@@ -147,10 +148,30 @@ def test_nobody_there():
         Client(f"http://127.0.0.1:{free_port()}").choose("lstm", **SIZES)
 
 
-@pytest.mark.parametrize("url", ["", "127.0.0.1:8000", "ftp://x", "http://", "file:///etc/passwd"])
+@pytest.mark.parametrize(
+    "url",
+    [
+        *("", "127.0.0.1:8000", "ftp://x", "http://", "file:///etc/passwd", 5),
+        *(
+            "http://x:99999",
+            "http://x:y",
+            "http://[::1",
+            "http://x/\u00e9",
+            "http://x y",
+            f"http://{'a' * 64}.x",
+        ),
+    ],
+)
 def test_urls_that_are_none(url):
     with pytest.raises(InvalidRequest, match="url="):
         Client(url)
+
+
+@pytest.mark.parametrize("token", ["ks_secret\n", "ks_secret\u00e9", "ks_ secret", 5], ids=ascii)
+def test_tokens_that_no_header_has_are_not_shown(token):
+    with pytest.raises(InvalidRequest, match="token") as caught:
+        Client(token=token)
+    assert "secret" not in str(caught.value)
 
 
 class Odd(http.server.BaseHTTPRequestHandler):
@@ -171,14 +192,19 @@ class Odd(http.server.BaseHTTPRequestHandler):
 
 
 @pytest.mark.parametrize(
-    "answer", [(200, b"<html>"), (502, b"bad gateway"), (500, b"[1]"), (404, b'{"a": 1}')]
+    ("answer", "error"),
+    [((200, body), ServiceError) for body in (b"<html>", b"{}", b"[]", b"[" * 100_000)]
+    + [((404, b'{"a": 1}'), ServiceError)]
+    # of a proxy whose service restarts: a worker waits, and its records with it
+    + [((code, b"<html>"), ServiceUnavailable) for code in (429, 502, 503, 504)]
+    + [((500, b"[1]"), ServiceUnavailable)],
 )
-def test_other_servers(monkeypatch, answer):
+def test_other_servers(monkeypatch, answer, error):
     monkeypatch.setattr(Odd, "answer", answer)
     server = http.server.HTTPServer(("127.0.0.1", 0), Odd)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     try:
-        with Client(f"http://127.0.0.1:{server.server_port}") as client, pytest.raises(ServiceError):
+        with Client(f"http://127.0.0.1:{server.server_port}") as client, pytest.raises(error):
             client.choose("lstm", **SIZES)
     finally:
         server.shutdown()
