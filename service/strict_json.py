@@ -54,13 +54,16 @@ def parse(body: bytes) -> Any:
 
 
 def require_type(request: Request, expected: str) -> None:
-    """Raise HTTPException 415 unless the body is announced as this media type."""
+    """Raise HTTPException 415 unless the body is announced as this media type, and as it is."""
     content_type = request.headers.get("content-type", "")
     header = Message()
     header["content-type"] = content_type
     if header.get_content_type() != expected:
         given = repr(content_type) if content_type else "missing"
         raise HTTPException(415, f"Content-Type is {given}: expected {expected!r}.")
+    encoding = request.headers.get("content-encoding", "identity")
+    if encoding.lower() != "identity":
+        raise HTTPException(415, f"Content-Encoding is {encoding!r}: expected a body that is not compressed.")
 
 
 def _no_constant(text: str) -> Any:

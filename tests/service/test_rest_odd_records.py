@@ -1,5 +1,6 @@
 """Records over HTTP with values that nobody measured: each has an answer, and none spoils another's."""
 
+import gzip
 import json
 
 import pytest
@@ -38,6 +39,17 @@ def test_what_cannot_be_told_on_is_refused(client, line):  # noqa: F811
     assert answer.json()["type"].endswith(":not-records")
     assert answer.json()["detail"].startswith("1 line is no record; nothing was stored.")
     assert "argument" not in answer.text
+
+
+@pytest.mark.parametrize("path", ["/v1/measurements", "/v1/choices"])
+def test_a_compressed_body_is_refused_as_such(client, path):  # noqa: F811
+    kind = "application/x-ndjson" if path == "/v1/measurements" else "application/json"
+    headers = {"content-type": kind, "content-encoding": "gzip"}
+    answer = client.post(path, content=gzip.compress(LINE.encode()), headers=headers)
+    assert answer.status_code == 415, answer.text
+    assert "Content-Encoding is 'gzip'" in answer.json()["detail"]
+    headers["content-encoding"] = "identity"
+    assert client.post(path, content=LINE.encode(), headers=headers).status_code in (200, 422)
 
 
 @pytest.mark.parametrize("values", [{"reason": "\ud800"}, {"forward__raw_ms": ["INFINITY"]}], ids=str)
