@@ -11,7 +11,7 @@ from selector.planning import Job
 from .choices import MOST_ANSWERS, MOST_DEVICES, Layer
 from .fields import Answer, Name, Request
 
-DEVICES = "Names as of `GET /v1/devices`; left out: those that there are measurements of."
+DEVICES = "Names as of `GET /v1/devices`; left out: those with measurements, or all when none has."
 
 
 def _whole(value: Any) -> Any:
