@@ -256,7 +256,14 @@ def _refuse_constant(text: str) -> float:
     raise CorruptRecord(f"a record holds {text}: expected finite numbers.")
 
 
-_DECODER = json.JSONDecoder(parse_constant=_refuse_constant)
+def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):  # readers differ in which of them counts
+        raise CorruptRecord(f"a record gives a key twice among {shorten([name for name, _ in pairs])}.")
+    return found
+
+
+_DECODER = json.JSONDecoder(parse_constant=_refuse_constant, object_pairs_hook=_each_once)
 
 
 def _problem_of(data: Mapping[str, Any]) -> Problem:

@@ -29,6 +29,8 @@ ODD = {
     "before all years": changed(measured_at="0001-01-01T00:00:00+14:00"),
     "after all years": changed(measured_at="9999-12-31T23:59:59-12:00"),
     "no document": "[]",
+    "a key given twice": changed()[:-1] + ', "seed": 5}',
+    "a key given twice inside": changed().replace('"gate": {', '"gate": {"passed": false, '),
 }
 
 
