@@ -118,6 +118,10 @@ class Database:
         """Differs after each change; some microseconds. None for PostgreSQL: ask for its snapshot."""
         return None if self._location.path is None else sqlite.stamp(self._location.path)
 
+    def check_revision(self, connection: Connection) -> None:
+        """Raise DatabaseRevision or DatabaseMissing where the tables have become others since opening."""
+        migrations.check(migrations.revision(connection, self._location), self._location)
+
     def close(self) -> None:
         """Give back all connections."""
         self._engine.dispose()

@@ -290,6 +290,7 @@ class Selector:
             return False
         # a stamp also changes when somebody opens or closes the file
         with self._open.read() as connection:
+            self._open.check_revision(connection)
             changed = state_of(connection) != self._knowledge.state
         if not changed:
             self._stamp = stamp

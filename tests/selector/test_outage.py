@@ -77,7 +77,15 @@ def replace_with_another_schema(path):
     connection.close()
 
 
-@pytest.mark.parametrize("damage", [delete, overwrite, replace_with_garbage, replace_with_another_schema])
+def migrate_further(path):
+    with sqlite3.connect(path) as connection:
+        connection.execute("UPDATE alembic_version SET version_num = '9999'")
+    connection.close()
+
+
+@pytest.mark.parametrize(
+    "damage", [delete, overwrite, replace_with_garbage, replace_with_another_schema, migrate_further]
+)
 def test_what_was_loaded_goes_on_answering_and_the_way_back_is_found(selector, path, damage):
     snapshot = selector.snapshot
     damage(path)
