@@ -51,7 +51,7 @@ def import_(
 
     Examples:
 
-    \\b
+    \b
       selector import measured.jsonl
       selector import measured.csv --operator grouped_gemm --device h200
       selector import results.json --format t4 --naming block_size_x,block_size_y
@@ -91,7 +91,7 @@ def export(
 
     Examples:
 
-    \\b
+    \b
       selector export everything.jsonl
       selector export gemm.csv --operator grouped_gemm
       selector export gemm.json --operator grouped_gemm --format t4
@@ -115,7 +115,7 @@ def merge(source: SourceArgument, database: DatabaseOption = None, as_json: Json
 
     Examples:
 
-    \\b
+    \b
       selector merge node7.sqlite
       selector merge node7.sqlite --database postgresql://user@host/name
     """
@@ -131,7 +131,7 @@ def diff(source: SourceArgument, database: DatabaseOption = None, as_json: JsonO
 
     Examples:
 
-    \\b
+    \b
       selector diff node7.sqlite
     """
     from selector import transfer
@@ -146,7 +146,7 @@ def promote(source: SourceArgument, database: DatabaseOption = None, as_json: Js
 
     Examples:
 
-    \\b
+    \b
       selector promote tried.sqlite --database postgresql://user@host/name
     """
     from selector import transfer

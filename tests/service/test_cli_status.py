@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -34,6 +35,16 @@ def test_status_says_what_holds_and_what_changed(place: str, capsys: pytest.Capt
     assert main(["status", "--database", place, "--json"]) == 0
     (row,) = json.loads(capsys.readouterr().out)["rows"]
     assert (row["older_sources"], row["older_software"], row["here"]) == (2, 0, False)
+
+
+def test_the_table_of_status_breaks_no_name(
+    place: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    assert main(["status", "--database", place]) == 0
+    header, *rows = capsys.readouterr().out.splitlines()
+    assert header.split() == ["operator", "device", "problems", "measured", "hold", "sources", "last"]
+    assert re.search(r"^lstm .* \d{4}-\d\d-\d\d$", rows[1].rstrip())
 
 
 def test_a_database_that_is_missing_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
