@@ -37,10 +37,16 @@ def status(database: DatabaseOption = None, as_json: JsonOption = False) -> None
         output.print_json(found.to_dict())
         return
     console = output.out()
-    console.print(_table(found.rows))
+    if found.rows:
+        console.print(_table(found.rows))
     for row in found.rows:
         for line in _words(row):
             console.print(f"[dim]{row.operator}[/] {escape(line)}", soft_wrap=True)
+    for one in found.imported:
+        count = output.number_of(one["count"], "imported measurement")
+        console.print(
+            f"{one['operator']}: {count} on {', '.join(one['devices'])}", markup=False, soft_wrap=True
+        )
     for line in found.advice:
         console.print(escape(line), soft_wrap=True)
 

@@ -99,7 +99,8 @@ def test_choose_as_text_names_the_choice_and_the_code_to_build_it(
     text = capsys.readouterr().out
     chosen = document(capsys, "choose", *QUESTION, "--database", database_file)["implementation"]
     assert chosen in text
-    assert "selector.choose('lstm', hidden=256, batch=32).build()" in text
+    where = f"device='cpu', database={str(database_file)!r}"
+    assert f"selector.choose('lstm', hidden=256, batch=32, {where}).build()" in text
 
 
 def test_override_and_objective_reach_the_selector(
