@@ -117,7 +117,11 @@ def _csv(file: IO[bytes], read: Read) -> Iterator[Line | Fault]:
         if isinstance(text, Fault):
             yield text
             continue
-        cells = next(csv.reader([text]), [])
+        try:
+            cells = next(csv.reader([text]), [])
+        except csv.Error as error:  # lines that end in \r alone, a field of 131,072 characters
+            yield Fault(number, f"not CSV with line ends of \\n or \\r\\n ({error})")
+            continue
         if text.count('"') % 2:
             yield Fault(number, "a quoted field goes on after the line")
         elif not header:
