@@ -37,6 +37,8 @@ BAD_LINES = {
     '{"operator": "gemm", "dev': "cut off",
     '{"operator": gemm}\n': "not JSON",
     "[1, 2]\n": "not a JSON object",
+    changed().replace('"m": 64', '"m": 64, "m": 128'): "it names 'm' twice",
+    changed().replace('"bytes"', '"milliseconds"'): "it names 'milliseconds' twice",
     changed(milliseconds=float("nan")): "NaN",
     changed(milliseconds=-1): "milliseconds=-1",
     changed(milliseconds=0): "nanosecond",
