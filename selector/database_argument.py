@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 
 from kernel_selector.kernels.contract.errors import shorten
 
@@ -28,3 +29,8 @@ def require_database(value: object) -> None:
 
 def _is_place(text: str) -> bool:
     return bool(text.strip()) and max(map(len, text.split("/"))) <= LONGEST_NAME
+
+
+def same_database(value: object) -> str:
+    """What a command has to end with to be about the same database; empty for the default one."""
+    return f" --database {shlex.quote(str(value))}" if isinstance(value, str | os.PathLike) else ""

@@ -32,7 +32,6 @@ def database_status(database: Database | str | Path | None = None) -> dict[str, 
     """Where the database is and what it holds. Raises DatabaseError, for example when it is missing."""
     from kernel_selector.db import records, snapshot
 
-    from .imported.description import imported_operators
     from .stored_models import model_listing
 
     with opened(database) as store, store.read() as connection:
@@ -40,13 +39,20 @@ def database_status(database: Database | str | Path | None = None) -> dict[str, 
             "location": store.location,
             "records": records.total(connection),
             "counts": [_plain(row) for row in records.counts(connection)],
-            "imported": [
-                {"operator": item.name, "devices": list(item.devices), "count": item.rows}
-                for item in imported_operators(connection).values()
-            ],
+            "imported": imported_listing(connection),
             "models": [_plain(row) for row in model_listing(connection)],
             "snapshot": snapshot(connection),
         }
+
+
+def imported_listing(connection: Any) -> list[dict[str, Any]]:
+    """The operators of measurements that others took, with their devices and how many there are."""
+    from .imported.description import imported_operators
+
+    return [
+        {"operator": item.name, "devices": list(item.devices), "count": item.rows}
+        for item in imported_operators(connection).values()
+    ]
 
 
 def upgrade_database(database: Database | str | Path | None = None) -> str:

@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .asked import asked
+from .database_argument import same_database
 from .freshness import Freshness, freshness, refresh_jobs
+from .inspection import imported_listing
 from .network_place import network_warning
 from .profiling import opened
 
@@ -19,29 +21,43 @@ FIRST = 3  # problems that are named
 
 @dataclass(frozen=True, kw_only=True)
 class Overview:
-    """Rows by operator and device, and what to measure next, in words with their commands."""
+    """Rows by operator and device, and what to measure next, in words with their commands.
+
+    `imported` are the operators of measurements that others took, of which nothing can become old.
+    """
 
     location: str
     rows: tuple[Freshness, ...]
+    imported: tuple[dict[str, Any], ...]
     advice: tuple[str, ...]
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready."""
         rows = [row.to_dict() for row in self.rows]
-        return {"location": self.location, "rows": rows, "advice": list(self.advice)}
+        return {
+            "location": self.location,
+            "rows": rows,
+            "imported": list(self.imported),
+            "advice": list(self.advice),
+        }
 
 
 def overview(database: Database | str | Path | None = None) -> Overview:
     """Of a database that is there. Raises DatabaseError."""
     with opened(database) as store:
         rows = tuple(freshness(store))
-        todo = [*_stale(store), *_questions(store)] if rows else ["Nothing is measured: selector quickstart"]
+        with store.read() as connection:
+            imported = tuple(imported_listing(connection))
+        where = same_database(database)
+        todo = [*_stale(store, where), *_questions(store, where)]
+        if not rows and not imported:
+            todo = [f"Nothing is measured: selector quickstart{where}"]
         warning = network_warning(store.location)
         advice = (*([warning] if warning else []), *todo)
-        return Overview(location=store.location, rows=rows, advice=advice)
+        return Overview(location=store.location, rows=rows, imported=imported, advice=advice)
 
 
-def _stale(store: Database) -> list[str]:
+def _stale(store: Database, where: str) -> list[str]:
     """What to measure again on this machine's devices."""
     from kernel_selector.kernels import measure
 
@@ -54,13 +70,13 @@ def _stale(store: Database) -> list[str]:
             first = "; ".join(job.problem.key for job in jobs[:FIRST])
             count = sum(len(job.implementations) for job in jobs)
             lines.append(
-                f"{count} measurements of {len(jobs)} problems are old: selector refresh --device {name} "
-                f"(first: {first})"
+                f"{count} measurements of {len(jobs)} problems are old: "
+                f"selector refresh --device {name}{where} (first: {first})"
             )
     return lines
 
 
-def _questions(store: Database) -> list[str]:
+def _questions(store: Database, where: str) -> list[str]:
     """What was asked about this machine's devices without a sure answer."""
     from kernel_selector.kernels import measure
 
@@ -68,7 +84,7 @@ def _questions(store: Database) -> list[str]:
 
     counts = {name: len(asked(store, measure.identify(name).key)) for name in local_names()}
     return [
-        f"{count} questions were answered without being sure: selector profile --asked --device {name}"
+        f"{count} questions were answered without being sure: selector profile --asked --device {name}{where}"
         for name, count in counts.items()
         if count
     ]

@@ -93,7 +93,7 @@ def _json_lines(file: IO[bytes], read: Read) -> Iterator[Line | Fault]:
 
 def _json_line(number: int, text: str) -> Line | Fault:
     try:
-        fields = json.loads(text, parse_constant=_refuse)
+        fields = json.loads(text, parse_constant=_refuse, object_pairs_hook=_once)
     except (ValueError, RecursionError) as error:
         return Fault(number, f"not JSON ({error})" if text.endswith("\n") else f"cut off ({error})")
     if not isinstance(fields, dict):
@@ -104,6 +104,14 @@ def _json_line(number: int, text: str) -> Line | Fault:
     if unknown:
         return Fault(number, f"unknown field {unknown[0]!r}: hyperparameters belong into `hyperparameters`")
     return Line(number, fields)
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    fields = dict(pairs)
+    if len(fields) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise ValueError(f"it names {max(names, key=names.count)!r} twice")
+    return fields
 
 
 def _refuse(text: str) -> float:
@@ -117,7 +125,11 @@ def _csv(file: IO[bytes], read: Read) -> Iterator[Line | Fault]:
         if isinstance(text, Fault):
             yield text
             continue
-        cells = next(csv.reader([text]), [])
+        try:
+            cells = next(csv.reader([text]), [])
+        except csv.Error as error:  # lines that end in \r alone, a field of 131,072 characters
+            yield Fault(number, f"not CSV with line ends of \\n or \\r\\n ({error})")
+            continue
         if text.count('"') % 2:
             yield Fault(number, "a quoted field goes on after the line")
         elif not header:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from keyword import iskeyword
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -42,13 +44,13 @@ def choose(
       selector choose lstm hidden=256 batch=32 seq=50 --memory 1GiB --json
       selector choose lstm hidden=512 batch=64 mode=inference --objective memory
     """
-    choice = _ask(
-        what, device=device, memory=memory, objective=objective, override=override, database=database
-    )
+    request = {"device": device, "memory": memory, "objective": objective, "override": override}
+    choice = _ask(what, database, request)
     if as_json:
         output.print_json(choice.to_dict())
-    else:
-        _print(choice)
+        return
+    _print(choice)
+    output.out().print(f"[dim]in Python[/]  {escape(_code(choice, database, request))}", soft_wrap=True)
 
 
 def explain(
@@ -68,16 +70,15 @@ def explain(
       selector explain hidden=256 batch=32
       selector explain lstm hidden=256 batch=32 seq=50 --memory 20MiB
     """
-    choice = _ask(
-        what, device=device, memory=memory, objective=objective, override=override, database=database
-    )
+    request = {"device": device, "memory": memory, "objective": objective, "override": override}
+    choice = _ask(what, database, request)
     if as_json:
         output.print_json({"explanation": choice.explain(), "choice": choice.to_dict()})
     else:
         print(choice.explain())
 
 
-def _ask(what: list[str], database: str | None, **request: Any) -> Choice:
+def _ask(what: list[str], database: str | None, request: Mapping[str, Any]) -> Choice:
     from selector import Selector
 
     operator, given = words.split(what)
@@ -86,7 +87,6 @@ def _ask(what: list[str], database: str | None, **request: Any) -> Choice:
 
 
 def _print(choice: Choice) -> None:
-    from selector.catalogue import imported
     from selector.units import format_bytes, format_ms
 
     console = output.out()
@@ -112,11 +112,21 @@ def _print(choice: Choice) -> None:
     console.print("", table, "", sep="\n")
     for caveat in choice.caveats:
         console.print(f"[yellow]note[/]  {escape(caveat)}")
+
+
+def _code(choice: Choice, database: str | None, request: Mapping[str, Any]) -> str:
+    """The same question, and the module if there is one to build, in Python."""
+    from selector.catalogue import imported
+
     problem = choice.problem
-    given = [f"{name}={value!r}" for name, value in problem.values if name not in problem.assumed]
-    code = f"selector.choose({', '.join([repr(problem.operator), *given])})"
-    code += "" if imported(problem.operator) else ".build()"
-    console.print(f"[dim]in Python[/]  {code}", soft_wrap=True)
+    asked = {name: value for name, value in problem.values if name not in problem.assumed}
+    asked |= {name: value for name, value in (*request.items(), ("database", database)) if value is not None}
+    if asked["objective"] == "time":
+        del asked["objective"]
+    odd = {name: asked.pop(name) for name in list(asked) if not name.isidentifier() or iskeyword(name)}
+    words = [repr(problem.operator), *(f"{name}={value!r}" for name, value in asked.items())]
+    words += [f"**{odd!r}"] if odd else []
+    return f"selector.choose({', '.join(words)}){'' if imported(problem.operator) else '.build()'}"
 
 
 def _remark(candidate: Candidate, chosen: bool) -> str:

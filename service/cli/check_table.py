@@ -127,7 +127,9 @@ def _summary(finished: QuickstartFinished) -> Table:
 
 
 def _next(finished: QuickstartFinished, database: str | None) -> str:
-    where = f" --database {shlex.quote(database)}" if database else ""
+    from selector.database_argument import same_database
+
+    where = same_database(database)
     python = f", database={database!r}" if database else ""
     code = f"import selector; print(selector.choose(hidden=256, batch=32{python}).explain())"
     lines = [

@@ -53,7 +53,13 @@ def inspect(
 def _inspected(name: str, optimizer: str) -> ModelInspection:
     import selector
 
-    given = _function(name)()
+    function = _function(name)
+    if not callable(function):
+        raise typer.BadParameter(f"{name} is {type(function).__name__}: expected a function.")
+    try:
+        given = function()
+    except Exception as error:
+        raise typer.BadParameter(f"{name} raised {type(error).__name__}: {error}") from error
     if not isinstance(given, tuple) or len(given) != 2:
         raise typer.BadParameter(f"{name} returned {type(given).__name__}: expected (model, example_inputs).")
     return selector.inspect_model(*given, optimizer=optimizer)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -136,9 +135,10 @@ def report(events: Iterator[Event], *, database: str | None, as_json: bool) -> P
     if as_json:
         output.print_json(finished.to_dict())
     elif finished.measured:
-        same = f" --database {shlex.quote(database)}" if database else ""
+        from selector.database_argument import same_database
+
         for operator in finished.winners:
-            output.out().print(f"Next: selector train {operator}{same}", soft_wrap=True)
+            output.out().print(f"Next: selector train {operator}{same_database(database)}", soft_wrap=True)
     return finished
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from rich.markup import escape
+from rich.table import Table
 
 from . import output, words
 from .measure import report
@@ -35,23 +37,16 @@ def status(database: DatabaseOption = None, as_json: JsonOption = False) -> None
         output.print_json(found.to_dict())
         return
     console = output.out()
-    numbers = ("problems", "measured", "hold", "sources", "software", "failed")
-    table = output.table("operator", "device", *numbers, "last", numbers=numbers)
-    for row in found.rows:
-        here = " (here)" if row.here else ""
-        table.add_row(
-            row.operator,
-            f"{row.device}{here}",
-            str(row.problems),
-            str(row.pairs),
-            _share(row),
-            *(str(count or "") for count in (row.older_sources, row.older_software, row.failed)),
-            f"{row.last_measured_at:%Y-%m-%d}",
-        )
-    console.print(table)
+    if found.rows:
+        console.print(_table(found.rows))
     for row in found.rows:
         for line in _words(row):
             console.print(f"[dim]{row.operator}[/] {escape(line)}", soft_wrap=True)
+    for one in found.imported:
+        count = output.number_of(one["count"], "imported measurement")
+        console.print(
+            f"{one['operator']}: {count} on {', '.join(one['devices'])}", markup=False, soft_wrap=True
+        )
     for line in found.advice:
         console.print(escape(line), soft_wrap=True)
 
@@ -79,6 +74,25 @@ def refresh(
     budget_s = None if budget is None else words.seconds(budget)
     events = run(device=device, database=database, policy=policy, budget_s=budget_s)
     report(events, database=database, as_json=as_json)
+
+
+def _table(rows: Sequence[Freshness]) -> Table:
+    """A row for each operator and device; what no row has gets no column, so that names stay whole."""
+    remarks = {"sources": "older_sources", "software": "older_software", "failed": "failed"}
+    remarks = {title: name for title, name in remarks.items() if any(getattr(row, name) for row in rows)}
+    numbers = ("problems", "measured", "hold", *remarks)
+    table = output.table("operator", "device", *numbers, "last", numbers=numbers)
+    for row in rows:
+        table.add_row(
+            row.operator,
+            f"{row.device} (here)" if row.here else row.device,
+            str(row.problems),
+            str(row.pairs),
+            _share(row),
+            *(str(getattr(row, name) or "") for name in remarks.values()),
+            f"{row.last_measured_at:%Y-%m-%d}",
+        )
+    return table
 
 
 def _share(row: Freshness) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -77,7 +78,7 @@ def import_(
     if as_json:
         output.print_json(report.to_dict())
     else:
-        _print(report)
+        _print(report, database)
 
 
 def export(
@@ -161,8 +162,11 @@ def _names(text: str) -> tuple[str, ...]:
     return tuple(name.strip() for name in text.split(",") if name.strip())
 
 
-def _print(report: Report) -> None:
+def _print(report: Report, database: str | None) -> None:
+    from selector.database_argument import same_database
+
     console = output.out()
+    where = same_database(database)
     counts = f"{report.added} new, {report.known} known before, {report.bad} bad"
     console.print(f"{report.source}: {counts}", soft_wrap=True)
     for fault in report.faults:
@@ -170,7 +174,7 @@ def _print(report: Report) -> None:
     if report.bad > len(report.faults):
         console.print(f"  and {report.bad - len(report.faults)} more")
     for operator in report.operators:
-        console.print(f"Next: selector train {operator}" if " " not in operator else "", markup=False)
+        console.print(f"Next: selector train {shlex.quote(operator)}{where}", markup=False, soft_wrap=True)
 
 
 def _report(found: Difference, word: str, as_json: bool, *, models: int | None = None) -> None:

@@ -37,6 +37,8 @@ BAD_LINES = {
     '{"operator": "gemm", "dev': "cut off",
     '{"operator": gemm}\n': "not JSON",
     "[1, 2]\n": "not a JSON object",
+    changed().replace('"m": 64', '"m": 64, "m": 128'): "it names 'm' twice",
+    changed().replace('"bytes"', '"milliseconds"'): "it names 'milliseconds' twice",
     changed(milliseconds=float("nan")): "NaN",
     changed(milliseconds=-1): "milliseconds=-1",
     changed(milliseconds=0): "nanosecond",
@@ -102,6 +104,8 @@ def test_names_that_no_question_could_use_are_refused(sqlite_database, tmp_path,
         (b"gemm,H200,tiled,nan,4096,ok,64,nn\n", "expected a finite number"),
         (b'gemm,H200,tiled,1.5,4096,ok,64,"nn\n', "quoted"),
         (b"gemm,H200,tiled,1.5,4096,ok,x,nn\n", "--words m"),
+        (b"gemm,H200,tiled,1.5,4096,ok,64,nn\rgemm,H200,tiled,1.5,4096,ok,65,nn\n", "not CSV with line ends"),
+        (b"gemm,H200,tiled,1.5,4096,ok,64," + b"n" * (2**17 + 1) + b"\n", "field limit"),
     ],
 )
 def test_a_bad_line_of_csv_is_named(sqlite_database, tmp_path, line, reason):

@@ -183,6 +183,14 @@ def test_a_busy_port_is_one_line(database: Path, capsys: pytest.CaptureFixture[s
     assert f"cannot listen on 127.0.0.1 port {port}" in line_of(capsys)
 
 
+def test_a_full_disk_or_a_missing_folder_is_no_defect(capsys: pytest.CaptureFixture[str]) -> None:
+    place = "/nowhere/plan.jsonl"
+    assert main(["profile", "--operator", "lstm", "--device", "cpu", "--plan", place]) == 1
+    line = line_of(capsys)
+    assert "No such file or directory: '/nowhere/plan.jsonl'" in line
+    assert "defect" not in line
+
+
 def test_an_unexpected_error_has_no_traceback_unless_asked(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

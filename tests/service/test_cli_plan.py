@@ -58,6 +58,8 @@ def test_the_frontier_is_printed_and_drawn(
         (["inspect", "nowhere"], "package.module:function"),
         (["inspect", "nowhere.at:all"], "cannot be found"),
         (["inspect", "time:time"], "expected (model, example_inputs)"),
+        (["inspect", "time:timezone"], "time:timezone is int: expected a function"),
+        (["inspect", "math:sqrt"], "math:sqrt raised TypeError: "),
         (["inspect", INSPECTED, "--optimizer", "lion"], "lion"),
     ],
 )

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
+import shlex
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+import selector
 from kernel_selector.db import Database, records
 from kernel_selector.service.cli import main
 from tests.selector import replay
@@ -34,6 +37,16 @@ def test_status_says_what_holds_and_what_changed(place: str, capsys: pytest.Capt
     assert main(["status", "--database", place, "--json"]) == 0
     (row,) = json.loads(capsys.readouterr().out)["rows"]
     assert (row["older_sources"], row["older_software"], row["here"]) == (2, 0, False)
+
+
+def test_the_table_of_status_breaks_no_name(
+    place: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    assert main(["status", "--database", place]) == 0
+    header, *rows = capsys.readouterr().out.splitlines()
+    assert header.split() == ["operator", "device", "problems", "measured", "hold", "sources", "last"]
+    assert re.search(r"^lstm .* \d{4}-\d\d-\d\d$", rows[1].rstrip())
 
 
 def test_a_database_that_is_missing_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -79,3 +92,36 @@ def test_mistakes_are_one_line(words: list[str], expected: str, capsys: pytest.C
     error = capsys.readouterr().err
     assert expected in error
     assert error.count("\n") == 1
+
+
+def test_status_knows_imported_measurements(
+    place: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = tmp_path / "gemm.csv"
+    rows.write_text("operator,device,implementation,block-size,milliseconds\ngemm,h200,tiled,8,0.5\n")
+    other = str(tmp_path / "imported only.sqlite")
+    for database in (place, other):
+        assert main(["import", str(rows), "--database", database]) == 0
+        assert f"selector train gemm --database {shlex.quote(database)}\n" in capsys.readouterr().out
+        assert main(["status", "--database", database]) == 0
+        text = capsys.readouterr().out
+        assert "gemm: 1 imported measurement on NVIDIA H200" in text
+        assert "Nothing is measured" not in text
+    assert main(["status", "--database", other, "--json"]) == 0
+    (found,) = json.loads(capsys.readouterr().out)["imported"]
+    assert found == {"operator": "gemm", "devices": ["NVIDIA H200"], "count": 1}
+
+
+def test_a_choice_can_be_asked_for_again_in_python(
+    place: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = tmp_path / "gemm.csv"
+    rows.write_text("operator,device,implementation,block-size,milliseconds\ngemm,h200,tiled,8,0.5\n")
+    assert main(["import", str(rows), "--database", place]) == 0
+    asked = ["choose", "gemm", "block-size=8", "--device", "h200", "--database", place]
+    assert main(asked) == 0
+    code = capsys.readouterr().out.splitlines()[-1].removeprefix("in Python  ")
+    assert eval(code, {"selector": selector}).implementation == "tiled"
+    assert main(["choose", "lstm", "hidden=8", "batch=1", "--objective", "memory", "--memory", "1GiB"]) == 0
+    code = capsys.readouterr().out.splitlines()[-1].removeprefix("in Python  ")
+    assert code == "selector.choose('lstm', hidden=8, batch=1, memory='1GiB', objective='memory').build()"

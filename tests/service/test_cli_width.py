@@ -77,10 +77,13 @@ def test_profile_commands_that_messages_name_say_what_to_measure() -> None:
     ] == []
 
 
-def test_a_choice_fits(capsys: pytest.CaptureFixture[str], database_file: Path) -> None:
-    assert (
-        main(["choose", "hidden=256", "batch=32", "--device", "h200", "--database", str(database_file)]) == 0
-    )
+def test_a_choice_fits(
+    capsys: pytest.CaptureFixture[str], database_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(
+        "SELECTOR_DATABASE_URL", str(database_file)
+    )  # its path is in no line to be pasted then
+    assert main(["choose", "hidden=256", "batch=32", "--device", "h200"]) == 0
     text = capsys.readouterr().out
     assert max(map(len, text.splitlines())) <= 80
     assert "assumed: you named no operator" in text
