@@ -14,7 +14,8 @@ from torch import Tensor, nn
 from torch._compile import _disable_dynamo
 
 from ..errors import InvalidRequest
-from ..layer_problems import Values
+from ..layer_problems import Values, as_made
+from .replay_state import hooked
 from .selection import Policy, Selection
 
 if TYPE_CHECKING:
@@ -170,6 +171,18 @@ def adopt(module: nn.Module, kind: type[Selected], policies: Mapping[str, Policy
     module._start(policies)
 
 
+def stands_for(*parts: object, kind: type[nn.Module] = nn.Module) -> bool:
+    """Whether parts that are not called any more would compute what their class is known for, without hooks:
+    they may have been wrapped, replaced or hooked since.
+    """
+    return all(as_made(one, kind) and not watched(one) for one in parts)
+
+
+def watched(part: Any) -> bool:
+    """Whether a call of a module does something for itself alone: it has hooks, or a forward of its own."""
+    return hooked(part) or "forward" in part.__dict__
+
+
 def _left_to_torch(x: Tensor, torchs_own: bool) -> bool:
     """Whether no implementation of ours can take such a call, and torch's own forward can."""
     return torchs_own and (x.is_meta or x.is_nested or torch._C._are_functorch_transforms_active())
@@ -203,7 +216,7 @@ class OneInput(Selected):
     @outside_of_graphs
     def forward(self, input: Tensor) -> Tensor:
         """x to y, as torch's module of this kind takes and gives them."""
-        chosen = self._chosen_for_call(input)
+        chosen = None if input.is_nested else self._chosen_for_call(input)
         y: Tensor = super().forward(input) if chosen is None else chosen(input)
         return y
 
