@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import wraps
 from pathlib import Path
@@ -158,10 +158,13 @@ class Selected(nn.Module):
 
     def _lent(self, _name: str) -> Mapping[str, Tensor | None]:
         """The parameters of an operator, with the names that implementations have for them."""
-        if "parametrizations" not in self._modules:
+        if all(name in self._parameters for name in self._weights()):
             return self._parameters
-        computed: Any = self._modules["parametrizations"]
-        return {**self._parameters, **{name: getattr(self, name) for name in computed}}
+        return {**self._parameters, **{name: getattr(self, name) for name in self._weights()}}
+
+    def _weights(self) -> Sequence[str]:
+        """The names of its parameters, any of which may be computed, and then be an attribute instead."""
+        return ()
 
 
 def adopt(module: nn.Module, kind: type[Selected], policies: Mapping[str, Policy]) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, cast
 
 from torch import nn
@@ -23,7 +24,7 @@ from .joining import Joint
 from .outputs import require
 from .places import Place, is_written_out
 from .report import LeftAlone, Replaced, Report, reason_of
-from .swapping import Decision, put_back, swap
+from .swapping import Decision, put_back, swap, undo
 from .timing import Timed
 from .wishes import DEVICE_TIME, OBJECTIVES, Counted, Wishes, device_of
 
@@ -60,14 +61,26 @@ def optimize(model: nn.Module, example_inputs: Any, wishes: Wishes) -> Report:
     if wishes.for_speed_alone:
         timed = Timed(model, example_inputs, gradients=training, outputs=outputs)
     original = Original(model, example_inputs, gradients=training, outputs=outputs)
-    replaced, undone = _replace(model, decisions, original, wishes)
-    together, apart = _join(model, joints, original)
-    notes = ["Nothing was replaced."]
-    if replaced or together:
-        notes = [_agreed(training, wishes), *((timed.compared(),) if timed else ())]
+    with _all_or_nothing(model, decisions, joints):
+        replaced, undone = _replace(model, decisions, original, wishes)
+        together, apart = _join(model, joints, original)
+        notes = ["Nothing was replaced."]
+        if replaced or together:
+            notes = [_agreed(training, wishes), *((timed.compared(),) if timed else ())]
     return Report(
         replaced=(*replaced, *together), left_alone=(*left, *undone, *apart), notes=(*notes, *advice)
     )
+
+
+@contextmanager
+def _all_or_nothing(model: nn.Module, decisions: list[Decision], joints: list[Joint]) -> Iterator[None]:
+    """Where anything is raised meanwhile, the model is as it was before."""
+    try:
+        yield
+    except BaseException:
+        joining.part(model, joints)
+        undo(model, decisions)
+        raise
 
 
 def _agreed(training: bool, wishes: Wishes) -> str:
@@ -204,8 +217,7 @@ def _replace(
         if fault is None:
             replaced += own
             continue
-        restore(model)
-        swap(model, replaced, wishes)
+        undo(model, own)
         reason = PUT_BACK + fault
         undone += [LeftAlone(path=one.layer.path, problem=one.layer.problem, why=reason) for one in own]
     done = [
@@ -224,7 +236,7 @@ def _join(
     joining.join(model, joints)
     fault = _fault(original) if joints else None
     if fault is not None:
-        joining.part(model)
+        joining.part(model, joints)
         return [], [LeftAlone(path=one.path, problem=one.problem, why=PUT_BACK + fault) for one in joints]
     return [
         Replaced(path=one.path, problem=one.problem, implementation=joining.TORCHS, why=one.why)
