@@ -29,6 +29,10 @@ from .timing import Timed
 from .wishes import DEVICE_TIME, OBJECTIVES, Counted, Wishes, device_of
 
 PUT_BACK = "put back, because the model computed something else: "
+UNSEEN = (
+    "left as it was, because nothing that the model gives for the example can be compared: expected floating-"
+    "point tensors, by themselves or in tuples, lists, mappings or data classes"
+)
 
 
 def optimize(model: nn.Module, example_inputs: Any, wishes: Wishes) -> Report:
@@ -218,8 +222,7 @@ def _replace(
             replaced += own
             continue
         undo(model, own)
-        reason = PUT_BACK + fault
-        undone += [LeftAlone(path=one.layer.path, problem=one.layer.problem, why=reason) for one in own]
+        undone += [LeftAlone(path=one.layer.path, problem=one.layer.problem, why=fault) for one in own]
     done = [
         Replaced(
             path=one.layer.path, problem=one.layer.problem, implementation=one.implementation, why=one.why
@@ -237,7 +240,7 @@ def _join(
     fault = _fault(original) if joints else None
     if fault is not None:
         joining.part(model, joints)
-        return [], [LeftAlone(path=one.path, problem=one.problem, why=PUT_BACK + fault) for one in joints]
+        return [], [LeftAlone(path=one.path, problem=one.problem, why=fault) for one in joints]
     return [
         Replaced(path=one.path, problem=one.problem, implementation=joining.TORCHS, why=one.why)
         for one in joints
@@ -245,7 +248,11 @@ def _join(
 
 
 def _fault(original: Original) -> str | None:
+    """Why what was replaced last cannot stay, or None."""
+    if not original.seen:
+        return UNSEEN
     try:
-        return original.differs()
+        differs = original.differs()
     except Exception as error:  # whatever an implementation raises on this model, the model gets it not
-        return f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
+        differs = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
+    return None if differs is None else PUT_BACK + differs
