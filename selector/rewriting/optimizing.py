@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, cast
 
+import torch
 from torch import nn
 
 from kernel_selector.kernels import registry
@@ -56,11 +57,12 @@ def optimize(model: nn.Module, example_inputs: Any, wishes: Wishes) -> Report:
     )
     asked = {(layer.path, layer.problem) for layer in listed}
     left += [one for one in alone if (one.path, one.problem) in asked]
-    advice = (*_no_head(listed, wishes), *times.advice)
+    advice = (*_no_head(listed, wishes), *_unused(found, wishes), *times.advice)
     if not (decisions or joints):
         unchanged = "Nothing was replaced: the model is as it was."
         return Report(replaced=(), left_alone=tuple(left), notes=(unchanged, *advice))
-    training, outputs = any(module.training for module in model.modules()), wishes.outputs
+    training = any(module.training for module in model.modules()) and not torch.is_inference_mode_enabled()
+    outputs = wishes.outputs
     timed = None
     if wishes.for_speed_alone:
         timed = Timed(model, example_inputs, gradients=training, outputs=outputs)
@@ -100,6 +102,13 @@ def _no_head(listed: Sequence[Layer], wishes: Wishes) -> tuple[str, ...]:
     return (f"outputs={wishes.outputs!r} changed nothing: no linear layer with its cross-entropy was found.",)
 
 
+def _unused(found: Sequence[Layer], wishes: Wishes) -> tuple[str, ...]:
+    """Which overrides are for no layer, in words."""
+    known = {name for layer in found for name in (layer.path, layer.problem.operator)}
+    names = [repr(name) for name in wishes.overrides if name not in known]
+    return (f"overrides for {', '.join(names)}: the example runs no such layer.",) if names else ()
+
+
 def restore(model: nn.Module) -> int:
     """See `selector.restore`."""
     replayed = replaying.turn_off(model)
@@ -119,6 +128,11 @@ def _check(model: nn.Module, wishes: Wishes) -> None:
     if wishes.objective not in OBJECTIVES:
         raise InvalidRequest(
             f"objective={shorten(wishes.objective)}: expected one of {', '.join(OBJECTIVES)}."
+        )
+    if not isinstance(wishes.overrides, Mapping):
+        raise InvalidRequest(
+            f"overrides={shorten(wishes.overrides)}: expected names of implementations by operator or by a "
+            "module's path, such as {'lstm': 'hoisted'}."
         )
     paths = {path for path, _ in model.named_modules()}
     for name in wishes.overrides:

@@ -11,7 +11,6 @@ from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import Problem
 
 from ..layers import Layer
-from ..nn import ScaledDotProductAttention
 from ..nn.selected import Selected, adopt
 from ..nn.selection import Policy
 from . import attention_interface
@@ -46,7 +45,7 @@ def swap(model: nn.Module, decisions: Sequence[Decision], wishes: Wishes) -> Non
         }
         if own[0].place.name == attention_interface.CHILD:
             (policy,) = policies.values()
-            chooser: Selected = ScaledDotProductAttention()
+            chooser: Selected = attention_interface.InterfaceAttention()
             chooser._start({"": policy})
             module.add_module(attention_interface.CHILD, chooser.train(module.training))
         else:

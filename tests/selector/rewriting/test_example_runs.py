@@ -140,3 +140,20 @@ def test_what_cannot_be_compared_is_not_replaced(x: Tensor, form: Callable[[Tens
     assert report.replaced == ()
     assert "nothing that the model gives for the example can be compared" in report.left_alone[0].why
     assert type(model.lstm) is nn.LSTM
+
+
+def test_gradients_are_not_said_to_agree_where_there_are_none(x: Tensor) -> None:
+    with torch.inference_mode():
+        report = selector.optimize(Giving(lambda y: y), x, overrides=BY_NAME)
+    assert "Checked on the example: outputs agree with the original's." in report.notes
+
+
+def test_overrides_for_no_layer_are_said_to_be(x: Tensor) -> None:
+    model = nn.Sequential(nn.ReLU(), nn.Dropout())
+    overrides = {"1": "stand_in", "gru": "hoisted", "relu": "stand_in"}
+    assert (
+        "overrides for '1', 'gru': the example runs no such layer."
+        in selector.optimize(model, x, overrides=overrides).notes
+    )
+    with pytest.raises(selector.InvalidRequest, match=r"overrides=.*expected names of implementations by"):
+        selector.optimize(model, x, overrides=["relu"])  # type: ignore[arg-type]

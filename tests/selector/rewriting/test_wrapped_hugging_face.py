@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import copy
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
 import selector
 from tests.selector.rewriting.test_hugging_face import OVERRIDES, batch, make
@@ -86,3 +90,40 @@ def test_a_gpt2_with_wrapped_layers_computes_what_they_do() -> None:
     for one in (model, original):
         one.transformer.h[0].mlp.c_fc.register_forward_hook(lambda _module, _args, y: 2 * y)
     torch.testing.assert_close(model(**batch()).logits, original(**batch()).logits)
+
+
+class Classifier(nn.Module):
+    """A model of one's own with one of theirs in it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.head = make("bert").bert, nn.Linear(16, 3)
+
+    def forward(self, input_ids: torch.Tensor) -> torch.Tensor:
+        y: torch.Tensor = self.head(self.body(input_ids).last_hidden_state[:, 0])
+        return y
+
+
+def test_attention_of_their_model_within_another() -> None:
+    model, words = Classifier().eval(), batch()["input_ids"]
+    original = copy.deepcopy(model)
+    report = selector.optimize(model, words, overrides={"attention": "recompute"})
+    attention = [f"body.encoder.layer.{number}.attention.self" for number in (0, 1)]
+    assert [one.path for one in report.replaced] == attention
+    again = selector.optimize(model, words, overrides={"attention": "recompute"})
+    assert {one.path: one.why for one in again.left_alone}[attention[0]] == "it chooses by itself already"
+    torch.testing.assert_close(model(words), original(words))
+    assert selector.restore(model) == 2
+    assert model.body.config._attn_implementation == "sdpa"
+
+
+def test_a_file_is_read_by_another_process(tmp_path: Path) -> None:
+    model = make("bert").eval()
+    selector.optimize(model, batch(), overrides={"attention": "recompute"})
+    torch.save((model, batch(), model(**batch()).logits), tmp_path / "model")
+    code = (
+        "import sys, torch; model, batch, expected = torch.load(sys.argv[1], weights_only=False);"
+        "torch.testing.assert_close(model(**batch).logits, expected)"
+    )
+    command = [sys.executable, "-c", code, str(tmp_path / "model")]
+    subprocess.run(command, check=True, cwd=Path(__file__).parents[3])
