@@ -11,7 +11,7 @@ from inspect import signature
 from typing import Any, NamedTuple
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
 from .layer_problems import (
@@ -20,11 +20,13 @@ from .layer_problems import (
     activation_values,
     activation_word,
     added_norm_values,
+    as_made,
     computed_dtype,
     feed_forward_values,
     linear_values,
     loss_values,
     norm_values,
+    part_word,
     recurrent_values,
     rows_of,
 )
@@ -45,14 +47,18 @@ class Part(NamedTuple):
 
 
 def parts_of(module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterator[Part]:
-    """The operators of a call, nothing for a module of no known class."""
+    """The operators of a call, nothing for a module of no known class, or called as none of that class is."""
     for kind in type(module).__mro__:
         recognise = _RECOGNISED.get(f"{kind.__module__}.{kind.__qualname__}")
         if recognise is not None:
             known: Any = kind
-            given = dict(signature(known.forward).bind(module, *args, **kwargs).arguments)
+            try:
+                given = dict(signature(known.forward).bind(module, *args, **kwargs).arguments)
+            except TypeError:  # other arguments, as the forward of a subclass may have
+                return
             del given["self"]
-            yield from recognise(module, given)
+            if recognise is _loss_alone or isinstance(_first(given), (Tensor, PackedSequence)):
+                yield from recognise(module, given)
             return
 
 
@@ -129,36 +135,40 @@ def _multihead(module: Any, given: Given) -> Iterator[Part]:
 def _transformer_layer(module: Any, given: Given) -> Iterator[Part]:
     """nn.TransformerEncoderLayer and nn.TransformerDecoderLayer; attention is a module of its own there."""
     x, decoder = _first(given), hasattr(module, "norm3")
-    word = activation_word(module.activation)
-    if word is not None:
+    word, dropout = part_word(module.activation), module.dropout
+    linears = as_made(module.linear1, nn.Linear) and as_made(module.linear2, nn.Linear)
+    if word is not None and linears and as_made(dropout, nn.Dropout):
         covers = (
             "linear1",
             "linear2",
             "dropout",
             *(["activation"] if hasattr(module.activation, "forward") else []),
         )
-        inner, dropout = module.linear1.out_features, module.dropout.p
-        values = feed_forward_values(x, inner, word, dropout, module.linear1.bias is not None)
+        inner, bias = module.linear1.out_features, module.linear1.bias is not None
+        values = feed_forward_values(x, inner, word, dropout.p, bias)
         yield Part("feed_forward", values, computed_dtype(x), "", covers)
     if not module.norm_first:
         for number in (1, 2, 3)[: 3 if decoder else 2]:
-            norm, share = getattr(module, f"norm{number}"), getattr(module, f"dropout{number}").p
-            covers = (f"norm{number}", f"dropout{number}")
-            yield Part("dropout_add_norm", added_norm_values(norm, x, share), x.dtype, covers[0], covers)
+            norm, dropout = getattr(module, f"norm{number}"), getattr(module, f"dropout{number}")
+            if as_made(norm, nn.LayerNorm) and as_made(dropout, nn.Dropout):
+                values = added_norm_values(norm, x, dropout.p)
+                covers = (f"norm{number}", f"dropout{number}")
+                yield Part("dropout_add_norm", values, x.dtype, covers[0], covers)
 
 
 def _post_norm_output(module: Any, given: Given) -> Iterator[Part]:
     """Hugging Face's BertSelfOutput and its copies: a linear layer, dropout, the residual and a norm."""
-    x = given["input_tensor"]
-    values = added_norm_values(module.LayerNorm, x, module.dropout.p)
-    yield Part("dropout_add_norm", values, x.dtype, "LayerNorm", ("LayerNorm", "dropout"))
+    x, norm, dropout = given["input_tensor"], module.LayerNorm, module.dropout
+    if as_made(norm, nn.LayerNorm) and as_made(dropout, nn.Dropout):
+        values = added_norm_values(norm, x, dropout.p)
+        yield Part("dropout_add_norm", values, x.dtype, "LayerNorm", ("LayerNorm", "dropout"))
 
 
 def _post_norm_layer(module: Any, given: Given) -> Iterator[Part]:
     """Hugging Face's BertLayer and its copies: the feed-forward half; the other is modules of its own."""
     x, dense = _first(given), module.intermediate.dense
-    word = activation_word(module.intermediate.intermediate_act_fn)
-    if word is not None:
+    word = part_word(module.intermediate.intermediate_act_fn)
+    if word is not None and as_made(dense, nn.Linear) and as_made(module.output.dense, nn.Linear):
         values = feed_forward_values(x, dense.out_features, word, 0.0, dense.bias is not None)
         covers = ("intermediate.dense", "intermediate.intermediate_act_fn", "output.dense")
         yield Part("feed_forward", values, computed_dtype(x), "", covers)
@@ -166,8 +176,8 @@ def _post_norm_layer(module: Any, given: Given) -> Iterator[Part]:
 
 def _transposed_feed_forward(module: Any, given: Given) -> Iterator[Part]:
     """Hugging Face's GPT2MLP, whose weights are [in, out]."""
-    x, word = _first(given), activation_word(module.act)
-    if word is not None:
+    x, word = _first(given), part_word(module.act)
+    if word is not None and all(as_made(one) and hasattr(one, "nf") for one in (module.c_fc, module.c_proj)):
         values = feed_forward_values(x, module.c_fc.nf, word, 0.0, True)
         yield Part("feed_forward", values, computed_dtype(x), "", ("c_fc", "act", "c_proj"))
 

@@ -154,6 +154,30 @@ ACTIVATION_MODULES = {
 WRITTEN_OUT = frozenset({"NewGELUActivation", "FastGELUActivation"})
 
 
+# where the forwards are of which it is known what they compute: torch's, Hugging Face's and ours
+_FORWARDS = frozenset(
+    {
+        *(f"torch.nn.modules.{file}" for file in ("activation", "dropout", "linear", "normalization")),
+        *(f"transformers.{file}" for file in ("activations", "pytorch_utils")),
+        *(f"selector.nn.{file}" for file in ("joined", "selected")),
+    }
+)
+
+
+def as_made(part: object, kind: type[nn.Module] = nn.Module) -> bool:
+    """Whether a module computes what its class is known for: neither a wrapper of one of that kind nor a
+    subclass with a forward of its own.
+    """
+    forward = getattr(type(part), "forward", None)
+    return isinstance(part, kind) and getattr(forward, "__module__", None) in _FORWARDS
+
+
+def part_word(activation: object) -> str | None:
+    """As `activation_word`, of an activation that is part of a group; None where it may be another one."""
+    known = not isinstance(activation, nn.Module) or as_made(activation)
+    return activation_word(activation) if known else None
+
+
 def written_out(activation: object) -> bool:
     """Whether an activation is computed in several operations of torch's, and not by torch's own."""
     return type(activation).__name__ in WRITTEN_OUT

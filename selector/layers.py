@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -15,6 +16,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, scaled_dot_product_attention
 from torch.nn.utils.rnn import PackedSequence
 from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import Problem, SelectorError
@@ -60,7 +62,22 @@ def find(model: nn.Module, example_inputs: Any) -> list[Layer]:
 
 
 def arguments_of(example_inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Positional and keyword arguments of a call. Raises InvalidRequest for what is neither."""
+    """Positional and keyword arguments of a call, their tensors copied, which a model may change in place.
+
+    Raises InvalidRequest for what is neither.
+    """
+    args, kwargs = _given(example_inputs)
+    leaves, form = tree_flatten((args, kwargs))
+    copies = {id(one): _copied(one) for one in leaves if isinstance(one, Tensor)}
+    args, kwargs = tree_unflatten([copies.get(id(one), one) for one in leaves], form)
+    return args, kwargs
+
+
+def _copied(tensor: Tensor) -> Tensor:
+    return tensor.detach().clone().requires_grad_(tensor.requires_grad)
+
+
+def _given(example_inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
     if isinstance(example_inputs, (Tensor, PackedSequence)):
         return (example_inputs,), {}
     if isinstance(example_inputs, Mapping):
@@ -75,7 +92,33 @@ def arguments_of(example_inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
 
 @contextmanager
 def undisturbed(model: nn.Module) -> Iterator[None]:
-    """Afterwards put buffers, and the state of random numbers, back as they were."""
+    """Afterwards put buffers, what modules keep as attributes, and random numbers back as they were.
+
+    What is changed inside of an attribute, such as a list that grows, stays; so do attributes of torch's own
+    modules and wrappers.
+    """
+    held = [(members, dict(members)) for part in model.modules() for members in _members(part)]
+    python = random.getstate()
+    try:
+        with same_values(model):
+            yield
+    finally:
+        random.setstate(python)
+        for members, before in held:
+            for name in [name for name in members if name not in before]:
+                del members[name]
+            members.update(before)
+
+
+def _members(part: nn.Module) -> Iterator[dict[str, Any]]:
+    yield part._buffers
+    if not type(part).__module__.startswith("torch."):
+        yield part.__dict__
+
+
+@contextmanager
+def same_values(model: nn.Module) -> Iterator[None]:
+    """Afterwards put the values of buffers, and the state of random numbers, back as they were."""
     buffers = [(buffer, buffer.detach().clone()) for buffer in model.buffers()]
     devices = {tensor.device for tensor in (*model.parameters(), *model.buffers())}
     gpus = [device.index for device in devices if device.type == "cuda"]

@@ -21,7 +21,7 @@ from ..layer_problems import (
 )
 from .activations import Activation
 from .hugging_face_losses import CausalGPT2, MaskedBert, MaskedRoberta
-from .selected import Selected, outside_of_graphs
+from .selected import Selected, outside_of_graphs, stands_for, watched
 
 
 class _Output(Selected):
@@ -38,15 +38,17 @@ class _Output(Selected):
     def joined(self, y: Tensor, residual: Tensor) -> Tensor:
         """What follows the linear layer, of y and the residual [..., H]."""
         own: Any = self
-        norm, share = own.LayerNorm, own.dropout.p
-        chosen = self._implementation(
-            residual,
-            residual.dtype,
-            (residual.shape, share, norm.eps),
-            lambda: added_norm_values(norm, residual, share),
-            "LayerNorm",
-        )
-        joined: Tensor = norm(own.dropout(y) + residual) if chosen is None else chosen(y, residual)
+        norm, dropout, chosen = own.LayerNorm, own.dropout, None
+        if stands_for(norm, kind=nn.LayerNorm) and stands_for(dropout, kind=nn.Dropout):
+            share = dropout.p
+            chosen = self._implementation(
+                residual,
+                residual.dtype,
+                (residual.shape, share, norm.eps),
+                lambda: added_norm_values(norm, residual, share),
+                "LayerNorm",
+            )
+        joined: Tensor = norm(dropout(y) + residual) if chosen is None else chosen(y, residual)
         return joined
 
     def _lent(self, _name: str) -> dict[str, Tensor | None]:
@@ -78,8 +80,11 @@ class _Layer(Selected):
 
     def _ff(self, x: Tensor) -> nn.Module | None:
         own: Any = self
-        dense, word = own.intermediate.dense, activation_word(own.intermediate.intermediate_act_fn)
-        return _feed_forward(self, x, word, dense.out_features)
+        dense, activation = own.intermediate.dense, own.intermediate.intermediate_act_fn
+        unseen = not (watched(own.intermediate) or watched(own.output))
+        if not (unseen and stands_for(dense, own.output.dense, kind=nn.Linear) and _known(activation)):
+            return None
+        return _feed_forward(self, x, activation_word(activation), dense.out_features)
 
     def _lent(self, _name: str) -> dict[str, Tensor | None]:
         own: Any = self
@@ -89,6 +94,11 @@ class _Layer(Selected):
             for path, part in parts.items()
             for leaf in ("weight", "bias")
         }
+
+
+def _known(activation: object) -> bool:
+    """Whether an activation computes what its word says, without hooks; a function has none."""
+    return not isinstance(activation, nn.Module) or stands_for(activation)
 
 
 def _feed_forward(own: Selected, x: Tensor, word: str | None, inner: int) -> nn.Module | None:
@@ -109,7 +119,9 @@ class _TransposedFeedForward(Selected):
     def forward(self, hidden_states: Tensor) -> Tensor:
         """[..., H] to [..., H]."""
         own: Any = self
-        chosen = _feed_forward(self, hidden_states, activation_word(own.act), own.c_fc.nf)
+        linears, chosen = (own.c_fc, own.c_proj), None
+        if _known(own.act) and stands_for(*linears) and all(hasattr(one, "nf") for one in linears):
+            chosen = _feed_forward(self, hidden_states, activation_word(own.act), own.c_fc.nf)
         if chosen is None:
             return super().forward(hidden_states)  # type: ignore[no-any-return]
         y: Tensor = own.dropout(chosen(hidden_states))

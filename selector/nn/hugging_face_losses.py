@@ -11,6 +11,7 @@ from contextlib import AbstractContextManager, nullcontext
 from functools import partial, wraps
 from importlib import import_module
 from inspect import Parameter, signature
+from itertools import accumulate
 from typing import Any, ClassVar
 
 import torch
@@ -18,7 +19,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, gelu, pad
 
 from ..layer_problems import IGNORED, computed_dtype, loss_values
-from .selected import Selected, outside_of_graphs
+from .selected import Selected, outside_of_graphs, stands_for, watched
 
 
 class LossAlone(Selected):
@@ -51,13 +52,19 @@ class LossAlone(Selected):
 
     def call_with_labels(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any] | None:
         """The arguments of a call by name, or None for one that their own forward is to take: without
-        labels, with arguments that change the loss, or with a loss of the user's own.
+        labels, with arguments that change the loss, or with a loss or a part of the head of the user's own.
         """
         given = {**dict(zip(self.NAMES, args, strict=False)), **kwargs}
         if given.get("labels") is None or len(given) < len(args) + len(kwargs):
             return None  # an argument too many, or given twice, is their error
         changed = any(_changes(given.get(name), neutral) for name, neutral in self.NEUTRAL.items())
-        return None if changed or "_loss_function" in self.__dict__ else given
+        return None if changed or "_loss_function" in self.__dict__ or not self._whole_head() else given
+
+    def _whole_head(self) -> bool:
+        """Whether the linear layer, and what has it, are as their classes made them."""
+        *above, last = accumulate(self.DECODER.split("."), "{}.{}".format)
+        within = any(watched(self.get_submodule(path)) for path in above)
+        return not within and stands_for(self.get_submodule(last), kind=nn.Linear)
 
     def targets(self, labels: Tensor) -> Tensor:
         """The label of each row, int64 [B * S], of labels [B, S]."""

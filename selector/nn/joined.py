@@ -32,6 +32,10 @@ class Group:
         place = next((place for place, one in enumerate(self.members) if one is member), None)
         if place is None or not _trains(x):  # a replica of a member is none
             return None
+        if any(
+            "weight" not in one._parameters for one in self.members
+        ):  # computed before each call of its own
+            return None
         if x is not self._x or x._version != self._version or place not in self._held:
             weights = [one.weight for one in self.members]
             biases = [one.bias for one in self.members if one.bias is not None]

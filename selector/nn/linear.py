@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from torch import Tensor, nn
@@ -21,6 +22,9 @@ class Linear(OneInput, nn.Linear):
             return None  # torch's error
         return self._implementation(x, computed_dtype(x), (x.shape,), lambda: linear_values(self, x))
 
+    def _weights(self) -> Sequence[str]:
+        return "weight", "bias"
+
     def _example(self, **sizes: int) -> tuple[Any, ...]:
         return (self.weight.detach().new_empty(1).expand(sizes["rows"], self.in_features),)
 
@@ -38,6 +42,9 @@ class LinearCrossEntropy(Selected, nn.Linear):
     def __init__(self, *args: Any, label_smoothing: float = 0.0, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.label_smoothing = label_smoothing
+
+    def _weights(self) -> Sequence[str]:
+        return "weight", "bias"
 
     @outside_of_graphs
     def forward(self, input: Tensor, labels: Tensor) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from torch import Tensor, nn
@@ -38,8 +39,14 @@ class LayerNorm(_Norm, nn.LayerNorm):
 
     OPERATORS = {"": "layer_norm"}
 
+    def _weights(self) -> Sequence[str]:
+        return "weight", "bias"
+
 
 class RMSNorm(_Norm, nn.RMSNorm):
     """As `torch.nn.RMSNorm`; see `Selected` for the other arguments."""
 
     OPERATORS = {"": "rms_norm"}
+
+    def _weights(self) -> Sequence[str]:
+        return ("weight",)

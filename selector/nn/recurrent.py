@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from torch import Tensor, nn
@@ -31,6 +32,9 @@ class _Recurrent(Selected, nn.RNNBase):
         shape = (len(given.batch_sizes), int(given.batch_sizes[0])) if packed else x.shape
         key = (shape, packed, self.dropout)
         return self._implementation(x, dtype, key, lambda: recurrent_values(self, given))
+
+    def _weights(self) -> Sequence[str]:
+        return self._flat_weights_names
 
     def _example(self, **sizes: int) -> tuple[Any, ...]:
         batch, seq = sizes["batch"], sizes["seq"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import wraps
 from pathlib import Path
@@ -14,7 +14,8 @@ from torch import Tensor, nn
 from torch._compile import _disable_dynamo
 
 from ..errors import InvalidRequest
-from ..layer_problems import Values
+from ..layer_problems import Values, as_made
+from .replay_state import hooked
 from .selection import Policy, Selection
 
 if TYPE_CHECKING:
@@ -157,10 +158,13 @@ class Selected(nn.Module):
 
     def _lent(self, _name: str) -> Mapping[str, Tensor | None]:
         """The parameters of an operator, with the names that implementations have for them."""
-        if "parametrizations" not in self._modules:
+        if all(name in self._parameters for name in self._weights()):
             return self._parameters
-        computed: Any = self._modules["parametrizations"]
-        return {**self._parameters, **{name: getattr(self, name) for name in computed}}
+        return {**self._parameters, **{name: getattr(self, name) for name in self._weights()}}
+
+    def _weights(self) -> Sequence[str]:
+        """The names of its parameters, any of which may be computed, and then be an attribute instead."""
+        return ()
 
 
 def adopt(module: nn.Module, kind: type[Selected], policies: Mapping[str, Policy]) -> None:
@@ -168,6 +172,18 @@ def adopt(module: nn.Module, kind: type[Selected], policies: Mapping[str, Policy
     module.__class__ = kind
     assert isinstance(module, Selected)
     module._start(policies)
+
+
+def stands_for(*parts: object, kind: type[nn.Module] = nn.Module) -> bool:
+    """Whether parts that are not called any more would compute what their class is known for, without hooks:
+    they may have been wrapped, replaced or hooked since.
+    """
+    return all(as_made(one, kind) and not watched(one) for one in parts)
+
+
+def watched(part: Any) -> bool:
+    """Whether a call of a module does something for itself alone: it has hooks, or a forward of its own."""
+    return hooked(part) or "forward" in part.__dict__
 
 
 def _left_to_torch(x: Tensor, torchs_own: bool) -> bool:
@@ -203,7 +219,7 @@ class OneInput(Selected):
     @outside_of_graphs
     def forward(self, input: Tensor) -> Tensor:
         """x to y, as torch's module of this kind takes and gives them."""
-        chosen = self._chosen_for_call(input)
+        chosen = None if input.is_nested else self._chosen_for_call(input)
         y: Tensor = super().forward(input) if chosen is None else chosen(input)
         return y
 

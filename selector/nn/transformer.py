@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from ..layer_problems import activation_word, added_norm_values, computed_dtype, feed_forward_values
 from .attention import MultiheadAttention
-from .selected import Selected, adopt, outside_of_graphs
+from .selected import Selected, adopt, outside_of_graphs, stands_for
 
 
 class _TransformerLayer(Selected):
@@ -27,6 +27,8 @@ class _TransformerLayer(Selected):
     def _ff(self, x: Tensor) -> nn.Module | None:
         """The implementation of both linear layers for x [..., E]."""
         own: Any = self
+        if "feed_forward" not in self._selections or not self._whole_ff():
+            return None
         word = activation_word(own.activation)
         biases = [own.linear1.bias is None, own.linear2.bias is None]
         if word is None or biases[0] != biases[1]:
@@ -40,11 +42,21 @@ class _TransformerLayer(Selected):
             "feed_forward",
         )
 
+    def _whole_ff(self) -> bool:
+        """Whether the parts of the feed-forward half are as their classes made them."""
+        own: Any = self
+        called = (own.activation,) if isinstance(own.activation, nn.Module) else ()
+        linears = stands_for(own.linear1, own.linear2, kind=nn.Linear)
+        return linears and stands_for(own.dropout, kind=nn.Dropout) and stands_for(*called)
+
     def _norm(self, number: int, x: Tensor) -> nn.Module | None:
         """The implementation of a norm with what is before it, for x [..., E]; None before other halves."""
-        if self.norm_first:
+        if self.norm_first or f"norm{number}" not in self._selections:
             return None
-        norm, share = getattr(self, f"norm{number}"), getattr(self, f"dropout{number}").p
+        norm, dropout = getattr(self, f"norm{number}"), getattr(self, f"dropout{number}")
+        if not (stands_for(norm, kind=nn.LayerNorm) and stands_for(dropout, kind=nn.Dropout)):
+            return None
+        share = dropout.p
         return self._implementation(
             x,
             x.dtype,
@@ -106,7 +118,9 @@ class TransformerEncoderLayer(_TransformerLayer, nn.TransformerEncoderLayer):
         is_causal: bool = False,
     ) -> Tensor:
         """As torch's: src [S, B, E], or [B, S, E] with batch_first, to the same shape."""
-        ff, norm1, norm2 = self._ff(src), self._norm(1, src), self._norm(2, src)
+        ff, norm1, norm2 = (
+            (None, None, None) if src.is_nested else (self._ff(src), self._norm(1, src), self._norm(2, src))
+        )
         if ff is None and norm1 is None and norm2 is None:  # torch's own, with its fast path
             y: Tensor = super().forward(src, src_mask, src_key_padding_mask, is_causal)
             return y

@@ -8,12 +8,24 @@ need a class of ours for each of theirs, and a copy of its forward.
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
+from itertools import accumulate
 from typing import Any
 
 from torch import Tensor, nn
 
+from ..nn import ScaledDotProductAttention
+
 CHILD = "selected_attention"  # the name of our module in an attention module; it has no parameters
 NAMES = {"sdpa": "selector_sdpa"}  # their name for an attention -> ours for the same with choices
+
+
+class InterfaceAttention(ScaledDotProductAttention):
+    """What attention modules of theirs get; loaded from a file, it makes our function known to them."""
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)  # type: ignore[no-untyped-call]
+        _register()
 
 
 def attention_name(model: nn.Module) -> str | None:
@@ -22,22 +34,41 @@ def attention_name(model: nn.Module) -> str | None:
     return name if isinstance(name, str) and hasattr(model, "set_attn_implementation") else None
 
 
-def turn_on(model: Any) -> None:
-    """Let a model's attention modules call ours where they have one."""
+def name_at(model: nn.Module, path: str) -> str | None:
+    """The same of the outermost model of theirs that the module at a path is in."""
+    above = ["", *accumulate(path.split("."), "{}.{}".format)]
+    found = (attention_name(model.get_submodule(one)) for one in above)
+    return next((name for name in found if name is not None), None)
+
+
+def turn_on(model: nn.Module) -> None:
+    """Let attention modules call ours where they have one, in a model of theirs or in those that it has."""
+    _register()
+    for part in model.modules():
+        ours = any(CHILD in one._modules for one in part.modules())
+        if ours and attention_name(part) in NAMES:
+            _rename(part, NAMES)
+
+
+def turn_off(model: nn.Module) -> None:
+    """Undo `turn_on`."""
+    back = {ours: theirs for theirs, ours in NAMES.items()}
+    for part in model.modules():
+        if attention_name(part) in back:
+            _rename(part, back)
+
+
+def _rename(model: Any, names: Mapping[str, str]) -> None:
+    model.set_attn_implementation(names[model.config._attn_implementation])
+
+
+def _register() -> None:
     from transformers import AttentionInterface, AttentionMaskInterface
     from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
 
     for theirs, ours in NAMES.items():
         AttentionInterface.register(ours, attend)
         AttentionMaskInterface.register(ours, ALL_MASK_ATTENTION_FUNCTIONS[theirs])
-    model.set_attn_implementation(NAMES[model.config._attn_implementation])
-
-
-def turn_off(model: Any) -> None:
-    """Undo `turn_on`."""
-    back = {ours: theirs for theirs, ours in NAMES.items()}
-    if attention_name(model) in back:
-        model.set_attn_implementation(back[model.config._attn_implementation])
 
 
 def attend(

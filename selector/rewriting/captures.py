@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from ..layers import undisturbed
+from ..layers import same_values
 from ..nn.replay_block import Argument, Block, Graph, form_of, leaves
 from .checking import difference
 
@@ -181,9 +181,9 @@ def _forward(
     def run() -> tuple[Tensor | None, ...]:
         return _outputs(forward(call.module, *args, **kwargs), call.module)
 
-    with undisturbed(call.module):
+    with same_values(call.module):
         run()  # the first run may prepare what the next ones use
-    with undisturbed(call.module):
+    with same_values(call.module):
         before = _traces(call.module, tensors)
         expected = run()
         if _traces(call.module, tensors) != before:
@@ -193,7 +193,7 @@ def _forward(
             )
         _differentiate(expected, *leafs, call.module)
     graph, outputs = record(run)
-    with undisturbed(call.module):  # the same random numbers and buffers as for what was expected
+    with same_values(call.module):  # the same random numbers and buffers as for what was expected
         graph.replay()
         fault = difference(_named(outputs), _named(expected))
     if fault is not None:

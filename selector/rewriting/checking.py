@@ -36,8 +36,10 @@ def results(
     """
     args, kwargs = arguments_of(example_inputs)
     leaves, form = tree_flatten((args, kwargs))
-    given = [_leaf(leaf, gradients) for leaf in leaves]
-    args, kwargs = tree_unflatten(given, form)
+    own = {id(leaf): _leaf(leaf, gradients) for leaf in leaves}
+    taken = {key: _changeable(leaf) for key, leaf in own.items()}
+    given = [own[id(leaf)] for leaf in leaves]
+    args, kwargs = tree_unflatten([taken[id(leaf)] for leaf in leaves], form)
     with undisturbed(model), _without_dropout(model), torch.set_grad_enabled(gradients):
         given_back = {
             f"output[{place}]": leaf
@@ -64,6 +66,7 @@ class Original:
         with _nudged(model):
             found = self._results()
         self._rounded = dict(_errors(found, self._expected))
+        self.seen = any(name.startswith("output") for name in self._expected)
 
     def differs(self) -> str | None:
         """What the model, as it is now, computes otherwise, in words; None where it is the same."""
@@ -135,8 +138,13 @@ def _pooled(tensors: Mapping[str, Tensor]) -> dict[str, float]:
 
 def _leaf(leaf: Any, gradients: bool) -> Any:
     if isinstance(leaf, Tensor) and leaf.is_floating_point():
-        return leaf.detach().clone().requires_grad_(gradients)
+        return leaf.detach().requires_grad_(gradients)
     return leaf
+
+
+def _changeable(leaf: Any) -> Any:
+    """The same, of which a leaf that is differentiated by may be changed in place."""
+    return leaf.clone() if isinstance(leaf, Tensor) and leaf.requires_grad else leaf
 
 
 def _gradients(model: nn.Module, given: list[Any], outputs: Tensors) -> Tensors:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +17,7 @@ from ..layers import Layer, arguments_of, undisturbed
 from ..nn.joined import GROUP, Group, JoinedLinear
 from ..nn.replay_state import hooked
 from ..units import format_ms
+from .swapping import rebased
 
 TORCHS = "torch_linear"
 
@@ -73,13 +74,16 @@ def join(model: nn.Module, found: Sequence[Joint]) -> None:
             setattr(member, GROUP, group)
 
 
-def part(model: nn.Module) -> int:
-    """Undo `join`. The number of groups that there were."""
+def part(model: nn.Module, found: Sequence[Joint] | None = None) -> int:
+    """Undo `join`, of all or of the joints given. The number of groups that there were."""
     groups = set()
-    members: list[Any] = [module for module in model.modules() if type(module) is JoinedLinear]
+    asked: Iterable[Any] = model.modules()
+    if found is not None:
+        asked = (model.get_submodule(layer.path) for joint in found for layer in joint.layers)
+    members = [module for module in asked if isinstance(module, JoinedLinear)]
     for member in members:
         groups.add(member.__dict__.pop(GROUP))
-        member.__class__ = nn.Linear
+        member.__class__ = rebased(type(member), JoinedLinear, nn.Linear)
     return len(groups)
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, cast
 
+import torch
 from torch import nn
 
 from kernel_selector.kernels import registry
@@ -23,11 +25,15 @@ from .joining import Joint
 from .outputs import require
 from .places import Place, is_written_out
 from .report import LeftAlone, Replaced, Report, reason_of
-from .swapping import Decision, put_back, swap
+from .swapping import Decision, put_back, swap, undo
 from .timing import Timed
 from .wishes import DEVICE_TIME, OBJECTIVES, Counted, Wishes, device_of
 
 PUT_BACK = "put back, because the model computed something else: "
+UNSEEN = (
+    "left as it was, because nothing that the model gives for the example can be compared: expected floating-"
+    "point tensors, by themselves or in tuples, lists, mappings or data classes"
+)
 
 
 def optimize(model: nn.Module, example_inputs: Any, wishes: Wishes) -> Report:
@@ -51,23 +57,36 @@ def optimize(model: nn.Module, example_inputs: Any, wishes: Wishes) -> Report:
     )
     asked = {(layer.path, layer.problem) for layer in listed}
     left += [one for one in alone if (one.path, one.problem) in asked]
-    advice = (*_no_head(listed, wishes), *times.advice)
+    advice = (*_no_head(listed, wishes), *_unused(found, wishes), *times.advice)
     if not (decisions or joints):
         unchanged = "Nothing was replaced: the model is as it was."
         return Report(replaced=(), left_alone=tuple(left), notes=(unchanged, *advice))
-    training, outputs = any(module.training for module in model.modules()), wishes.outputs
+    training = any(module.training for module in model.modules()) and not torch.is_inference_mode_enabled()
+    outputs = wishes.outputs
     timed = None
     if wishes.for_speed_alone:
         timed = Timed(model, example_inputs, gradients=training, outputs=outputs)
     original = Original(model, example_inputs, gradients=training, outputs=outputs)
-    replaced, undone = _replace(model, decisions, original, wishes)
-    together, apart = _join(model, joints, original)
-    notes = ["Nothing was replaced."]
-    if replaced or together:
-        notes = [_agreed(training, wishes), *((timed.compared(),) if timed else ())]
+    with _all_or_nothing(model, decisions, joints):
+        replaced, undone = _replace(model, decisions, original, wishes)
+        together, apart = _join(model, joints, original)
+        notes = ["Nothing was replaced."]
+        if replaced or together:
+            notes = [_agreed(training, wishes), *((timed.compared(),) if timed else ())]
     return Report(
         replaced=(*replaced, *together), left_alone=(*left, *undone, *apart), notes=(*notes, *advice)
     )
+
+
+@contextmanager
+def _all_or_nothing(model: nn.Module, decisions: list[Decision], joints: list[Joint]) -> Iterator[None]:
+    """Where anything is raised meanwhile, the model is as it was before."""
+    try:
+        yield
+    except BaseException:
+        joining.part(model, joints)
+        undo(model, decisions)
+        raise
 
 
 def _agreed(training: bool, wishes: Wishes) -> str:
@@ -81,6 +100,13 @@ def _no_head(listed: Sequence[Layer], wishes: Wishes) -> tuple[str, ...]:
     if wishes.outputs is None or any(layer.problem.operator == HEAD for layer in listed):
         return ()
     return (f"outputs={wishes.outputs!r} changed nothing: no linear layer with its cross-entropy was found.",)
+
+
+def _unused(found: Sequence[Layer], wishes: Wishes) -> tuple[str, ...]:
+    """Which overrides are for no layer, in words."""
+    known = {name for layer in found for name in (layer.path, layer.problem.operator)}
+    names = [repr(name) for name in wishes.overrides if name not in known]
+    return (f"overrides for {', '.join(names)}: the example runs no such layer.",) if names else ()
 
 
 def restore(model: nn.Module) -> int:
@@ -102,6 +128,11 @@ def _check(model: nn.Module, wishes: Wishes) -> None:
     if wishes.objective not in OBJECTIVES:
         raise InvalidRequest(
             f"objective={shorten(wishes.objective)}: expected one of {', '.join(OBJECTIVES)}."
+        )
+    if not isinstance(wishes.overrides, Mapping):
+        raise InvalidRequest(
+            f"overrides={shorten(wishes.overrides)}: expected names of implementations by operator or by a "
+            "module's path, such as {'lstm': 'hoisted'}."
         )
     paths = {path for path, _ in model.named_modules()}
     for name in wishes.overrides:
@@ -204,10 +235,8 @@ def _replace(
         if fault is None:
             replaced += own
             continue
-        restore(model)
-        swap(model, replaced, wishes)
-        reason = PUT_BACK + fault
-        undone += [LeftAlone(path=one.layer.path, problem=one.layer.problem, why=reason) for one in own]
+        undo(model, own)
+        undone += [LeftAlone(path=one.layer.path, problem=one.layer.problem, why=fault) for one in own]
     done = [
         Replaced(
             path=one.layer.path, problem=one.layer.problem, implementation=one.implementation, why=one.why
@@ -224,8 +253,8 @@ def _join(
     joining.join(model, joints)
     fault = _fault(original) if joints else None
     if fault is not None:
-        joining.part(model)
-        return [], [LeftAlone(path=one.path, problem=one.problem, why=PUT_BACK + fault) for one in joints]
+        joining.part(model, joints)
+        return [], [LeftAlone(path=one.path, problem=one.problem, why=fault) for one in joints]
     return [
         Replaced(path=one.path, problem=one.problem, implementation=joining.TORCHS, why=one.why)
         for one in joints
@@ -233,7 +262,11 @@ def _join(
 
 
 def _fault(original: Original) -> str | None:
+    """Why what was replaced last cannot stay, or None."""
+    if not original.seen:
+        return UNSEEN
     try:
-        return original.differs()
+        differs = original.differs()
     except Exception as error:  # whatever an implementation raises on this model, the model gets it not
-        return f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
+        differs = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
+    return None if differs is None else PUT_BACK + differs

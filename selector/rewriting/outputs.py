@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import fields, is_dataclass
 from typing import Any
 
 import torch
@@ -44,8 +45,18 @@ def require(model: nn.Module, example_inputs: Any, outputs: Outputs) -> None:
 
 def used(found: Any, outputs: Outputs | None) -> list[Tensor]:
     """The tensors among what a model gave that are used, in their order."""
-    leaves = tree_flatten(found if outputs is None else [found[name] for name in outputs])[0]
-    return [leaf for leaf in leaves if isinstance(leaf, Tensor)]
+    return list(_tensors(found if outputs is None else [found[name] for name in outputs]))
+
+
+def _tensors(found: Any) -> Iterator[Tensor]:
+    """Those in tuples, lists, mappings, packed sequences and data classes."""
+    for leaf in tree_flatten(found)[0]:
+        if isinstance(leaf, Tensor):
+            yield leaf
+        elif is_dataclass(leaf) and not isinstance(leaf, type):
+            yield from _tensors([getattr(leaf, field.name) for field in fields(leaf)])
+        elif isinstance(leaf, (tuple, Mapping)):
+            yield from _tensors([*(leaf.values() if isinstance(leaf, Mapping) else leaf)])
 
 
 def _words(found: Any) -> str:

@@ -75,7 +75,9 @@ def place_in(model: nn.Module, layer: Layer) -> Place | str:
     module = model.get_submodule(layer.path)
     if layer.problem.operator != "attention" or isinstance(module, nn.MultiheadAttention):
         return place_of(model, layer)
-    name = attention_interface.attention_name(model)
+    if attention_interface.CHILD in module._modules:
+        return "it chooses by itself already"
+    name = attention_interface.name_at(model, layer.path)
     if name in attention_interface.NAMES:
         return Place(module, layer.path, ScaledDotProductAttention, attention_interface.CHILD)
     if name is None:

@@ -11,7 +11,6 @@ from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import Problem
 
 from ..layers import Layer
-from ..nn import ScaledDotProductAttention
 from ..nn.selected import Selected, adopt
 from ..nn.selection import Policy
 from . import attention_interface
@@ -19,6 +18,7 @@ from .places import Place
 from .wishes import OBJECTIVES, Wishes
 
 REPLACED_CLASS = "_class_before_optimize"
+_OURS = Selected.__module__.rpartition(".")[0]
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ def swap(model: nn.Module, decisions: Sequence[Decision], wishes: Wishes) -> Non
         }
         if own[0].place.name == attention_interface.CHILD:
             (policy,) = policies.values()
-            chooser: Selected = ScaledDotProductAttention()
+            chooser: Selected = attention_interface.InterfaceAttention()
             chooser._start({"": policy})
             module.add_module(attention_interface.CHILD, chooser.train(module.training))
         else:
@@ -85,6 +85,20 @@ def class_before(module: nn.Module) -> type[nn.Module]:
     return found
 
 
+def undo(model: nn.Module, decisions: Sequence[Decision]) -> None:
+    """Take back what `swap` did, or began to do, for these decisions and no others."""
+    for one in decisions:
+        module, name = one.place.module, one.place.name
+        if name == attention_interface.CHILD:
+            module._modules.pop(name, None)
+        elif isinstance(module, Selected):
+            module._selections.pop(name, None)
+            if not module._selections:
+                put_back(module)
+    if not any(attention_interface.CHILD in module._modules for module in model.modules()):
+        attention_interface.turn_off(model)
+
+
 def put_back(module: nn.Module) -> int:
     """Give one module its class of before. The number of modules that this changed, 0 or 1."""
     if attention_interface.CHILD in module._modules:
@@ -94,5 +108,16 @@ def put_back(module: nn.Module) -> int:
     if before is None:
         return 0
     del module.__dict__["_selections"]
-    module.__class__ = before
+    ours = next(kind for kind in type(module).__mro__ if kind.__module__.startswith(_OURS))
+    module.__class__ = rebased(type(module), ours, before)
     return 1
+
+
+def rebased(kind: type, ours: type, before: type) -> type:
+    """The class of before in the place of ours; where another was made of ours since, as parametrizations do,
+    the same made of it.
+    """
+    if kind is ours:
+        return before
+    bases = tuple(rebased(one, ours, before) if issubclass(one, ours) else one for one in kind.__bases__)
+    return type(kind)(kind.__name__, bases, dict(kind.__dict__))

@@ -39,8 +39,8 @@ class Timed:
     def _least_ms(self) -> float:
         """Of some passes. The model's gradients, buffers and random numbers stay as they are."""
         took = []
-        with undisturbed(self._model), torch.set_grad_enabled(self._gradients):
-            for _ in range(WARM_UP + RUNS):
+        for _ in range(WARM_UP + RUNS):
+            with undisturbed(self._model), torch.set_grad_enabled(self._gradients):
                 _wait(self._model)
                 start = time.perf_counter()
                 self._pass()

@@ -81,7 +81,8 @@ def stand_ins(monkeypatch: pytest.MonkeyPatch) -> None:
         module = registry.reference(problem).to(getattr(torch, problem["dtype"]))
         return module.train(problem["mode"] == "training")
 
-    for operator in ("relu", "gelu", "silu", "layer_norm", "rms_norm", "dropout_add_norm"):
+    others = ("relu", "gelu", "silu", "layer_norm", "rms_norm", "dropout_add_norm", "linear")
+    for operator in others:
         own = registry.implementation(operator, registry.operator(operator).default)
         other = replace(own, name="stand_in", default=False, build=build)
         monkeypatch.setitem(registry.implementations(operator), "stand_in", other)

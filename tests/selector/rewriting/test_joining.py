@@ -122,6 +122,22 @@ def test_hooks_see_their_layers_and_a_changed_input_is_computed_alone(model: nn.
     torch.testing.assert_close(seen[0], seen[1])
 
 
+def test_weights_that_are_computed_since_are_those_of_each_call(model: nn.Module, x: Tensor) -> None:
+    original = copy.deepcopy(model)
+    selector.optimize(model, x)
+    for one in (model, original):
+        torch.nn.utils.prune.l1_unstructured(one[0].value, "weight", 0.5)
+        torch.nn.utils.parametrizations.weight_norm(one[0].key)
+    for _ in range(2):
+        torch.testing.assert_close(gradients(model, x), gradients(original, x))
+        with torch.no_grad():
+            for one in (model, original):
+                one[0].value.weight_orig.mul_(2)
+    selector.restore(model)
+    assert type(model[0].query) is type(model[0].value) is nn.Linear
+    torch.testing.assert_close(gradients(model, x), gradients(original, x))
+
+
 def test_calls_that_are_not_differentiated_or_differ_are_torchs(
     model: nn.Module, x: Tensor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
