@@ -1,4 +1,5 @@
 import os
+import sys
 from dataclasses import replace
 
 import pytest
@@ -113,6 +114,21 @@ def test_probe_of_the_cpu():
     assert 1e7 < device.matmul_flops_per_s["float32"] < 1e15
     assert 0.05 < device.launch_us < 1e4
     assert device.barrier_us is None
+
+
+@pytest.mark.parametrize(("waits_s", "flops_per_s"), [(0.0, 1e9), (0.0, 1e11), (0.03, 1e11)])
+def test_the_rate_of_products_is_not_that_of_waiting_for_a_core(monkeypatch, waits_s, flops_per_s):
+    asked = []
+
+    def took_s(run, _device):
+        asked.append(2 * run().shape[0] ** 3)
+        return max(asked[-1] / flops_per_s, waits_s)
+
+    probe_module = sys.modules[probe.__module__]
+    monkeypatch.setattr(probe_module, "_fastest_s", took_s)
+    rate = probe_module._matmul_rate("cpu", "float32", largest=1024)
+    assert rate == pytest.approx(min(flops_per_s, 2 * 1024**3 / waits_s) if waits_s else flops_per_s)
+    assert len(asked) == {1e9: 2, 1e11: 4}[flops_per_s]  # of a slow device no longer than need be
 
 
 def test_identity_is_that_of_the_probe_without_rates():
