@@ -30,6 +30,12 @@ OPTIMIZERS = {
     "fused_adamw": Optimizer(state=2, temporary=0, passes=7),
 }
 
+# whether y determines what these would keep y for depends on the weights, which nobody can look at while a graph
+# is captured: there they keep as much as `fused`, and not what was measured of them outside of graphs
+AS_FUSED_IN_GRAPHS = frozenset(
+    f"{norm}.from_output" for norm in ("dropout_add_norm", "layer_norm", "rms_norm")
+)
+
 
 def _implementations() -> set[str]:
     """What an implementation can be called, with its operator and without: every operator's are looked up."""
@@ -82,8 +88,10 @@ class Training:
                 raise InvalidRequest(f"exclude={shorten(name)}: no implementation. {suggest(name, known)}")
 
     def excludes(self, operator: str, name: str) -> bool:
-        """Whether an implementation is not wanted."""
-        return name in self.exclude or f"{operator}.{name}" in self.exclude
+        """Whether an implementation is not wanted, or is another where steps are captured."""
+        whole = f"{operator}.{name}"
+        captured = self.cuda_graphs or self.replayed
+        return name in self.exclude or whole in self.exclude or (captured and whole in AS_FUSED_IN_GRAPHS)
 
     def parameter_bytes(self, model: Model) -> int:
         """All weights, as they are stored."""

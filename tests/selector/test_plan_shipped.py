@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import inspect
+
 import pytest
 
 import selector
+from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import Device
 from selector import InvalidRequest, shipped
 from selector.plans.published import layer_problems
-from selector.plans.training import Training
+from selector.plans.training import AS_FUSED_IN_GRAPHS, Training
 
 DEVICE = "h200"
 RATED = Device(
@@ -89,3 +92,21 @@ def test_layers_of_published_models_are_measured_batch_by_batch():
 def test_batches_that_are_none_are_refused(batches):
     with pytest.raises(InvalidRequest, match="expected"):
         layer_problems("bert-base", batches)
+
+
+@pytest.mark.usefixtures("fresh")
+@pytest.mark.parametrize("captured", ["cuda_graphs", "replayed"])
+def test_what_keeps_more_in_graphs_is_not_planned_for_them(captured):
+    limits = {"device": DEVICE, "memory_limit": "16GiB", "batch": 56}
+    assert used(selector.plan("bert-large", **limits)) & AS_FUSED_IN_GRAPHS
+    training = Training(**{captured: True})
+    assert not used(selector.plan("bert-large", **limits, training=training)) & AS_FUSED_IN_GRAPHS
+
+
+def test_those_that_keep_more_in_graphs_are_those_that_look_at_weights():
+    built = {
+        f"{operator}.{name}": inspect.getsource(inspect.getmodule(one.build))
+        for operator in registry.operators()
+        for name, one in registry.implementations(operator).items()
+    }
+    assert {name for name, source in built.items() if "FromOutput(" in source} == AS_FUSED_IN_GRAPHS
