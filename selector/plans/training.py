@@ -30,8 +30,8 @@ OPTIMIZERS = {
     "fused_adamw": Optimizer(state=2, temporary=0, passes=7),
 }
 
-# whether y determines what these would keep y for depends on the weights, which nobody can look at while a graph
-# is captured: there they keep as much as `fused`, and not what was measured of them outside of graphs
+# whether y determines what these would keep y for depends on the weights, which nobody can look at while a
+# graph is captured: there they keep as much as `fused`, and not what was measured of them outside of graphs
 AS_FUSED_IN_GRAPHS = frozenset(
     f"{norm}.from_output" for norm in ("dropout_add_norm", "layer_norm", "rms_norm")
 )

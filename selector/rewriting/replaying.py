@@ -159,9 +159,12 @@ def _beside(device: torch.device) -> Iterator[Recorder]:
 
 @contextmanager
 def _casts_apart() -> Iterator[None]:
-    """Autocast keeps no copies of weights: one that a graph made would be nothing outside of it."""
+    """Autocast keeps no copies of weights: one that a graph made would be nothing outside of it.
+
+    Without autocast nothing is changed: torch.compile would compile all that it has compiled again.
+    """
     before = torch.is_autocast_cache_enabled()
-    torch.set_autocast_cache_enabled(False)
+    torch.set_autocast_cache_enabled(before and not torch.is_autocast_enabled("cuda"))
     try:
         yield
     finally:

@@ -259,3 +259,26 @@ def test_tensors_of_inference_run_by_themselves() -> None:
     with torch.no_grad():
         model(drawn(2), mask)
     assert replays(model)[0] == 0
+
+
+def test_what_was_compiled_is_captured_as_it_is() -> None:
+    """Compiled anew, it would forget within which budget it was to keep tensors."""
+    compilations = []
+
+    def backend(graph: torch.fx.GraphModule, _example: list[Tensor]) -> Callable[..., Any]:
+        compilations.append(graph)
+        return graph.forward
+
+    call = torch.compile(lambda x: x.relu() + 1, backend=backend)
+    call(torch.ones(3))
+    with replaying._casts_apart():
+        call(torch.ones(3))
+    assert len(compilations) == 1
+
+
+def test_what_autocast_casts_is_no_graphs(request: pytest.FixtureRequest) -> None:
+    request.addfinalizer(lambda: torch.set_autocast_enabled("cuda", False))
+    torch.set_autocast_enabled("cuda", True)
+    with replaying._casts_apart():
+        assert not torch.is_autocast_cache_enabled()
+    assert torch.is_autocast_cache_enabled()
