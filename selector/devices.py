@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from functools import cache
 
@@ -44,7 +44,7 @@ def resolve(asked: object = None, measured: Sequence[Device] = ()) -> Resolved:
         return _local(name, measured)
     known = named(name, measured)
     here = torch_name(known)
-    return _local(here, measured) if here else Resolved(known, None)
+    return _local(here, measured) if here else Resolved(replace(known, host=""), None)  # whichever has one
 
 
 def local_names() -> tuple[str, ...]:
