@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from functools import cache
 from pathlib import Path
@@ -139,12 +139,19 @@ def local_software() -> dict[str, Environment]:
 def _freshness(
     found: Sequence[Standing], software: Mapping[int, Environment], here: Mapping[str, Environment]
 ) -> Freshness:
-    newest = max(found, key=lambda one: one.measured_at)
-    local = next((here[one.device_fingerprint] for one in found if one.device_fingerprint in here), None)
+    newest = max(found, key=lambda one: (one.device_fingerprint in here, one.measured_at))
+    local = here.get(newest.device_fingerprint)
     expected = local or software[newest.environment_id]
     versions = _versions(newest.operator)
+
+    def on(one: Standing) -> Environment:
+        """Its software; how many threads another host has is no version of anything."""
+        own = software[one.environment_id]
+        same = one.device_fingerprint == newest.device_fingerprint
+        return own if same else replace(own, threads=expected.threads)
+
     present = [one for one in found if _is_present(one)]
-    current = [one for one in present if software[one.environment_id].fingerprint == expected.fingerprint]
+    current = [one for one in present if on(one).fingerprint == expected.fingerprint]
     pairs, of_sources, holds = ({_pair(one) for one in some} for some in (found, present, current))
     return Freshness(
         operator=newest.operator,
@@ -158,19 +165,15 @@ def _freshness(
         older_software=len(of_sources - holds),
         failed=len({_pair(one) for one in current if one.status not in ("ok", "unsupported")}),
         unmeasured=tuple(sorted(versions.keys() - {one.implementation for one in found})),
-        changes=_changes([one for one in found if _pair(one) not in holds], software, expected),
-        last_measured_at=newest.measured_at,
+        changes=_changes([(one, on(one)) for one in found if _pair(one) not in holds], expected),
+        last_measured_at=max(one.measured_at for one in found),
     )
 
 
-def _changes(
-    stale: Sequence[Standing], software: Mapping[int, Environment], expected: Environment
-) -> tuple[str, ...]:
+def _changes(stale: Sequence[tuple[Standing, Environment]], expected: Environment) -> tuple[str, ...]:
     """Why what is stale is so: sources that changed, and versions of software, the most frequent first."""
-    edited = Counter(f"{one.implementation} was changed" for one in stale if not _is_present(one))
-    differing = Counter(
-        words for one in stale for words in expected.differences(software[one.environment_id])
-    )
+    edited = Counter(f"{one.implementation} was changed" for one, _ in stale if not _is_present(one))
+    differing = Counter(words for _, own in stale for words in expected.differences(own))
     return tuple(words for words, _ in (*differing.most_common(), *edited.most_common()))
 
 

@@ -77,6 +77,20 @@ def test_what_was_measured_again_holds_again(sqlite_database: Database) -> None:
     assert jobs(sqlite_database) == []
 
 
+def test_another_host_has_other_threads_and_no_older_software(sqlite_database: Database) -> None:
+    stored(sqlite_database, *replay.sweep(PROBLEMS))
+    elsewhere = replace(replay.HERE, host="Another x4")
+    more = replace(replay.SOFTWARE, threads=2 * replay.SOFTWARE.threads)
+    for record in replay.sweep(PROBLEMS):
+        stored(sqlite_database, replace(record, device=elsewhere, environment=more))
+    for here in (HERE, {}, {elsewhere.fingerprint: more}):
+        assert (row(sqlite_database, here).current, row(sqlite_database, here).changes) == (2 * ALL, ())
+    fewer = {replay.HERE.fingerprint: replace(replay.SOFTWARE, threads=1, driver="600.1")}
+    found = row(sqlite_database, fewer)
+    assert (found.older_software, found.here) == (2 * ALL, True)
+    assert "threads" in " ".join(found.changes)  # of this host there were more before
+
+
 def test_close_races_are_measured_first(sqlite_database: Database) -> None:
     close, clear = PROBLEMS
     old = replace(replay.SOFTWARE, driver="1.0")
