@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import Device, Environment, Problem, UnknownOperator
 
+from .devices import resolve
 from .profiling import opened, session
 from .profiling_events import Event
 from .profiling_run import Run
@@ -105,6 +106,34 @@ def refresh_jobs(
     return [Job(problems[key], tuple(sorted(stale[key]))) for key in ordered if key in problems]
 
 
+def refresh_plan(database: Database | str | Path | None, device: str | None = None) -> list[Job]:
+    """What was measured on a kind of device and is not current any more, for a machine that has one.
+
+    Problems come with all implementations that were measured of them: the times of another machine compare
+    with each other alone. The most contested first. Raises UnknownDevice and the errors of the database.
+    """
+    from kernel_selector.db import records, standing
+    from kernel_selector.kernels.measure.jobs import Job
+
+    groups: dict[str, list[Standing]] = defaultdict(list)
+    times: dict[str, dict[str, float]] = defaultdict(dict)
+    with opened(database) as store, store.read() as connection:
+        key = resolve(device, records.devices(connection)).device.key
+        software = standing.environments(connection)
+        for one in standing.standings(connection):
+            if one.device_key == key and one.implementation in _versions(one.operator):
+                groups[one.operator].append(one)
+                times[one.problem_key][one.implementation] = math.inf if one.time_ms is None else one.time_ms
+        stale: set[str] = set()
+        for found in groups.values():
+            expected = _Expected(found, software, {})
+            current = {_pair(one) for one in found if expected.holds(one)}
+            stale |= {one.problem_key for one in found if _pair(one) not in current}
+        problems = _problems(connection, stale)
+    ordered = sorted(problems, key=lambda key: (contest(times[key].values()), key))
+    return [Job(problems[key], tuple(sorted(times[key]))) for key in ordered]
+
+
 def refresh(
     *,
     device: str | None = None,
@@ -136,44 +165,61 @@ def local_software() -> dict[str, Environment]:
     return {measure.identify(name).fingerprint: measure.current_environment(name) for name in local_names()}
 
 
+class _Expected:
+    """What measurements of an operator on a kind of device are held against: the software of the one that is
+    here, or else the newest.
+    """
+
+    def __init__(
+        self, found: Sequence[Standing], software: Mapping[int, Environment], here: Mapping[str, Environment]
+    ) -> None:
+        newest = max(found, key=lambda one: (one.device_fingerprint in here, one.measured_at))
+        self.here = newest.device_fingerprint in here
+        self.software = here[newest.device_fingerprint] if self.here else software[newest.environment_id]
+        self._fingerprint, self._known = newest.device_fingerprint, software
+
+    def software_of(self, one: Standing) -> Environment:
+        """A measurement's; how many threads another host has is no version of anything."""
+        own = self._known[one.environment_id]
+        same = one.device_fingerprint == self._fingerprint
+        return own if same else replace(own, threads=self.software.threads)
+
+    def holds(self, one: Standing) -> bool:
+        """Whether a measurement was taken by today's sources, with this software."""
+        return _is_present(one) and self.software_of(one).fingerprint == self.software.fingerprint
+
+
 def _freshness(
     found: Sequence[Standing], software: Mapping[int, Environment], here: Mapping[str, Environment]
 ) -> Freshness:
-    newest = max(found, key=lambda one: (one.device_fingerprint in here, one.measured_at))
-    local = here.get(newest.device_fingerprint)
-    expected = local or software[newest.environment_id]
-    versions = _versions(newest.operator)
-
-    def on(one: Standing) -> Environment:
-        """Its software; how many threads another host has is no version of anything."""
-        own = software[one.environment_id]
-        same = one.device_fingerprint == newest.device_fingerprint
-        return own if same else replace(own, threads=expected.threads)
-
+    expected = _Expected(found, software, here)
+    current = [one for one in found if expected.holds(one)]
     present = [one for one in found if _is_present(one)]
-    current = [one for one in present if on(one).fingerprint == expected.fingerprint]
     pairs, of_sources, holds = ({_pair(one) for one in some} for some in (found, present, current))
+    first = found[0]
     return Freshness(
-        operator=newest.operator,
-        device=newest.device_name,
-        device_key=newest.device_key,
-        here=local is not None,
+        operator=first.operator,
+        device=first.device_name,
+        device_key=first.device_key,
+        here=expected.here,
         problems=len({one.problem_key for one in found}),
         pairs=len(pairs),
         current=len(holds),
         older_sources=len(pairs - of_sources),
         older_software=len(of_sources - holds),
         failed=len({_pair(one) for one in current if one.status not in ("ok", "unsupported")}),
-        unmeasured=tuple(sorted(versions.keys() - {one.implementation for one in found})),
-        changes=_changes([(one, on(one)) for one in found if _pair(one) not in holds], expected),
+        unmeasured=tuple(sorted(_versions(first.operator).keys() - {one.implementation for one in found})),
+        changes=_changes([one for one in found if _pair(one) not in holds], expected),
         last_measured_at=max(one.measured_at for one in found),
     )
 
 
-def _changes(stale: Sequence[tuple[Standing, Environment]], expected: Environment) -> tuple[str, ...]:
+def _changes(stale: Sequence[Standing], expected: _Expected) -> tuple[str, ...]:
     """Why what is stale is so: sources that changed, and versions of software, the most frequent first."""
-    edited = Counter(f"{one.implementation} was changed" for one, _ in stale if not _is_present(one))
-    differing = Counter(words for _, own in stale for words in expected.differences(own))
+    edited = Counter(f"{one.implementation} was changed" for one in stale if not _is_present(one))
+    differing = Counter(
+        words for one in stale for words in expected.software.differences(expected.software_of(one))
+    )
     return tuple(words for words, _ in (*differing.most_common(), *edited.most_common()))
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -124,14 +124,13 @@ class Wanted:
         return found
 
 
-def write_plan(file: Path, wanted: Wanted) -> tuple[int, int]:
-    """Write what is wanted to a file for `python -m kernels.measure --problems`: problems, candidates.
+def write_plan(file: Path, jobs: Sequence[Job]) -> tuple[int, int]:
+    """Write what is to be measured for `python -m kernels.measure --problems`: problems, candidates.
 
-    Raises as `Wanted.jobs`, and OSError.
+    Raises OSError.
     """
     from kernel_selector.kernels.measure.jobs import write_jobs
 
-    jobs = wanted.jobs()
     write_jobs(file, jobs)
     return len(jobs), sum(len(job.implementations) for job in jobs)
 

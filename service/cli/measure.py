@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from . import output, words
-from .options import AgainOption, BudgetOption, DatabaseOption, JsonOption, PolicyOption, TorchDeviceOption
+from .options import (
+    AgainOption,
+    BudgetOption,
+    DatabaseOption,
+    JsonOption,
+    PlanOption,
+    PolicyOption,
+    TorchDeviceOption,
+)
 
 if TYPE_CHECKING:
     from selector.profiling_events import Event, ProfilingFinished
-    from selector.wanted import Wanted
 
 
 def profile(
@@ -56,12 +63,7 @@ def profile(
         typer.Option("--active", help="Measure first where the choice is uncertain, and no clear losers."),
     ] = False,
     again: AgainOption = False,
-    plan: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE", help="Only write the problems, for python -m kernels.measure --problems."
-        ),
-    ] = None,
+    plan: PlanOption = None,
     device: TorchDeviceOption = None,
     database: DatabaseOption = None,
     as_json: JsonOption = False,
@@ -99,7 +101,7 @@ def profile(
         database=database,
     )
     if plan is not None:
-        _write(plan, wanted, as_json=as_json)
+        show_plan(plan, wanted.jobs(), as_json=as_json)
         return
     events = sweep(
         wanted.jobs(),
@@ -142,12 +144,13 @@ def report(events: Iterator[Event], *, database: str | None, as_json: bool) -> P
     return finished
 
 
-def _write(file: Path, wanted: Wanted, *, as_json: bool) -> None:
-    """The problems to a file, for a machine that has torch alone."""
+def show_plan(file: Path, jobs: Sequence[Any], *, as_json: bool) -> None:
+    """Problems to a file, for a machine that has torch alone."""
     from selector.wanted import write_plan
 
-    problems, candidates = write_plan(file, wanted)
+    problems, candidates = write_plan(file, jobs)
     if as_json:
         output.print_json({"file": str(file), "problems": problems, "candidates": candidates})
     else:
-        output.out().print(f"{problems} problems, {candidates} candidates: {file}", soft_wrap=True)
+        counts = output.number_of(problems, "problem"), output.number_of(candidates, "candidate")
+        output.out().print(f"{', '.join(counts)}: {file}", soft_wrap=True)

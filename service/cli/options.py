@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -31,6 +32,10 @@ BudgetOption = Annotated[
 AgainOption = Annotated[
     bool,
     typer.Option("--again", help="Measure also what is measured already; the newer times then count."),
+]
+PlanOption = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="Only write the problems, for python -m kernels.measure --problems."),
 ]
 DeviceOption = Annotated[
     str | None,

@@ -9,8 +9,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from . import output, words
-from .measure import report
-from .options import BudgetOption, DatabaseOption, JsonOption, PolicyOption, TorchDeviceOption
+from .measure import report, show_plan
+from .options import BudgetOption, DatabaseOption, DeviceOption, JsonOption, PlanOption, PolicyOption
 
 if TYPE_CHECKING:
     from selector.freshness import Freshness
@@ -54,23 +54,30 @@ def status(database: DatabaseOption = None, as_json: JsonOption = False) -> None
 def refresh(
     budget: BudgetOption = None,
     policy: PolicyOption = "quick",
-    device: TorchDeviceOption = None,
+    plan: PlanOption = None,
+    device: DeviceOption = None,
     database: DatabaseOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Measure again what does not hold any more, problems with a close race first.
 
     What was measured before an update of the driver, of torch or triton, or before an implementation was
-    changed, is measured anew on this machine; the older records stay. See: selector status.
+    changed, is measured anew on this machine; the older records stay. See: selector status. With --plan
+    the device may be elsewhere.
 
     Examples:
 
     \b
       selector refresh --budget 20m
       selector refresh --device cpu --policy thorough
+      selector refresh --device h200 --plan plan.jsonl
     """
     from selector.freshness import refresh as run
+    from selector.freshness import refresh_plan
 
+    if plan is not None:
+        show_plan(plan, refresh_plan(database, device), as_json=as_json)
+        return
     budget_s = None if budget is None else words.seconds(budget)
     events = run(device=device, database=database, policy=policy, budget_s=budget_s)
     report(events, database=database, as_json=as_json)

@@ -8,10 +8,9 @@ import pytest
 
 from kernel_selector.db import Database, records
 from kernel_selector.kernels.contract import Record, UnknownDevice
-from kernel_selector.kernels.measure.jobs import read_jobs
 from selector import InvalidRequest
 from selector.doubtful import LEAST_LOSS, doubtful
-from selector.wanted import Wanted, write_plan
+from selector.wanted import Wanted
 from tests.selector import replay
 
 SLOWER = 3.0
@@ -65,12 +64,10 @@ def test_a_second_measurement_settles_it(disturbed: tuple[Database, Record]) -> 
     assert winner.problem not in [job.problem for job in doubtful(["lstm"], database)]
 
 
-def test_it_is_asked_for_by_operator_and_device(disturbed: tuple[Database, Record], tmp_path) -> None:
+def test_it_is_asked_for_by_operator_and_device(disturbed: tuple[Database, Record]) -> None:
     database, winner = disturbed
     wanted = Wanted(operators="lstm", given={}, doubtful=True, database=database.location)
-    count, _ = write_plan(tmp_path / "plan.jsonl", wanted)
-    jobs = read_jobs(tmp_path / "plan.jsonl")
-    assert (len(jobs), jobs[0].problem) == (count, winner.problem)
+    assert wanted.jobs()[0].problem == winner.problem
     with pytest.raises(UnknownDevice):
         replace(wanted, device="h9000").jobs()
     with pytest.raises(InvalidRequest, match="Nothing measured of gru contradicts the rest"):

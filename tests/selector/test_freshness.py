@@ -8,7 +8,8 @@ import pytest
 
 from kernel_selector.db import Database, records
 from kernel_selector.kernels import registry
-from selector.freshness import contest, freshness, refresh_jobs
+from kernel_selector.kernels.devices import known_devices
+from selector.freshness import contest, freshness, refresh_jobs, refresh_plan
 from tests.selector import replay
 
 PROBLEMS = list(replay.problems(hidden=(64, 128), batch=(8,), seq=(10,), layers=(1,), mode=("training",)))
@@ -110,3 +111,19 @@ def test_elsewhere_the_newest_software_is_the_devices(sqlite_database: Database)
     stored(sqlite_database, replace(later, measured_at=later.measured_at.replace(year=2030)))
     found = row(sqlite_database, here={})
     assert (found.here, found.pairs, found.current, found.older_software) == (False, 2, 1, 1)
+
+
+def test_a_plan_for_a_device_elsewhere_has_all_implementations_of_what_is_old(
+    sqlite_database: Database,
+) -> None:
+    h200 = replace(known_devices()["nvidia-h200"], host="Another x4")
+    old = PROBLEMS[0]
+    for problem in PROBLEMS:
+        names = ("hoisted", "torch_lstm")
+        stored(sqlite_database, *(replay.record(problem, name, time_ms=1.0, device=h200) for name in names))
+    assert refresh_plan(sqlite_database, "h200") == []
+    before = replay.record(old, "fused", time_ms=1.0, device=h200)
+    stored(sqlite_database, replace(before, implementation_version="0" * 12))
+    (job,) = refresh_plan(sqlite_database, "h200")
+    assert (job.problem, job.implementations) == (old, ("fused", "hoisted", "torch_lstm"))
+    assert refresh_plan(sqlite_database, "cpu") == []

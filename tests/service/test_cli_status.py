@@ -12,6 +12,7 @@ import pytest
 
 import selector
 from kernel_selector.db import Database, records
+from kernel_selector.kernels.measure.jobs import read_jobs
 from kernel_selector.service.cli import main
 from tests.selector import replay
 
@@ -66,6 +67,16 @@ def test_a_plan_is_written_without_a_gpu(tmp_path: Path, capsys: pytest.CaptureF
     words = ["profile", "--operator", "gelu,relu", "--count", "3", "--device", "cuda:0", "--plan", str(plan)]
     assert main([*words, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["problems"] == len(plan.read_text().splitlines()) == 6
+
+
+def test_what_is_old_is_written_as_a_plan_for_another_machine(
+    place: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plan = tmp_path / "plan.jsonl"
+    words = ["refresh", "--database", place, "--device", replay.HERE.key, "--plan", str(plan)]
+    assert main(words) == 0
+    assert re.match(r"2 problems, \d+ candidates: ", capsys.readouterr().out)
+    assert all("hoisted" in job.implementations for job in read_jobs(plan))
 
 
 def test_a_plan_for_a_device_that_is_elsewhere_has_its_kind_of_problems(tmp_path: Path) -> None:
