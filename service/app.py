@@ -20,7 +20,7 @@ from . import documentation, problems
 from .access import Access
 from .logs import write_json_lines
 from .metrics import Metrics
-from .middleware import BodyLimit, RequestLog
+from .middleware import BodyLimit, Head, RequestLog
 from .pages.page import Sources
 from .routes import ROUTERS
 from .settings import Settings
@@ -89,6 +89,7 @@ def assemble(settings: Settings) -> FastAPI:
     problems.install(app)
     app.add_middleware(BodyLimit, max_bytes=settings.max_body_bytes, larger=settings.larger_bodies)
     app.add_middleware(Access, required=settings.tokens == "required", requests_per_s=settings.requests_per_s)
+    app.add_middleware(Head)
     app.add_middleware(RequestLog, enabled=settings.access_log)  # added last, so it is the outermost
     app.openapi = lambda: documentation.document(app)  # type: ignore[method-assign]
     return app

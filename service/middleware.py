@@ -1,4 +1,4 @@
-"""Pure ASGI middleware: a limit on bodies, and an id and a log line for each request.
+"""Pure ASGI middleware: a limit on bodies, HEAD, and an id and a log line for each request.
 
 Starlette's BaseHTTPMiddleware would double the time of a request.
 """
@@ -54,6 +54,28 @@ class BodyLimit:
                 return
             more = message.get("more_body", False)
         await self.app(scope, _replay(b"".join(chunks), receive), send)
+
+
+class Head:
+    """Answers HEAD as GET, needing the same scope, without the body."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or scope["method"] != "HEAD":
+            await self.app(scope, receive, send)
+            return
+
+        async def without_body(message: Message) -> None:
+            await send({**message, "body": b""} if message["type"] == "http.response.body" else message)
+
+        # a copy: the server looks at the method of its own to know that no body comes
+        asked = {**scope, "method": "GET"}
+        try:
+            await self.app(asked, receive, without_body)
+        finally:
+            scope.update(asked, method="HEAD")  # for the log: the route, and who asked
 
 
 class RequestLog:

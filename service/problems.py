@@ -175,7 +175,8 @@ async def _on_http_error(request: Request, error: Exception) -> ProblemResponse:
         # the router names the methods of the first route of the path alone
         path = getattr(request.scope.get("route"), "path_format", request.url.path)
         operations = request.app.openapi()["paths"].get(path, {})
-        headers = {"allow": ", ".join(sorted(map(str.upper, operations)))} if operations else headers
+        allowed = set(map(str.upper, operations)) or set(headers.get("Allow", "").split(", "))
+        headers = {"allow": ", ".join(sorted(allowed | ({"HEAD"} if "GET" in allowed else set())))}
     return problem(kind, detail, scope=request.scope, headers=headers)
 
 
