@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from kernel_selector.db import Database, jobs, records
+from kernel_selector.db import Database, TaskLost, jobs, records
 from kernel_selector.kernels import registry
 from selector import InvalidRequest, UnknownDevice, UnknownImplementation, UnknownOperator
 from selector import worker as workers
@@ -20,6 +20,7 @@ from tests.selector.replay_session import ReplaySession
 
 PROBLEMS = grid("lstm", {"hidden": "32,64", "batch": "1,8"})
 CANDIDATES = len(registry.implementations("lstm"))
+CLAIMANT = Claimant(name="w", device=replay.HERE, environment=replay.SOFTWARE, lease_s=60)
 
 
 class Session(ReplaySession):
@@ -153,6 +154,18 @@ def test_who_lost_its_lease_stores_nothing(sqlite_database, job):
 
 
 @pytest.mark.usefixtures("job")
+def test_a_task_that_is_done_takes_no_further_records(sqlite_database):
+    queue = DatabaseQueue(sqlite_database)
+    assignment = claim(sqlite_database, CLAIMANT).assignment
+    first, more = (replay.record(assignment.problem, name) for name in ("torch_lstm", "hoisted"))
+    queue.end(assignment, "done", [first])
+    queue.end(assignment, "done", [first])
+    with pytest.raises(TaskLost, match="without 1 of these records"):
+        queue.end(assignment, "done", [first, more])
+    assert total(sqlite_database) == 1
+
+
+@pytest.mark.usefixtures("job")
 def test_a_heartbeat_keeps_the_task_longer_than_its_lease(sqlite_database):
     def before(number):
         if number == 1:
@@ -239,8 +252,7 @@ def test_jobs_that_do_not_exist(sqlite_database):
 
 @pytest.mark.usefixtures("job")
 def test_an_assignment_can_be_sent(sqlite_database):
-    claimant = Claimant(name="w", device=replay.HERE, environment=replay.SOFTWARE, lease_s=60)
-    assignment = claim(sqlite_database, claimant).assignment
+    assignment = claim(sqlite_database, CLAIMANT).assignment
     assert assignment is not None
     assert Assignment.from_dict(assignment.to_dict()) == assignment
     for outcome, reason in (("finished", ""), ("failed", "")):
