@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import time
 from base64 import b64decode
+from contextlib import suppress
 from ipaddress import ip_address
 from urllib.parse import urlsplit
 
@@ -22,7 +23,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from kernel_selector.kernels.contract import SelectorError
 from selector.access import AccessList, Grant
 
-from .problems import BY_STATUS, kind_of, problem
+from . import outages
+from .problems import BY_STATUS, LOGGER, kind_of, problem
 
 FREE = frozenset({"/healthz", "/readyz", "/openapi.json", "/docs", "/page/style.css", "/page/icon.svg"})
 PAGE = "/"
@@ -63,7 +65,10 @@ class Access:
         try:
             grant = await self._grant(scope)
         except SelectorError as error:
-            await problem(kind_of(error), str(error), scope=scope)(scope, receive, send)
+            LOGGER.warning("tokens cannot be looked up: %s", error)
+            # whoever asks is not known
+            answer = problem(kind_of(error), outages.reason(type(error).__name__), scope=scope)
+            await answer(scope, receive, send)
             return
         if grant is None or (grant is ANONYMOUS and needed != "read"):
             challenge = BASIC if scope["path"] == PAGE else BEARER
@@ -89,6 +94,19 @@ class Access:
         if kind.lower() == "basic" and scope["path"] == PAGE:
             return access.grant(password(given))
         return access.grant(given.strip()) if kind.lower() == "bearer" else None
+
+
+def allows(scope: Scope, needed: str) -> bool:
+    """Whether a request that anybody may make has a token with this scope. May wait for the database."""
+    kind, _, given = Headers(scope=scope).get("authorization", "").partition(" ")
+    access: AccessList = scope["app"].state.access
+    if kind.lower() != "bearer":
+        return False
+    with suppress(SelectorError):  # those that were read before go on counting
+        if access.is_due():
+            access.refresh()
+    grant = access.grant(given.strip())
+    return grant is not None and needed in grant.scopes
 
 
 class Rates:
