@@ -46,9 +46,10 @@ def create_app(selector: Selector, *, settings: Settings | None = None) -> FastA
     Without `settings`, those of the environment.
     """
     given = settings or Settings.load()
-    if given.log_format == "json":
-        write_json_lines()
     app = assemble(given)
+    app.state.json_log = given.log_format == "json"
+    if app.state.json_log:
+        write_json_lines()
     app.state.selector = selector
     app.state.access = AccessList(selector)
     app.state.page = Sources.of(selector)
@@ -101,6 +102,8 @@ async def _warm(app: FastAPI) -> AsyncIterator[None]:
 
     What cannot be loaded is no reason to stop: `/readyz` says why, and the next request tries again.
     """
+    if app.state.json_log:
+        write_json_lines()
     try:
         app.state.selector.operators()
         app.state.selector.choose("lstm", hidden=64, batch=8)

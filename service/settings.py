@@ -46,7 +46,9 @@ class Settings(BaseSettings):
         0.0, ge=0, le=1e6, description="most requests per second of one token, in each process; 0: any number"
     )
     access_log: bool = Field(True, description="one line a request on stderr")
-    log_format: Literal["text", "json"] = Field("text", description="how these lines are written")
+    log_format: Literal["text", "json"] = Field(
+        "text", description="how the log is written: `text`, or `json` for one document a line"
+    )
     shutdown_s: int = Field(
         10, ge=0, le=3600, description="seconds that `selector serve` gives requests in flight when it ends"
     )
