@@ -145,9 +145,10 @@ def is_local(scope: Scope) -> bool:
 
 
 def names_this_host(scope: Scope) -> bool:
-    """Whether the request asks for the loopback interface by address or as localhost."""
+    """Whether the request asks for the loopback interface by address or as localhost, and nothing else."""
+    hosts = Headers(scope=scope).getlist("host")
     try:
-        name = urlsplit(f"//{Headers(scope=scope).get('host', '')}").hostname or ""
+        name = urlsplit(f"//{hosts[0]}").hostname or "" if len(hosts) == 1 else ""
         return name == "localhost" or ip_address(name).is_loopback
     except ValueError:
         return False

@@ -16,6 +16,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from .problems import BODY_TOO_LARGE, LOGGER, problem
 
 MOST_DIGITS = 18  # of a length that is worth reading
+CLIENT_GONE = 499  # in the log and the counts, as nginx has it: nobody is there to be answered
 REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
 
@@ -92,7 +93,7 @@ class RequestLog:
         given = Headers(scope=scope).get("x-request-id", "")
         request_id = given if REQUEST_ID.fullmatch(given) else uuid.uuid4().hex
         scope["request_id"] = request_id
-        status, started = 500, time.perf_counter()
+        status, started = CLIENT_GONE, time.perf_counter()
 
         async def tagged(message: Message) -> None:
             nonlocal status
@@ -103,6 +104,9 @@ class RequestLog:
 
         try:
             await self.app(scope, receive, tagged)
+        except BaseException:
+            status = 500 if status == CLIENT_GONE else status
+            raise
         finally:
             spent_s = time.perf_counter() - started
             scope["app"].state.metrics.request(scope, status, spent_s)
