@@ -5,6 +5,7 @@ Starlette's BaseHTTPMiddleware would double the time of a request.
 
 from __future__ import annotations
 
+import asyncio
 import re
 import time
 import uuid
@@ -13,10 +14,13 @@ from collections.abc import Mapping
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from .problems import BODY_TOO_LARGE, LOGGER, problem
+from .problems import BODY_TOO_LARGE, ENDING, LOGGER, problem
 
 MOST_DIGITS = 18  # of a length that is worth reading
 CLIENT_GONE = 499  # in the log and the counts, as nginx has it: nobody is there to be answered
+ENDED = (
+    "The service ended before this was answered, done or not. Ask again, for a job with its Idempotency-Key."
+)
 REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
 
@@ -104,6 +108,10 @@ class RequestLog:
 
         try:
             await self.app(scope, receive, tagged)
+        except asyncio.CancelledError:  # by the server, which ends and has given enough time
+            if status == CLIENT_GONE:
+                again = {"retry-after": "1", "connection": "close"}
+                await problem(ENDING, ENDED, scope=scope, headers=again)(scope, receive, tagged)
         except BaseException:
             status = 500 if status == CLIENT_GONE else status
             raise

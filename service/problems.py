@@ -75,6 +75,7 @@ KINDS: Mapping[str, Kind] = {
 }
 
 NOT_READY = Kind("not-ready", 503, "Not ready")
+ENDING = Kind("ending", 503, "The service is ending")
 INTERNAL = Kind("internal-error", 500, "Internal error")
 BODY_TOO_LARGE = Kind("body-too-large", 413, "Body too large")
 BY_STATUS: Mapping[int, Kind] = {

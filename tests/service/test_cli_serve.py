@@ -69,6 +69,25 @@ def test_every_line_of_a_log_of_json_is_json(database_file: Path, workers: str) 
     assert [line["level"] for line in lines if "Invalid HTTP" in line.get("message", "")] == ["warning"]
 
 
+def test_who_waits_in_vain_while_the_service_ends_is_told_so(database_file: Path) -> None:
+    held: list[socket.socket] = []
+
+    def ask(port: int) -> None:
+        connection = socket.create_connection(("127.0.0.1", port), timeout=60)
+        held.append(connection)
+        head = "POST /v1/choices HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
+        connection.sendall(f"{head}Content-Length: 50\r\n\r\n{{".encode())
+        ask_for_devices(port)  # by then the server knows of the other
+
+    log = log_of(database_file, ask, SELECTOR_SHUTDOWN_S="1")
+    answer = held[0].recv(65536)
+    held[0].close()
+    assert answer.startswith(b"HTTP/1.1 503 ")
+    assert b"problem:ending" in answer
+    assert "POST '/v1/choices' 503" in log
+    assert "Traceback" not in log
+
+
 @pytest.mark.parametrize(
     ("host", "free"),
     [

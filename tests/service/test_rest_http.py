@@ -9,6 +9,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from kernel_selector.service.app import create_app
+from kernel_selector.service.problems import LOGGER
 from kernel_selector.service.settings import Settings
 from selector import access
 
@@ -39,7 +40,7 @@ def test_head_needs_the_scope_of_get(selector, empty_database):
 
 
 def test_head_is_logged_and_allowed_as_such(client, caplog):
-    with caplog.at_level(logging.INFO):
+    with caplog.at_level(logging.INFO, logger=LOGGER.name):
         client.head("/v1/operators")
     assert "HEAD '/v1/operators' 200" in caplog.text
     line = 'selector_requests_total{method="HEAD",path="/v1/operators",status="200"}'
@@ -113,7 +114,7 @@ def test_a_client_that_goes_away_is_no_fault_of_ours(client, caplog):
         "server": ("127.0.0.1", 80),
         "app": client.app,
     }
-    with caplog.at_level(logging.INFO):
+    with caplog.at_level(logging.INFO, logger=LOGGER.name):
         asyncio.run(client.app(scope, receive, send))
     assert "POST '/v1/choices' 499" in caplog.text
     assert 'status="499"' in client.get("/metrics").text
