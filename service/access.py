@@ -13,6 +13,7 @@ from __future__ import annotations
 import time
 from base64 import b64decode
 from contextlib import suppress
+from functools import partial
 from ipaddress import ip_address
 from urllib.parse import urlsplit
 
@@ -80,7 +81,12 @@ class Access:
             await _refuse(429, detail, {"retry-after": str(int(wait_s) + 1)}, scope, receive, send)
         else:
             scope["author"] = grant.name
+            scope["still_granted"] = partial(self._still, scope, grant)
             await self.app(scope, receive, send)
+
+    async def _still(self, scope: Scope, before: Grant) -> bool:
+        """Whether the token counts when the body has come, which may take any time."""
+        return before is ANONYMOUS or await self._grant(scope) == before
 
     async def _grant(self, scope: Scope) -> Grant | None:
         header = Headers(scope=scope).get("authorization")
@@ -152,6 +158,11 @@ def names_this_host(scope: Scope) -> bool:
         return name == "localhost" or ip_address(name).is_loopback
     except ValueError:
         return False
+
+
+async def refuse_ended(scope: Scope, receive: Receive, send: Send) -> None:
+    """Answer to a token that ended while the body came, as to any that is none."""
+    await _refuse(401, UNAUTHORIZED, BEARER, scope, receive, send)
 
 
 async def _refuse(

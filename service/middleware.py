@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from .access import refuse_ended
 from .problems import BODY_TOO_LARGE, ENDING, LOGGER, problem
 
 MOST_DIGITS = 18  # of a length that is worth reading
@@ -28,7 +29,7 @@ class BodyLimit:
     """Answers 413 when a body is longer than `max_bytes`; otherwise hands it on in one piece.
 
     `larger` has other limits for some paths. Both a declared length and what really arrives are checked: a
-    chunked body declares nothing.
+    chunked body declares nothing. A token that ended while the body came is a 401.
     """
 
     def __init__(self, app: ASGIApp, max_bytes: int, larger: Mapping[str, int]) -> None:
@@ -58,6 +59,10 @@ class BodyLimit:
                 await _refuse(most, scope, receive, send)
                 return
             more = message.get("more_body", False)
+        still_granted = scope.get("still_granted")
+        if size and still_granted is not None and not await still_granted():
+            await refuse_ended(scope, receive, send)
+            return
         await self.app(scope, _replay(b"".join(chunks), receive), send)
 
 
