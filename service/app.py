@@ -23,7 +23,7 @@ from .metrics import Metrics
 from .middleware import BodyLimit, Head, RequestLog
 from .pages.page import Sources
 from .routes import ROUTERS
-from .settings import Settings
+from .settings import Settings, misspelt
 
 COLLECT_AFTER = 50_000, 20, 20  # objects, collections of the young, collections of the middle-aged
 API_VERSION = "1.0.0"  # of the interface: the second number rises with additions
@@ -104,6 +104,8 @@ async def _warm(app: FastAPI) -> AsyncIterator[None]:
     """
     if app.state.json_log:
         write_json_lines()
+    for remark in misspelt():
+        problems.LOGGER.warning(remark)
     try:
         app.state.selector.operators()
         app.state.selector.choose("lstm", hidden=64, batch=8)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -22,6 +23,9 @@ from kernel_selector.kernels.contract import SelectorError
 
 PREFIX = "SELECTOR_"
 FILE_VARIABLE = PREFIX + "SETTINGS"
+# variables of other parts, which a misspelt setting may look like
+OTHERS = frozenset(PREFIX + name for name in ("SETTINGS", "DATABASE_URL", "TOKEN", "REMEMBER", "DEBUG"))
+ALIKE = 0.85  # from which on a name is taken for another one misspelt
 LARGEST_BODY_BYTES = 256 * 2**20
 
 Bytes = Annotated[int, Field(ge=1, le=LARGEST_BODY_BYTES)]
@@ -118,6 +122,16 @@ def in_force() -> list[InForce]:
             meaning=field.description or "",
         )
         for name, field in Settings.model_fields.items()
+    ]
+
+
+def misspelt() -> list[str]:
+    """What to say of variables that are no setting and nearly have the name of one: they do nothing."""
+    names = [(PREFIX + name).upper() for name in Settings.model_fields]
+    given = sorted({name.upper() for name in os.environ} - {*names, *OTHERS})
+    close = ((name, get_close_matches(name, names, n=1, cutoff=ALIKE)) for name in given)
+    return [
+        f"{name} is no setting, and does nothing: did you mean {found[0]}?" for name, found in close if found
     ]
 
 
