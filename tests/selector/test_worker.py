@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 
 import pytest
 
@@ -10,7 +11,7 @@ from kernel_selector.db import Database, TaskLost, jobs, records
 from kernel_selector.kernels import registry
 from selector import InvalidRequest, UnknownDevice, UnknownImplementation, UnknownOperator
 from selector import worker as workers
-from selector.errors import UnknownJob
+from selector.errors import ServiceError, UnknownJob
 from selector.jobs import JobRequest, cancel_job, create_job, get_job, list_jobs, list_tasks
 from selector.jobs_queue import Assignment, Claimant, DatabaseQueue, claim, ending
 from selector.problem_sets import grid
@@ -174,6 +175,25 @@ def test_a_heartbeat_keeps_the_task_longer_than_its_lease(sqlite_database):
                 assert jobs.expire(connection) == 0
 
     assert dict(run(sqlite_database, Session(before), lease_s=1).tasks) == {"done": 4}
+
+
+class Barred(DatabaseQueue):
+    """Its token ends while a task is measured."""
+
+    def renew(self, *_):
+        raise ServiceError("answered 401: expected a valid token.")
+
+    end = renew
+
+
+@pytest.mark.filterwarnings("error::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_worker_whose_token_ends_measures_no_further_and_says_why(sqlite_database, job):
+    session = Session(lambda _: time.sleep(1.0))
+    worker = Worker(Barred(sqlite_database), lambda _: session, name="w1", lease_s=1.0)
+    with pytest.raises(ServiceError, match="401"):
+        worker.run(until_empty=True)
+    assert 1 <= len(session.measured) < CANDIDATES
+    assert get_job(sqlite_database, job)["tasks"]["running"] == 1  # until its lease runs out
 
 
 class Flaky(DatabaseQueue):
