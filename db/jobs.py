@@ -153,6 +153,15 @@ def finish(connection: Connection, *, task: int, lease: str, records: int = 0) -
     return True
 
 
+def require_no_more(records: int) -> None:
+    """Raise TaskLost for so many records that a task which is done did not bring when it was."""
+    if records:
+        raise TaskLost(
+            f"The task was done before, by this same claim and without {records} of these records. "
+            "Nothing was stored: send them as measurements, or claim another task."
+        )
+
+
 def give_back(connection: Connection, *, task: int, lease: str, records: int = 0) -> None:
     """Queue the task again, as if this attempt had not been, but for its records. Raises TaskLost."""
     values = {"state": QUEUED, "attempts": Task.attempts - 1, "lease": None, "finished_s": None}

@@ -9,14 +9,14 @@ from typing import Any, TypeVar
 from sqlalchemy import RowMapping, Select, func, select
 from sqlalchemy.engine import Connection
 
-from kernel_selector.kernels.contract import Device, Environment, Record, Status
+from kernel_selector.kernels.contract import CorruptRecord, Device, Environment, Record, Status
 
 from . import rows, tables, tallies
 from .bulk import insert_new, known
 from .errors import DatabaseError
 from .identity import content_hash
 from .rows import Figures
-from .shared import SharedRows
+from .shared import SharedRows, natural_key
 
 BATCH = 1000  # records at once while adding; more do not make it faster
 PAGE = 1000  # records fetched at once while finding
@@ -48,6 +48,13 @@ def add(connection: Connection, records: Iterable[Record], *, submission: int | 
         tallies.count(connection, new)
         added += len(new)
     return added
+
+
+def stored(connection: Connection, found: Iterable[Record]) -> list[bool]:
+    """Which of the records are there already."""
+    hashes = list(map(_hash, found))
+    there = set(known(connection, tables.Measurement, hashes))
+    return [hashed in there for hashed in hashes]
 
 
 def check(record: Record) -> None:
@@ -206,6 +213,14 @@ def devices(connection: Connection) -> list[Device]:
     query = select(tables.Device.__table__).where(tables.Device.id.in_(last))
     query = query.order_by(tables.Device.name, tables.Device.host)
     return [rows.device_of(row._mapping) for row in connection.execute(query)]
+
+
+def _hash(record: Record) -> str:
+    """The content hash of a record; "" for one that no database can hold."""
+    try:
+        return content_hash(*natural_key(record), rows.distinctive(rows.measurement_row(record)))
+    except CorruptRecord:
+        return ""
 
 
 def _measurements(

@@ -67,18 +67,17 @@ class SharedRows:
             self._environments,
             {key: rows.environment_row(environment) for key, environment in environments.items()},
         )
-        return [self._reference(record, hashes[id(record.device)]) for record in batch]
+        return [self._reference(natural_key(record, hashes[id(record.device)])) for record in batch]
 
-    def _reference(self, record: Record, device_hash: str) -> tuple[Key, dict[str, int]]:
-        problem, implementation = record.problem.key, _implementation_key(record)
-        environment = record.environment.fingerprint
+    def _reference(self, key: Key) -> tuple[Key, dict[str, int]]:
+        problem, *implementation, device_hash, environment = key
         ids = {
             "problem_id": self._problems[problem,],
-            "implementation_id": self._implementations[implementation],
+            "implementation_id": self._implementations[tuple(implementation)],
             "device_id": self._devices[device_hash,],
             "environment_id": self._environments[environment,],
         }
-        return (problem, *implementation, device_hash, environment), ids
+        return key, ids
 
     def _ensure(
         self,
@@ -99,6 +98,12 @@ class SharedRows:
         for start in range(0, len(firsts), LOOKUP):
             query = select(table.id, *selected).where(selected[0].in_(firsts[start : start + LOOKUP]))
             known.update({tuple(key): number for number, *key in self._connection.execute(query)})
+
+
+def natural_key(record: Record, device_hash: str | None = None) -> Key:
+    """What a record refers to. Raises CorruptRecord for a device that no database can hold."""
+    hashed = device_hash or content_hash(rows.device_row(record.device))
+    return (record.problem.key, *_implementation_key(record), hashed, record.environment.fingerprint)
 
 
 def _implementation_key(record: Record) -> Key:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Any
 
 from sqlalchemy import insert, select
 from sqlalchemy.engine import Connection
 
-from .bulk import insert_new
+from .bulk import insert_new, known
 from .identity import content_hash
 from .tables import Quarantined, Submission
 
@@ -29,6 +29,13 @@ def quarantine(connection: Connection, *, submission: int, lines: Iterable[tuple
     }
     rows = [{"content_hash": hashed, **row} for hashed, row in found.items()]
     return insert_new(connection, Quarantined, rows)
+
+
+def aside(connection: Connection, lines: Sequence[str]) -> list[bool]:
+    """Which of the lines were set aside before."""
+    hashes = list(map(content_hash, lines))
+    there = set(known(connection, Quarantined, hashes))
+    return [hashed in there for hashed in hashes]
 
 
 def quarantined(connection: Connection, *, after: int, limit: int) -> list[dict[str, Any]]:

@@ -19,6 +19,7 @@ from .choice import Choice
 from .errors import InvalidRequest, ServiceError, ServiceUnavailable
 
 _PLAIN = re.compile(r"[!-~]+")  # what a header and a path may hold
+LONGEST_S = 86_400.0  # that an answer may be waited for
 PROBLEM = "urn:kernel-selector:problem:"
 RAISED: dict[str, type[SelectorError]] = {  # what `choose` would raise here
     "unknown-operator": contract.UnknownOperator,
@@ -54,6 +55,8 @@ class Client:
         if token and not (isinstance(token, str) and _PLAIN.fullmatch(token)):
             raise InvalidRequest("The token is none: expected what `selector token create` printed, no more.")
         self._parts = _parts(url)
+        if timeout_s is not None and not (isinstance(timeout_s, int | float) and 0 < timeout_s <= LONGEST_S):
+            raise InvalidRequest(f"timeout_s={shorten(timeout_s)}: expected seconds from above 0 to a day.")
         self.url = url.rstrip("/")
         self._timeout_s = timeout_s
         self._ssl_context = ssl_context
@@ -166,8 +169,15 @@ def _parts(url: str) -> SplitResult:
         if isinstance(url, str) and _PLAIN.fullmatch(url):
             parts = urlsplit(url)
             host = (parts.hostname or "").encode("idna")
-            if parts.scheme in ("http", "https") and host and parts.port != 0:
+            if "@" in parts.netloc:  # it would be shown in every error, and never sent
+                raise InvalidRequest(
+                    "The url has a user or a password: a service takes neither, give token=."
+                )
+            whole = not (parts.query or parts.fragment)
+            if parts.scheme in ("http", "https") and host and parts.port != 0 and whole:
                 return parts
+    except InvalidRequest:
+        raise
     except ValueError:  # of the address, the port or the name
         pass
     raise InvalidRequest(f"url={shorten(url)}: expected http://host:port or https://host:port.")

@@ -57,7 +57,7 @@ class Selector:
         self._lock = RLock()
         self._open: Database | None = None
         self._stamp: object = None
-        self._trouble = ""  # why the database cannot be read now
+        self._trouble: SelectorError | None = None  # why the database cannot be read now
         self._knowledge = Knowledge(None)
         self._asked: set[tuple[str | None, object]] = set()  # operator and device of answers so far
         self._load()
@@ -187,7 +187,7 @@ class Selector:
     def status(self) -> dict[str, Any]:
         """JSON-ready: the database, its snapshot, how much of it is loaded, the models, and `trouble`.
 
-        `trouble` is None, or the reason why the database cannot be read now.
+        `trouble` is None, or why the database cannot be read now; `trouble_kind` the class of that error.
         """
         self._refresh()
         known = self._knowledge
@@ -198,7 +198,8 @@ class Selector:
             "caveats": list(known.caveats),
             "records": known.records,
             "models": [{**model, "created_at": model["created_at"].isoformat()} for model in known.models],
-            "trouble": self._trouble or None,
+            "trouble": self._trouble and str(self._trouble),
+            "trouble_kind": self._trouble and type(self._trouble).__name__,
         }
 
     def reload(self) -> None:
@@ -242,7 +243,7 @@ class Selector:
                 pairs = self._knowledge.loaded.union(wanted)
                 knowledge = Knowledge(opened, complete=self.frozen, wanted=pairs)
             self._knowledge = knowledge
-            self._trouble = ""
+            self._trouble = None
             self._due = time.monotonic() + CHECK_S
             note = noting(self._open)
             self._batch = Batch(knowledge, note)
@@ -273,7 +274,7 @@ class Selector:
             if self._trouble or self._changed():
                 self._load()
         except SelectorError as error:
-            self._trouble = str(error)
+            self._trouble = error.with_traceback(None)  # which would keep what it met alive
         finally:
             ended = time.monotonic()
             self._due = ended + max(CHECK_S, BACK_OFF * (ended - started))

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
+from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import CorruptRecord, Record, RecordReader
 
 from .errors import InvalidRequest
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 
 SHOWN_FAULTS = 10
 MOST_RECORDS = 50_000  # in one submission
+Numbered = tuple[int, str, Record]  # a line by its number, as text and as a record
+Judged = tuple[int, str, Record, str | None]  # ... and what speaks against it
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,19 +65,21 @@ class Intake:
         """Store the records of JSON lines, all or none; empty lines do not count.
 
         The same lines again change nothing. Records that contradict what is known are set aside, where
-        choices do not see them. `first` is called in the same transaction: what it raises stores nothing.
-        Raises NotRecords, InvalidRequest for none or too many, and DatabaseError.
+        choices do not see them. `first` is called in the same transaction: what it raises stores nothing, and
+        after False all records must be known, else TaskLost is raised. Raises NotRecords, InvalidRequest for
+        none or too many, and DatabaseError.
         """
         from kernel_selector.db import submissions
 
         found = _records(lines)
         review = Review(self._selector, datetime.now(UTC))
         judged = [(number, line, record, review.objection(record)) for number, line, record in found]
-        good = [record for _, _, record, reason in judged if reason is None]
-        bad = [(number, line, reason) for number, line, _, reason in judged if reason is not None]
         with self.database.write() as connection:
-            if first is not None:
-                first(connection)
+            if first is not None and first(connection) is False:
+                return _repeated(connection, found)
+            judged = _cleared(connection, judged)
+            good = [record for _, _, record, reason in judged if reason is None]
+            bad = [(number, line, reason) for number, line, _, reason in judged if reason is not None]
             submission = submissions.add(connection, author=author, received_at=datetime.now(UTC))
             added = _add(connection, good, submission)
             set_aside = [(line, reason) for _, line, reason in bad]
@@ -104,6 +109,32 @@ class Intake:
             return self._open
 
 
+def _cleared(connection: Any, judged: list[Judged]) -> list[Judged]:
+    """Without objections to records that are there already: what came later speaks against them, and sent
+    again they are no news."""
+    from kernel_selector.db import records
+
+    doubted = [one for one in judged if one[3] is not None and registry.is_valid(one[2].problem)]
+    there = records.stored(connection, (record for _, _, record, _ in doubted))
+    known = {number for (number, *_), stored in zip(doubted, there, strict=True) if stored}
+    return [(*one[:3], None) if one[0] in known else one for one in judged]
+
+
+def _repeated(connection: Any, found: list[Numbered]) -> Receipt:
+    """The receipt of records that all came before. Raises TaskLost for new ones."""
+    from kernel_selector.db import jobs, records, submissions
+
+    there = records.stored(connection, (record for _, _, record in found))
+    aside = submissions.aside(connection, [line for _, line, _ in found])
+    jobs.require_no_more(sum(not (one or other) for one, other in zip(there, aside, strict=True)))
+    faults = [
+        Fault(line=number, detail="It was set aside before.")
+        for (number, _, _), stored in zip(found, there, strict=True)
+        if not stored
+    ]
+    return Receipt(received=len(found), added=0, known=sum(there), quarantined=tuple(faults))
+
+
 def _add(connection: Any, found: list[Record], submission: int) -> int:
     from kernel_selector.db import records
 
@@ -113,8 +144,8 @@ def _add(connection: Any, found: list[Record], submission: int) -> int:
         raise InvalidRequest(f"Nothing was stored. {error}") from error
 
 
-def _records(lines: Iterable[str]) -> list[tuple[int, str, Record]]:
-    found: list[tuple[int, str, Record]] = []
+def _records(lines: Iterable[str]) -> list[Numbered]:
+    found: list[Numbered] = []
     faults: list[Fault] = []
     count, reader = 0, RecordReader()
     for number, line in enumerate(lines, start=1):

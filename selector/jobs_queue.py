@@ -132,8 +132,10 @@ class DatabaseQueue:
 
         conclude = ending(assignment.task, assignment.lease, outcome, reason=reason, records=len(records))
         with self._store.write() as connection:
-            conclude(connection)
-            db.records.add(connection, records)
+            again = conclude(connection) is False
+            added = db.records.add(connection, records)
+            if again:
+                db.jobs.require_no_more(added)
 
     def close(self) -> None:
         """Nothing: the database is its owner's."""
@@ -191,7 +193,8 @@ def renew(store: Database, task: int, lease: str) -> None:
 def ending(
     task: int, lease: str, outcome: str, *, reason: str = "", records: int = 0
 ) -> Callable[[Any], object]:
-    """What ends a claim within a transaction; called there, it raises TaskLost.
+    """What ends a claim within a transaction; called there, it raises TaskLost, or is False when this same
+    claim was done before: then no new record may come with it.
 
     Raises InvalidRequest for an outcome that there is not, and for a failure without a reason.
     """

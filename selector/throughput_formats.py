@@ -19,12 +19,14 @@ from .planning import Throughput
 
 CSV_COLUMNS = tuple(item.name for item in fields(Throughput))
 SIA_COLUMNS = ("gpu_type", "local_bsz", "placement", "step_time", "sync_time")
+FORMULA = ("=", "+", "-", "@", "\t", "\r")  # what spreadsheets take text for that begins so
 # AdaptDL's model of time has parts for networks within and between nodes, which a single GPU does not show
 NO_NETWORK = {"alpha_n": 0.0, "beta_n": 0.0, "alpha_r": 0.0, "beta_r": 0.0, "gamma": 1.0}
 
 
 def to_csv(rows: Iterable[Throughput]) -> str:
-    """All rows with all columns; what is not known is empty."""
+    """All rows with all columns; what is not known is empty. Text that spreadsheets would take for a formula
+    has an apostrophe before it."""
     return _table(CSV_COLUMNS, (row.to_dict().values() for row in rows))
 
 
@@ -50,8 +52,8 @@ def to_sia(rows: Iterable[Throughput]) -> str:
     jobs = dict.fromkeys(row.job for row in given)
     if len(jobs) != 1:
         raise InvalidRequest(f"Sia reads one table a job: {len(jobs)} jobs were given, expected one.")
-    lines = (
-        [row.device, row.batch, 1, row.time_ms / 1e3, 0.0]
+    lines = dict.fromkeys(  # a device that has two names, or a size that is named twice, is one line
+        (row.device, row.batch, 1, row.time_ms / 1e3, 0.0)
         for row in given
         if row.feasible and row.time_ms and row.batch
     )
@@ -109,5 +111,10 @@ def _table(header: Iterable[str], rows: Iterable[Iterable[Any]]) -> str:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(header)
-    writer.writerows(rows)
+    writer.writerows([_cell(value) for value in row] for row in rows)
     return text.getvalue()
+
+
+def _cell(value: Any) -> Any:
+    """The value as spreadsheets may see it: text stays text, numbers are never formulas."""
+    return f"'{value}" if isinstance(value, str) and value.startswith(FORMULA) else value

@@ -185,20 +185,18 @@ class Worker:
 @contextmanager
 def _heartbeat(queue: Queue, assignment: Assignment) -> Iterator[threading.Event]:
     """Renews a lease in a thread of its own; the event says that it is lost."""
-    from kernel_selector.db import TaskLost
-
     ended, lost = threading.Event(), threading.Event()
 
     def beat() -> None:
         while not ended.wait(assignment.lease_s / HEARTBEATS):
             try:
                 queue.renew(assignment)
-            except TaskLost:
+            except queue.passing:
+                continue
+            except SelectorError:  # another has the task, or the token has ended: `end` says which
                 if not ended.is_set():
                     lost.set()
                 return
-            except queue.passing:
-                continue
 
     thread = threading.Thread(target=beat, name="heartbeat", daemon=True)
     thread.start()

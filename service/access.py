@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import time
 from base64 import b64decode
+from contextlib import suppress
+from functools import partial
 from ipaddress import ip_address
 from urllib.parse import urlsplit
 
@@ -22,7 +24,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from kernel_selector.kernels.contract import SelectorError
 from selector.access import AccessList, Grant
 
-from .problems import BY_STATUS, kind_of, problem
+from . import outages
+from .problems import BY_STATUS, LOGGER, kind_of, problem
 
 FREE = frozenset({"/healthz", "/readyz", "/openapi.json", "/docs", "/page/style.css", "/page/icon.svg"})
 PAGE = "/"
@@ -63,7 +66,10 @@ class Access:
         try:
             grant = await self._grant(scope)
         except SelectorError as error:
-            await problem(kind_of(error), str(error), scope=scope)(scope, receive, send)
+            LOGGER.warning("tokens cannot be looked up: %s", error)
+            # whoever asks is not known
+            answer = problem(kind_of(error), outages.reason(type(error).__name__), scope=scope)
+            await answer(scope, receive, send)
             return
         if grant is None or (grant is ANONYMOUS and needed != "read"):
             challenge = BASIC if scope["path"] == PAGE else BEARER
@@ -75,7 +81,12 @@ class Access:
             await _refuse(429, detail, {"retry-after": str(int(wait_s) + 1)}, scope, receive, send)
         else:
             scope["author"] = grant.name
+            scope["still_granted"] = partial(self._still, scope, grant)
             await self.app(scope, receive, send)
+
+    async def _still(self, scope: Scope, before: Grant) -> bool:
+        """Whether the token counts when the body has come, which may take any time."""
+        return before is ANONYMOUS or await self._grant(scope) == before
 
     async def _grant(self, scope: Scope) -> Grant | None:
         header = Headers(scope=scope).get("authorization")
@@ -89,6 +100,19 @@ class Access:
         if kind.lower() == "basic" and scope["path"] == PAGE:
             return access.grant(password(given))
         return access.grant(given.strip()) if kind.lower() == "bearer" else None
+
+
+def allows(scope: Scope, needed: str) -> bool:
+    """Whether a request that anybody may make has a token with this scope. May wait for the database."""
+    kind, _, given = Headers(scope=scope).get("authorization", "").partition(" ")
+    access: AccessList = scope["app"].state.access
+    if kind.lower() != "bearer":
+        return False
+    with suppress(SelectorError):  # those that were read before go on counting
+        if access.is_due():
+            access.refresh()
+    grant = access.grant(given.strip())
+    return grant is not None and needed in grant.scopes
 
 
 class Rates:
@@ -127,12 +151,18 @@ def is_local(scope: Scope) -> bool:
 
 
 def names_this_host(scope: Scope) -> bool:
-    """Whether the request asks for the loopback interface by address or as localhost."""
+    """Whether the request asks for the loopback interface by address or as localhost, and nothing else."""
+    hosts = Headers(scope=scope).getlist("host")
     try:
-        name = urlsplit(f"//{Headers(scope=scope).get('host', '')}").hostname or ""
+        name = urlsplit(f"//{hosts[0]}").hostname or "" if len(hosts) == 1 else ""
         return name == "localhost" or ip_address(name).is_loopback
     except ValueError:
         return False
+
+
+async def refuse_ended(scope: Scope, receive: Receive, send: Send) -> None:
+    """Answer to a token that ended while the body came, as to any that is none."""
+    await _refuse(401, UNAUTHORIZED, BEARER, scope, receive, send)
 
 
 async def _refuse(

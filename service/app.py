@@ -20,10 +20,10 @@ from . import documentation, problems
 from .access import Access
 from .logs import write_json_lines
 from .metrics import Metrics
-from .middleware import BodyLimit, RequestLog
+from .middleware import BodyLimit, Head, RequestLog
 from .pages.page import Sources
 from .routes import ROUTERS
-from .settings import Settings
+from .settings import Settings, misspelt
 
 COLLECT_AFTER = 50_000, 20, 20  # objects, collections of the young, collections of the middle-aged
 API_VERSION = "1.0.0"  # of the interface: the second number rises with additions
@@ -46,9 +46,10 @@ def create_app(selector: Selector, *, settings: Settings | None = None) -> FastA
     Without `settings`, those of the environment.
     """
     given = settings or Settings.load()
-    if given.log_format == "json":
-        write_json_lines()
     app = assemble(given)
+    app.state.json_log = given.log_format == "json"
+    if app.state.json_log:
+        write_json_lines()
     app.state.selector = selector
     app.state.access = AccessList(selector)
     app.state.page = Sources.of(selector)
@@ -89,6 +90,7 @@ def assemble(settings: Settings) -> FastAPI:
     problems.install(app)
     app.add_middleware(BodyLimit, max_bytes=settings.max_body_bytes, larger=settings.larger_bodies)
     app.add_middleware(Access, required=settings.tokens == "required", requests_per_s=settings.requests_per_s)
+    app.add_middleware(Head)
     app.add_middleware(RequestLog, enabled=settings.access_log)  # added last, so it is the outermost
     app.openapi = lambda: documentation.document(app)  # type: ignore[method-assign]
     return app
@@ -100,6 +102,10 @@ async def _warm(app: FastAPI) -> AsyncIterator[None]:
 
     What cannot be loaded is no reason to stop: `/readyz` says why, and the next request tries again.
     """
+    if app.state.json_log:
+        write_json_lines()
+    for remark in misspelt():
+        problems.LOGGER.warning(remark)
     try:
         app.state.selector.operators()
         app.state.selector.choose("lstm", hidden=64, batch=8)

@@ -45,6 +45,7 @@ def document(app: FastAPI) -> dict[str, Any]:
             schema.pop("$defs", None)
             schemas[model.__name__] = schema
         _drop_default_validation(made)
+        _add_strictness(made)
         _add_access(made)
         _leave_formats_open(made)
         answer = made["paths"][CHOOSE]["post"]["responses"]["200"]["content"]["application/json"]
@@ -69,6 +70,13 @@ def _drop_default_validation(made: dict[str, Any]) -> None:
                 del operation["responses"]["422"]
     for name in ("HTTPValidationError", "ValidationError"):
         made["components"]["schemas"].pop(name, None)
+
+
+def _add_strictness(made: dict[str, Any]) -> None:
+    """What is said to parameters that a path does not have, where nothing else can be wrong."""
+    for path, operations in made["paths"].items():
+        for operation in operations.values() if path.startswith("/v1/") else ():
+            operation["responses"].setdefault("422", problem_response("An unknown parameter in the address."))
 
 
 def _add_access(made: dict[str, Any]) -> None:

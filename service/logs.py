@@ -24,9 +24,11 @@ class JsonLines(logging.Formatter):
 
 
 def write_json_lines() -> None:
-    """Let the service's log be lines of JSON on stderr, beside uvicorn's own."""
+    """Let the service's log be lines of JSON on stderr, and what uvicorn says of faults too: a traceback is
+    one line. uvicorn sets up its own logging when it is configured, so call this again when it starts."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonLines())
-    LOGGER.handlers = [handler]
-    LOGGER.propagate = False
+    for logger in (LOGGER, logging.getLogger("uvicorn")):
+        logger.handlers = [handler]
+        logger.propagate = False
     LOGGER.setLevel(logging.INFO)

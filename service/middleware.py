@@ -1,10 +1,11 @@
-"""Pure ASGI middleware: a limit on bodies, and an id and a log line for each request.
+"""Pure ASGI middleware: a limit on bodies, HEAD, and an id and a log line for each request.
 
 Starlette's BaseHTTPMiddleware would double the time of a request.
 """
 
 from __future__ import annotations
 
+import asyncio
 import re
 import time
 import uuid
@@ -13,9 +14,14 @@ from collections.abc import Mapping
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from .problems import BODY_TOO_LARGE, LOGGER, problem
+from .access import refuse_ended
+from .problems import BODY_TOO_LARGE, ENDING, LOGGER, problem
 
 MOST_DIGITS = 18  # of a length that is worth reading
+CLIENT_GONE = 499  # in the log and the counts, as nginx has it: nobody is there to be answered
+ENDED = (
+    "The service ended before this was answered, done or not. Ask again, for a job with its Idempotency-Key."
+)
 REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
 
@@ -23,7 +29,7 @@ class BodyLimit:
     """Answers 413 when a body is longer than `max_bytes`; otherwise hands it on in one piece.
 
     `larger` has other limits for some paths. Both a declared length and what really arrives are checked: a
-    chunked body declares nothing.
+    chunked body declares nothing. A token that ended while the body came is a 401.
     """
 
     def __init__(self, app: ASGIApp, max_bytes: int, larger: Mapping[str, int]) -> None:
@@ -53,7 +59,33 @@ class BodyLimit:
                 await _refuse(most, scope, receive, send)
                 return
             more = message.get("more_body", False)
+        still_granted = scope.get("still_granted")
+        if size and still_granted is not None and not await still_granted():
+            await refuse_ended(scope, receive, send)
+            return
         await self.app(scope, _replay(b"".join(chunks), receive), send)
+
+
+class Head:
+    """Answers HEAD as GET, needing the same scope, without the body."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or scope["method"] != "HEAD":
+            await self.app(scope, receive, send)
+            return
+
+        async def without_body(message: Message) -> None:
+            await send({**message, "body": b""} if message["type"] == "http.response.body" else message)
+
+        # a copy: the server looks at the method of its own to know that no body comes
+        asked = {**scope, "method": "GET"}
+        try:
+            await self.app(asked, receive, without_body)
+        finally:
+            scope.update(asked, method="HEAD")  # for the log: the route, and who asked
 
 
 class RequestLog:
@@ -70,7 +102,7 @@ class RequestLog:
         given = Headers(scope=scope).get("x-request-id", "")
         request_id = given if REQUEST_ID.fullmatch(given) else uuid.uuid4().hex
         scope["request_id"] = request_id
-        status, started = 500, time.perf_counter()
+        status, started = CLIENT_GONE, time.perf_counter()
 
         async def tagged(message: Message) -> None:
             nonlocal status
@@ -81,6 +113,13 @@ class RequestLog:
 
         try:
             await self.app(scope, receive, tagged)
+        except asyncio.CancelledError:  # by the server, which ends and has given enough time
+            if status == CLIENT_GONE:
+                again = {"retry-after": "1", "connection": "close"}
+                await problem(ENDING, ENDED, scope=scope, headers=again)(scope, receive, tagged)
+        except BaseException:
+            status = 500 if status == CLIENT_GONE else status
+            raise
         finally:
             spent_s = time.perf_counter() - started
             scope["app"].state.metrics.request(scope, status, spent_s)

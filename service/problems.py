@@ -75,6 +75,7 @@ KINDS: Mapping[str, Kind] = {
 }
 
 NOT_READY = Kind("not-ready", 503, "Not ready")
+ENDING = Kind("ending", 503, "The service is ending")
 INTERNAL = Kind("internal-error", 500, "Internal error")
 BODY_TOO_LARGE = Kind("body-too-large", 413, "Body too large")
 BY_STATUS: Mapping[int, Kind] = {
@@ -175,7 +176,8 @@ async def _on_http_error(request: Request, error: Exception) -> ProblemResponse:
         # the router names the methods of the first route of the path alone
         path = getattr(request.scope.get("route"), "path_format", request.url.path)
         operations = request.app.openapi()["paths"].get(path, {})
-        headers = {"allow": ", ".join(sorted(map(str.upper, operations)))} if operations else headers
+        allowed = set(map(str.upper, operations)) or set(headers.get("Allow", "").split(", "))
+        headers = {"allow": ", ".join(sorted(allowed | ({"HEAD"} if "GET" in allowed else set())))}
     return problem(kind, detail, scope=request.scope, headers=headers)
 
 

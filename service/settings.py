@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -22,6 +23,9 @@ from kernel_selector.kernels.contract import SelectorError
 
 PREFIX = "SELECTOR_"
 FILE_VARIABLE = PREFIX + "SETTINGS"
+# variables of other parts, which a misspelt setting may look like
+OTHERS = frozenset(PREFIX + name for name in ("SETTINGS", "DATABASE_URL", "TOKEN", "REMEMBER", "DEBUG"))
+ALIKE = 0.85  # from which on a name is taken for another one misspelt
 LARGEST_BODY_BYTES = 256 * 2**20
 
 Bytes = Annotated[int, Field(ge=1, le=LARGEST_BODY_BYTES)]
@@ -46,7 +50,9 @@ class Settings(BaseSettings):
         0.0, ge=0, le=1e6, description="most requests per second of one token, in each process; 0: any number"
     )
     access_log: bool = Field(True, description="one line a request on stderr")
-    log_format: Literal["text", "json"] = Field("text", description="how these lines are written")
+    log_format: Literal["text", "json"] = Field(
+        "text", description="how the log is written: `text`, or `json` for one document a line"
+    )
     shutdown_s: int = Field(
         10, ge=0, le=3600, description="seconds that `selector serve` gives requests in flight when it ends"
     )
@@ -116,6 +122,16 @@ def in_force() -> list[InForce]:
             meaning=field.description or "",
         )
         for name, field in Settings.model_fields.items()
+    ]
+
+
+def misspelt() -> list[str]:
+    """What to say of variables that are no setting and nearly have the name of one: they do nothing."""
+    names = [(PREFIX + name).upper() for name in Settings.model_fields]
+    given = sorted({name.upper() for name in os.environ} - {*names, *OTHERS})
+    close = ((name, get_close_matches(name, names, n=1, cutoff=ALIKE)) for name in given)
+    return [
+        f"{name} is no setting, and does nothing: did you mean {found[0]}?" for name, found in close if found
     ]
 
 

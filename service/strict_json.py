@@ -1,20 +1,42 @@
-"""Bodies that are JSON as RFC 8259 has it, and nothing else."""
+"""Addresses with the parameters of their path alone, and bodies that are JSON as RFC 8259 has it."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from email.message import Message
 from typing import Any
 
 from fastapi import HTTPException, Request, Response
 from fastapi.routing import APIRoute
 
+from kernel_selector.kernels.contract.errors import shorten, suggest
+from selector.errors import InvalidRequest
 
-class StrictJsonRoute(APIRoute):
-    """A route whose body must be announced as JSON and be strict JSON: 415 and 400 otherwise."""
+Handler = Callable[[Request], Coroutine[Any, Any, Response]]
 
-    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+
+class StrictRoute(APIRoute):
+    """A route that takes each of its query parameters once, and no other: 422 otherwise."""
+
+    def get_route_handler(self) -> Handler:
+        """The handler, behind the check."""
+        handle = super().get_route_handler()
+        known = [parameter.alias for parameter in self.dependant.query_params]
+
+        async def checked(request: Request) -> Response:
+            if request.scope["query_string"]:
+                _require_parameters(request, known)
+            return await handle(request)
+
+        return checked
+
+
+class StrictJsonRoute(StrictRoute):
+    """... whose body must be announced as JSON and be strict JSON: 415 and 400 otherwise."""
+
+    def get_route_handler(self) -> Handler:
+        """The handler, behind the checks."""
         handle = super().get_route_handler()
 
         async def strict(request: Request) -> Response:
@@ -64,6 +86,19 @@ def require_type(request: Request, expected: str) -> None:
     encoding = request.headers.get("content-encoding", "identity")
     if encoding.lower() != "identity":
         raise HTTPException(415, f"Content-Encoding is {encoding!r}: expected a body that is not compressed.")
+
+
+def _require_parameters(request: Request, known: Sequence[str]) -> None:
+    """Raise InvalidRequest for a parameter that the path does not have, and for one given twice."""
+    given = [name for name, _ in request.query_params.multi_items()]
+    unknown = next((name for name in given if name not in known), None)
+    if unknown is not None:
+        hint = suggest(unknown, known) if known else "This path has none."
+        raise InvalidRequest(f"Unknown parameter {shorten(unknown)} in the address. {hint}")
+    twice = next((name for name in known if given.count(name) > 1), None)
+    if twice is not None:
+        values = ", ".join(map(shorten, request.query_params.getlist(twice)[:5]))
+        raise InvalidRequest(f"{twice} is given {given.count(twice)} times ({values}): expected it once.")
 
 
 def _no_constant(text: str) -> Any:

@@ -17,9 +17,11 @@ def config(as_json: JsonOption = False) -> None:
     """
     from dataclasses import asdict
 
-    from ..settings import PREFIX, in_force
+    from ..settings import PREFIX, in_force, misspelt
 
     found = in_force()
+    for remark in misspelt():
+        output.err().print(remark, soft_wrap=True)
     if as_json:
         output.print_json({"settings": [asdict(item) for item in found]})
         return

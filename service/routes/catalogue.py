@@ -15,9 +15,10 @@ from ..schemas.catalogue import (
     OperatorDocument,
     VersionDocument,
 )
+from ..strict_json import StrictRoute
 from .common import CONDITIONAL, INTERNAL, UNAVAILABLE, conditional, selector_of
 
-router = APIRouter(tags=["catalogue"])
+router = APIRouter(route_class=StrictRoute, tags=["catalogue"])
 
 
 @router.get(

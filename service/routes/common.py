@@ -44,7 +44,8 @@ def conditional(request: Request, document: Any) -> Response:
     body = json.dumps(document, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
     etag = f'"{hashlib.sha256(body).hexdigest()[:32]}"'
     headers = {"etag": etag, "cache-control": "private, no-cache"}
-    known = (tag.strip().removeprefix("W/") for tag in request.headers.get("if-none-match", "").split(","))
+    listed = ",".join(request.headers.getlist("if-none-match")).split(",")
+    known = (tag.strip().removeprefix("W/") for tag in listed)
     if any(tag in (etag, "*") for tag in known):
         return Response(status_code=304, headers=headers)
     return Response(body, media_type="application/json", headers=headers)

@@ -10,9 +10,11 @@ from fastapi import APIRouter, Request, Response
 from kernel_selector.kernels.contract import SelectorError
 from selector.jobs import queue_depth
 
+from .. import outages
+from ..access import allows
 from ..documentation import problem_response
 from ..metrics import CONTENT_TYPE
-from ..problems import NOT_READY, ProblemResponse, problem
+from ..problems import LOGGER, NOT_READY, ProblemResponse, problem
 from ..schemas.catalogue import Health, Readiness
 from .common import selector_of
 
@@ -32,13 +34,15 @@ async def health() -> Health:
     responses={503: problem_response("Nothing to answer from; the detail says why.")},
 )
 def readiness(request: Request) -> dict[str, Any] | ProblemResponse:
-    """The database can be read, and there are measurements or a model in it."""
+    """The database can be read, and there are measurements or a model in it. Where it lies is for tokens with
+    the scope `admin`, and for the log."""
     state = selector_of(request).status()
-    if state["trouble"]:
-        return problem(NOT_READY, state["trouble"], scope=request.scope)
-    if not (state["records"] or state["models"]):
-        why = " ".join(state["caveats"]) or f"There is nothing in {state['database']} to answer from."
-        return problem(NOT_READY, why, scope=request.scope)
+    lacking = outages.missing(state)
+    if lacking is not None:
+        open_to_all, whole = lacking
+        LOGGER.warning("not ready: %s", whole)
+        told = whole if allows(request.scope, "admin") else open_to_all
+        return problem(NOT_READY, told, scope=request.scope)
     counts = {"records": state["records"], "models": len(state["models"])}
     return {"status": "ready", "snapshot": state["snapshot"], **counts}
 

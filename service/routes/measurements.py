@@ -15,10 +15,10 @@ from .. import examples
 from ..documentation import problem_response
 from ..schemas.fields import Name
 from ..schemas.measurements import MeasurementPage, QuarantinePage, ReceiptDocument
-from ..strict_json import require_type
+from ..strict_json import StrictRoute, require_type
 from .common import CONDITIONAL, INTERNAL, UNAVAILABLE, conditional, selector_of
 
-router = APIRouter(tags=["measurements"])
+router = APIRouter(route_class=StrictRoute, tags=["measurements"])
 NDJSON = "application/x-ndjson"
 
 Cursor = Annotated[str | None, Query(max_length=100, description="`next` of the page before.")]

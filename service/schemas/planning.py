@@ -48,9 +48,12 @@ class ThroughputRequest(Request):
         count = len(self.jobs) * len(self.devices or [""]) * len(self.batches or [1])
         if count > MOST_ANSWERS:
             raise ValueError(f"{count} questions at once: expected at most {MOST_ANSWERS}")
-        names = [job.name for job in self.jobs if job.name is not None]
-        if len(set(names)) < len(names):
-            raise ValueError("two jobs have the same name")
+        names = [job.name for job in self.named()]
+        twice = next((name for name in names if names.count(name) > 1), None)
+        if twice is not None:
+            raise ValueError(
+                f"two jobs have the same name {twice!r}; those without one get operator and index"
+            )
         return self
 
     def named(self) -> list[Job]:

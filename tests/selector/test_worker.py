@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import threading
+import time
 
 import pytest
 
-from kernel_selector.db import Database, jobs, records
+from kernel_selector.db import Database, TaskLost, jobs, records
 from kernel_selector.kernels import registry
 from selector import InvalidRequest, UnknownDevice, UnknownImplementation, UnknownOperator
 from selector import worker as workers
-from selector.errors import UnknownJob
+from selector.errors import ServiceError, UnknownJob
 from selector.jobs import JobRequest, cancel_job, create_job, get_job, list_jobs, list_tasks
 from selector.jobs_queue import Assignment, Claimant, DatabaseQueue, claim, ending
 from selector.problem_sets import grid
@@ -20,6 +21,7 @@ from tests.selector.replay_session import ReplaySession
 
 PROBLEMS = grid("lstm", {"hidden": "32,64", "batch": "1,8"})
 CANDIDATES = len(registry.implementations("lstm"))
+CLAIMANT = Claimant(name="w", device=replay.HERE, environment=replay.SOFTWARE, lease_s=60)
 
 
 class Session(ReplaySession):
@@ -153,6 +155,18 @@ def test_who_lost_its_lease_stores_nothing(sqlite_database, job):
 
 
 @pytest.mark.usefixtures("job")
+def test_a_task_that_is_done_takes_no_further_records(sqlite_database):
+    queue = DatabaseQueue(sqlite_database)
+    assignment = claim(sqlite_database, CLAIMANT).assignment
+    first, more = (replay.record(assignment.problem, name) for name in ("torch_lstm", "hoisted"))
+    queue.end(assignment, "done", [first])
+    queue.end(assignment, "done", [first])
+    with pytest.raises(TaskLost, match="without 1 of these records"):
+        queue.end(assignment, "done", [first, more])
+    assert total(sqlite_database) == 1
+
+
+@pytest.mark.usefixtures("job")
 def test_a_heartbeat_keeps_the_task_longer_than_its_lease(sqlite_database):
     def before(number):
         if number == 1:
@@ -161,6 +175,25 @@ def test_a_heartbeat_keeps_the_task_longer_than_its_lease(sqlite_database):
                 assert jobs.expire(connection) == 0
 
     assert dict(run(sqlite_database, Session(before), lease_s=1).tasks) == {"done": 4}
+
+
+class Barred(DatabaseQueue):
+    """Its token ends while a task is measured."""
+
+    def renew(self, *_):
+        raise ServiceError("answered 401: expected a valid token.")
+
+    end = renew
+
+
+@pytest.mark.filterwarnings("error::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_worker_whose_token_ends_measures_no_further_and_says_why(sqlite_database, job):
+    session = Session(lambda _: time.sleep(1.0))
+    worker = Worker(Barred(sqlite_database), lambda _: session, name="w1", lease_s=1.0)
+    with pytest.raises(ServiceError, match="401"):
+        worker.run(until_empty=True)
+    assert 1 <= len(session.measured) < CANDIDATES
+    assert get_job(sqlite_database, job)["tasks"]["running"] == 1  # until its lease runs out
 
 
 class Flaky(DatabaseQueue):
@@ -239,8 +272,7 @@ def test_jobs_that_do_not_exist(sqlite_database):
 
 @pytest.mark.usefixtures("job")
 def test_an_assignment_can_be_sent(sqlite_database):
-    claimant = Claimant(name="w", device=replay.HERE, environment=replay.SOFTWARE, lease_s=60)
-    assignment = claim(sqlite_database, claimant).assignment
+    assignment = claim(sqlite_database, CLAIMANT).assignment
     assert assignment is not None
     assert Assignment.from_dict(assignment.to_dict()) == assignment
     for outcome, reason in (("finished", ""), ("failed", "")):

@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import httpx2 as httpx
@@ -19,16 +20,16 @@ from kernel_selector.service.cli.serve import is_loopback
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.mark.parametrize("logged", [True, False])
-def test_requests_are_logged_unless_switched_off(database_file: Path, logged: bool) -> None:
+def log_of(database: Path, ask: Callable[[int], object], *options: str, **settings: str) -> str:
+    """What a server with these settings says on stderr while it is asked, by its port."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     command = [sys.executable, "-m", "kernel_selector.service.cli", "serve", "--port", str(port)]
     process = subprocess.Popen(
-        [*command, "--database", str(database_file)],
+        [*command, "--database", str(database), *options],
         cwd=ROOT,
-        env={**os.environ, "SELECTOR_ACCESS_LOG": str(logged)},
+        env={**os.environ, **settings},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -36,11 +37,54 @@ def test_requests_are_logged_unless_switched_off(database_file: Path, logged: bo
     assert process.stdout
     try:
         assert f":{port}" in process.stdout.readline()  # printed once questions are answered
-        httpx.get(f"http://127.0.0.1:{port}/v1/devices").raise_for_status()
+        ask(port)
     finally:
         process.send_signal(signal.SIGINT)
-        _, log = process.communicate(timeout=30)
+        _, log = process.communicate(timeout=60)
+    return log
+
+
+def ask_for_devices(port: int) -> None:
+    httpx.get(f"http://127.0.0.1:{port}/v1/devices").raise_for_status()
+
+
+@pytest.mark.parametrize("logged", [True, False])
+def test_requests_are_logged_unless_switched_off(database_file: Path, logged: bool) -> None:
+    log = log_of(database_file, ask_for_devices, SELECTOR_ACCESS_LOG=str(logged))
     assert ("GET '/v1/devices' 200" in log) is logged
+    assert "Traceback" not in log
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_every_line_of_a_log_of_json_is_json(database_file: Path, workers: str) -> None:
+    def ask(port: int) -> None:
+        ask_for_devices(port)
+        with socket.create_connection(("127.0.0.1", port), timeout=30) as connection:
+            connection.sendall(b"no HTTP at all\r\n\r\n")
+            assert b" 400 " in connection.recv(65536)
+
+    log = log_of(database_file, ask, "--workers", workers, SELECTOR_LOG_FORMAT="json")
+    lines = [json.loads(line) for line in log.splitlines()]
+    assert [line["path"] for line in lines if "path" in line] == ["/v1/devices"]
+    assert [line["level"] for line in lines if "Invalid HTTP" in line.get("message", "")] == ["warning"]
+
+
+def test_who_waits_in_vain_while_the_service_ends_is_told_so(database_file: Path) -> None:
+    held: list[socket.socket] = []
+
+    def ask(port: int) -> None:
+        connection = socket.create_connection(("127.0.0.1", port), timeout=60)
+        held.append(connection)
+        head = "POST /v1/choices HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
+        connection.sendall(f"{head}Content-Length: 50\r\n\r\n{{".encode())
+        ask_for_devices(port)  # by then the server knows of the other
+
+    log = log_of(database_file, ask, SELECTOR_SHUTDOWN_S="1")
+    answer = held[0].recv(65536)
+    held[0].close()
+    assert answer.startswith(b"HTTP/1.1 503 ")
+    assert b"problem:ending" in answer
+    assert "POST '/v1/choices' 503" in log
     assert "Traceback" not in log
 
 

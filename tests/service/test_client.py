@@ -159,6 +159,8 @@ def test_nobody_there():
             "http://x/\u00e9",
             "http://x y",
             f"http://{'a' * 64}.x",
+            "http://x/?format=csv",
+            "http://x/#part",
         ),
     ],
 )
@@ -172,6 +174,18 @@ def test_tokens_that_no_header_has_are_not_shown(token):
     with pytest.raises(InvalidRequest, match="token") as caught:
         Client(token=token)
     assert "secret" not in str(caught.value)
+
+
+def test_a_password_in_a_url_is_not_shown():
+    with pytest.raises(InvalidRequest, match="token=") as caught:
+        Client("http://me:secret@127.0.0.1:8000")
+    assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize("timeout_s", [0, -1.0, float("nan"), float("inf"), "5"])
+def test_times_that_nobody_can_wait(timeout_s):
+    with pytest.raises(InvalidRequest, match="timeout_s="):
+        Client(timeout_s=timeout_s)
 
 
 class Odd(http.server.BaseHTTPRequestHandler):

@@ -138,7 +138,7 @@ def test_a_database_that_breaks_under_the_running_service(database_file, tmp_pat
         before = choose(client)
         assert before["source"] == "exact"
         copy.write_bytes(b"\xff" * 50_000)
-        assert "copy.sqlite" in assert_not_ready(client, "not-ready")
+        assert "database is damaged" in assert_not_ready(client, "not-ready")
         during = choose(client)
         assert during["implementation"] == before["implementation"]
         assert any("cannot be read now" in caveat for caveat in during["caveats"])

@@ -1,5 +1,6 @@
 """Tokens: who needs one, what it allows, how it ends, and that nothing is given away."""
 
+import asyncio
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from threading import Event
@@ -7,9 +8,10 @@ from threading import Event
 import pytest
 from starlette.testclient import TestClient
 
-from kernel_selector.db import Database, DatabaseUnreachable
+from kernel_selector.db import Database, DatabaseUnreachable, records
 from kernel_selector.service.access import Rates
 from kernel_selector.service.app import create_app
+from kernel_selector.service.example_record import LINE
 from kernel_selector.service.settings import Settings
 from selector import InvalidRequest, Selector, access
 
@@ -133,6 +135,35 @@ def test_a_token_ends_without_a_restart(service, database):
     assert status(client, secret) == 200
     access.revoke_token(database, "scheduler")
     assert status(client, secret) == 401
+
+
+def test_a_token_that_ends_while_the_body_comes_stores_nothing(service, database):
+    app = service().app
+    secret = access.create_token(database, "worker", scopes=["measure"])
+    parts, answers = [LINE[:50].encode(), LINE[50:].encode()], []
+
+    async def receive():
+        part = parts.pop(0)
+        if not parts:
+            access.revoke_token(database, "worker")
+        return {"type": "http.request", "body": part, "more_body": bool(parts)}
+
+    async def send(message):
+        answers.append(message)
+
+    given = {**headers(secret), "content-type": "application/x-ndjson"}
+    scope = {
+        "type": "http",
+        "method": "POST",
+        "path": "/v1/measurements",
+        "headers": [(name.encode(), value.encode()) for name, value in given.items()],
+        "query_string": b"",
+        "app": app,
+    }
+    asyncio.run(app(scope, receive, send))
+    assert answers[0]["status"] == 401
+    with Database.open(database) as opened, opened.read() as connection:
+        assert records.total(connection) == 0
 
 
 def test_rotation(service, database):

@@ -57,7 +57,8 @@ def test_there_are_commands():
 
 
 def test_every_kind_of_problem_is_listed():
-    kinds = {*problems.KINDS.values(), *problems.BY_STATUS.values(), problems.NOT_READY, problems.INTERNAL}
+    others = problems.NOT_READY, problems.INTERNAL, problems.ENDING
+    kinds = {*problems.KINDS.values(), *problems.BY_STATUS.values(), *others}
     listed = set(re.findall(r"^\| (\d{3}) \| `([a-z-]+)` \|", TEXT, re.MULTILINE))
     assert listed == {(str(kind.status), kind.slug) for kind in kinds}
 

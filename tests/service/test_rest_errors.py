@@ -224,9 +224,9 @@ def test_a_method_that_is_not_allowed(client):
 def test_all_methods_of_a_path_are_allowed(client):
     response = client.options("/v1/measurements")
     assert_problem(response, 405, "method-not-allowed")
-    assert response.headers["allow"] == "GET, POST"
-    assert client.post("/v1/operators/lstm").headers["allow"] == "GET"
-    assert client.put("/v1/profiling-jobs/5").headers["allow"] == "DELETE, GET"
+    assert response.headers["allow"] == "GET, HEAD, POST"
+    assert client.post("/v1/operators/lstm").headers["allow"] == "GET, HEAD"
+    assert client.put("/v1/profiling-jobs/5").headers["allow"] == "DELETE, GET, HEAD"
 
 
 class Failing:

@@ -206,6 +206,16 @@ def test_what_contradicts_is_set_aside_with_the_reason(client, database, made, l
     assert (kept["author"], kept["reason"]) == ("worker-7", aside["detail"])
 
 
+def test_what_is_known_is_known_also_when_later_records_speak_against_it(client, database, made):
+    failed = replace(made[0], status=Status.TIMEOUT, reason="busy", forward=None, forward_backward=None)
+    assert receipt(client, [failed])["added"] == 1
+    assert receipt(client, made)["quarantined"] == []
+    again = receipt(client, [failed, *made])
+    assert again == {"received": len(made) + 1, "added": 0, "known": len(made) + 1, "quarantined": []}
+    assert client.get("/v1/quarantine").json()["items"] == []
+    assert len(stored(database)) == len(made) + 1
+
+
 def test_a_gpu_is_not_faster_than_its_rate(client):
     first = Record.from_json(LINE)
     answer = receipt(client, [scaled(first, 1e-4), first])

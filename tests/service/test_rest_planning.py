@@ -45,6 +45,28 @@ def test_tables(client, format, kind):
     assert row["batch" if format == "csv" else "local_bsz"] == "8"
 
 
+@pytest.mark.parametrize("name", ["=1+1", "+1", "-1", "@SUM(A1)"])
+def test_text_that_spreadsheets_would_compute_stays_text(client, name):
+    jobs = [{**JOBS[0], "name": name}]
+    answer = post(client, "/v1/throughputs?format=csv", jobs=jobs, devices=["cpu"], batches=[8])
+    (row,) = csv.DictReader(io.StringIO(answer.text))
+    assert row["job"] == f"'{name}"
+    assert float(row["time_ms"]) > 0
+
+
+def test_a_name_of_its_own_is_not_that_of_another_job(client):
+    layers = [{"name": "lstm-1", **LAYER}, LAYER]
+    answer = client.post("/v1/throughputs?format=gavel", json={"jobs": layers, "devices": ["cpu"]})
+    assert answer.status_code == 422
+    assert "'lstm-1'" in answer.json()["detail"]
+
+
+def test_a_device_or_size_that_is_named_twice_is_one_line_for_sia(client):
+    twice = {"devices": ["cpu", "cpu"], "batches": [8, 8]}
+    answer = post(client, "/v1/throughputs?format=sia", jobs=JOBS, **twice)
+    assert len(list(csv.DictReader(io.StringIO(answer.text)))) == 1
+
+
 def test_files_of_other_schedulers(client):
     gavel = post(client, "/v1/throughputs?format=gavel", jobs=JOBS, devices=["cpu"], batches=[8]).json()
     ((worker, jobs),) = gavel.items()

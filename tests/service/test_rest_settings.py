@@ -1,8 +1,11 @@
 """Settings come from the environment and a file, one that does not fit is named, and so is its source."""
 
+import json
+
 import pytest
 
-from kernel_selector.service.settings import InvalidSetting, Settings, in_force
+from kernel_selector.service.cli import main
+from kernel_selector.service.settings import InvalidSetting, Settings, in_force, misspelt
 
 
 @pytest.fixture(autouse=True)
@@ -82,3 +85,27 @@ def test_variables_that_are_not_the_services(monkeypatch):
     monkeypatch.setenv("SELECTOR_DATABASE_URL", "x")
     monkeypatch.setenv("SELECTOR_OTHER", "x")
     assert Settings.load() == Settings()
+
+
+@pytest.mark.parametrize(
+    ("variable", "meant"),
+    [
+        ("SELECTOR_MAX_BODY_BYTE", "SELECTOR_MAX_BODY_BYTES"),
+        ("SELECTOR_TOKNES", "SELECTOR_TOKENS"),
+        ("SELECTOR_REQUEST_PER_S", "SELECTOR_REQUESTS_PER_S"),
+        ("SELECTOR_LOGFORMAT", "SELECTOR_LOG_FORMAT"),
+        ("SELECTOR_TOKEN", None),
+        ("SELECTOR_OTHER", None),
+        ("SELECTOR_OVERRIDE_LSTM", None),
+        ("PATH", None),
+    ],
+)
+def test_a_misspelt_setting_is_pointed_out(monkeypatch, capsys, variable, meant):
+    assert misspelt() == []
+    monkeypatch.setenv(variable, "required")
+    said = [f"{variable} is no setting, and does nothing: did you mean {meant}?"] if meant else []
+    assert misspelt() == said
+    assert main(["config", "--json"]) == 0
+    captured = capsys.readouterr()
+    assert json.loads(captured.out)["settings"]
+    assert (variable in captured.err) is bool(meant)

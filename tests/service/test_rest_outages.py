@@ -1,0 +1,77 @@
+"""Where the database lies is told to those with the scope `admin`, and to the log: not to whoever asks."""
+
+import pytest
+from starlette.testclient import TestClient
+
+from kernel_selector.db import Database, errors
+from kernel_selector.service import outages
+from kernel_selector.service.app import create_app
+from kernel_selector.service.settings import Settings
+from selector import Selector, access
+
+FROM_AFAR = "http://198.51.100.7"
+
+
+@pytest.fixture(autouse=True)
+def at_once(monkeypatch):
+    monkeypatch.setattr(access, "LOOK_S", 0.0)
+    monkeypatch.setattr("selector.engine.CHECK_S", 0.0)
+    monkeypatch.setattr("selector.engine.BACK_OFF", 0)
+
+
+@pytest.fixture
+def database(tmp_path):
+    path = tmp_path / "secret-place.sqlite"
+    Database.open(path, create=True).close()
+    return path
+
+
+@pytest.fixture
+def service(database):
+    selector = Selector(database)
+    yield TestClient(create_app(selector, settings=Settings()), base_url=FROM_AFAR)
+    selector.close()
+
+
+def headers(secret):
+    return {"authorization": f"Bearer {secret}"}
+
+
+@pytest.mark.parametrize("broken", [False, True])
+def test_not_ready_without_the_place(service, database, caplog, monkeypatch, broken):
+    reader = access.create_token(database, "reader")
+    admin = access.create_token(database, "admin", scopes=["admin"])
+    assert service.get("/v1/operators", headers=headers(reader)).status_code == 200  # tokens are read
+
+    def damaged(_):
+        raise errors.DatabaseCorrupt(f"The database {database} is damaged.")
+
+    if broken:
+        monkeypatch.setattr(Selector, "_changed", damaged)
+        monkeypatch.setattr(Selector, "_load", damaged)
+    for given in ({}, headers(reader), headers(access.new_secret()), {"authorization": "Basic eA=="}):
+        caplog.clear()
+        answer = service.get("/readyz", headers=given)
+        assert answer.status_code == 503
+        assert str(database.parent) not in answer.text
+        assert ("damaged" if broken else "no measurements") in answer.json()["detail"]
+        assert not broken or str(database) in caplog.text
+    whole = service.get("/readyz", headers=headers(admin)).json()["detail"]
+    assert not broken or str(database) in whole
+
+
+def test_who_is_not_known_is_not_told_the_place(service, database, caplog):
+    database.write_bytes(b"\xff" * 50_000)
+    for path in ("/v1/operators", "/readyz"):
+        answer = service.get(path, headers=headers(access.new_secret()))
+        assert answer.status_code == 503
+        assert str(database.parent) not in answer.text
+        assert str(database) in caplog.text
+        caplog.clear()
+
+
+def test_every_error_of_the_database_has_a_reason():
+    kinds = {kind.__name__ for kind in errors.DatabaseError.__subclasses__()}
+    about_requests = {"TaskLost", "IdempotencyKeyReused", "InvalidModel"}
+    assert set(outages.REASONS) == kinds - about_requests
+    assert outages.reason("OSError") == outages.CANNOT
