@@ -74,6 +74,8 @@ def pareto(
     """
     from .pareto import frontier
 
+    if isinstance(memory_limits, str):
+        raise InvalidRequest(f"memory_limits={shorten(memory_limits)}: expected a list of limits.")
     planner, most = _planner(model, device, memory_limit, training, database)
     least = math.ceil(planner.least_bytes() / (1 - planner.training.margin))
     limits = [parse_bytes(one) for one in memory_limits] or _spread(least, most)
@@ -87,6 +89,10 @@ def _planner(
     training: Training | None,
     database: str | Path | Database | None,
 ) -> tuple[Planner, int]:
+    if not isinstance(training, Training | None):
+        raise InvalidRequest(
+            f"training={shorten(training)}: expected a Training, of selector.plans.training."
+        )
     found = _model(model)
     prices = prices_on(device, training or Training(), database)
     return Planner(prices, found), _limit(memory_limit, prices.device)

@@ -104,3 +104,13 @@ def test_sizes_are_whole_numbers_by_name(sizes: Any) -> None:
 def test_an_implementation_is_a_name() -> None:
     with pytest.raises(InvalidRequest, match="implementation=3 for Linear: expected a name"):
         drop_in.Linear(4, 4, implementation=3)
+
+
+def test_what_torch_has_no_module_for_gives_shapes_on_the_meta_device() -> None:
+    query, memory = (torch.empty(2, steps, 8, device="meta") for steps in (3, 5))
+    attention = drop_in.AdditiveAttention(8, device="meta")
+    for _ in range(2):
+        context, weights = attention(query, memory)
+        assert (context.shape, weights.shape) == ((2, 3, 8), (2, 3, 5))
+    head = drop_in.LinearCrossEntropy(8, 11, device="meta", implementation="chunked")
+    assert head(query, torch.zeros(2, 3, dtype=torch.long, device="meta")).shape == ()
