@@ -76,7 +76,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """`selector.nn`, whose modules are torch's, is imported when it is first named."""
-    if name == "nn":
-        return import_module(".nn", __name__)
+    """`selector.nn` and `selector.layers`, which import torch, are imported when they are first named."""
+    if name in ("layers", "nn"):
+        return import_module(f".{name}", __name__)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -45,7 +45,7 @@ def _contradictions(dataset: Dataset) -> Iterator[tuple[float, Job]]:
     """What the model's choice for a problem that it has not seen loses, with the candidates measured."""
     from kernel_selector.kernels.measure.jobs import Job
 
-    held_out, times = held_out_shapes(dataset), dataset.time_ms
+    held_out, times = held_out_shapes(dataset, memory=False), dataset.time_ms
     for test, noise in folds(dataset, held_out):
         choose = by_model(dataset, held_out.time_ms, noise)
         for rows in contests(dataset, test):

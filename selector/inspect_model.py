@@ -25,6 +25,7 @@ OPTIMIZERS = {"none": None, "sgd": "SGD", "adam": "Adam", "adamw": "AdamW"}
 class ModuleShare:
     """What one module takes by itself, without the modules inside it.
 
+    The last one, "(outside)", is what runs outside of all modules, as a loss function does.
     `feature_map_bytes` are kept from forward to backward, each storage with the module that kept it first.
     Times are of one step; `utilisation` is the share of the device's measured matrix rate, None where the
     module has no operations that are counted or the rate is not known.

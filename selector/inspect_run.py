@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -60,9 +61,9 @@ class Steps:
             inputs = _storages(_tensors((self.args, self.kwargs)))
             maps = sum(kept.values())
             rate = self._rate()
-            modules = tuple(
-                self._share(path, module, kept, times, flops, rate) for module, path in self._paths.items()
-            )
+            found = (kept, times, flops, rate)
+            outside = replace(self._share(OUTSIDE, nn.Module(), *found), kind="-")
+            modules = (*(self._share(path, module, *found) for module, path in self._paths.items()), outside)
         forward_ms, backward_ms = (sum(part.values()) for part in times)
         return ModelInspection(
             model=type(self.model).__name__,
@@ -138,15 +139,19 @@ class Steps:
         return found
 
     def _flops(self) -> dict[str, int]:
-        """Of forward and backward, by path, without those of the modules inside."""
+        """Of forward and backward, by path, without those of the modules inside.
+
+        The backward pass of a module whose inputs have no gradients, as words have none, is not counted as
+        its own: it takes what the modules inside it take at least.
+        """
         counter = FlopCounterMode(display=False)
         with counter:
             self._step()
         counts = {path: sum(ops.values()) for path, ops in counter.get_flop_counts().items()}
         root = type(self.model).__name__
         whole = {path: counts.get(f"{root}.{path}" if path else root, 0) for path in self._paths.values()}
-        own = {path: flops - _inside(path, whole) for path, flops in whole.items() if flops}
-        return {**own, OUTSIDE: counts.get("Global", 0) - whole[""]}
+        own = {path: max(flops - _inside(path, whole), 0) for path, flops in whole.items()}
+        return {**own, OUTSIDE: counts.get("Global", 0) - sum(own.values())}
 
     def _times(self) -> tuple[dict[str, float], dict[str, float]]:
         """Milliseconds of forward and of backward by path: the means of a few steps.
@@ -256,10 +261,10 @@ def _storages(tensors: Any) -> int:
 
 
 def _inside(path: str, whole: Mapping[str, int]) -> int:
-    """Of the modules inside; of one that is never called itself, as a list of others, of those inside it."""
+    """Of the modules inside; of one that has less than those inside it, as a list of others, theirs."""
     prefix = f"{path}." if path else ""
     inside = [one for one in whole if one and one.startswith(prefix) and "." not in one[len(prefix) :]]
-    return sum(whole[one] or _inside(one, whole) for one in inside)
+    return sum(max(whole[one], _inside(one, whole)) for one in inside)
 
 
 def _utilisation(flops: int, spent_ms: float, rate: float | None) -> float | None:

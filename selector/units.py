@@ -26,37 +26,37 @@ LARGEST = 2**63 - 1  # bytes; what databases and other languages can count
 _TEXT = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", re.ASCII)
 
 
-def parse_bytes(value: str | int) -> int:
+def parse_bytes(value: str | int, name: str = "memory") -> int:
     """A number of bytes, at least 1, from an int or from text such as "512MB", "1.5 GiB" or "4096".
 
-    More than LARGEST, which no memory has, counts as LARGEST. Raises InvalidRequest for anything else:
-    zero, negative numbers, floats, bool, unknown units.
+    More than LARGEST, which no memory has, counts as LARGEST. `name` is the argument's. Raises InvalidRequest
+    for anything else: zero, negative numbers, floats, bool, unknown units.
     """
     if isinstance(value, str):
-        number = _from_text(value)
+        number = _from_text(value, name)
     else:
         try:
             number = operator.index(value)
         except TypeError:
-            raise _refuse(value) from None
+            raise _refuse(value, name) from None
     if number < 1 or isinstance(value, bool):
-        raise _refuse(value)
+        raise _refuse(value, name)
     return min(number, LARGEST)
 
 
-def _from_text(text: str) -> int:
+def _from_text(text: str, name: str) -> int:
     match = _TEXT.fullmatch(text)
-    units = {name.lower(): size for name, size in UNITS.items()}
+    units = {unit.lower(): size for unit, size in UNITS.items()}
     if not match or match[2].lower() not in units:
-        raise _refuse(text)
+        raise _refuse(text, name)
     amount = float(match[1]) * units[match[2].lower()]
     return LARGEST if amount > LARGEST else int(amount)  # it may be infinite
 
 
-def _refuse(value: object) -> InvalidRequest:
-    known = ", ".join(name for name in UNITS if name)
+def _refuse(value: object, name: str) -> InvalidRequest:
+    known = ", ".join(unit for unit in UNITS if unit)
     return InvalidRequest(
-        f"memory={shorten(value)}: expected a positive number of bytes, as an int or as text with one "
+        f"{name}={shorten(value)}: expected a positive number of bytes, as an int or as text with one "
         f'of the units {known}, for example "1GiB" or "512MB".'
     )
 

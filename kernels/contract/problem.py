@@ -68,6 +68,9 @@ class Problem:
         except KeyError:
             return _IMPLIED.get(self.operator, {})[name]
 
+    def __contains__(self, name: object) -> bool:
+        return name in self.as_dict or name in _IMPLIED.get(self.operator, {})
+
     def __getattr__(self, name: str) -> Any:
         # only reached for names that are no field; copy and pickle look for names before there are fields
         if not name.startswith("_") and "values" in vars(self):

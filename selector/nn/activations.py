@@ -16,7 +16,8 @@ class Activation(OneInput):
     def _chosen_for_call(self, x: Tensor) -> nn.Module | None:
         if getattr(self, "inplace", False):
             return None
-        return self._implementation(x, x.dtype, (x.numel(),), lambda: self._values(x))
+        key = (x.numel(), getattr(self, "approximate", None))
+        return self._implementation(x, x.dtype, key, lambda: self._values(x))
 
     def _values(self, x: Tensor) -> dict[str, Any]:
         values = activation_values(self, x)

@@ -73,7 +73,7 @@ class AdditiveAttention(Selected):
                 f"query has shape {list(query.shape)} and memory {list(memory.shape)}: expected three "
                 "dimensions, those of sequences, steps and features."
             )
-        key = (query.shape, memory.shape, lengths is not None)
+        key = (query.shape, memory.shape, self.batch_first, lengths is not None)
         return self._implementation(
             query, computed_dtype(query), key, lambda: self.values_of(query, memory, lengths)
         )

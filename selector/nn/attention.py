@@ -52,13 +52,14 @@ class ScaledDotProductAttention(_Attending):
         attn_mask: Tensor | None = None,
         dropout_p: float = 0.0,
         is_causal: bool = False,
-        *,
-        scale: float | None = None,
+        **named: Any,
     ) -> Tensor:
         """query [B, H, S, D], key and value [B, G, K, D] to [B, H, S, D]; G divides H.
 
-        `attn_mask` is True where a query may see a key, and broadcasts to [B, H, S, K].
+        `attn_mask` is True where a query may see a key, and broadcasts to [B, H, S, K]. By keyword `scale`,
+        and `enable_gqa`, which is True where H and G differ.
         """
+        scale, grouped = _Scaling(**named)
         chosen = None
         if _is_ours(query, key, value, attn_mask):
             attn_mask = _four(attn_mask)
@@ -72,7 +73,7 @@ class ScaledDotProductAttention(_Attending):
                 dropout_p,
                 is_causal,
                 scale=scale,
-                enable_gqa=query.size(-3) != key.size(-3),
+                enable_gqa=grouped or query.shape[-3:-2] != key.shape[-3:-2],
             )
         if scale is not None and scale != query.size(3) ** -0.5:
             query = query * (scale * query.size(3) ** 0.5)
@@ -97,10 +98,10 @@ class MultiheadAttention(_Attending, nn.MultiheadAttention):
         """As torch's: query [S, B, E], or [B, S, E] with batch_first, to that and the weights or None."""
         call = _Call(*rest, **named)
         causal = call.is_causal and call.key_padding_mask is None
-        masks = (call.key_padding_mask, None if causal else call.attn_mask)
-        if self._fits(query, key, value, masks):
+        if self._fits(query, key, value, call):
             q, k, v = self._projected(query, key, value)
-            mask = _allowed(*masks, heads=self.num_heads)
+            looked_at = None if causal else call.attn_mask
+            mask = _allowed(call.key_padding_mask, looked_at, heads=self.num_heads)
             weighted = call.need_weights
             chosen = self._attention(q, k, mask, causal=causal, dropout=self._share, return_weights=weighted)
             if chosen is not None:
@@ -120,7 +121,7 @@ class MultiheadAttention(_Attending, nn.MultiheadAttention):
     def _lent(self, _name: str) -> dict[str, Tensor | None]:
         return {}  # attention itself has no parameters
 
-    def _fits(self, query: Tensor, key: Tensor, value: Tensor, masks: tuple[Tensor | None, ...]) -> bool:
+    def _fits(self, query: Tensor, key: Tensor, value: Tensor, call: _Call) -> bool:
         """Whether a call is one that implementations can take, and not torch's to refuse."""
         if self._selections[""].is_torchs_own or self.bias_k is not None or self.add_zero_attn:
             return False
@@ -130,7 +131,8 @@ class MultiheadAttention(_Attending, nn.MultiheadAttention):
         if key.shape[:2] != value.shape[:2] or query.size(axis) != key.size(axis):
             return False
         sizes = (query.size(2), key.size(2), value.size(2)) == (self.embed_dim, self.kdim, self.vdim)
-        return sizes and all(mask is None or mask.dtype == torch.bool for mask in masks)
+        lengths = query.size(1 - axis), key.size(1 - axis)
+        return sizes and call.is_ours(query.size(axis), self.num_heads, *lengths)
 
     def _projected(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """q, k and v [B, H, S or K, D]."""
@@ -175,6 +177,24 @@ class _Call(NamedTuple):
     attn_mask: Tensor | None = None
     average_attn_weights: bool = True
     is_causal: bool = False
+
+    def is_ours(self, batch: int, heads: int, seq: int, kv_seq: int) -> bool:
+        """Whether its masks have shapes that torch takes, and are booleans where they are looked at."""
+        padding, mask = self.key_padding_mask, self.attn_mask
+        if padding is not None and (padding.dtype != torch.bool or padding.shape != (batch, kv_seq)):
+            return False
+        if mask is None:
+            return not self.is_causal  # torch wants the mask with its hint
+        hinted = self.is_causal and padding is None
+        shapes = (seq, kv_seq), (batch * heads, seq, kv_seq)
+        return mask.shape in shapes and (hinted or mask.dtype == torch.bool)
+
+
+class _Scaling(NamedTuple):
+    """What scaled dot product attention takes by keyword alone."""
+
+    scale: float | None = None
+    enable_gqa: bool = False
 
 
 def _is_ours(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> bool:

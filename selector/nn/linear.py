@@ -20,7 +20,8 @@ class Linear(OneInput, nn.Linear):
     def _chosen_for_call(self, x: Tensor) -> nn.Module | None:
         if not x.dim() or x.size(-1) != self.in_features:
             return None  # torch's error
-        return self._implementation(x, computed_dtype(x), (x.shape,), lambda: linear_values(self, x))
+        key = (x.shape, self.out_features)
+        return self._implementation(x, computed_dtype(x), key, lambda: linear_values(self, x))
 
     def _weights(self) -> Sequence[str]:
         return "weight", "bias"
@@ -57,7 +58,7 @@ class LinearCrossEntropy(Selected, nn.Linear):
         return loss
 
     def _chosen_for_call(self, x: Tensor, labels: Tensor) -> Any:
-        key = (x.size(0), self.label_smoothing)
+        key = (x.size(0), self.out_features, self.label_smoothing)
         smoothing = self.label_smoothing
         return self._implementation(
             x, computed_dtype(x), key, lambda: loss_values(self, x.size(0), labels, smoothing)

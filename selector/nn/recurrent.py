@@ -30,7 +30,7 @@ class _Recurrent(Selected, nn.RNNBase):
         if x.dim() not in ((2,) if packed else (2, 3)) or x.size(-1) != self.input_size:
             return None  # torch's error
         shape = (len(given.batch_sizes), int(given.batch_sizes[0])) if packed else x.shape
-        key = (shape, packed, self.dropout)
+        key = (shape, packed, self.batch_first, self.dropout)
         return self._implementation(x, dtype, key, lambda: recurrent_values(self, given))
 
     def _weights(self) -> Sequence[str]:

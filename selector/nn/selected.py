@@ -13,10 +13,13 @@ import torch
 from torch import Tensor, nn
 from torch._compile import _disable_dynamo
 
+from kernel_selector.kernels.contract.errors import shorten
+
 from ..errors import InvalidRequest
 from ..layer_problems import Values, as_made
 from .replay_state import hooked
 from .selection import Policy, Selection
+from .signature import Signed
 
 if TYPE_CHECKING:
     from kernel_selector.db import Database
@@ -40,6 +43,7 @@ class Selected(nn.Module):
     OPERATORS: ClassVar[Mapping[str, str]]  # the operators of a call by name; most modules have one, ""
     SIZES: ClassVar[tuple[str, ...]] = ()  # what `sizes` takes
     TORCHS_OWN: ClassVar[bool] = True  # the class that this is mixed into has a forward
+    __signature__ = Signed()
 
     def __init__(
         self,
@@ -75,8 +79,10 @@ class Selected(nn.Module):
         """Names of implementations by those of operators. Raises InvalidRequest for other operators."""
         if implementation is None:
             return {}
-        named = {"": implementation} if isinstance(implementation, str) else dict(implementation)
-        if not named.keys() <= self.OPERATORS.keys():
+        named = dict(implementation) if isinstance(implementation, Mapping) else {"": implementation}
+        if not (
+            named.keys() <= self.OPERATORS.keys() and all(isinstance(one, str) for one in named.values())
+        ):
             raise InvalidRequest(
                 f"implementation={implementation!r} for {type(self).__name__}: expected "
                 + ("a name." if "" in self.OPERATORS else f"names by {', '.join(self.OPERATORS)}.")
@@ -121,12 +127,15 @@ class Selected(nn.Module):
         raise NotImplementedError
 
     def _choose_for(self, sizes: Mapping[str, int]) -> None:
-        if set(sizes) != set(self.SIZES):
+        if not isinstance(sizes, Mapping) or set(sizes) != set(self.SIZES):
             wanted = ", ".join(self.SIZES) or "none"
             raise InvalidRequest(
-                f"sizes={dict(sizes)!r} for {type(self).__name__}: expected {wanted}. "
+                f"sizes={sizes!r} for {type(self).__name__}: expected {wanted}. "
                 "Give these, or leave sizes out: the choice is then made at the first call."
             )
+        for name, size in sizes.items():
+            if not isinstance(size, int) or size < 1:
+                raise InvalidRequest(f"sizes: {name}={shorten(size)}: expected a whole number from 1.")
         self._chosen_for_call(*self._example(**sizes))
 
     def _implementation(

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 # sizes that differ from call to call; calls are of one class where these lie between the same powers of two
 SIZES = frozenset({"batch", "seq", "kv_seq", "rows", "elements", "source", "target"})
 MOST_CALLS = 256  # shapes that are remembered, of which each is a name and a reference
+META = "meta"  # where nothing is computed but shapes, and any implementation gives these
 MOST_BUILT = 16  # implementations that are kept built; they hold no weights of their own
 
 
@@ -185,7 +186,7 @@ class Selection:
     def _for_class(self, problem: Problem, device: str) -> Chosen:
         of_class = (*shape_class(problem), device)
         known = self._classes.get(of_class)
-        if known is not None and _refusal(problem, known.name, device) is None:
+        if known is not None and (device == META or _refusal(problem, known.name, device) is None):
             self._classes.move_to_end(of_class)
             return known
         chosen = self._chosen(problem, device)
@@ -193,6 +194,9 @@ class Selection:
         return chosen
 
     def _chosen(self, problem: Problem, device: str) -> Chosen:
+        if device == META:
+            default = registry.operator(problem.operator).default
+            return Chosen(default, Built(problem, default), None)
         name, choice = self.frozen, None
         if name is not None:
             if refusal := _refusal(problem, name, device):

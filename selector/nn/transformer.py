@@ -37,7 +37,7 @@ class _TransformerLayer(Selected):
         return self._implementation(
             x,
             computed_dtype(x),
-            (x.shape, word, dropout),
+            (x.shape, inner, word, dropout),
             lambda: feed_forward_values(x, inner, word, dropout, not biases[0]),
             "feed_forward",
         )

@@ -74,9 +74,11 @@ def pareto(
     """
     from .pareto import frontier
 
+    if isinstance(memory_limits, str):
+        raise InvalidRequest(f"memory_limits={shorten(memory_limits)}: expected a list of limits.")
     planner, most = _planner(model, device, memory_limit, training, database)
     least = math.ceil(planner.least_bytes() / (1 - planner.training.margin))
-    limits = [parse_bytes(one) for one in memory_limits] or _spread(least, most)
+    limits = [parse_bytes(one, "memory_limits") for one in memory_limits] or _spread(least, most)
     return frontier(planner, limits)
 
 
@@ -87,6 +89,10 @@ def _planner(
     training: Training | None,
     database: str | Path | Database | None,
 ) -> tuple[Planner, int]:
+    if not isinstance(training, Training | None):
+        raise InvalidRequest(
+            f"training={shorten(training)}: expected a Training, of selector.plans.training."
+        )
     found = _model(model)
     prices = prices_on(device, training or Training(), database)
     return Planner(prices, found), _limit(memory_limit, prices.device)
@@ -132,7 +138,7 @@ def _model(given: object) -> Model:
 
 def _limit(memory_limit: str | int | None, device: Device) -> int:
     if memory_limit is not None:
-        return parse_bytes(memory_limit)
+        return parse_bytes(memory_limit, "memory_limit")
     if device.memory_bytes is None:
         raise InvalidRequest(f"memory_limit=None: the memory of {device.name} is not known, so give a limit.")
     return device.memory_bytes

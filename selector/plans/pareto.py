@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from ..errors import NothingFits
+from .plan import Plan
 from .planner import Planner
 
 
@@ -30,14 +31,18 @@ class Point:
 def frontier(planner: Planner, limits: Sequence[int]) -> list[Point]:
     """A point for each limit that anything fits into, the least first. Raises NothingFits where none does."""
     points: list[Point] = []
+    plan: Plan | None = None
+    own: Plan | None = None
     refused: NothingFits | None = None
     for limit in sorted(limits):
         try:
-            plan = planner.plan(limit)
+            found = planner.plan(limit)
         except NothingFits as error:
             refused = error
             continue
-        own = plan.default
+        # not every batch is tried: what trains faster within less fits as well
+        plan = _faster(found, plan)
+        own = _faster(found.default, own) if found.default else own
         points.append(
             Point(
                 limit_bytes=limit,
@@ -52,3 +57,7 @@ def frontier(planner: Planner, limits: Sequence[int]) -> list[Point]:
     if not points and refused is not None:
         raise refused
     return points
+
+
+def _faster(one: Plan, other: Plan | None) -> Plan:
+    return one if other is None or one.samples_per_s >= other.samples_per_s else other

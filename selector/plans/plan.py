@@ -6,6 +6,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from kernel_selector.kernels.contract.errors import shorten
+
+from ..errors import InvalidRequest
 from ..units import format_bytes, format_ms
 
 
@@ -63,15 +66,20 @@ class Plan:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Plan:
-        """What `to_dict` gave, also after a way through JSON."""
-        given = dict(data)
-        layers = tuple(Layers(**one) for one in given.pop("layers"))
-        default = given.pop("default")
-        return cls(
-            **{**given, "caveats": tuple(given["caveats"])},
-            layers=layers,
-            default=None if default is None else cls.from_dict(default),
-        )
+        """What `to_dict` gave, also after a way through JSON. Raises InvalidRequest for anything else."""
+        try:
+            given = dict(data)
+            layers = tuple(Layers(**one) for one in given.pop("layers"))
+            default = given.pop("default")
+            return cls(
+                **{**given, "caveats": tuple(given["caveats"])},
+                layers=layers,
+                default=None if default is None else cls.from_dict(default),
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            raise InvalidRequest(
+                f"plan={shorten(data)}: expected what Plan.to_dict gave ({type(error).__name__}: {error})."
+            ) from error
 
     def choices(self) -> dict[str, dict[str, int]]:
         """Part to implementation to the number of layers."""

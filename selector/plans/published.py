@@ -13,8 +13,8 @@ from kernel_selector.kernels.contract.errors import shorten, suggest
 from ..errors import InvalidRequest
 from .batches import parse_batch
 from .families import LanguageModel, Transformer
-from .parts import Model
-from .recurrent_families import Speech, Translation
+from .parts import ELEMENT_BYTES, Model
+from .recurrent_families import GATES, Speech, Translation
 
 Family = Transformer | LanguageModel | Translation | Speech
 
@@ -46,13 +46,31 @@ def published(name: str, **sizes: object) -> Model:
         if size not in known:
             raise InvalidHyperparameter(f"Unknown size {shorten(size)} of {name}. {suggest(size, known)}")
         usual = getattr(family, size)
+        if type(usual) is float and type(value) is int:
+            sizes[size] = value = float(value)
         if type(value) is not type(usual):
             raise InvalidHyperparameter(
                 f"{size}={shorten(value)} of {name}: expected {type(usual).__name__}, as in {size}={usual!r}."
             )
         if isinstance(value, int) and not isinstance(value, bool) and value < 1:
             raise InvalidHyperparameter(f"{size}={value} of {name}: expected a whole number from 1.")
-    return replace(family, **sizes).model(name)  # type: ignore[arg-type]
+    found = replace(family, **sizes)  # type: ignore[arg-type]
+    _check(name, found)
+    return found.model(name)
+
+
+def _check(name: str, family: Family) -> None:
+    """Refuse what no part of such a model can be made of."""
+    for word, known in (("dtype", ELEMENT_BYTES), ("operator", GATES)):
+        given = getattr(family, word, None)
+        if given is not None and given not in known:
+            raise InvalidHyperparameter(
+                f"{word}={shorten(given)} of {name}: expected one of {', '.join(known)}."
+            )
+    if isinstance(family, Transformer) and family.hidden % family.heads:
+        raise InvalidHyperparameter(
+            f"heads={family.heads} of {name}: expected a divisor of hidden={family.hidden}."
+        )
 
 
 def layer_problems(names: str, batches: str) -> list[Problem]:

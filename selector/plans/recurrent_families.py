@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from .families import IDS_BYTES, loss_part
 from .parts import ELEMENT_BYTES, Model, Part, Workload, problem_of
 
+GATES = {"rnn": 1, "gru": 3, "lstm": 4}  # of which each has weights for the input and for the state
+
 
 @dataclass(frozen=True, kw_only=True)
 class Translation:
@@ -93,7 +95,7 @@ class Speech:
 
     def model(self, name: str) -> Model:
         """What is planned."""
-        gates = {"rnn": 1, "gru": 3, "lstm": 4}[self.operator]
+        gates = GATES[self.operator]
         first = 2 * gates * self.hidden * (self.features + self.hidden + 2)
         rest = (self.layers - 1) * 2 * gates * self.hidden * (2 * self.hidden + 2)
         convolutions = self.channels * 11 * 41 + self.channels**2 * 11 * 21

@@ -39,6 +39,9 @@ def traced(
     there are implementations of, or inputs without samples.
     """
     samples = _samples(example_inputs)
+    parameters = list(model.parameters())
+    if not parameters:
+        raise InvalidRequest(f"{type(model).__name__} has no parameters: nothing is trained.")
     layers = [layer for layer in find(model, example_inputs) if layer.problem["mode"] == "training"]
     if not layers:
         raise InvalidRequest(
@@ -47,7 +50,6 @@ def traced(
         )
     if logits:
         layers = [replace(layer, problem=without_loss(layer.problem)) for layer in layers]
-    parameters = list(model.parameters())
     dtype = str(max(parameters, key=Tensor.numel).dtype).removeprefix("torch.")
     return Model(
         name=name or type(model).__name__,

@@ -82,6 +82,8 @@ class Training:
             raise InvalidRequest(f"margin={shorten(self.margin)}: expected a share from 0.0, below 1.")
         if type(self.accumulate) is not int or self.accumulate < 1:
             raise InvalidRequest(f"accumulate={shorten(self.accumulate)}: expected a whole number from 1.")
+        if isinstance(self.exclude, str):
+            raise InvalidRequest(f"exclude={shorten(self.exclude)}: expected a tuple of names.")
         known = _implementations() if self.exclude else set()
         for name in self.exclude:
             if name not in known:

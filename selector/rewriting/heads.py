@@ -9,13 +9,13 @@ from typing import Any
 from torch import nn
 
 from ..layers import Layer
-from ..nn import Linear
+from ..nn import Linear, LinearCrossEntropy
 from ..nn.hugging_face_losses import LossAlone
 from ..nn.replay_state import hooked
 from ..plans.ledger import HEAD
 from ..plans.traced import without_loss
 from .outputs import Outputs
-from .places import REPLACEMENTS, Place, full_name, kind_of, place_in
+from .places import CHOOSES, REPLACEMENTS, Place, full_name, kind_of, place_in
 
 KNOWN = "Hugging Face's BertForMaskedLM, RobertaForMaskedLM and GPT2LMHeadModel"
 NAME = "loss"  # of the choice among those of the model
@@ -23,8 +23,8 @@ NAME = "loss"  # of the choice among those of the model
 
 def place_with(model: nn.Module, layer: Layer, outputs: Outputs | None) -> Place | str:
     """Where a layer is replaced, or why it is left alone, given the outputs that are used (None: all)."""
-    if layer.problem.operator == HEAD and isinstance(model, LossAlone):
-        return "it chooses by itself already"
+    if _chooses(model, layer):
+        return CHOOSES
     if layer.problem.operator != HEAD or outputs is None:
         return place_in(model, layer)
     kind: Any = kind_of(model)
@@ -36,9 +36,15 @@ def place_with(model: nn.Module, layer: Layer, outputs: Outputs | None) -> Place
     return _refusal(model, layer) or Place(model, layer.path, kind, NAME)
 
 
+def _chooses(model: nn.Module, layer: Layer) -> bool:
+    """Whether a layer is a loss head of ours, which gives no logits."""
+    ours = isinstance(model, LossAlone) or isinstance(model.get_submodule(layer.path), LinearCrossEntropy)
+    return layer.problem.operator == HEAD and ours
+
+
 def stays(model: nn.Module, layer: Layer, outputs: Outputs | None) -> bool:
     """Whether a layer is a loss head whose logits stay an output."""
-    if layer.problem.operator != HEAD or isinstance(model, LossAlone):
+    if layer.problem.operator != HEAD or _chooses(model, layer):
         return False
     return isinstance(place_with(model, layer, outputs), str)
 

@@ -18,6 +18,7 @@ from ..plans.ledger import HEAD
 from . import attention_interface
 
 _OURS, _TORCH = "selector.nn", "torch.nn.modules"
+CHOOSES = "it chooses by itself already"
 # full name of a class -> the module of ours that has one of the same name for it
 REPLACEMENTS: Mapping[str, str] = {
     **{
@@ -76,7 +77,7 @@ def place_in(model: nn.Module, layer: Layer) -> Place | str:
     if layer.problem.operator != "attention" or isinstance(module, nn.MultiheadAttention):
         return place_of(model, layer)
     if attention_interface.CHILD in module._modules:
-        return "it chooses by itself already"
+        return CHOOSES
     name = attention_interface.name_at(model, layer.path)
     if name in attention_interface.NAMES:
         return Place(module, layer.path, ScaledDotProductAttention, attention_interface.CHILD)
@@ -101,7 +102,7 @@ def kind_of(module: nn.Module) -> type[Selected] | str:
     """The class in whose place we have one, or why there is none."""
     own = type(module)
     if isinstance(module, Selected):
-        return "it chooses by itself already"
+        return CHOOSES
     home = REPLACEMENTS.get(full_name(own))
     if home is None:
         known = next((kind for kind in own.__mro__ if full_name(kind) in REPLACEMENTS), None)

@@ -78,6 +78,8 @@ def plan(
     asked: dict[str, Any] = {"device": device, "training": training, "database": database}
     model = _model(what)
     if pareto or svg is not None:
+        if batch != "auto":
+            raise typer.BadParameter(f"--batch {batch}: a frontier has the best batch at each limit.")
         _frontier(model, memory, svg, asked, as_json=as_json)
     else:
         _plan(model, memory, batch, asked, as_json=as_json)
@@ -121,6 +123,8 @@ def _frontier(
     import selector
     from selector.plans.drawing import draw
 
+    if svg is not None and not svg.parent.is_dir():
+        raise typer.BadParameter(f"--svg {svg}: there is no folder {svg.parent}; make it first.")
     points = selector.pareto(model, memory_limit=memory, **asked)
     if svg is not None:
         svg.write_text(draw(points, f"{model.name} on {asked['device'] or 'this machine'}"))

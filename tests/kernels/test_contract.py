@@ -242,3 +242,11 @@ def test_a_long_value_is_refused_without_being_repeated(given, shown):
 )
 def test_values_are_shown_whole_unless_they_are_long(value, shown):
     assert shorten(value) == shown
+
+
+def test_a_problem_says_which_hyperparameters_it_has():
+    problem = LSTM.problem(hidden=48, batch=1)
+    assert "hidden" in problem
+    assert all(spec.name in problem for spec in LSTM.hyperparameters)  # implied ones answer, too
+    assert "heads" not in problem
+    assert 0 not in problem

@@ -45,6 +45,14 @@ def disturbed(sqlite_database: Database) -> tuple[Database, Record]:
     return sqlite_database, winner
 
 
+def test_no_model_of_memory_is_fitted(
+    disturbed: tuple[Database, Record], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    database, winner = disturbed
+    monkeypatch.delattr("selector.training.memory_model")
+    assert doubtful(["lstm"], database)[0].problem == winner.problem
+
+
 def test_the_disturbed_one_is_first_with_all_its_candidates(disturbed: tuple[Database, Record]) -> None:
     database, winner = disturbed
     jobs = doubtful(["lstm", "gru"], database)  # nothing is known of the second

@@ -59,6 +59,38 @@ def test_bytes_and_operations_are_what_arithmetic_says() -> None:
     assert found.peak_bytes >= weights + found.optimizer_bytes + found.feature_map_bytes
 
 
+class Words(nn.Module):
+    """Layers whose module takes words, which have no gradients, and has a product of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(10, 8)
+        self.layer = nn.Linear(8, 8)
+
+    def forward(self, words: Tensor) -> Tensor:
+        x: Tensor = self.layer(self.embedding(words))
+        return x @ self.embedding.weight.T
+
+
+@pytest.mark.usefixtures("here")
+def test_a_loss_function_is_shown_and_nothing_takes_less_than_nothing() -> None:
+    words = torch.randint(10, (4, 6))
+
+    def loss(logits: Tensor) -> Tensor:
+        return nn.functional.cross_entropy(logits.flatten(0, 1), words.flatten())
+
+    found = selector.inspect_model(Words(), words, loss=loss)
+    shares = by_path(found)
+    assert shares["layer"].flops == 3 * 2 * 24 * 8 * 8
+    assert all(share.flops >= 0 for share in found.modules)
+    assert found.flops == 3 * 2 * 24 * 8 * (8 + 10)
+    for figure in ("flops", "feature_map_bytes"):
+        assert sum(getattr(share, figure) for share in found.modules) == getattr(found, figure)
+    assert shares["(outside)"].feature_map_bytes >= 24 * 10 * FLOAT  # the logarithms of what was computed
+    assert sum(share.forward_ms for share in found.modules) == pytest.approx(found.forward_ms)
+    assert "(outside)" in found.table()
+
+
 @pytest.mark.usefixtures("here")
 def test_the_model_is_left_as_it_was() -> None:
     model, inputs = convolutional(batch=2, channels=4, blocks=1, size=8)
@@ -81,8 +113,8 @@ def test_times_are_those_of_the_whole_step() -> None:
         sum(share.forward_ms for share in found.modules),
         sum(share.backward_ms for share in found.modules),
     )
-    assert 0 < inside[0] <= found.forward_ms
-    assert 0 < inside[1] <= found.backward_ms
+    assert inside == pytest.approx((found.forward_ms, found.backward_ms))
+    assert min(inside) > 0
     json.dumps(found.to_dict(), allow_nan=False)
 
 

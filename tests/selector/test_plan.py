@@ -212,7 +212,7 @@ def test_what_does_not_fit_says_what_would(database: Database) -> None:
 @pytest.mark.parametrize(
     ("change", "error", "words"),
     [
-        ({"limit": "much"}, InvalidRequest, "much"),
+        ({"limit": "much"}, InvalidRequest, "memory_limit='much'"),
         ({"batch": 0}, InvalidRequest, "batch=0"),
         ({"batch": "some"}, InvalidRequest, "some"),
     ],

@@ -55,6 +55,8 @@ def test_the_frontier_is_printed_and_drawn(
         (["plan", "bert-large", "seq=many"], "expected int"),
         (["plan", "bert-large", "--device", "cpu", "--batch", "few"], "few"),
         (["plan", "bert-large", "--device", "cpu", "--memory", "1MiB"], "parameters"),
+        (["plan", *MODEL, "--device", "cpu", "--pareto", "--batch", "8"], "--batch 8"),
+        (["plan", *MODEL, "--device", "cpu", "--svg", "no/such.svg"], "no folder no"),
         (["inspect", "nowhere"], "package.module:function"),
         (["inspect", "nowhere.at:all"], "cannot be found"),
         (["inspect", "time:time"], "expected (model, example_inputs)"),

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import pickle
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -235,6 +237,13 @@ def test_a_packed_sequence() -> None:
     packed = nn.utils.rnn.pack_sequence([torch.randn(4, 5), torch.randn(2, 5)])
     torch.testing.assert_close(ours(packed)[0].data, theirs(packed)[0].data)
     assert ours.choices[0].problem["packed"]
+
+
+@pytest.mark.parametrize("name", ["nn", "layers"])
+def test_modules_are_imported_when_they_are_named(name: str) -> None:
+    script = f"import sys, selector; assert 'torch' not in sys.modules; print(selector.{name}.__name__)"
+    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert run.stdout.strip() == f"selector.{name}", run.stderr
 
 
 def test_the_attribute_of_the_package() -> None:

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 import selector
 from selector import nn as drop_in
+from selector.rewriting.wishes import rewritable
 
 pytestmark = pytest.mark.usefixtures("stand_ins")
 
@@ -36,3 +37,25 @@ def test_a_translation_model() -> None:
     assert (attention.problem.operator, attention.problem["target"]) == ("additive_attention", 4)
     assert attention.why == "it chooses by itself already"
     torch.testing.assert_close(model(*inputs), expected)
+
+
+class Predicting(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(6, 8)
+        self.head = drop_in.LinearCrossEntropy(8, 11)
+
+    def forward(self, x: Tensor, labels: Tensor) -> Tensor:
+        loss: Tensor = self.head(self.layer(x), labels)
+        return loss
+
+
+def test_a_loss_head_of_ours_has_no_logits() -> None:
+    model, inputs = Predicting(), (torch.randn(2, 5, 6), torch.zeros(2, 5, dtype=torch.long))
+    report = selector.optimize(model, inputs)
+    (why,) = {one.why for one in report.left_alone if one.path == "head"}
+    assert why == "it chooses by itself already"
+    parts = {part.problem.operator: part for part in rewritable(model, inputs).workload(2).parts}
+    assert set(parts) == {"linear", "linear_cross_entropy"}
+    assert parts["linear"].problem["out_features"] == 8
+    assert parts["linear_cross_entropy"].head
