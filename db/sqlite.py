@@ -112,6 +112,19 @@ def check_file(path: Path) -> None:
         _check_length(path, header)
 
 
+def is_database(path: Path) -> bool:
+    """Whether a file is an SQLite database, of ours or of others; one that is open here is not touched."""
+    if not path.is_file():
+        return False
+    if _CONNECTIONS[_identity(path)]:
+        return True
+    try:
+        with path.open("rb") as file:
+            return file.read(len(MAGIC)) == MAGIC
+    except OSError:
+        return False
+
+
 def prepare(path: Path) -> None:
     """Make the folder of a database that is to be created. Raises DatabaseReadOnly where it is refused."""
     try:

@@ -17,6 +17,7 @@ from .plans.published import layer_problems
 from .problem_sets import grid, random_problems
 from .profiling import device_kind, opened
 from .sweep import PROBLEMS, job, named_operators, sweep_jobs
+from .written import written
 
 if TYPE_CHECKING:
     from kernel_selector.kernels.measure.jobs import Job
@@ -127,12 +128,13 @@ class Wanted:
 def write_plan(file: Path, wanted: Wanted) -> tuple[int, int]:
     """Write what is wanted to a file for `python -m kernels.measure --problems`: problems, candidates.
 
-    Raises as `Wanted.jobs`, and OSError.
+    Raises as `Wanted.jobs` and `written`.
     """
     from kernel_selector.kernels.measure.jobs import write_jobs
 
     jobs = wanted.jobs()
-    write_jobs(file, jobs)
+    with written(file) as part:
+        write_jobs(part, jobs)
     return len(jobs), sum(len(job.implementations) for job in jobs)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import socket
@@ -183,11 +184,24 @@ def test_a_busy_port_is_one_line(database: Path, capsys: pytest.CaptureFixture[s
     assert f"cannot listen on 127.0.0.1 port {port}" in line_of(capsys)
 
 
-def test_a_full_disk_or_a_missing_folder_is_no_defect(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_missing_folder_for_a_plan_is_bad_input(capsys: pytest.CaptureFixture[str]) -> None:
     place = "/nowhere/plan.jsonl"
-    assert main(["profile", "--operator", "lstm", "--device", "cpu", "--plan", place]) == 1
+    assert main(["profile", "--operator", "lstm", "--device", "cpu", "--plan", place]) == 2
+    assert "/nowhere/plan.jsonl cannot be written: No such file or directory" in line_of(capsys)
+
+
+def test_a_full_disk_is_no_defect(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from kernel_selector.kernels import registry
+
+    def full() -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "some.sqlite")
+
+    monkeypatch.setattr(registry, "operators", full)
+    assert main(["operators"]) == 1
     line = line_of(capsys)
-    assert "No such file or directory: '/nowhere/plan.jsonl'" in line
+    assert "No space left on device: 'some.sqlite'" in line
     assert "defect" not in line
 
 
