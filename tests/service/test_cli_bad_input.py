@@ -219,3 +219,29 @@ def test_an_unexpected_error_has_no_traceback_unless_asked(
     monkeypatch.setenv("SELECTOR_DEBUG", "1")
     assert main(["operators"]) == 1
     assert "Traceback" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("named", [["--database", "{}"], ["--database={}"]])
+def test_commands_in_errors_are_about_the_database_that_was_named(
+    named: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "500")
+    path = tmp_path / "one more.sqlite"
+    words = [word.format(path) for word in named]
+    assert main(["train", *words]) == 1
+    assert f"`selector database upgrade --database '{path}'`" in line_of(capsys)
+    assert main(["database", "upgrade", *words]) == 0
+    capsys.readouterr()
+    assert main(["train", *words]) == 1
+    line = capsys.readouterr().err.splitlines()[-1]
+    assert f"`selector profile lstm --count 60 --database '{path}'`" in line
+    assert f"`selector quickstart --database '{path}'`" in line
+    assert main(["choose", *GOOD, *words]) == 0
+    assert f"run `selector quickstart --database '{path}'`" in capsys.readouterr().out
+
+
+def test_commands_in_errors_about_the_default_database_name_none(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["status"]) == 1
+    assert "`selector quickstart` or `selector database upgrade`," in line_of(capsys)
