@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kernel_selector.kernels.contract import InvalidHyperparameter, Problem, UnknownHyperparameter
-from kernel_selector.kernels.contract.errors import shorten, suggest
+from kernel_selector.kernels.contract.errors import number_of, shorten, suggest
 
 from .errors import Contradiction
 
@@ -149,7 +149,7 @@ class ImportedOperator:
                 for span in self.hyperparameters
             ],
             "implementations": [
-                {"name": name, "summary": f"{count} measurements", "default": False}
+                {"name": name, "summary": number_of(count, "measurement"), "default": False}
                 for name, count in self.implementations.items()
             ],
         }

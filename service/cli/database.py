@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import typer
+from rich.markup import escape
 
 from . import output
 from .options import DatabaseOption, JsonOption
@@ -45,9 +46,8 @@ def status(database: DatabaseOption = None, as_json: JsonOption = False) -> None
     if found["counts"]:
         console.print(table)
     for one in found["imported"]:
-        console.print(
-            f"[dim]imported[/]  {one['operator']} on {', '.join(one['devices'])}: {one['count']} measurements"
-        )
+        where = escape(f"{one['operator']} on {', '.join(one['devices'])}")
+        console.print(f"[dim]imported[/]  {where}: {output.number_of(one['count'], 'measurement')}")
     for model in found["models"]:
         console.print(
             f"[dim]model[/]     {model['operator']} {model['version']}, trained {model['created_at'][:16]}"

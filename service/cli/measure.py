@@ -150,4 +150,5 @@ def _write(file: Path, wanted: Wanted, *, as_json: bool) -> None:
     if as_json:
         output.print_json({"file": str(file), "problems": problems, "candidates": candidates})
     else:
-        output.out().print(f"{problems} problems, {candidates} candidates: {file}", soft_wrap=True)
+        counts = f"{output.number_of(problems, 'problem')}, {output.number_of(candidates, 'candidate')}"
+        output.out().print(f"{counts}: {file}", markup=False, soft_wrap=True)

@@ -11,6 +11,8 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from kernel_selector.kernels.contract.errors import number_of as number_of
+
 STATUS_COLOURS = {"ok": "green", "unsupported": "yellow"}  # every other status is red
 
 
@@ -49,11 +51,6 @@ def table(*columns: str, numbers: Sequence[str] = (), title: str | None = None) 
         numeric = column in numbers
         made.add_column(column, justify="right" if numeric else "left", no_wrap=numeric, overflow="fold")
     return made
-
-
-def number_of(count: int, noun: str) -> str:
-    """`1 problem`, `2 problems`."""
-    return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
 def counted(statuses: Mapping[str, int]) -> str:

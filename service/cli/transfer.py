@@ -105,7 +105,9 @@ def export(
     if as_json:
         output.print_json({"file": str(file), "measurements": count})
     else:
-        output.out().print(f"{output.number_of(count, 'measurement')} written to {file}", soft_wrap=True)
+        output.out().print(
+            f"{output.number_of(count, 'measurement')} written to {file}", markup=False, soft_wrap=True
+        )
 
 
 def merge(source: SourceArgument, database: DatabaseOption = None, as_json: JsonOption = False) -> None:
@@ -168,7 +170,7 @@ def _print(report: Report, database: str | None) -> None:
     console = output.out()
     where = same_database(database)
     counts = f"{report.added} new, {report.known} known before, {report.bad} bad"
-    console.print(f"{report.source}: {counts}", soft_wrap=True)
+    console.print(f"{report.source}: {counts}", markup=False, soft_wrap=True)
     for fault in report.faults:
         console.print(f"  line {fault.line}: {fault.reason}", markup=False, soft_wrap=True)
     if report.bad > len(report.faults):
