@@ -92,17 +92,17 @@ def _print(choice: Choice, database: str | None) -> None:
     console = output.out()
     assumed = " (assumed: you named no operator)" if choice.operator_assumed else ""
     facts = Table.grid(padding=(0, 2))
-    facts.add_row("[dim]problem[/]", f"{choice.problem.key}{assumed}")
+    facts.add_row("[dim]problem[/]", escape(f"{choice.problem.key}{assumed}"))
     facts.add_row("[dim]device[/]", escape(choice.device.name))
     facts.add_row(
-        "[dim]choice[/]", f"[bold green]{choice.implementation}[/]  [dim]source: {choice.source}[/]"
+        "[dim]choice[/]", f"[bold green]{escape(choice.implementation)}[/]  [dim]source: {choice.source}[/]"
     )
     console.print(facts)
     table = output.table("implementation", "time", "memory", "source", "remark", numbers=("time", "memory"))
     for candidate in choice.candidates:
         chosen = candidate.name == choice.implementation
         table.add_row(
-            candidate.name,
+            escape(candidate.name),
             format_ms(candidate.time_ms),
             format_bytes(candidate.memory_bytes),
             candidate.source or "-",

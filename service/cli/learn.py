@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
+from rich.markup import escape
 
 from . import output
 from .options import DatabaseOption, JsonOption
@@ -126,13 +127,14 @@ def _require(operator: str, database: str | None) -> None:
 def _while_saying(words: str, operator: str, work: Callable[[Progress], Result]) -> Result:
     from .progress import ProgressView
 
+    said = f"{words} {escape(operator)}"
     with ProgressView() as view:
 
         def progress(what: str, index: int, count: int) -> None:
             view.finish()
-            view.step(what, index, count, detail=f"{words} {operator}")
+            view.step(what, index, count, detail=said)
 
-        view.busy(f"{words} {operator}")
+        view.busy(said)
         result = work(progress)
         view.finish()
     return result

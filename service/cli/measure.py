@@ -138,7 +138,8 @@ def report(events: Iterator[Event], *, database: str | None, as_json: bool) -> P
         from selector.database_argument import same_database
 
         for operator in finished.winners:
-            output.out().print(f"Next: selector train {operator}{same_database(database)}", soft_wrap=True)
+            command = f"selector train {operator}{same_database(database)}"
+            output.out().print(f"Next: {command}", markup=False, soft_wrap=True)
     return finished
 
 

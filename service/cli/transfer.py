@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.markup import escape
 
 from . import output
 from .options import DatabaseOption, JsonOption
@@ -72,7 +73,7 @@ def import_(
         rejected=rejected,
     )
     with ProgressView() as view, opened(database, create=True) as store:
-        view.busy(f"Importing {file.name}")
+        view.busy(f"Importing {escape(file.name)}")
         report = import_file(file, store, options, view.amount)
         view.finish()
     if as_json:
@@ -186,7 +187,7 @@ def _report(found: Difference, word: str, as_json: bool, *, models: int | None =
     table = output.table("operator", word, "known", "contradicting", numbers=(word, "known", "contradicting"))
     for operator in sorted({*found.new, *found.known}):
         counts = (found.new[operator], found.known[operator], found.contradicting[operator])
-        table.add_row(operator, *map(str, counts))
+        table.add_row(escape(operator), *map(str, counts))
     console = output.out()
     console.print(table if found.new or found.known else "There are no measurements.")
     if models is not None:
