@@ -13,6 +13,7 @@ from rich.table import Table
 
 from kernel_selector.kernels.contract.errors import number_of as number_of
 
+WIDEST = 100  # columns of a table, where its cells can be wrapped
 STATUS_COLOURS = {"ok": "green", "unsupported": "yellow"}  # every other status is red
 
 
@@ -22,9 +23,11 @@ class _Console(Console):
         raise BrokenPipeError
 
 
-def out() -> Console:
-    """For results."""
-    return _Console(highlight=False, emoji=False)
+def out(widest: int = WIDEST) -> Console:
+    """For results. A terminal that is wider than `widest` does not pull tables apart."""
+    console = _Console(highlight=False, emoji=False)
+    console.width = min(console.width, widest)
+    return console
 
 
 def err() -> Console:
