@@ -16,7 +16,7 @@ from .errors import InvalidRequest
 from .plans.published import layer_problems
 from .problem_sets import grid, random_problems
 from .profiling import device_kind, opened
-from .sweep import PROBLEMS, job, named_operators, sweep_jobs
+from .sweep import PROBLEMS, job, listed, named_operators, sweep_jobs
 from .written import written
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ class Wanted:
         if self.asked:
             return _every(self._remembered())
         if self.models:
-            problems = layer_problems(self.models, self.given.get("batch", BATCHES))
+            problems = layer_problems(",".join(listed(self.models)), self.given.get("batch", BATCHES))
             return [job(problem, index) for index, problem in enumerate(problems)]
         if self.doubtful:
             return self._contradictory()

@@ -102,13 +102,18 @@ def _evaluation(operator: str, device: str | None, database: str | None, progres
 
 
 def _judged(operator: str, device: str | None, database: str | None) -> Judgements:
+    from selector.errors import InvalidRequest
     from selector.judgements import Judgements, judge_all
-    from selector.learning import judge
+    from selector.learning import imported_operator, judge
     from selector.profiling import opened
 
     with opened(database) as store:
         if operator == ALL:
             return judge_all(store, device)
+        if imported_operator(operator, store) is not None:
+            raise InvalidRequest(
+                f"{operator} is imported: reports are of operators with code of ours. Leave --report out."
+            )
         return Judgements((judge(operator, store, device),), {})
 
 

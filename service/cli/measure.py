@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -99,6 +99,7 @@ def profile(
         database=database,
     )
     if plan is not None:
+        _require_unused({"--budget": budget, "--active": active, "--again": again})
         _write(plan, wanted, as_json=as_json)
         return
     events = sweep(
@@ -141,6 +142,15 @@ def report(events: Iterator[Event], *, database: str | None, as_json: bool) -> P
             command = f"selector train {operator}{same_database(database)}"
             output.out().print(f"Next: {command}", markup=False, soft_wrap=True)
     return finished
+
+
+def _require_unused(options: Mapping[str, object]) -> None:
+    """Refuse what is about measuring where only a list of problems is written."""
+    given = [name for name, value in options.items() if value]
+    if given:
+        raise typer.BadParameter(
+            f"--plan measures nothing: leave {given[0]} out (python -m kernels.measure takes a --budget)"
+        )
 
 
 def _write(file: Path, wanted: Wanted, *, as_json: bool) -> None:

@@ -66,7 +66,17 @@ def test_refreshing_where_nothing_is_old_measures_nothing(
 
 def test_a_plan_is_written_without_a_gpu(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     plan = tmp_path / "plan.jsonl"
-    words = ["profile", "--operator", "gelu,relu", "--count", "3", "--device", "cuda:0", "--plan", str(plan)]
+    words = [
+        "profile",
+        "--operator",
+        "gelu, relu,",
+        "--count",
+        "3",
+        "--device",
+        "cuda:0",
+        "--plan",
+        str(plan),
+    ]
     assert main([*words, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["problems"] == len(plan.read_text().splitlines()) == 6
 
@@ -95,6 +105,15 @@ def test_a_plan_for_a_device_that_is_elsewhere_has_its_kind_of_problems(tmp_path
         (["profile", "gelu", "--device", "h2000", "--plan", "no.jsonl"], "Did you mean 'nvidia-h200'"),
         (["profile", "--operator", "lstm", "hidden=8"], "a sweep draws its own problems"),
         (["profile", "--operator", "lstmm", "--budget", "1m"], "'lstmm'"),
+        (
+            ["profile", "gelu", "--plan", "no.jsonl", "--budget", "1m"],
+            "leave --budget out",
+        ),
+        (
+            ["profile", "gelu", "--plan", "no.jsonl", "--active"],
+            "leave --active out",
+        ),
+        (["profile", "gelu", "--plan", "no.jsonl", "--again"], "leave --again out"),
         (["refresh", "--budget", "soon"], "expected a time"),
     ],
 )

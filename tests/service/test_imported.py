@@ -85,6 +85,13 @@ def test_the_service_answers(database):
         assert client.post("/v1/choices", json=body).status_code == 422
 
 
+def test_a_report_of_an_imported_operator_is_refused_by_name(database, capsys, tmp_path):
+    place = ["--report", str(tmp_path / "report"), "--database", database]
+    assert main(["evaluate", foreign.OPERATOR, *place]) == 2
+    assert f"{foreign.OPERATOR} is imported" in capsys.readouterr().err
+    assert not (tmp_path / "report").exists()
+
+
 def test_names_with_brackets_are_shown_as_they_are(capsys, tmp_path, monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")
     rows = [
