@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kernel_selector.kernels import registry
-from kernel_selector.kernels.contract import Problem
+from kernel_selector.kernels.contract import Problem, UnknownOperator
 
 from .asked import asked
 from .errors import InvalidRequest
@@ -51,6 +51,13 @@ class Wanted:
         """The problems with the implementations to run. Raises InvalidRequest for words that do not go
         together or mean nothing, and the errors of unknown names and values."""
         self._check()
+        try:
+            return self._jobs()
+        except UnknownOperator:
+            self._refuse_imported()
+            raise
+
+    def _jobs(self) -> list[Job]:
         kind = device_kind(self.device)
         if self.asked:
             return _every(self._remembered())
@@ -96,6 +103,24 @@ class Wanted:
     @property
     def _operators(self) -> str:
         return self.operators or self.operator or ""
+
+    def _refuse_imported(self) -> None:
+        """Say of an operator that is known by measurements of others that there is nothing to run."""
+        from kernel_selector.db import DatabaseError
+
+        from .imported.description import imported_operators
+
+        try:
+            with opened(self.database) as store, store.read() as connection:
+                known = imported_operators(connection)
+        except DatabaseError:
+            return
+        for name in listed(self._operators):
+            if name in known:
+                raise InvalidRequest(
+                    f"{name} is imported: its kernels are elsewhere, and cannot be measured here. "
+                    "Measure them there, and take that in with `selector import FILE`."
+                )
 
     def _contradictory(self) -> list[Job]:
         from .doubtful import doubtful

@@ -135,6 +135,8 @@ def _csv(file: IO[bytes], read: Read) -> Iterator[Line | Fault]:
             continue
         if text.count('"') % 2:
             yield Fault(number, "a quoted field goes on after the line")
+        elif not header and not text.strip():
+            continue
         elif not header:
             header = [cell.strip() for cell in cells]
             _check_header(header)

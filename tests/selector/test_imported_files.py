@@ -161,6 +161,15 @@ def test_a_pipe_is_read_as_a_file_is(sqlite_database, tmp_path, mark):
     writer.join()
 
 
+def test_lines_without_anything_before_the_header_of_csv_are_none(sqlite_database, tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_text("\n  \n" + HEADER + GOOD_CELLS)
+    assert import_file(path, sqlite_database).added == 1
+    path.write_text("\n\n")
+    with pytest.raises(BadFile, match="no measurements"):
+        import_file(path, sqlite_database)
+
+
 def test_words_may_look_like_numbers_where_it_is_said(sqlite_database, tmp_path):
     path = tmp_path / "a.csv"
     path.write_text(HEADER + GOOD_CELLS.replace("nn", "16") + GOOD_CELLS.replace("nn", "8x8"))

@@ -85,6 +85,15 @@ def test_the_service_answers(database):
         assert client.post("/v1/choices", json=body).status_code == 422
 
 
+@pytest.mark.parametrize("asked", [["{}", "m=64"], ["{}", "--count", "3"], ["--operator", "lstm,{}"]])
+def test_an_imported_operator_cannot_be_profiled(database, capsys, asked):
+    words = [word.format(foreign.OPERATOR) for word in asked]
+    assert main(["profile", *words, "--device", "cpu", "--database", database]) == 2
+    error = capsys.readouterr().err
+    assert f"{foreign.OPERATOR} is imported: its kernels are elsewhere" in error
+    assert f"`selector import FILE --database {database}`" in error
+
+
 def test_a_report_of_an_imported_operator_is_refused_by_name(database, capsys, tmp_path):
     place = ["--report", str(tmp_path / "report"), "--database", database]
     assert main(["evaluate", foreign.OPERATOR, *place]) == 2
