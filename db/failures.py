@@ -16,8 +16,8 @@ from .errors import (
     DatabaseReadOnly,
     DatabaseUnreachable,
 )
-from .location import Location
-from .sqlite import CREATE, DAMAGED
+from .location import Location, way_to_make
+from .sqlite import DAMAGED
 
 LOCKED = "Another process is writing it: try again, or find what holds it open."
 READ_ONLY = (
@@ -71,7 +71,7 @@ def _kind(error: DBAPIError, location: Location) -> tuple[type[DatabaseError], s
         # the low byte of an extended result code is the primary one
         code = getattr(error.orig, "sqlite_errorcode", -1) & 0xFF
         if code == sqlite3.SQLITE_CANTOPEN and not location.path.exists():
-            return DatabaseMissing, "does not exist", CREATE
+            return DatabaseMissing, "does not exist", way_to_make(location.text)
         return SQLITE_KINDS.get(code, REFUSED)
     state: str | None = getattr(error.orig, "sqlstate", None)
     if state is None and type(error.orig).__name__ in ("OperationalError", "ConnectionTimeout"):

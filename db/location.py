@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -67,6 +68,24 @@ def resolve(url: str | os.PathLike[str] | None = None) -> Location:
     if parsed.database in (None, "", ":memory:"):
         raise DatabaseUnreachable(f"An SQLite database in memory cannot be shared. {EXPECTED}")
     return _sqlite(Path(str(parsed.database)))
+
+
+def argument(text: str) -> str:
+    """What a command has to end with to be about the database of this `Location.text`; "" for the default."""
+    try:
+        default = resolve().text
+    except DatabaseUnreachable:
+        default = ""
+    return "" if text == default else f" --database {shlex.quote(text)}"
+
+
+def way_to_make(text: str) -> str:
+    """How the database of this `Location.text` comes to be."""
+    where = argument(text)
+    return (
+        f"Create it with `selector quickstart{where}` or `selector database upgrade{where}`, "
+        "or in Python with Database.open(..., create=True)."
+    )
 
 
 def _sqlite(path: Path) -> Location:

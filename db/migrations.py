@@ -12,7 +12,7 @@ import kernel_selector
 
 from . import sqlite
 from .errors import DatabaseMissing, DatabaseRevision
-from .location import Location
+from .location import Location, argument, way_to_make
 
 if TYPE_CHECKING:
     from alembic.config import Config
@@ -61,11 +61,11 @@ def revision(connection: Connection, location: Location) -> str | None:
 def check(found: str | None, location: Location) -> None:
     """Raise DatabaseMissing or DatabaseRevision unless the revision is the one that we read."""
     if found is None:
-        raise DatabaseMissing(f"The database {location.text} is empty. {sqlite.CREATE}")
+        raise DatabaseMissing(f"The database {location.text} is empty. {way_to_make(location.text)}")
     if found != HEAD and is_older(found):
         raise DatabaseRevision(
             f"The database {location.text} is of the older revision {found}; this version reads {HEAD}. "
-            "Run `selector database upgrade`, or in Python Database.upgrade(url)."
+            f"Run `selector database upgrade{argument(location.text)}`, or in Python Database.upgrade(url)."
         )
     if found != HEAD:
         raise DatabaseRevision(

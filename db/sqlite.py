@@ -14,13 +14,10 @@ from sqlalchemy.exc import DisconnectionError
 from sqlalchemy.pool import ConnectionPoolEntry
 
 from .errors import DatabaseCorrupt, DatabaseMissing, DatabaseReadOnly, DatabaseUnreachable
+from .location import way_to_make
 
 OUR_TABLE = "measurement"
 MAGIC = b"SQLite format 3\0"
-CREATE = (
-    "Create it with `selector quickstart` or `selector database upgrade`, "
-    "or in Python with Database.open(..., create=True)."
-)
 DAMAGED = "Nothing was changed. Restore a copy, or move the file away and measure again."
 
 # Connections of this process by the file's inode. When a process closes any descriptor of a file, it gives up
@@ -93,8 +90,9 @@ def check_file(path: Path) -> None:
 
     Raises DatabaseMissing, DatabaseCorrupt or DatabaseUnreachable.
     """
+    make = way_to_make(str(path))
     if not path.parent.is_dir():
-        raise DatabaseMissing(f"No database at {path}: the folder {path.parent} does not exist. {CREATE}")
+        raise DatabaseMissing(f"No database at {path}: the folder {path.parent} does not exist. {make}")
     if path.is_dir():
         raise DatabaseCorrupt(f"{path} is a folder: expected the file of an SQLite database.")
     if _CONNECTIONS[_identity(path)]:
@@ -103,13 +101,26 @@ def check_file(path: Path) -> None:
         with path.open("rb") as file:
             header = file.read(100)
     except FileNotFoundError:
-        raise DatabaseMissing(f"No database at {path}. {CREATE}") from None
+        raise DatabaseMissing(f"No database at {path}. {make}") from None
     except OSError as error:
         raise DatabaseUnreachable(f"{path} cannot be read: {error.strerror}.") from error
     if header and not header.startswith(MAGIC):
         raise DatabaseCorrupt(f"{path} is not an SQLite database: it starts with {header[:16]!r}. {DAMAGED}")
     if header and not _log(path):
         _check_length(path, header)
+
+
+def is_database(path: Path) -> bool:
+    """Whether a file is an SQLite database, of ours or of others; one that is open here is not touched."""
+    if not path.is_file():
+        return False
+    if _CONNECTIONS[_identity(path)]:
+        return True
+    try:
+        with path.open("rb") as file:
+            return file.read(len(MAGIC)) == MAGIC
+    except OSError:
+        return False
 
 
 def prepare(path: Path) -> None:

@@ -13,6 +13,7 @@ from urllib.parse import SplitResult, urlsplit
 from kernel_selector.kernels import contract
 from kernel_selector.kernels.contract import Device, Record, SelectorError
 from kernel_selector.kernels.contract.errors import shorten
+from kernel_selector.kernels.contract.hyperparameter import plain
 
 from . import errors
 from .choice import Choice
@@ -183,8 +184,16 @@ def _parts(url: str) -> SplitResult:
     raise InvalidRequest(f"url={shorten(url)}: expected http://host:port or https://host:port.")
 
 
+def _plain(value: object) -> object:
+    """For JSON, which knows no numbers of NumPy's."""
+    found = plain(value)
+    if found is value:
+        raise TypeError(f"{shorten(value)} is no value of JSON")
+    return found
+
+
 def _json(question: dict[str, Any]) -> bytes:
     try:
-        return json.dumps(question, allow_nan=False).encode()
+        return json.dumps(question, allow_nan=False, default=_plain).encode()
     except (TypeError, ValueError) as error:
         raise InvalidRequest(f"The question cannot be written as JSON: {error}.") from error

@@ -91,12 +91,16 @@ def judge_all(database: db.Database, device: str | None = None) -> Judgements:
 
     Raises NoMeasurements when none has enough problems, and the errors of the database.
     """
-    judgements, too_few = [], {}
+    judgements, too_few = [], dict[str, TooFewProblems]()
     for name in registry.operators():
         try:
             judgements.append(judge(name, database, device))
         except TooFewProblems as error:
-            too_few[name] = str(error)
+            too_few[name] = error
     if not judgements:
-        raise NoMeasurements("No operator has problems enough to be judged. " + " ".join(too_few.values()))
-    return Judgements(tuple(judgements), too_few)
+        some = [f" {error.found}." for error in too_few.values() if not error.found.startswith("0 ")]
+        raise NoMeasurements(
+            f"No operator has problems enough to be judged.{''.join(some)} Measure more: "
+            "`selector profile --operator all`."
+        )
+    return Judgements(tuple(judgements), {name: str(error) for name, error in too_few.items()})

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from kernel_selector.kernels.contract.errors import number_of
+
 from .asked import asked
 from .database_argument import same_database
 from .freshness import Freshness, freshness, refresh_jobs
@@ -70,7 +72,8 @@ def _stale(store: Database, where: str) -> list[str]:
             first = "; ".join(job.problem.key for job in jobs[:FIRST])
             count = sum(len(job.implementations) for job in jobs)
             lines.append(
-                f"{count} measurements of {len(jobs)} problems are old: "
+                f"{number_of(count, 'measurement')} of {number_of(len(jobs), 'problem')} "
+                f"{'is' if count == 1 else 'are'} old: "
                 f"selector refresh --device {name}{where} (first: {first})"
             )
     return lines
@@ -84,7 +87,8 @@ def _questions(store: Database, where: str) -> list[str]:
 
     counts = {name: len(asked(store, measure.identify(name).key)) for name in local_names()}
     return [
-        f"{count} questions were answered without being sure: selector profile --asked --device {name}{where}"
+        f"{number_of(count, 'question')} {'was' if count == 1 else 'were'} answered without being sure: "
+        f"selector profile --asked --device {name}{where}"
         for name, count in counts.items()
         if count
     ]

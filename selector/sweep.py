@@ -53,4 +53,9 @@ def named_operators(text: str) -> list[str]:
     """The operators of `lstm,attention`, or of `all`. Raises UnknownOperator."""
     if text == "all":
         return list(registry.operators())
-    return [registry.operator(name).name for name in dict.fromkeys(text.split(","))]
+    return [registry.operator(name).name for name in listed(text)]
+
+
+def listed(text: str) -> list[str]:
+    """The names of `lstm, attention`, each once."""
+    return list(dict.fromkeys(name.strip() for name in text.split(",") if name.strip())) or [text]

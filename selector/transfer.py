@@ -19,6 +19,7 @@ from .errors import InvalidRequest
 from .imported import t4
 from .imported.checking import FIELDS, SCHEMA
 from .imported.description import described, imported_operators
+from .written import written
 
 __all__ = ["Difference", "diff", "export", "merge", "promote"]
 FORMATS = ("jsonl", "csv", "t4")
@@ -30,8 +31,8 @@ def export(
     """Write measurements to a file that `selector import` reads; returns how many.
 
     JSON lines take everything: imported measurements and records of our own. CSV and T4 take those of one
-    imported operator, on one device for T4. Raises UnknownOperator, InvalidRequest and the errors of the
-    database.
+    imported operator, on one device for T4. A file that is there is replaced when all is written, but never
+    a database. Raises UnknownOperator, InvalidRequest and the errors of the database.
     """
     file = Path(path)
     kind = kind or {".csv": "csv", ".json": "t4"}.get(file.suffix.lower(), "jsonl")
@@ -44,11 +45,8 @@ def export(
             raise UnknownOperator(f"Unknown operator {shorten(operator)}. {suggest(operator, known)}")
         if kind != "jsonl":
             _require_one(operator, imported, kind)
-        try:
-            with file.open("w", encoding="utf-8", newline="") as opened:
-                return _write(opened, connection, operator, kind)
-        except OSError as error:
-            raise InvalidRequest(f"{file} cannot be written: {error.strerror}.") from error
+        with written(file) as part, part.open("w", encoding="utf-8", newline="") as opened:
+            return _write(opened, connection, operator, kind)
 
 
 def _require_one(operator: str | None, imported: Mapping[str, Any], kind: str) -> None:

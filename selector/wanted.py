@@ -9,14 +9,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kernel_selector.kernels import registry
-from kernel_selector.kernels.contract import Problem
+from kernel_selector.kernels.contract import Problem, UnknownOperator
 
 from .asked import asked
 from .errors import InvalidRequest
 from .plans.published import layer_problems
 from .problem_sets import grid, random_problems
 from .profiling import device_kind, opened
-from .sweep import PROBLEMS, job, named_operators, sweep_jobs
+from .sweep import PROBLEMS, job, listed, named_operators, sweep_jobs
+from .written import written
 
 if TYPE_CHECKING:
     from kernel_selector.kernels.measure.jobs import Job
@@ -50,11 +51,18 @@ class Wanted:
         """The problems with the implementations to run. Raises InvalidRequest for words that do not go
         together or mean nothing, and the errors of unknown names and values."""
         self._check()
+        try:
+            return self._jobs()
+        except UnknownOperator:
+            self._refuse_imported()
+            raise
+
+    def _jobs(self) -> list[Job]:
         kind = device_kind(self.device)
         if self.asked:
             return _every(self._remembered())
         if self.models:
-            problems = layer_problems(self.models, self.given.get("batch", BATCHES))
+            problems = layer_problems(",".join(listed(self.models)), self.given.get("batch", BATCHES))
             return [job(problem, index) for index, problem in enumerate(problems)]
         if self.doubtful:
             return self._contradictory()
@@ -96,6 +104,24 @@ class Wanted:
     def _operators(self) -> str:
         return self.operators or self.operator or ""
 
+    def _refuse_imported(self) -> None:
+        """Say of an operator that is known by measurements of others that there is nothing to run."""
+        from kernel_selector.db import DatabaseError
+
+        from .imported.description import imported_operators
+
+        try:
+            with opened(self.database) as store, store.read() as connection:
+                known = imported_operators(connection)
+        except DatabaseError:
+            return
+        for name in listed(self._operators):
+            if name in known:
+                raise InvalidRequest(
+                    f"{name} is imported: its kernels are elsewhere, and cannot be measured here. "
+                    "Measure them there, and take that in with `selector import FILE`."
+                )
+
     def _contradictory(self) -> list[Job]:
         from .doubtful import doubtful
 
@@ -127,11 +153,12 @@ class Wanted:
 def write_plan(file: Path, jobs: Sequence[Job]) -> tuple[int, int]:
     """Write what is to be measured for `python -m kernels.measure --problems`: problems, candidates.
 
-    Raises OSError.
+    Raises as `written`.
     """
     from kernel_selector.kernels.measure.jobs import write_jobs
 
-    write_jobs(file, jobs)
+    with written(file) as part:
+        write_jobs(part, jobs)
     return len(jobs), sum(len(job.implementations) for job in jobs)
 
 

@@ -65,6 +65,11 @@ def suggest(value: object, known: Iterable[str]) -> str:
     return f"{hint}Known: {', '.join(names) or 'none'}."
 
 
+def number_of(count: int, noun: str) -> str:
+    """`1 problem`, `2 problems`."""
+    return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
 def shorten(value: object) -> str:
     """A value as messages show it: its repr, cut in the middle when it is long."""
     if isinstance(value, int) and not isinstance(value, bool):

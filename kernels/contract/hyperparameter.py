@@ -13,6 +13,20 @@ from .errors import InvalidHyperparameter, shorten, suggest
 Value = int | bool | float | str
 
 
+def plain(value: Any) -> Any:
+    """The Python value of a number or boolean of NumPy's, any other value as it is.
+
+    A float is what its digits say: float32's 0.1 is 0.1, as it was written and as it is stored, not the
+    0.10000000149 that it is in binary.
+    """
+    if type(value).__module__ != "numpy" or getattr(value, "shape", None) != ():
+        return value
+    kind = value.dtype.kind
+    if kind == "f":
+        return float(str(value))
+    return value.item() if kind in "biu" else value
+
+
 @dataclass(frozen=True, kw_only=True)
 class Hyperparameter:
     """One hyperparameter of an operator.
@@ -98,11 +112,12 @@ class Number(Hyperparameter):
         return f"a number from {self.minimum:g} to {self.maximum:g}"
 
     def parse(self, value: object) -> float:
-        if isinstance(value, bool) or not isinstance(value, int | float):
+        number = value if isinstance(value, int | float) else plain(value)
+        if isinstance(number, bool) or not isinstance(number, int | float):
             raise self.refuse(value)
-        if not self.minimum <= value <= self.maximum or math.isnan(value):
+        if not self.minimum <= number <= self.maximum or math.isnan(number):
             raise self.refuse(value)
-        return float(value)
+        return float(number)
 
     def parse_text(self, text: str) -> float:
         try:
@@ -120,9 +135,10 @@ class Boolean(Hyperparameter):
         return "True or False"
 
     def parse(self, value: object) -> bool:
-        if not isinstance(value, bool):
+        given = plain(value)
+        if not isinstance(given, bool):
             raise self.refuse(value)
-        return value
+        return given
 
     def parse_text(self, text: str) -> bool:
         words = {"true": True, "false": False, "1": True, "0": False, "yes": True, "no": False}

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from kernel_selector.kernels.contract import InvalidHyperparameter, Problem, UnknownHyperparameter
-from kernel_selector.kernels.contract.errors import shorten, suggest
+from kernel_selector.kernels.contract.errors import number_of, shorten, suggest
+from kernel_selector.kernels.contract.hyperparameter import plain
 
 from .errors import Contradiction
 
@@ -41,15 +42,16 @@ class Span:
             f"{'a whole number' if self.kind == 'integer' else 'a number'} (seen: {self.low} to {self.high})"
         )
 
-    def parse(self, value: object) -> Value:
+    def parse(self, given: object) -> Value:
         """The canonical form of a value. Raises InvalidHyperparameter."""
+        value = plain(given)
         if self.kind == "boolean":
             fits = isinstance(value, bool)
         elif self.kind == "category":
             fits = value in self.words
         else:
-            fits = type(value) in (int, float) and -LARGEST <= value <= LARGEST  # type: ignore[operator]
-        if not fits or (self.kind == "integer" and canonical(value) != int(value)):  # type: ignore[call-overload]
+            fits = type(value) in (int, float) and -LARGEST <= value <= LARGEST
+        if not fits or (self.kind == "integer" and canonical(value) != int(value)):
             raise InvalidHyperparameter(f"{self.name}={shorten(value)}: expected {self.expected}.")
         return canonical(value)
 
@@ -149,7 +151,7 @@ class ImportedOperator:
                 for span in self.hyperparameters
             ],
             "implementations": [
-                {"name": name, "summary": f"{count} measurements", "default": False}
+                {"name": name, "summary": number_of(count, "measurement"), "default": False}
                 for name, count in self.implementations.items()
             ],
         }

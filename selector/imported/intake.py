@@ -13,6 +13,7 @@ from typing import IO, TYPE_CHECKING, Any
 from kernel_selector import db
 from kernel_selector.kernels.contract import CorruptRecord, Record
 
+from ..written import refused, require_free
 from .checking import Checker
 from .description import imported_operators
 from .errors import BadFile, BadLines, BadRow, Fault
@@ -121,7 +122,8 @@ def import_file(
     report = Report(source=file.name)
     kind = format_of(file, chosen.format)
     size = file.stat().st_size if file.is_file() else 0
-    with open_file(file) as opened, _Rejects(chosen.rejected) as rejects, database.write() as connection:
+    rejected = _Rejects(chosen.rejected, file)
+    with open_file(file) as opened, rejected as rejects, database.write() as connection:
 
         def read(position: int) -> None:
             if progress is not None:
@@ -180,16 +182,18 @@ def _refused(file: Path, report: Report) -> BadLines:
 class _Rejects:
     """The file of bad lines with their reasons, as JSON lines; none where none was asked for."""
 
-    def __init__(self, path: Path | None) -> None:
+    def __init__(self, path: Path | None, reading: Path) -> None:
         self._path = path
+        self._reading = reading
         self._file: IO[str] | None = None
 
     def __enter__(self) -> _Rejects:
         if self._path is not None:
+            require_free(self._path, self._reading)
             try:
                 self._file = self._path.open("w", encoding="utf-8")
             except OSError as error:
-                raise BadFile(f"{self._path} cannot be written: {error.strerror}.") from error
+                raise refused(self._path, error) from error
         return self
 
     def __exit__(self, *_: object) -> None:

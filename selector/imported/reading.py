@@ -19,6 +19,7 @@ from .errors import BadFile, Fault
 FORMATS = {".jsonl": "jsonl", ".ndjson": "jsonl", ".csv": "csv", ".json": "t4"}
 UTF8_MARK = b"\xef\xbb\xbf"
 OTHER_MARKS = (b"\xff\xfe", b"\xfe\xff", b"PK\x03\x04", b"\x1f\x8b", b"SQLite format 3\0")
+LONGEST_MARK = max(map(len, OTHER_MARKS))
 LONGEST_LINE = 2**20
 READ_EVERY = 1000  # lines between two words on how far it is
 
@@ -49,8 +50,9 @@ def open_file(path: Path) -> IO[bytes]:
     """The open file. Raises BadFile where it cannot be read, or is no text in UTF-8 by its first bytes."""
     try:
         file = path.open("rb")
-        start = file.read(16)
-        file.seek(len(UTF8_MARK) if start.startswith(UTF8_MARK) else 0)
+        start = file.peek(LONGEST_MARK)[:LONGEST_MARK]  # a pipe cannot be read twice
+        if start.startswith(UTF8_MARK):
+            file.read(len(UTF8_MARK))
     except OSError as error:
         raise BadFile(f"{path} cannot be read: {error.strerror}.") from error
     if start.startswith(OTHER_MARKS):
@@ -66,12 +68,13 @@ def read_lines(file: IO[bytes], kind: str, read: Read) -> Iterator[Line | Fault]
 
 def _decoded(file: IO[bytes], read: Read) -> Iterator[tuple[int, str | Fault]]:
     """Lines with their numbers; those that are not UTF-8, or too long to be one, as faults."""
-    number = 0
+    number = position = 0
     while raw := file.readline(LONGEST_LINE):
         number += 1
+        position += len(raw)
         if len(raw) == LONGEST_LINE and not raw.endswith(b"\n"):
             while (rest := file.readline(LONGEST_LINE)) and not rest.endswith(b"\n"):
-                pass
+                position += len(rest)
             yield number, Fault(number, f"longer than {LONGEST_LINE} bytes")
             continue
         try:
@@ -80,7 +83,7 @@ def _decoded(file: IO[bytes], read: Read) -> Iterator[tuple[int, str | Fault]]:
             byte = raw[error.start]
             yield number, Fault(number, f"byte {error.start + 1} (0x{byte:02x}) is not UTF-8")
         if number % READ_EVERY == 0:
-            read(file.tell())
+            read(position)
 
 
 def _json_lines(file: IO[bytes], read: Read) -> Iterator[Line | Fault]:
@@ -132,6 +135,8 @@ def _csv(file: IO[bytes], read: Read) -> Iterator[Line | Fault]:
             continue
         if text.count('"') % 2:
             yield Fault(number, "a quoted field goes on after the line")
+        elif not header and not text.strip():
+            continue
         elif not header:
             header = [cell.strip() for cell in cells]
             _check_header(header)

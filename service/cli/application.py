@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import inspect as introspection
 from collections.abc import Callable
+from importlib import metadata
+from typing import Annotated
 
 import typer
 
@@ -42,6 +44,22 @@ app = typer.Typer(
     add_completion=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        print(f"kernel-selector {metadata.version('kernel-selector')}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version, and end.")
+    ] = False,
+) -> None:
+    """What may stand before a command."""
+
 
 START, CHOOSE, MEASURE, INSPECT = "Start here", "Choose", "Measure and learn", "Look around"
 EXCHANGE = "Exchange measurements"

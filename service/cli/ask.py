@@ -49,7 +49,7 @@ def choose(
     if as_json:
         output.print_json(choice.to_dict())
         return
-    _print(choice)
+    _print(choice, database)
     output.out().print(f"[dim]in Python[/]  {escape(_code(choice, database, request))}", soft_wrap=True)
 
 
@@ -75,7 +75,7 @@ def explain(
     if as_json:
         output.print_json({"explanation": choice.explain(), "choice": choice.to_dict()})
     else:
-        print(choice.explain())
+        print(words.about(database, choice.explain()))
 
 
 def _ask(what: list[str], database: str | None, request: Mapping[str, Any]) -> Choice:
@@ -86,23 +86,23 @@ def _ask(what: list[str], database: str | None, request: Mapping[str, Any]) -> C
     return selector.choose(operator, **request, **selector.typed(operator, given))
 
 
-def _print(choice: Choice) -> None:
+def _print(choice: Choice, database: str | None) -> None:
     from selector.units import format_bytes, format_ms
 
     console = output.out()
     assumed = " (assumed: you named no operator)" if choice.operator_assumed else ""
     facts = Table.grid(padding=(0, 2))
-    facts.add_row("[dim]problem[/]", f"{choice.problem.key}{assumed}")
+    facts.add_row("[dim]problem[/]", escape(f"{choice.problem.key}{assumed}"))
     facts.add_row("[dim]device[/]", escape(choice.device.name))
     facts.add_row(
-        "[dim]choice[/]", f"[bold green]{choice.implementation}[/]  [dim]source: {choice.source}[/]"
+        "[dim]choice[/]", f"[bold green]{escape(choice.implementation)}[/]  [dim]source: {choice.source}[/]"
     )
     console.print(facts)
     table = output.table("implementation", "time", "memory", "source", "remark", numbers=("time", "memory"))
     for candidate in choice.candidates:
         chosen = candidate.name == choice.implementation
         table.add_row(
-            candidate.name,
+            escape(candidate.name),
             format_ms(candidate.time_ms),
             format_bytes(candidate.memory_bytes),
             candidate.source or "-",
@@ -111,7 +111,7 @@ def _print(choice: Choice) -> None:
         )
     console.print("", table, "", sep="\n")
     for caveat in choice.caveats:
-        console.print(f"[yellow]note[/]  {escape(caveat)}")
+        console.print(f"[yellow]note[/]  {escape(words.about(database, caveat))}")
 
 
 def _code(choice: Choice, database: str | None, request: Mapping[str, Any]) -> str:

@@ -129,7 +129,7 @@ def _summary(finished: QuickstartFinished) -> Table:
 def _next(finished: QuickstartFinished, database: str | None) -> str:
     from selector.database_argument import same_database
 
-    where = same_database(database)
+    where = escape(same_database(database))
     python = f", database={database!r}" if database else ""
     code = f"import selector; print(selector.choose(hidden=256, batch=32{python}).explain())"
     lines = [
@@ -141,7 +141,7 @@ def _next(finished: QuickstartFinished, database: str | None) -> str:
         f"  selector evaluate{where}",
         f"  selector profile lstm --count 200 --budget 10m{where}",
         f"  selector serve{where}",
-        f"  python -c {_quoted(code)}",
+        f"  python -c {escape(_quoted(code))}",
     ]
     return "\n".join(lines)
 

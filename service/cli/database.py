@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import typer
+from rich.markup import escape
 
 from . import output
 from .options import DatabaseOption, JsonOption
@@ -31,7 +32,7 @@ def status(database: DatabaseOption = None, as_json: JsonOption = False) -> None
         output.print_json(found)
         return
     console = output.out()
-    console.print(f"[dim]database[/]  {found['location']}", soft_wrap=True)
+    console.print(f"[dim]database[/]  {escape(found['location'])}", soft_wrap=True)
     console.print(f"[dim]records[/]   {found['records']}")
     table = output.table("operator", "device", "status", "records", "last", numbers=("records",))
     for row in found["counts"]:
@@ -45,13 +46,11 @@ def status(database: DatabaseOption = None, as_json: JsonOption = False) -> None
     if found["counts"]:
         console.print(table)
     for one in found["imported"]:
-        console.print(
-            f"[dim]imported[/]  {one['operator']} on {', '.join(one['devices'])}: {one['count']} measurements"
-        )
+        where = escape(f"{one['operator']} on {', '.join(one['devices'])}")
+        console.print(f"[dim]imported[/]  {where}: {output.number_of(one['count'], 'measurement')}")
     for model in found["models"]:
-        console.print(
-            f"[dim]model[/]     {model['operator']} {model['version']}, trained {model['created_at'][:16]}"
-        )
+        trained = f"{model['version']}, trained {model['created_at'][:16]}"
+        console.print(f"[dim]model[/]     {escape(model['operator'])} {trained}")
 
 
 @app.command()
@@ -70,4 +69,4 @@ def upgrade(database: DatabaseOption = None, as_json: JsonOption = False) -> Non
     if as_json:
         output.print_json({"location": location, "upgraded": True})
     else:
-        output.out().print(f"Up to date: {location}", soft_wrap=True)
+        output.out().print(f"Up to date: {location}", markup=False, soft_wrap=True)

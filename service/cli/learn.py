@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
+from rich.markup import escape
 
 from . import output
 from .options import DatabaseOption, JsonOption
@@ -101,13 +102,18 @@ def _evaluation(operator: str, device: str | None, database: str | None, progres
 
 
 def _judged(operator: str, device: str | None, database: str | None) -> Judgements:
+    from selector.errors import InvalidRequest
     from selector.judgements import Judgements, judge_all
-    from selector.learning import judge
+    from selector.learning import imported_operator, judge
     from selector.profiling import opened
 
     with opened(database) as store:
         if operator == ALL:
             return judge_all(store, device)
+        if imported_operator(operator, store) is not None:
+            raise InvalidRequest(
+                f"{operator} is imported: reports are of operators with code of ours. Leave --report out."
+            )
         return Judgements((judge(operator, store, device),), {})
 
 
@@ -126,13 +132,14 @@ def _require(operator: str, database: str | None) -> None:
 def _while_saying(words: str, operator: str, work: Callable[[Progress], Result]) -> Result:
     from .progress import ProgressView
 
+    said = f"{words} {escape(operator)}"
     with ProgressView() as view:
 
         def progress(what: str, index: int, count: int) -> None:
             view.finish()
-            view.step(what, index, count, detail=f"{words} {operator}")
+            view.step(what, index, count, detail=said)
 
-        view.busy(f"{words} {operator}")
+        view.busy(said)
         result = work(progress)
         view.finish()
     return result

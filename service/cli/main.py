@@ -8,6 +8,7 @@ import sys
 import traceback
 from collections.abc import Sequence
 
+from . import words
 from .application import app
 
 BROKEN, BAD_INPUT, INTERRUPTED, BROKEN_PIPE = 1, 2, 130, 141
@@ -31,6 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             traceback.print_exc()
         kind, message, code = _explain(error, given)
         if message:
+            message = words.about(_database(given), message)
             _print_error(kind, message, as_json="--json" in given)
     return code if isinstance(code, int) else 0
 
@@ -58,6 +60,16 @@ def _explain(error: Exception, given: Sequence[str]) -> tuple[str, str, int]:
         f"unexpected {kind}: {error}. This is a defect; {DEBUG_VARIABLE}=1 shows where it happened.",
         BROKEN,
     )
+
+
+def _database(given: Sequence[str]) -> str | None:
+    """What `--database` was given; the last one counts."""
+    found = None
+    for word, following in zip(given, [*given[1:], ""], strict=True):
+        name, equals, value = word.partition("=")
+        if name == "--database":
+            found = value if equals else following
+    return found
 
 
 def _print_error(kind: str, message: str, *, as_json: bool) -> None:

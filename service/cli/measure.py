@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -101,6 +101,7 @@ def profile(
         database=database,
     )
     if plan is not None:
+        require_unused({"--budget": budget, "--active": active, "--again": again})
         show_plan(plan, wanted.jobs(), as_json=as_json)
         return
     events = sweep(
@@ -140,8 +141,18 @@ def report(events: Iterator[Event], *, database: str | None, as_json: bool) -> P
         from selector.database_argument import same_database
 
         for operator in finished.winners:
-            output.out().print(f"Next: selector train {operator}{same_database(database)}", soft_wrap=True)
+            command = f"selector train {operator}{same_database(database)}"
+            output.out().print(f"Next: {command}", markup=False, soft_wrap=True)
     return finished
+
+
+def require_unused(options: Mapping[str, object]) -> None:
+    """Refuse what is about measuring where only a list of problems is written."""
+    given = [name for name, value in options.items() if value]
+    if given:
+        raise typer.BadParameter(
+            f"--plan measures nothing: leave {given[0]} out (python -m kernels.measure takes a --budget)"
+        )
 
 
 def show_plan(file: Path, jobs: Sequence[Any], *, as_json: bool) -> None:
@@ -152,5 +163,5 @@ def show_plan(file: Path, jobs: Sequence[Any], *, as_json: bool) -> None:
     if as_json:
         output.print_json({"file": str(file), "problems": problems, "candidates": candidates})
     else:
-        counts = output.number_of(problems, "problem"), output.number_of(candidates, "candidate")
-        output.out().print(f"{', '.join(counts)}: {file}", soft_wrap=True)
+        counts = f"{output.number_of(problems, 'problem')}, {output.number_of(candidates, 'candidate')}"
+        output.out().print(f"{counts}: {file}", markup=False, soft_wrap=True)

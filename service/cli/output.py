@@ -11,6 +11,9 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from kernel_selector.kernels.contract.errors import number_of as number_of
+
+WIDEST = 100  # columns of a table, where its cells can be wrapped
 STATUS_COLOURS = {"ok": "green", "unsupported": "yellow"}  # every other status is red
 
 
@@ -20,9 +23,11 @@ class _Console(Console):
         raise BrokenPipeError
 
 
-def out() -> Console:
-    """For results."""
-    return _Console(highlight=False, emoji=False)
+def out(widest: int = WIDEST) -> Console:
+    """For results. A terminal that is wider than `widest` does not pull tables apart."""
+    console = _Console(highlight=False, emoji=False)
+    console.width = min(console.width, widest)
+    return console
 
 
 def err() -> Console:
@@ -49,11 +54,6 @@ def table(*columns: str, numbers: Sequence[str] = (), title: str | None = None) 
         numeric = column in numbers
         made.add_column(column, justify="right" if numeric else "left", no_wrap=numeric, overflow="fold")
     return made
-
-
-def number_of(count: int, noun: str) -> str:
-    """`1 problem`, `2 problems`."""
-    return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
 def counted(statuses: Mapping[str, int]) -> str:

@@ -37,9 +37,9 @@ def operators(database: DatabaseOption = None, as_json: JsonOption = False) -> N
         table = output.table("hyperparameter", "default", "expected", "also", "meaning")
         for spec in operator["hyperparameters"]:
             table.add_row(
-                spec["name"],
+                escape(spec["name"]),
                 _default(spec["default"]),
-                spec["expected"],
+                escape(spec["expected"]),
                 ", ".join(spec["aliases"]),
                 spec["help"],
             )
@@ -47,7 +47,7 @@ def operators(database: DatabaseOption = None, as_json: JsonOption = False) -> N
         table = output.table("implementation", "summary")
         for one in operator["implementations"]:
             default = " [green](default)[/]" if one["default"] else ""
-            table.add_row(f"{one['name']}{default}", escape(one["summary"]))
+            table.add_row(f"{escape(one['name'])}{default}", escape(one["summary"]))
         console.print(table)
 
 

@@ -110,7 +110,8 @@ class ProgressView:
             self.counts[event.record.status.value] += 1
         elif isinstance(event, ProfilingFinished):
             self.finish()
-            self.say(_finished(event))
+            if event.measured or event.skipped or event.remaining:
+                self.say(_finished(event))
 
     def _counted(self) -> str:
         return output.counted(self.counts)
@@ -136,6 +137,10 @@ class _Bar(Progress):
 
 
 def _started(event: ProfilingStarted) -> str:
+    if not event.problems:
+        return (
+            f"Nothing to measure again on {escape(event.device.name)}: what was measured there still holds."
+        )
     todo = event.problems - event.skipped
     known = f", {event.skipped} measured already" if event.skipped else ""
     budget = f", at most {output.span(event.budget_s)}" if event.budget_s and todo else ""

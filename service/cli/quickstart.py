@@ -8,7 +8,7 @@ import typer
 from rich.markup import escape
 
 from . import output, words
-from .check_table import print_result
+from .check_table import WIDE, print_result
 from .options import AgainOption, DatabaseOption, JsonOption, TorchDeviceOption
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def quickstart(
     if as_json:
         output.print_json(finished.to_dict())
     else:
-        print_result(output.out(), finished, database)
+        print_result(output.out(WIDE), finished, database)
 
 
 def _show(view: ProgressView, event: Event) -> None:

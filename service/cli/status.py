@@ -9,7 +9,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from . import output, words
-from .measure import report, show_plan
+from .measure import report, require_unused, show_plan
 from .options import BudgetOption, DatabaseOption, DeviceOption, JsonOption, PlanOption, PolicyOption
 
 if TYPE_CHECKING:
@@ -76,6 +76,7 @@ def refresh(
     from selector.freshness import refresh_plan
 
     if plan is not None:
+        require_unused({"--budget": budget})
         show_plan(plan, refresh_plan(database, device), as_json=as_json)
         return
     budget_s = None if budget is None else words.seconds(budget)

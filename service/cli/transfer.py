@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.markup import escape
 
 from . import output
 from .options import DatabaseOption, JsonOption
@@ -72,7 +73,7 @@ def import_(
         rejected=rejected,
     )
     with ProgressView() as view, opened(database, create=True) as store:
-        view.busy(f"Importing {file.name}")
+        view.busy(f"Importing {escape(file.name)}")
         report = import_file(file, store, options, view.amount)
         view.finish()
     if as_json:
@@ -105,7 +106,9 @@ def export(
     if as_json:
         output.print_json({"file": str(file), "measurements": count})
     else:
-        output.out().print(f"{output.number_of(count, 'measurement')} written to {file}", soft_wrap=True)
+        output.out().print(
+            f"{output.number_of(count, 'measurement')} written to {file}", markup=False, soft_wrap=True
+        )
 
 
 def merge(source: SourceArgument, database: DatabaseOption = None, as_json: JsonOption = False) -> None:
@@ -168,7 +171,7 @@ def _print(report: Report, database: str | None) -> None:
     console = output.out()
     where = same_database(database)
     counts = f"{report.added} new, {report.known} known before, {report.bad} bad"
-    console.print(f"{report.source}: {counts}", soft_wrap=True)
+    console.print(f"{report.source}: {counts}", markup=False, soft_wrap=True)
     for fault in report.faults:
         console.print(f"  line {fault.line}: {fault.reason}", markup=False, soft_wrap=True)
     if report.bad > len(report.faults):
@@ -184,7 +187,7 @@ def _report(found: Difference, word: str, as_json: bool, *, models: int | None =
     table = output.table("operator", word, "known", "contradicting", numbers=(word, "known", "contradicting"))
     for operator in sorted({*found.new, *found.known}):
         counts = (found.new[operator], found.known[operator], found.contradicting[operator])
-        table.add_row(operator, *map(str, counts))
+        table.add_row(escape(operator), *map(str, counts))
     console = output.out()
     console.print(table if found.new or found.known else "There are no measurements.")
     if models is not None:

@@ -1,4 +1,4 @@
-"""What users type: `lstm hidden=256 batch=32` and `4m`."""
+"""What users type: `lstm hidden=256 batch=32` and `4m`, and what they may type next."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import typer
 
 from kernel_selector.kernels.contract.errors import shorten
 
+COMMAND = re.compile(r"`(selector (?:quickstart|profile|train|import)\b(?:(?!--database)[^`])*)`")
 SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600}
 
 
@@ -33,6 +34,15 @@ def split(words: Sequence[str]) -> tuple[str | None, dict[str, str]]:
         else:
             given[name] = value
     return operator, given
+
+
+def about(database: str | None, text: str) -> str:
+    """The text, in which every command that uses a database is about the one that was named."""
+    if not database:
+        return text
+    from selector.database_argument import same_database
+
+    return COMMAND.sub(lambda found: f"`{found[1]}{same_database(database)}`", text)
 
 
 def seconds(text: str) -> float:

@@ -55,7 +55,7 @@ def test_names_with_special_characters(tmp_path, total):
 def test_missing_file_and_missing_folder(path, refusal):
     refusal(DatabaseMissing, path, str(path), "selector quickstart")
     refusal(DatabaseMissing, path.parent / "none" / "a.sqlite", "none does not exist", "create=True")
-    refusal(DatabaseMissing, path, "`selector database upgrade`", "in Python")
+    refusal(DatabaseMissing, path, f"`selector database upgrade --database {path}`", "in Python")
     assert list(path.parent.iterdir()) == []
 
 

@@ -7,6 +7,7 @@ import json
 import math
 import pickle
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -98,6 +99,32 @@ def test_a_wrong_whole_number_is_refused_as_text(text):
 def test_a_wrong_boolean_is_refused(value):
     with pytest.raises(InvalidHyperparameter, match=r"bias=.*expected True or False"):
         LSTM.problem(hidden=1, batch=1, bias=value)
+
+
+@pytest.mark.parametrize("kind", [np.float16, np.float32, np.float64])
+def test_numbers_of_numpy_are_those_of_python(kind):
+    given = {"hidden": np.int64(512), "batch": np.uint8(4), "bias": np.bool_(True), "dropout": kind(0.1)}
+    problem = LSTM.problem(given)
+    assert problem == LSTM.problem(hidden=512, batch=4, bias=True, dropout=0.1)
+    assert {type(value).__module__ for _, value in problem.values} == {"builtins"}
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("hidden", np.float32(512)),
+        ("hidden", np.bool_(True)),
+        ("bias", np.int64(1)),
+        ("bias", np.array([True])),
+        ("dropout", np.bool_(True)),
+        ("dropout", np.float32("nan")),
+        ("dropout", np.str_("0.1")),
+        ("dropout", np.complex64(0.1)),
+    ],
+)
+def test_other_kinds_of_numpy_are_refused_as_pythons_are(name, value):
+    with pytest.raises(InvalidHyperparameter, match=f"{name}="):
+        LSTM.problem({"hidden": 512, "batch": 4, name: value})
 
 
 def test_a_boolean_as_text():

@@ -12,6 +12,7 @@ from kernel_selector.kernels.contract import UnknownDevice
 from selector import NoMeasurements, evaluate, train
 from selector.dataset import build_dataset
 from selector.evaluation import largest_quarter, quality
+from selector.judgements import judge_all
 from selector.training import held_out_shapes
 from selector.trials import measured_again
 from tests.selector import replay
@@ -131,3 +132,13 @@ def test_model_is_no_worse_than_the_default_on_recorded_measurements(sqlite_data
         records.add(connection, records=replay.recorded())
     shapes = evaluate(database=sqlite_database).comparisons[0].selectors
     assert shapes["cost model"].gmean <= shapes["always the default"].gmean
+
+
+def test_where_no_operator_can_be_judged_one_command_is_named(sqlite_database):
+    with sqlite_database.write() as connection:
+        records.add(connection, records=replay.sweep(list(replay.problems())[:3]))
+    with pytest.raises(NoMeasurements) as error:
+        judge_all(sqlite_database)
+    assert "3 measured problems of lstm: at least 10 are needed." in str(error.value)
+    assert str(error.value).count("selector profile") == 1
+    assert "attention" not in str(error.value)

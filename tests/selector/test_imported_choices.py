@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 
 from kernel_selector.db import Database, models
@@ -50,6 +51,12 @@ def chooser(request, learned):
     opened = Selector(learned[0])
     yield opened
     opened.close()
+
+
+def test_numbers_of_numpy_are_those_of_python(chooser):
+    given = {"m": np.int64(64), "n": np.float32(512), "alpha": np.uint8(1), "layout": np.str_("nn")}
+    found = chooser.choose(foreign.OPERATOR, device="h200", **given).problem
+    assert found == chooser.choose(foreign.OPERATOR, device="h200", m=64, n=512, alpha=1, layout="nn").problem
 
 
 def test_what_was_measured_is_chosen_by_its_figures(chooser):

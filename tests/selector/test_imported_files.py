@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import threading
 
 import pytest
 
@@ -147,6 +149,25 @@ def test_csv_and_json_lines_with_the_same_measurements_are_the_same(sqlite_datab
     lines = tmp_path / "a.jsonl"
     lines.write_text(changed(hyperparameters={"m": 64.0, "layout": "nn"}, device="NVIDIA H200"))
     assert import_file(lines, sqlite_database).known == 1
+
+
+@pytest.mark.parametrize("mark", [b"", b"\xef\xbb\xbf"])
+def test_a_pipe_is_read_as_a_file_is(sqlite_database, tmp_path, mark):
+    pipe = tmp_path / "a.jsonl"
+    os.mkfifo(pipe)
+    writer = threading.Thread(target=pipe.write_bytes, args=(mark + changed().encode(),))
+    writer.start()
+    assert import_file(pipe, sqlite_database).added == 1
+    writer.join()
+
+
+def test_lines_without_anything_before_the_header_of_csv_are_none(sqlite_database, tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_text("\n  \n" + HEADER + GOOD_CELLS)
+    assert import_file(path, sqlite_database).added == 1
+    path.write_text("\n\n")
+    with pytest.raises(BadFile, match="no measurements"):
+        import_file(path, sqlite_database)
 
 
 def test_words_may_look_like_numbers_where_it_is_said(sqlite_database, tmp_path):

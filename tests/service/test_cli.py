@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -260,3 +261,8 @@ def test_config_says_where_each_setting_comes_from(
     assert found["tokens"]["source"] == "default"
     assert main(["config"]) == 0
     assert "SELECTOR_SHUTDOWN_S" in capsys.readouterr().out
+
+
+def test_the_version_is_that_of_the_package(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"kernel-selector {metadata.version('kernel-selector')}\n"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import socket
@@ -183,11 +184,24 @@ def test_a_busy_port_is_one_line(database: Path, capsys: pytest.CaptureFixture[s
     assert f"cannot listen on 127.0.0.1 port {port}" in line_of(capsys)
 
 
-def test_a_full_disk_or_a_missing_folder_is_no_defect(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_missing_folder_for_a_plan_is_bad_input(capsys: pytest.CaptureFixture[str]) -> None:
     place = "/nowhere/plan.jsonl"
-    assert main(["profile", "--operator", "lstm", "--device", "cpu", "--plan", place]) == 1
+    assert main(["profile", "--operator", "lstm", "--device", "cpu", "--plan", place]) == 2
+    assert "/nowhere/plan.jsonl cannot be written: No such file or directory" in line_of(capsys)
+
+
+def test_a_full_disk_is_no_defect(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from kernel_selector.kernels import registry
+
+    def full() -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "some.sqlite")
+
+    monkeypatch.setattr(registry, "operators", full)
+    assert main(["operators"]) == 1
     line = line_of(capsys)
-    assert "No such file or directory: '/nowhere/plan.jsonl'" in line
+    assert "No space left on device: 'some.sqlite'" in line
     assert "defect" not in line
 
 
@@ -205,3 +219,30 @@ def test_an_unexpected_error_has_no_traceback_unless_asked(
     monkeypatch.setenv("SELECTOR_DEBUG", "1")
     assert main(["operators"]) == 1
     assert "Traceback" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("named", [["--database", "{}"], ["--database={}"]])
+def test_commands_in_errors_are_about_the_database_that_was_named(
+    named: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "one more.sqlite"
+    words = [word.format(path) for word in named]
+    assert main(["train", *words]) == 1
+    assert f"`selector database upgrade --database '{path}'`" in line_of(capsys)
+    assert main(["database", "upgrade", *words]) == 0
+    capsys.readouterr()
+    assert main(["train", *words]) == 1
+    line = capsys.readouterr().err.splitlines()[-1]
+    assert f"`selector profile lstm --count 60 --database '{path}'`" in line
+    assert f"`selector quickstart --database '{path}'`" in line
+    assert main(["choose", *GOOD, "--database", path.name]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "run `selector quickstart --database 'one more.sqlite'`" in shown
+
+
+def test_commands_in_errors_about_the_default_database_name_none(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["status"]) == 1
+    assert "`selector quickstart` or `selector database upgrade`," in line_of(capsys)

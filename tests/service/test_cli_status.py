@@ -56,15 +56,28 @@ def test_a_database_that_is_missing_is_one_line(tmp_path: Path, capsys: pytest.C
 
 
 def test_refreshing_where_nothing_is_old_measures_nothing(
-    place: str, capsys: pytest.CaptureFixture[str]
+    place: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
     assert main(["refresh", "--database", place, "--device", "cpu", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["measured"] == 0
+    found = capsys.readouterr()
+    assert json.loads(found.out)["measured"] == 0
+    assert re.fullmatch(r"Nothing to measure again on .*: what was measured there still holds\.\n", found.err)
 
 
 def test_a_plan_is_written_without_a_gpu(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     plan = tmp_path / "plan.jsonl"
-    words = ["profile", "--operator", "gelu,relu", "--count", "3", "--device", "cuda:0", "--plan", str(plan)]
+    words = [
+        "profile",
+        "--operator",
+        "gelu, relu,",
+        "--count",
+        "3",
+        "--device",
+        "cuda:0",
+        "--plan",
+        str(plan),
+    ]
     assert main([*words, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["problems"] == len(plan.read_text().splitlines()) == 6
 
@@ -77,6 +90,14 @@ def test_what_is_old_is_written_as_a_plan_for_another_machine(
     assert main(words) == 0
     assert re.match(r"2 problems, \d+ candidates: ", capsys.readouterr().out)
     assert all("hoisted" in job.implementations for job in read_jobs(plan))
+
+
+def test_a_plan_of_one_problem_is_told_in_the_singular(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plan = str(tmp_path / "plan.jsonl")
+    assert main(["profile", "gelu", "--count", "1", "--device", "cpu", "--plan", plan]) == 0
+    assert capsys.readouterr().out.startswith("1 problem, ")
 
 
 def test_a_plan_for_a_device_that_is_elsewhere_has_its_kind_of_problems(tmp_path: Path) -> None:
@@ -95,6 +116,15 @@ def test_a_plan_for_a_device_that_is_elsewhere_has_its_kind_of_problems(tmp_path
         (["profile", "gelu", "--device", "h2000", "--plan", "no.jsonl"], "Did you mean 'nvidia-h200'"),
         (["profile", "--operator", "lstm", "hidden=8"], "a sweep draws its own problems"),
         (["profile", "--operator", "lstmm", "--budget", "1m"], "'lstmm'"),
+        (
+            ["profile", "gelu", "--plan", "no.jsonl", "--budget", "1m"],
+            "leave --budget out",
+        ),
+        (
+            ["profile", "gelu", "--plan", "no.jsonl", "--active"],
+            "leave --active out",
+        ),
+        (["profile", "gelu", "--plan", "no.jsonl", "--again"], "leave --again out"),
         (["refresh", "--budget", "soon"], "expected a time"),
     ],
 )
@@ -121,6 +151,10 @@ def test_status_knows_imported_measurements(
     assert main(["status", "--database", other, "--json"]) == 0
     (found,) = json.loads(capsys.readouterr().out)["imported"]
     assert found == {"operator": "gemm", "devices": ["NVIDIA H200"], "count": 1}
+    assert main(["database", "status", "--database", other]) == 0
+    assert capsys.readouterr().out.endswith("imported  gemm on NVIDIA H200: 1 measurement\n")
+    assert main(["operators", "--database", other]) == 0
+    assert re.search(r"^tiled +1 measurement *$", capsys.readouterr().out, re.MULTILINE)
 
 
 def test_a_choice_can_be_asked_for_again_in_python(

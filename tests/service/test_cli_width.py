@@ -89,6 +89,15 @@ def test_a_choice_fits(
     assert "assumed: you named no operator" in text
 
 
+@pytest.mark.parametrize("command", [["operators"], ["config"], ["choose", "hidden=8", "batch=1"]])
+def test_a_wide_terminal_pulls_no_table_apart(
+    command: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    assert main(command) == 0
+    assert max(map(len, capsys.readouterr().out.splitlines())) <= 100
+
+
 def finished(count: int) -> QuickstartFinished:
     problems = list(replay.problems(hidden=(512,), batch=(128,), seq=(100,), layers=(2,)))
     rows = [

@@ -11,6 +11,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from kernel_selector.kernels.contract import (
@@ -103,6 +104,11 @@ def test_the_same_errors(remote, selector, operator, given, error):
     assert type(there.value) is type(here.value)
     if error is not InvalidRequest:  # the service looks at words like these before the selector does
         assert str(there.value) == str(here.value)
+
+
+def test_numbers_of_numpy_are_those_of_python(remote):
+    given = {"hidden": np.int64(64), "batch": np.int32(8), "bias": np.bool_(True), "dropout": np.float32(0.1)}
+    assert remote.choose("lstm", device="cpu", **given).problem["dropout"] == 0.1
 
 
 def test_what_is_no_json(remote):

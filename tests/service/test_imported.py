@@ -83,3 +83,46 @@ def test_the_service_answers(database):
         assert (answer["source"], answer["device"]["name"]) == ("model", foreign.DEVICE)
         body["hyperparameters"]["layout"] = "tt"
         assert client.post("/v1/choices", json=body).status_code == 422
+
+
+@pytest.mark.parametrize("asked", [["{}", "m=64"], ["{}", "--count", "3"], ["--operator", "lstm,{}"]])
+def test_an_imported_operator_cannot_be_profiled(database, capsys, asked):
+    words = [word.format(foreign.OPERATOR) for word in asked]
+    assert main(["profile", *words, "--device", "cpu", "--database", database]) == 2
+    error = capsys.readouterr().err
+    assert f"{foreign.OPERATOR} is imported: its kernels are elsewhere" in error
+    assert f"`selector import FILE --database {database}`" in error
+
+
+def test_a_report_of_an_imported_operator_is_refused_by_name(database, capsys, tmp_path):
+    place = ["--report", str(tmp_path / "report"), "--database", database]
+    assert main(["evaluate", foreign.OPERATOR, *place]) == 2
+    assert f"{foreign.OPERATOR} is imported" in capsys.readouterr().err
+    assert not (tmp_path / "report").exists()
+
+
+def test_names_with_brackets_are_shown_as_they_are(capsys, tmp_path, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    rows = [
+        {**line, "operator": "gemm[fp16]", "implementation": f"{line['implementation']}[/]"}
+        for line in foreign.rows(60)
+    ]
+    lines = foreign.write(tmp_path / "a[red].jsonl", rows)
+    place = ["--database", str(tmp_path / "m[bold].sqlite")]
+    assert main(["import", str(lines), *place]) == 0
+    assert "Importing a[red].jsonl" in capsys.readouterr().err
+    assert main(["train", "gemm[fp16]", *place]) == 0
+    assert "Training the cost model of gemm[fp16] ..." in capsys.readouterr().err
+    for command in (
+        ["choose", "gemm[fp16]", *QUESTION, "--device", "h200"],
+        ["operators"],
+        ["database", "status"],
+        ["status"],
+        ["diff", str(tmp_path / "m[bold].sqlite")],
+    ):
+        assert main([*command, *place]) == 0
+        shown = capsys.readouterr().out
+        assert "gemm[fp16]" in shown
+        assert "[/]" in shown or command[0] not in ("choose", "operators")
+    assert main(["database", "upgrade", *place]) == 0
+    assert "m[bold].sqlite" in capsys.readouterr().out
