@@ -52,7 +52,8 @@ def _explain(error: Exception, given: Sequence[str]) -> tuple[str, str, int]:
         names = {known.name for known in app.registered_commands}
         place = f"selector {command}" if command in names else "selector"
         message = usage().rstrip(".")  # empty when the help was printed instead
-        return "UsageError", message and f"{message}. Try: {place} --help", BAD_INPUT
+        hint = words.without_dashes(getattr(error, "option_name", None))
+        return "UsageError", message and f"{message}.{hint} Try: {place} --help", BAD_INPUT
     if isinstance(error, OSError):  # a full disk, a folder that is not there: not ours to mend
         return kind, f"{error}. {DEBUG_VARIABLE}=1 shows where it happened.", BROKEN
     return (

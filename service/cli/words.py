@@ -36,6 +36,20 @@ def split(words: Sequence[str]) -> tuple[str | None, dict[str, str]]:
     return operator, given
 
 
+def without_dashes(option: str | None) -> str:
+    """How a hyperparameter is written that was given as an option; nothing for other words."""
+    from kernel_selector.kernels import registry
+
+    name = (option or "").lstrip("-").replace("-", "_")
+    known = {
+        word
+        for operator in map(registry.operator, registry.operators())
+        for spec in operator.hyperparameters
+        for word in (spec.name, *spec.aliases)
+    }
+    return f" Hyperparameters are written without dashes: {name}=VALUE." if name in known else ""
+
+
 def about(database: str | None, text: str) -> str:
     """The text, in which every command that uses a database is about the one that was named."""
     if not database:
