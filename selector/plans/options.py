@@ -54,11 +54,14 @@ class Option:
         return replace(self, held_bytes=round(self.held_bytes * factor))
 
 
-def _comparable(found: dict[str, Figures], default: str) -> dict[str, Figures]:
-    """Without figures that were scaled, where the framework's own were measured: they would win by error."""
-    if default not in found or found[default].source not in MEASURED:
+def _comparable(found: dict[str, Figures], own: Figures | None) -> dict[str, Figures]:
+    """Without figures that were scaled, where the framework's `own` were measured: they would win by error.
+
+    So they would where the framework's own are not wanted, unless there are no others.
+    """
+    if own is None or own.source not in MEASURED:
         return found
-    return {name: figures for name, figures in found.items() if figures.source in MEASURED}
+    return {name: figures for name, figures in found.items() if figures.source in MEASURED} or found
 
 
 def undominated(options: Sequence[Option]) -> list[Option]:
@@ -124,7 +127,8 @@ class Prices:
             raise UnsupportedProblem(f"Nothing computes {problem} on {self.device.name}: {reasons}.")
         known = {name: self._figures(problem, name, operator.default) for name in usable}
         found = {name: figures for name, figures in known.items() if figures is not None}
-        compared = _comparable(found, operator.default) or {usable[0]: self._counted(problem, usable[0])}
+        own = self._foretold(problem, operator.default)
+        compared = _comparable(found, own) or {usable[0]: self._counted(problem, usable[0])}
         paced = {name: in_a_model(one, problem, name, self.device) for name, one in compared.items()}
         return [
             (_option(part, name, figures, default=name == operator.default), figures.forward_share)
@@ -132,9 +136,12 @@ class Prices:
         ]
 
     def _figures(self, problem: Problem, name: str, last_resort: str) -> Figures | None:
-        series = self._of(problem.operator).series.get(name)
-        found = series.figures(problem, self.device) if series else None
+        found = self._foretold(problem, name)
         return self._counted(problem, name) if found is None and name == last_resort else found
+
+    def _foretold(self, problem: Problem, name: str) -> Figures | None:
+        series = self._of(problem.operator).series.get(name)
+        return series.figures(problem, self.device) if series else None
 
     def _counted(self, problem: Problem, name: str) -> Figures:
         missing = missing_rates(self.device)
