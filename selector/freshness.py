@@ -145,7 +145,7 @@ def refresh(
 
     Raises as `selector.profile`.
     """
-    with opened(database, create=True) as store, session(device, policy) as measuring:
+    with opened(database) as store, session(device, policy) as measuring:
         jobs = refresh_jobs(store, measuring.device, measuring.environment)
         yield from Run(store, measuring, budget_s).events(jobs)
 

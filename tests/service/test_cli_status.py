@@ -50,9 +50,13 @@ def test_the_table_of_status_breaks_no_name(
     assert re.search(r"^lstm .* \d{4}-\d\d-\d\d$", rows[1].rstrip())
 
 
-def test_a_database_that_is_missing_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["status", "--database", str(tmp_path / "none.sqlite")]) == 1
-    assert capsys.readouterr().err.startswith("error: ")
+@pytest.mark.parametrize("command", ["status", "refresh"])
+def test_a_database_that_is_missing_is_one_line_and_stays_missing(
+    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([command, "--database", str(tmp_path / "none.sqlite")]) == 1
+    assert capsys.readouterr().err.startswith("error: No database at ")
+    assert not list(tmp_path.iterdir())
 
 
 def test_refreshing_where_nothing_is_old_measures_nothing(
