@@ -103,7 +103,7 @@ def quickstart(
     checks: how many problems to profile, and how many choices to check.
     """
     started = time.monotonic()
-    with profiling.opened(database, create=True) as store, profiling.session(device) as measuring:
+    with profiling.session(device) as measuring, profiling.opened(database, create=True) as store:
         kind = measuring.device.kind
         profiled = random_problems(OPERATOR, kind, count=problems, seed=PROFILE_SEED)
         known = frozenset(problem.key for problem in profiled)

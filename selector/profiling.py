@@ -67,7 +67,7 @@ def profile(
     count, and the older ones stay. Raises UnknownOperator, DatabaseError or MeasurementFailed.
     """
     registry.operator(operator)
-    with opened(database, create=True) as store, session(device, policy) as measuring:
+    with session(device, policy) as measuring, opened(database, create=True) as store:
         yield from profile_with(
             operator, problems, store=store, measuring=measuring, budget_s=budget_s, again=again
         )
@@ -88,7 +88,7 @@ def sweep(
     active: take the problems in the order in which their choice is uncertain, run on each who may be the
     fastest, and end when nothing is uncertain any more.
     """
-    with opened(database, create=True) as store, session(device, policy) as measuring:
+    with session(device, policy) as measuring, opened(database, create=True) as store:
         run = Run(store, measuring, budget_s, again=again, active=active)
         yield from run.events(jobs)
 

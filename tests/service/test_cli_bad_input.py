@@ -185,6 +185,19 @@ def test_a_busy_port_is_one_line(database: Path, capsys: pytest.CaptureFixture[s
     assert f"cannot listen on 127.0.0.1 port {port}" in line_of(capsys)
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["profile", "lstm", *GOOD, "--policy", "hasty"],
+        ["profile", "--operator", "gelu", "--device", "cuda:99"],
+        ["quickstart", "--device", "cuda:99"],
+    ],
+)
+def test_where_nothing_can_be_measured_no_database_is_made(words: list[str], tmp_path: Path) -> None:
+    assert main([*words, "--database", str(tmp_path / "m.sqlite")]) != 0
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_missing_folder_for_a_plan_is_bad_input(capsys: pytest.CaptureFixture[str]) -> None:
     place = "/nowhere/plan.jsonl"
     assert main(["profile", "--operator", "lstm", "--device", "cpu", "--plan", place]) == 2
