@@ -90,9 +90,8 @@ def check_file(path: Path) -> None:
 
     Raises DatabaseMissing, DatabaseCorrupt or DatabaseUnreachable.
     """
-    make = way_to_make(str(path))
     if not path.parent.is_dir():
-        raise DatabaseMissing(f"No database at {path}: the folder {path.parent} does not exist. {make}")
+        raise _missing(path, f": the folder {path.parent} does not exist")
     if path.is_dir():
         raise DatabaseCorrupt(f"{path} is a folder: expected the file of an SQLite database.")
     if _CONNECTIONS[_identity(path)]:
@@ -101,13 +100,17 @@ def check_file(path: Path) -> None:
         with path.open("rb") as file:
             header = file.read(100)
     except FileNotFoundError:
-        raise DatabaseMissing(f"No database at {path}. {make}") from None
+        raise _missing(path) from None
     except OSError as error:
         raise DatabaseUnreachable(f"{path} cannot be read: {error.strerror}.") from error
     if header and not header.startswith(MAGIC):
         raise DatabaseCorrupt(f"{path} is not an SQLite database: it starts with {header[:16]!r}. {DAMAGED}")
     if header and not _log(path):
         _check_length(path, header)
+
+
+def _missing(path: Path, why: str = "") -> DatabaseMissing:
+    return DatabaseMissing(f"No database at {path}{why}. {way_to_make(str(path))}")
 
 
 def is_database(path: Path) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from functools import cache
@@ -87,23 +87,10 @@ def refresh_jobs(
     the database.
     """
     from kernel_selector.db import standing
-    from kernel_selector.kernels.measure.jobs import Job
 
     with opened(database) as store, store.read() as connection:
-        software = standing.environments(connection)
         mine = [one for one in standing.standings(connection) if one.device_fingerprint == device.fingerprint]
-        problems = _problems(connection, {one.problem_key for one in mine})
-    ids = {one for one, found in software.items() if found.fingerprint == environment.fingerprint}
-    current = {_pair(one) for one in mine if _is_present(one) and one.environment_id in ids}
-    stale: dict[str, set[str]] = defaultdict(set)
-    times: dict[str, dict[str, float]] = defaultdict(dict)
-    for one in mine:
-        if one.time_ms is not None:
-            times[one.problem_key][one.implementation] = one.time_ms
-        if _pair(one) not in current and one.implementation in _versions(one.operator):
-            stale[one.problem_key].add(one.implementation)
-    ordered = sorted(stale, key=lambda key: (contest(times[key].values()), key))
-    return [Job(problems[key], tuple(sorted(stale[key]))) for key in ordered if key in problems]
+        return _jobs(connection, mine, {device.fingerprint: environment})
 
 
 def refresh_plan(database: Database | str | Path | None, device: str | None = None) -> list[Job]:
@@ -113,25 +100,43 @@ def refresh_plan(database: Database | str | Path | None, device: str | None = No
     with each other alone. The most contested first. Raises UnknownDevice and the errors of the database.
     """
     from kernel_selector.db import records, standing
-    from kernel_selector.kernels.measure.jobs import Job
 
-    groups: dict[str, list[Standing]] = defaultdict(list)
-    times: dict[str, dict[str, float]] = defaultdict(dict)
     with opened(database) as store, store.read() as connection:
         key = resolve(device, records.devices(connection)).device.key
-        software = standing.environments(connection)
-        for one in standing.standings(connection):
-            if one.device_key == key and one.implementation in _versions(one.operator):
-                groups[one.operator].append(one)
-                times[one.problem_key][one.implementation] = math.inf if one.time_ms is None else one.time_ms
-        stale: set[str] = set()
-        for found in groups.values():
-            expected = _Expected(found, software, {})
-            current = {_pair(one) for one in found if expected.holds(one)}
-            stale |= {one.problem_key for one in found if _pair(one) not in current}
-        problems = _problems(connection, stale)
+        mine = [one for one in standing.standings(connection) if one.device_key == key]
+        return _jobs(connection, mine, {}, whole=True)
+
+
+def _jobs(
+    connection: Any, found: Sequence[Standing], here: Mapping[str, Environment], *, whole: bool = False
+) -> list[Job]:
+    """What of the measurements is not current, the most contested first; `whole`: with all else that was
+    measured of its problems.
+    """
+    from kernel_selector.db import standing
+    from kernel_selector.kernels.measure.jobs import Job
+
+    software = standing.environments(connection)
+    times: dict[str, dict[str, float]] = defaultdict(dict)
+    groups: dict[str, list[Standing]] = defaultdict(list)
+    for one in found:
+        if one.time_ms is not None:
+            times[one.problem_key][one.implementation] = one.time_ms
+        if one.implementation in _versions(one.operator):
+            groups[one.operator].append(one)
+    known: dict[str, set[str]] = defaultdict(set)
+    stale: dict[str, set[str]] = defaultdict(set)
+    for group in groups.values():
+        expected = _Expected(group, software, here)
+        current = {_pair(one) for one in group if expected.holds(one)}
+        for one in group:
+            known[one.problem_key].add(one.implementation)
+            if _pair(one) not in current:
+                stale[one.problem_key].add(one.implementation)
+    wanted = known if whole else stale
+    problems = _problems(connection, stale.keys())
     ordered = sorted(problems, key=lambda key: (contest(times[key].values()), key))
-    return [Job(problems[key], tuple(sorted(times[key]))) for key in ordered]
+    return [Job(problems[key], tuple(sorted(wanted[key]))) for key in ordered]
 
 
 def refresh(
@@ -240,7 +245,7 @@ def _versions(operator: str) -> dict[str, str]:
         return {}
 
 
-def _problems(connection: Any, keys: set[str]) -> dict[str, Problem]:
+def _problems(connection: Any, keys: Collection[str]) -> dict[str, Problem]:
     """Those of the keys that today's operators make, by key."""
     from kernel_selector.db import standing
 

@@ -62,7 +62,7 @@ class Wanted:
         if self.asked:
             return _every(self._remembered())
         if self.models:
-            problems = layer_problems(",".join(listed(self.models)), self.given.get("batch", BATCHES))
+            problems = layer_problems(listed(self.models), self.given.get("batch", BATCHES))
             return [job(problem, index) for index, problem in enumerate(problems)]
         if self.doubtful:
             return self._contradictory()

@@ -186,7 +186,7 @@ class Selection:
     def _for_class(self, problem: Problem, device: str) -> Chosen:
         of_class = (*shape_class(problem), device)
         known = self._classes.get(of_class)
-        if known is not None and (device == META or _refusal(problem, known.name, device) is None):
+        if known is not None and _refusal(problem, known.name, device) is None:
             self._classes.move_to_end(of_class)
             return known
         chosen = self._chosen(problem, device)
@@ -237,6 +237,8 @@ def shape_class(problem: Problem) -> tuple[Any, ...]:
 
 
 def _refusal(problem: Problem, name: str, device: str) -> str | None:
+    if device == META:
+        return None
     return registry.implementation(problem.operator, name).unsupported(problem, identified(device))
 
 

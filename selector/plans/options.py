@@ -127,7 +127,7 @@ class Prices:
             raise UnsupportedProblem(f"Nothing computes {problem} on {self.device.name}: {reasons}.")
         known = {name: self._figures(problem, name, operator.default) for name in usable}
         found = {name: figures for name, figures in known.items() if figures is not None}
-        own = self._foretold(problem, operator.default)
+        own = found.get(operator.default) or self._foretold(problem, operator.default)
         compared = _comparable(found, own) or {usable[0]: self._counted(problem, usable[0])}
         paced = {name: in_a_model(one, problem, name, self.device) for name, one in compared.items()}
         return [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -73,12 +74,12 @@ def _check(name: str, family: Family) -> None:
         )
 
 
-def layer_problems(names: str, batches: str) -> list[Problem]:
-    """What a plan of "bert-large,gpt2" at "8,32" samples needs measurements of, all models at 8 first.
+def layer_problems(names: Sequence[str], batches: str) -> list[Problem]:
+    """What plans of models at "8,32" samples need measurements of, all models at 8 first.
 
     Raises InvalidHyperparameter and InvalidRequest.
     """
-    models = [published(name) for name in names.split(",")]
+    models = [published(name) for name in names]
     found = (
         part.problem
         for size in [_size(text) for text in batches.split(",")]

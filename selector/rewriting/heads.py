@@ -38,8 +38,9 @@ def place_with(model: nn.Module, layer: Layer, outputs: Outputs | None) -> Place
 
 def _chooses(model: nn.Module, layer: Layer) -> bool:
     """Whether a layer is a loss head of ours, which gives no logits."""
-    ours = isinstance(model, LossAlone) or isinstance(model.get_submodule(layer.path), LinearCrossEntropy)
-    return layer.problem.operator == HEAD and ours
+    return layer.problem.operator == HEAD and (
+        isinstance(model, LossAlone) or isinstance(model.get_submodule(layer.path), LinearCrossEntropy)
+    )
 
 
 def stays(model: nn.Module, layer: Layer, outputs: Outputs | None) -> bool:

@@ -82,7 +82,7 @@ def test_an_exclusion_that_means_nothing_is_refused():
 
 
 def test_layers_of_published_models_are_measured_batch_by_batch():
-    found = layer_problems("bert-base,nmt", "4,8")
+    found = layer_problems(["bert-base", "nmt"], "4,8")
     assert [problem["batch"] for problem in found if problem.operator == "attention"] == [4, 8]
     assert {problem.operator for problem in found} >= {"lstm", "additive_attention", "feed_forward", "linear"}
     assert len(found) == len(set(found))
@@ -91,7 +91,7 @@ def test_layers_of_published_models_are_measured_batch_by_batch():
 @pytest.mark.parametrize("batches", ["0", "many", "8,", "auto"])
 def test_batches_that_are_none_are_refused(batches):
     with pytest.raises(InvalidRequest, match="expected"):
-        layer_problems("bert-base", batches)
+        layer_problems(["bert-base"], batches)
 
 
 @pytest.mark.usefixtures("fresh")

@@ -3,7 +3,7 @@
 import pytest
 from starlette.testclient import TestClient
 
-from kernel_selector.db import Database, errors
+from kernel_selector.db import errors
 from kernel_selector.service import outages
 from kernel_selector.service.app import create_app
 from kernel_selector.service.settings import Settings
@@ -20,10 +20,8 @@ def at_once(monkeypatch):
 
 
 @pytest.fixture
-def database(tmp_path):
-    path = tmp_path / "secret-place.sqlite"
-    Database.open(path, create=True).close()
-    return path
+def database(empty_database):
+    return empty_database
 
 
 @pytest.fixture
