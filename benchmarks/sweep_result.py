@@ -15,12 +15,13 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from benchmarks._result import RESULTS
 from kernel_selector.kernels.contract import Record
 
-LOG_LINES = 4  # at the end of the log, which say how long what took
+LOG_LINES = 5  # at the end of the log, which say how long what took
 RATE = re.compile(r"([\d.]+) candidates a second")
 TOOK = re.compile(r"Measured in ([\d.]+) s")
 
@@ -67,10 +68,12 @@ def summary(records: Sequence[Record]) -> dict[str, Any]:
     operators: dict[str, Counter[str]] = defaultdict(Counter)
     for record in records:
         operators[record.problem.operator][record.status.value] += 1
+    spreads = [record.total.spread for record in records if record.total]
     return {
         "measured_at": first.measured_at.isoformat(timespec="seconds"),
         "device": first.device.to_dict(),
         "environment": first.environment.to_dict(),
+        "median_spread": round(median(spreads), 4) if spreads else None,
         "problems": len({record.problem for record in records}),
         "statuses": dict(sum(operators.values(), Counter())),
         "operators": {name: dict(counts) for name, counts in operators.items()},
@@ -79,12 +82,13 @@ def summary(records: Sequence[Record]) -> dict[str, Any]:
 
 def said(log: Sequence[str]) -> dict[str, Any]:
     """The rate and the seconds that the log's end gives, and that end."""
-    end = "\n".join(log[-LOG_LINES:])
+    last = [line for line in log if not line.startswith("[")][-LOG_LINES:]  # without what came of each
+    end = "\n".join(last)
     rate, took = RATE.search(end), TOOK.search(end)
     return {
         "candidates_per_s": float(rate[1]) if rate else None,
         "seconds": float(took[1]) if took else None,
-        "log_tail": list(log[-LOG_LINES:]),
+        "log_tail": last,
     }
 
 

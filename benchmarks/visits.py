@@ -62,7 +62,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def compared(first: Sequence[Record], second: Sequence[Record]) -> dict[str, Any]:
     """The figures of each operator, of candidates that both sweeps have good times of."""
-    one, other = _times(first), _times(second)
+    one, other = times_of(first), times_of(second)
     pairs: dict[str, list[tuple[Times, Times]]] = defaultdict(list)
     for problem in one.keys() & other.keys():
         names = sorted(one[problem].keys() & other[problem].keys())
@@ -98,7 +98,8 @@ def _shares(values: Any) -> dict[str, float]:
     return {f"p{share}": round(float(np.percentile(np.abs(values), share)), 4) for share in SHARES}
 
 
-def _times(records: Sequence[Record]) -> Mapping[Problem, Times]:
+def times_of(records: Sequence[Record]) -> Mapping[Problem, Times]:
+    """Of what was measured well, by problem and implementation."""
     found: dict[Problem, Times] = defaultdict(dict)
     for record in records:
         if record.status is Status.OK and record.total is not None:

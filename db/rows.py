@@ -28,15 +28,21 @@ from kernel_selector.kernels.contract.errors import shorten
 from .tables import MEMORY, OPTIONAL_MEMORY, TIMINGS
 
 PERCENTILES = ("p20_ms", "p50_ms", "p80_ms")
+UNDISTURBED = "undisturbed_ms"  # which follows from the samples, and is kept because those take long to read
 DEVICE_FLOATS = ("copy_bytes_per_s", "launch_us", "barrier_us")
 DEVICE_INTEGERS = ("multiprocessors", "memory_bytes", "l2_bytes", "shared_bytes_per_multiprocessor")
 DEVICE_FIELDS = tuple(field.name for field in fields(Device))
 ENVIRONMENT_FIELDS = tuple(field.name for field in fields(Environment))
 TOTALS = {"training": "forward_backward", "inference": "forward"}  # what a mode is judged by
+OF_TOTAL = {
+    name: tuple(f"{name}_{part}" for part in (*PERCENTILES, "samples", UNDISTURBED))
+    for name in TOTALS.values()
+}
 FIGURES = (
     *("policy", "status", "reason", "measured_at", "memory_peak_bytes"),
-    *(f"{name}_{part}" for name in TOTALS.values() for part in (*PERCENTILES, "samples")),
+    *(column for columns in OF_TOTAL.values() for column in columns),
 )
+FOLLOWS = frozenset(f"{name}_{UNDISTURBED}" for name in OF_TOTAL)
 RAW = frozenset(f"{name}_raw_ms" for name in TIMINGS)
 LARGEST_INTEGER = 2**63 - 1
 ENCODE = json.JSONEncoder(ensure_ascii=False, allow_nan=False, sort_keys=True, separators=(",", ":")).encode
@@ -59,17 +65,13 @@ class Figures(NamedTuple):
 
 
 class Percentiles(NamedTuple):
-    """Of a timing, in milliseconds, over `samples` runs."""
+    """Of a timing, in milliseconds, over `samples` runs; `undisturbed_ms` as Timing has it."""
 
     p20_ms: float
     p50_ms: float
     p80_ms: float
     samples: int
-
-    @property
-    def undisturbed_ms(self) -> float:
-        """As Timing's."""
-        return self.p20_ms
+    undisturbed_ms: float
 
 
 def canonical(*parts: Any) -> bytes:
@@ -145,6 +147,8 @@ def measurement_row(record: Record) -> dict[str, Any]:
         row[f"{name}_samples"] = None if timing is None else _integer("samples", timing.samples)
         raw_ms = timing.raw_ms if timing is not None else ()
         row[f"{name}_raw_ms"] = [float(time_ms) for time_ms in raw_ms] or None
+        if name in OF_TOTAL:
+            row[f"{name}_{UNDISTURBED}"] = None if timing is None else float(timing.undisturbed_ms)
     for part in (*MEMORY, *OPTIONAL_MEMORY):
         counted = getattr(record.memory, part, None)
         row[f"memory_{part}"] = None if counted is None else _integer(part, counted)
@@ -152,16 +156,15 @@ def measurement_row(record: Record) -> dict[str, Any]:
 
 
 def distinctive(row: dict[str, Any]) -> dict[str, Any]:
-    """A measurement's row as its content hash sees it, JSON-ready. Raises CorruptRecord for raw NaN.
+    """A measurement's row as its content hash sees it, JSON-ready.
 
-    What is absent is left out, so that a column added later does not change who is who; raw times count
-    as bytes, because writing them in decimals would take half of the time of storing a record.
+    What is absent is left out, so that a column added later does not change who is who, and so is what
+    follows from the rest; raw times count as bytes, because writing them in decimals would take half of the
+    time of storing a record.
     """
-    given = {name: value for name, value in row.items() if value is not None}
+    given = {name: value for name, value in row.items() if value is not None and name not in FOLLOWS}
     given["measured_at"] = row["measured_at"].isoformat()
     for name in RAW.intersection(given):
-        if not all(map(math.isfinite, given[name])):
-            raise CorruptRecord(f"{name}={given[name]!r}: expected finite numbers.")
         given[name] = struct.pack(f"<{len(given[name])}d", *given[name]).hex()
     return given
 
@@ -214,7 +217,7 @@ def figures_of(row: RowMapping, *, problem: Problem, **shared: Any) -> Figures:
         status=Status(row["status"]),
         reason=row["reason"],
         measured_at=row["measured_at"],
-        total=Percentiles(*(row[f"{name}_{part}"] for part in (*PERCENTILES, "samples"))) if timed else None,
+        total=Percentiles(*(row[column] for column in OF_TOTAL[name])) if timed else None,
         peak_bytes=row["memory_peak_bytes"],
         **shared,
     )

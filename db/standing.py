@@ -46,7 +46,7 @@ def standings(connection: Connection) -> Iterator[Standing]:
             tables.Implementation.version,
             measurement.environment_id,
             measurement.status,
-            func.coalesce(measurement.forward_backward_p20_ms, measurement.forward_p20_ms),
+            func.coalesce(measurement.forward_backward_undisturbed_ms, measurement.forward_undisturbed_ms),
             measurement.measured_at,
         )
         .select_from(measurement)

@@ -176,11 +176,13 @@ class Measurement(Base):
     forward_p80_ms: Mapped[float | None]
     forward_samples: Mapped[int | None]
     forward_raw_ms: Mapped[list[float] | None]
+    forward_undisturbed_ms: Mapped[float | None]  # follows from the samples
     forward_backward_p20_ms: Mapped[float | None]
     forward_backward_p50_ms: Mapped[float | None]
     forward_backward_p80_ms: Mapped[float | None]
     forward_backward_samples: Mapped[int | None]
     forward_backward_raw_ms: Mapped[list[float] | None]
+    forward_backward_undisturbed_ms: Mapped[float | None]  # follows from the samples
     graph_forward_p20_ms: Mapped[float | None]
     graph_forward_p50_ms: Mapped[float | None]
     graph_forward_p80_ms: Mapped[float | None]

@@ -148,6 +148,7 @@ def _require(operator: Operator, problems: int, left_out: Mapping[str, int]) -> 
             f"{problems} measured problems of {operator.name}{f' ({words})' if words else ''}: at least "
             f"{LEAST_PROBLEMS} are needed",
             f"Measure more: `selector profile {operator.name} --count 60`, or `selector quickstart`.",
+            problems,
         )
 
 

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING
 from .dataset import Dataset
 from .errors import TooFewProblems
 from .learning import load_dataset
-from .training import folds, held_out_shapes
-from .trials import by_model, contests
+from .trials import unseen_choices
 
 if TYPE_CHECKING:
     from kernel_selector.db import Database
@@ -45,11 +44,9 @@ def _contradictions(dataset: Dataset) -> Iterator[tuple[float, Job]]:
     """What the model's choice for a problem that it has not seen loses, with the candidates measured."""
     from kernel_selector.kernels.measure.jobs import Job
 
-    held_out, times = held_out_shapes(dataset, memory=False), dataset.time_ms
-    for test, noise in folds(dataset, held_out):
-        choose = by_model(dataset, held_out.time_ms, noise)
-        for rows in contests(dataset, test):
-            loss = float(times[choose(rows)] / times[rows].min()) - 1
-            if loss > LEAST_LOSS:
-                names = sorted(str(dataset.implementation[row]) for row in rows)
-                yield loss, Job(dataset.records[rows[0]].problem, tuple(names))
+    times = dataset.time_ms
+    for rows, chosen in unseen_choices(dataset):
+        loss = float(times[chosen] / times[rows].min()) - 1
+        if loss > LEAST_LOSS:
+            names = sorted(str(dataset.implementation[row]) for row in rows)
+            yield loss, Job(dataset.records[rows[0]].problem, tuple(names))

@@ -107,7 +107,7 @@ class Measured:
         if record.status is Status.OK and total is not None and peak is not None:
             estimate = Estimate(
                 time_ms=total.undisturbed_ms,
-                low_ms=total.p20_ms,
+                low_ms=total.undisturbed_ms,
                 high_ms=total.p80_ms,
                 memory_bytes=peak,
                 low_bytes=peak,

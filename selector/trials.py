@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from kernel_selector.kernels.contract.timing import undisturbed
+
 from .dataset import Dataset
 from .policy import LEAST_MARGIN
-from .training import COVERAGE, Errors, Flags, Floats, Fold, HeldOut
+from .training import COVERAGE, Errors, Flags, Floats, Fold, HeldOut, folds, held_out_shapes
 
 Chooser = Callable[[list[int]], int]  # rows of one contest to the row that is chosen
 LEAST_SPAN = 1.01  # of what the candidates of a contest need, for a limit between them to decide anything
@@ -80,6 +82,15 @@ def by_model(dataset: Dataset, predicted: Floats, noise: Errors) -> Chooser:
         raise AssertionError("the default is among the rows")
 
     return choose
+
+
+def unseen_choices(dataset: Dataset) -> Iterator[tuple[list[int], int]]:
+    """The rows of each contest, and which of them the model chooses that has not seen the problem."""
+    held_out = held_out_shapes(dataset, memory=False)
+    for test, noise in folds(dataset, held_out):
+        choose = by_model(dataset, held_out.time_ms, noise)
+        for rows in contests(dataset, test):
+            yield rows, choose(rows)
 
 
 def coverage(dataset: Dataset, held_out: HeldOut, folds: list[Fold]) -> Coverage:
@@ -161,11 +172,6 @@ def measured_again(dataset: Dataset) -> list[float]:
     found = []
     for rows in contests(dataset, everything):
         if len(rows) > 1 and all(len(samples[row]) >= LEAST_SAMPLES for row in rows):
-            once, again = ([_undisturbed(samples[row][start::2]) for row in rows] for start in (0, 1))
+            once, again = ([undisturbed(samples[row][start::2]) for row in rows] for start in (0, 1))
             found.append(again[once.index(min(once))] / min(again))
     return found
-
-
-def _undisturbed(samples_ms: Sequence[float]) -> float:
-    """As Timing.undisturbed_ms, of some of the samples."""
-    return float(np.quantile(samples_ms, 0.2))

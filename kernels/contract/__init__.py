@@ -20,8 +20,9 @@ from .hyperparameter import Boolean, Hyperparameter, Integer, Number, OneOf
 from .implementation import Implementation, Work
 from .operator import Inputs, Operator
 from .problem import Problem
-from .record import GateResult, Memory, Record, RecordReader, Status, Timing
+from .record import GateResult, Memory, Record, RecordReader, Status
 from .space import Space
+from .timing import Timing
 
 __all__ = [
     "AmbiguousDevice",

@@ -16,10 +16,10 @@ from .device import Device
 from .environment import Environment
 from .errors import CorruptRecord, shorten
 from .problem import Problem
+from .timing import Timing
 
 SCHEMA_VERSION = 1
 TIMINGS = ("forward", "forward_backward", "graph_forward", "graph_forward_backward")
-NUMBERS = frozenset((int, float))
 EARLIEST, LATEST = datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)
 
 
@@ -62,35 +62,6 @@ class GateResult:
     def not_reached(cls, reason: str) -> GateResult:
         """The result of a candidate that ended before it could be judged."""
         return cls(passed=False, worst_error_ratio=None, detail=reason)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Timing:
-    """Percentiles of one kind of run, in milliseconds, over `samples` runs; `raw_ms` in order taken."""
-
-    p20_ms: float
-    p50_ms: float
-    p80_ms: float
-    samples: int
-    raw_ms: tuple[float, ...] = ()
-
-    def __post_init__(self) -> None:
-        check_finite("Timing", False, p20_ms=self.p20_ms, p50_ms=self.p50_ms, p80_ms=self.p80_ms)
-        check_whole("Timing", False, samples=self.samples)
-        if not NUMBERS.issuperset(map(type, self.raw_ms)):
-            raise CorruptRecord(f"Timing.raw_ms={shorten(self.raw_ms)}: expected numbers.")
-        if not 0 < self.p20_ms <= self.p50_ms <= self.p80_ms:
-            raise CorruptRecord(
-                f"Timing p20, p50, p80 = {self.p20_ms!r}, {self.p50_ms!r}, {self.p80_ms!r} ms: "
-                "expected positive and rising."
-            )
-        if self.samples < 1:
-            raise CorruptRecord(f"Timing.samples={self.samples!r}: expected at least 1.")
-
-    @property
-    def undisturbed_ms(self) -> float:
-        """The time that choices go by, of a run that nothing disturbed: other work only adds to it."""
-        return self.p20_ms
 
 
 @dataclass(frozen=True, kw_only=True)

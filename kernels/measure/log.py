@@ -6,6 +6,7 @@ import sys
 import time
 from collections import Counter, defaultdict
 from collections.abc import Sequence
+from statistics import median
 
 from ..contract import Record, Status
 from .fleet import Fleet, Step
@@ -29,6 +30,7 @@ class Log:
         self._timing_since = self._start
         self._records: dict[Job, list[Record]] = defaultdict(list)
         self._statuses: Counter[str] = Counter()
+        self._spreads: list[float] = []
         self._judged = self._timed = 0
         self._spoke = self._start
 
@@ -37,6 +39,8 @@ class Log:
         if step.record is not None:
             self._records[step.job].append(step.record)
             self._statuses[step.record.status.value] += 1
+            if total := step.record.total:
+                self._spreads.append(total.spread)
         elif step.judged:
             self._judged += 1
             self._timing_since = now = time.monotonic()
@@ -66,6 +70,8 @@ class Log:
         for operator, name in fleet.given_up():
             say(f"{operator} {name} hung {fleet.hangs[operator, name]} times, and was not run any more.")
         say(f"Measured in {seconds:.1f} s: {_tally(self._statuses)}.")
+        if self._spreads:
+            say(f"The runs of a candidate spread by {median(self._spreads):.1%}, more on a busy host.")
         done = sum(self._statuses.values()) - self._statuses[Status.UNSUPPORTED.value]
         judged = f", of which {seconds - timed:.1f} s to judge them" if self._judged else ""
         say(f"{done / seconds:.2f} candidates a second{judged}; by stage, in seconds of all processes:")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,11 +16,13 @@ from pytest_alembic.tests import (  # noqa: F401 - collected here for both datab
     test_up_down_consistency,
     test_upgrade,
 )
-from sqlalchemy import inspect
+from sqlalchemy import inspect, text
+from sqlalchemy.exc import DatabaseError
 
 from kernel_selector.db import Database, DatabaseRevision, migrations, models, records, snapshot
 from kernel_selector.db.database import _make_engine
 from kernel_selector.db.location import resolve
+from kernel_selector.kernels.contract import Timing
 
 ROOT = Path(__file__).parents[2]
 ASSETS = sorted((ROOT / "tests" / "assets").glob("[0-9]*.sqlite"))
@@ -80,6 +83,36 @@ def test_a_database_of_a_past_revision_is_upgraded_and_read(tmp_path, asset):
         assert records.add(connection, found) == 0  # their identity is what it was
         assert snapshot(connection) == "dcfb44c41739"
         assert models.latest(connection, operator="lstm").arrays == b"not\0pickled"
+
+
+def test_undisturbed_times_are_filled_in(database, database_url, make_record):
+    from alembic import command
+
+    samples = (0.9, 3.0, 0.7, 2.0, 5.0, 4.0, 6.0, 0.8, 1.0, 7.0, 8.0)
+    timing = Timing(p20_ms=0.9, p50_ms=3.0, p80_ms=6.0, samples=len(samples), raw_ms=samples)
+    given = [
+        make_record(0, forward=timing),
+        make_record(1, forward=replace(timing, raw_ms=())),
+        make_record(2, forward=replace(timing, raw_ms=samples[:5])),
+    ]
+    with database.write() as connection:
+        records.add(connection, given)
+    database.close()
+    columns = "forward_undisturbed_ms, forward_backward_undisturbed_ms"
+    query = text(f"SELECT {columns} FROM measurement ORDER BY id")
+    with Database.migrating(database_url) as connection:
+        stored = connection.execute(query).all()
+        command.downgrade(migrations.configuration(connection), "0006")
+        command.upgrade(migrations.configuration(connection), "0007")
+        filled = connection.execute(query).all()
+    for mine, again, record in zip(stored, filled, given, strict=True):
+        assert mine == (record.forward.undisturbed_ms, record.forward_backward.undisturbed_ms)
+        assert again == pytest.approx(mine)
+    assert stored[0][0] == pytest.approx(0.75)
+    with Database.open(database_url) as again, again.write() as connection:
+        assert records.add(connection, given) == 0  # their identity is what it was
+        with pytest.raises(DatabaseError, match="append-only"):
+            connection.execute(text("UPDATE measurement SET forward_undisturbed_ms = 1"))
 
 
 def test_upgrading_twice_changes_nothing(database, make_record):

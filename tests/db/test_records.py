@@ -32,7 +32,7 @@ SIZE = st.integers(0, 2**63 - 1)
 @st.composite
 def timings(draw: st.DrawFn) -> Timing:
     percentiles = sorted(draw(st.lists(st.floats(1e-9, 1e9), min_size=3, max_size=3)))
-    raw_ms = draw(st.lists(NUMBER, max_size=4))
+    raw_ms = draw(st.lists(st.floats(1e-9, 1e9), max_size=4))
     return Timing(
         p20_ms=percentiles[0],
         p50_ms=percentiles[1],
@@ -270,7 +270,6 @@ def test_an_empty_database(database):
         ({"problem": Problem("lstm", (("hidden", -5), ("mode", "training")))}, "hidden'=-5"),
         ({"problem": Problem("lstm", (("hidden", "512"), ("mode", "training")))}, "hidden'='512'"),
         ({"problem": Problem("lstm", (("hidden", -1.5), ("mode", "training")))}, "hidden'=-1.5"),
-        ({"forward": Timing(p20_ms=1, p50_ms=1, p80_ms=1, samples=1, raw_ms=(float("nan"),))}, "nan"),
         ({"problem": Problem("ls\0tm", (("mode", "training"),))}, "NUL"),
     ],
 )

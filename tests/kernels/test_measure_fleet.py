@@ -1,6 +1,7 @@
 """Lists of problems, judged by several processes and timed by one, with candidates that misbehave."""
 
 import json
+import re
 import threading
 import time
 from dataclasses import replace
@@ -77,6 +78,7 @@ def test_the_sweep_reports_what_became_of_all(planted_sweep):
     _, said = planted_sweep
     assert "2 problems to measure, 0 already done" in said
     assert "2 crashed, 2 incorrect, 4 ok, 2 out_of_memory, 2 timeout, 2 unsupported" in said
+    assert re.search(r"The runs of a candidate spread by \d+\.\d%", said)
     assert "candidates a second, of which" in said
     assert "the correctness gate" in said
 
