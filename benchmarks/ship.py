@@ -1,7 +1,7 @@
 """Make the measurements that come with the package, of records that were measured here.
 
     R=benchmarks/results H=nvidia-h200
-    python -m benchmarks.ship $R/steady_survey_${H}_doubtful.jsonl.xz \\
+    python -m benchmarks.ship $R/steady_survey_${H}_{refreshed,doubtful}.jsonl.xz \\
         $R/steady_{${H}_layers,$H,${H}_hugging_face,${H}_feed_forward}.jsonl.xz \\
         $R/steady_survey_{$H,${H}_uncertain}.jsonl.xz $R/linear_$H.json \\
         $R/sweep_${H}_models.jsonl.xz $R/{recurrent,sublayers}_$H.json \\
