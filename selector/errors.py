@@ -18,15 +18,17 @@ class NoMeasurements(SelectorError):
 
 
 class TooFewProblems(NoMeasurements):
-    """There are measurements, but of too few problems. Arguments: what was found, and the way out."""
+    """There are measurements, but of too few problems, maybe of none.
+
+    `found` says how many problems there are and what was left out, and is followed by the way out.
+    """
+
+    def __init__(self, found: str, way_out: str = "", problems: int = 0) -> None:
+        super().__init__(found, way_out, problems)
+        self.found, self.way_out, self.problems = found, way_out, problems
 
     def __str__(self) -> str:
-        return ". ".join(map(str, self.args))
-
-    @property
-    def found(self) -> str:
-        """How many problems there are, and what was left out."""
-        return str(self.args[0])
+        return f"{self.found}. {self.way_out}" if self.way_out else self.found
 
 
 class ModelVersionMismatch(SelectorError):

@@ -98,7 +98,7 @@ def judge_all(database: db.Database, device: str | None = None) -> Judgements:
         except TooFewProblems as error:
             too_few[name] = error
     if not judgements:
-        some = [f" {error.found}." for error in too_few.values() if not error.found.startswith("0 ")]
+        some = [f" {error.found}." for error in too_few.values() if error.problems]
         raise NoMeasurements(
             f"No operator has problems enough to be judged.{''.join(some)} Measure more: "
             "`selector profile --operator all`."

@@ -96,23 +96,29 @@ class Access:
         access: AccessList = scope["app"].state.access
         if access.is_due():
             await run_in_threadpool(access.refresh)
-        kind, _, given = header.partition(" ")
-        if kind.lower() == "basic" and scope["path"] == PAGE:
+        if scope["path"] == PAGE and (given := _given(header, "basic")) is not None:
             return access.grant(password(given))
-        return access.grant(given.strip()) if kind.lower() == "bearer" else None
+        given = _given(header, "bearer")
+        return None if given is None else access.grant(given)
 
 
 def allows(scope: Scope, needed: str) -> bool:
     """Whether a request that anybody may make has a token with this scope. May wait for the database."""
-    kind, _, given = Headers(scope=scope).get("authorization", "").partition(" ")
-    access: AccessList = scope["app"].state.access
-    if kind.lower() != "bearer":
+    given = _given(Headers(scope=scope).get("authorization", ""), "bearer")
+    if given is None:
         return False
+    access: AccessList = scope["app"].state.access
     with suppress(SelectorError):  # those that were read before go on counting
         if access.is_due():
             access.refresh()
-    grant = access.grant(given.strip())
+    grant = access.grant(given)
     return grant is not None and needed in grant.scopes
+
+
+def _given(header: str, kind: str) -> str | None:
+    """What an Authorization header of a kind gives; None of another one."""
+    named, _, given = header.partition(" ")
+    return given.strip() if named.lower() == kind else None
 
 
 class Rates:

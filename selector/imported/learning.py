@@ -115,10 +115,12 @@ class Learner:
             self.columns = load_columns(connection, operator)
             self.snapshot = db.snapshot(connection)
         use, self.left_out = _sampled(self.columns)
-        if len(np.unique(self.columns.problem[use & (self.columns.status == OK)])) < LEAST_PROBLEMS:
+        problems = len(np.unique(self.columns.problem[use & (self.columns.status == OK)]))
+        if problems < LEAST_PROBLEMS:
             raise TooFewProblems(
                 f"There are good measurements of fewer than {LEAST_PROBLEMS} problems of {operator.name}",
                 "Import more: `selector import FILE`.",
+                problems,
             )
         self.table = table_of(self.columns, use)
         self.folds = 1 if len(self.table) > MANY_ROWS else FOLDS
