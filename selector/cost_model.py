@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -15,6 +15,9 @@ from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
 from .network import Network
 from .physical_stage import PhysicalStage
+
+if TYPE_CHECKING:
+    from .network_training import Lesson
 
 Floats = NDArray[np.float64]
 COMMON_SHARE = 2  # as many times fewer trees for what a contest has in common
@@ -76,10 +79,13 @@ class CostModel(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         self.max_leaf_nodes = max_leaf_nodes
         self.min_samples_leaf = min_samples_leaf
 
-    def fit(self, X: ArrayLike, y: ArrayLike, contests: ArrayLike | None = None) -> Self:
+    def fit(
+        self, X: ArrayLike, y: ArrayLike, contests: ArrayLike | None = None, kin: Lesson | None = None
+    ) -> Self:
         """Fit to rows X [n_samples, n_features] and positive figures y [n_samples].
 
-        contests: labels [n_samples], equal where figures were taken under the same circumstances.
+        contests: labels [n_samples], equal where figures were taken under the same circumstances. kin: other
+        operators' measurements for the network to learn from as well, as `kin.kin_lesson` gives them.
         """
         X, y = validate_data(self, X, y, y_numeric=True, dtype=np.float64)
         rows, figures = np.asarray(X), np.asarray(y, dtype=np.float64)
@@ -89,7 +95,7 @@ class CostModel(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         physics = self.physics_.predict_log(rows)
         left_over = np.log(figures) - physics
         labels = np.arange(len(rows)) if contests is None else np.asarray(contests)
-        self.network_ = self._network(rows, physics, left_over, labels)
+        self.network_ = self._network(rows, physics, left_over, labels, kin)
         self.common_trees_ = None
         with one_thread():
             if contests is not None:
@@ -101,14 +107,19 @@ class CostModel(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         return self
 
     def _network(
-        self, rows: Floats, physics: Floats, left_over: Floats, labels: NDArray[Any]
+        self,
+        rows: Floats,
+        physics: Floats,
+        left_over: Floats,
+        labels: NDArray[Any],
+        kin: Lesson | None,
     ) -> Network | None:
         if not self.network_columns:
             return None
-        from .network_training import Reads, fit_network
+        from .network_training import Lesson, Reads, fit_network
 
         reads = Reads(self.network_columns, self.logarithmic_columns, self.implementation_columns)
-        return fit_network(rows, physics, left_over, labels, reads)
+        return fit_network(Lesson(rows, physics, left_over, labels, reads), kin)
 
     def _trees(self, max_iter: int) -> Any:
         return HistGradientBoostingRegressor(

@@ -26,7 +26,8 @@ LEAST_PROBLEMS = 10  # below, held-out judgement is by a handful of problems and
 class Dataset:
     """Rows of features with their figures; `records` has the records in the order of the rows.
 
-    `left_out` counts, by reason, good records that cannot be used.
+    `left_out` counts, by reason, good records that cannot be used; `kin` are those of operators that cost
+    alike, for networks to learn from as well.
     """
 
     operator: Operator
@@ -34,6 +35,7 @@ class Dataset:
     records: tuple[Record, ...]
     rows: NDArray[np.float64]  # [records, features]
     left_out: dict[str, int]
+    kin: tuple[Dataset, ...] = ()
 
     @cached_property
     def time_ms(self) -> NDArray[np.float64]:

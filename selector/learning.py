@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from functools import cached_property
 from typing import Any
@@ -18,7 +19,7 @@ from kernel_selector.kernels.contract.errors import shorten
 from .catalogue import unknown_operator
 from .dataset import Dataset, build_dataset
 from .devices import resolve
-from .errors import InvalidRequest
+from .errors import InvalidRequest, TooFewProblems
 from .evaluation import (
     Comparison,
     Evaluation,
@@ -30,7 +31,18 @@ from .evaluation import (
     largest_quarter,
 )
 from .imported.description import ImportedOperator, imported_operators
-from .training import Errors, Flags, Floats, HeldOut, errors, folds, held_out_shapes, stored_model
+from .kin import KIN
+from .training import (
+    Errors,
+    Flags,
+    Floats,
+    HeldOut,
+    errors,
+    folds,
+    has_network,
+    held_out_shapes,
+    stored_model,
+)
 from .trials import coverage, under_limits
 
 SHAPES = "shapes, in folds of whole problems"
@@ -173,8 +185,22 @@ def load_dataset(operator: str, database: db.Database, device: str | None = None
     with database.read() as connection:
         devices = db.records.devices(connection)
         key = None if device is None else resolve(device, devices).device.key
-        records = db.records.find(connection, operator=operator, device_key=key)
-        return build_dataset(registry.operator(operator), records, devices), db.snapshot(connection)
+
+        def load(name: str) -> Dataset:
+            records = db.records.find(connection, operator=name, device_key=key)
+            return build_dataset(registry.operator(name), records, devices)
+
+        dataset = load(operator)
+        if has_network(dataset):
+            dataset = replace(dataset, kin=tuple(_enough(load, KIN.get(operator, ()))))
+        return dataset, db.snapshot(connection)
+
+
+def _enough(load: Callable[[str], Dataset], names: Iterable[str]) -> Iterator[Dataset]:
+    """Those of which enough was measured to learn from."""
+    for name in names:
+        with suppress(TooFewProblems):
+            yield load(name)
 
 
 def _judgement(dataset: Dataset, held_out: HeldOut, snapshot: str, *, thorough: bool) -> Judgement:

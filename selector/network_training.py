@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -24,7 +25,7 @@ BATCH = 64  # contests
 LEARNING_RATE, WEIGHT_DECAY, WARM_UP = 1e-2, 3e-2, 0.1
 DELTA = 0.1  # of the Huber loss, in logarithms: beyond it errors count by their size, not its square
 COMMON = 0.3  # what the mean error of a contest counts for, against the errors around it
-WEIGHT = 0.7  # of the network against the trees
+WEIGHT = 0.8  # of the network against the trees
 GAINS = (2.0 * 0.7**2, 0.2 * 0.5**2)  # variance of weights times inputs: of hidden layers, of the heads
 
 
@@ -36,6 +37,19 @@ class Reads(NamedTuple):
     implementations: tuple[int, ...]
 
 
+class Lesson(NamedTuple):
+    """Measurements to learn from, and what is read of them.
+
+    contests are labels, equal for rows that will be compared.
+    """
+
+    rows: Floats  # [rows, columns]
+    physics: Floats  # [rows], logarithms
+    left_over: Floats  # [rows], logarithms
+    contests: NDArray[Any]  # [rows]
+    reads: Reads
+
+
 class Learned(NamedTuple):
     """What a network is fitted to, a row for each measurement."""
 
@@ -45,14 +59,22 @@ class Learned(NamedTuple):
     contest: Integers  # [rows], numbers from 0
 
 
-def fit_network(
-    rows: Floats, physics: Floats, left_over: Floats, contests: NDArray[Any], reads: Reads
-) -> Network | None:
+def fit_network(lesson: Lesson, kin: Lesson | None = None) -> Network | None:
     """The network for what physics leaves over; None where no row has a head, so that nothing can be learned.
 
-    rows [rows, columns]; physics and left_over [rows], logarithms; contests [rows], labels, equal for rows
-    that will be compared. The same rows give the same network. Of torch, nothing stays set.
+    `kin` is learned from as well: its columns are those of the lesson and then its own, which are 0 in the
+    lesson's rows, and of which nothing is left in the network. The same rows give the same network. Of
+    torch, nothing stays set.
     """
+    if kin is None:
+        return _network(lesson)
+    both = _network(_together(lesson, kin))
+    return None if both is None else _part_of(both, lesson)
+
+
+def _network(lesson: Lesson) -> Network | None:
+    """As fit_network, of one lesson."""
+    rows, physics, left_over, contests, reads = lesson
     flags = rows[:, list(reads.implementations)] == 1
     heads = np.flatnonzero(flags.any(axis=0))
     mine = flags.any(axis=1) if reads.implementations else np.ones(len(rows), dtype=bool)
@@ -82,6 +104,39 @@ def fit_network(
         **dict(zip(names, _arrays(layers, unit), strict=True)),
         head_columns=np.array(reads.implementations, dtype=np.int32)[heads],
         weight=np.array(WEIGHT),
+    )
+
+
+def _part_of(both: Network, lesson: Lesson) -> Network | None:
+    """What the lesson needs of a network that learned from kin as well; None where its rows have no head."""
+    inputs = np.append(both.columns < lesson.rows.shape[1], True)  # the last is physics
+    its_own = np.isin(both.head_columns, np.flatnonzero(lesson.rows.any(axis=0)))
+    if not its_own.any():
+        return None
+    zeros = standardised(np.zeros((1, len(inputs))), both.mean, both.scale)[0]  # what the others always are
+    return replace(
+        both,
+        **{name: getattr(both, name)[inputs[:-1]] for name in ("columns", "logarithmic")},
+        **{name: getattr(both, name)[inputs] for name in ("mean", "scale")},
+        **{name: getattr(both, name)[its_own] for name in ("heads", "head_bias", "head_columns")},
+        first=both.first[:, inputs],
+        first_bias=both.first_bias + (zeros[~inputs] @ both.first[:, ~inputs])[:, None],
+    )
+
+
+def _together(lesson: Lesson, kin: Lesson) -> Lesson:
+    """Both, the lesson's rows first, with what each reads."""
+    own, width = lesson.rows.shape
+    rows = np.zeros((own + len(kin.rows), kin.rows.shape[1]))
+    rows[:own, :width] = lesson.rows
+    rows[own:] = kin.rows
+    first, second = (np.unique(each.contests, return_inverse=True)[1] for each in (lesson, kin))
+    return Lesson(
+        rows,
+        np.concatenate((lesson.physics, kin.physics)),
+        np.concatenate((lesson.left_over, kin.left_over)),
+        np.concatenate((first, second + first.max() + 1)),
+        Reads(*(mine + theirs for mine, theirs in zip(lesson.reads, kin.reads, strict=True))),
     )
 
 

@@ -19,6 +19,7 @@ from .cost_model import CostModel
 from .dataset import Dataset
 from .domain import Domain
 from .features import FEATURES_VERSION, MEMORY_TERMS, TIME_TERMS
+from .kin import kin_lesson
 from .memory_model import MemoryModel
 from .policy import LEAST_MARGIN
 from .predictor import SCHEMA, pack
@@ -45,10 +46,15 @@ Fold = tuple[Flags, Errors]  # the rows that are judged, and the errors on all o
 def time_model(dataset: Dataset, rows: int | None = None) -> CostModel:
     """An unfitted model of the time, sized for the number of rows that it is to learn from."""
     model = _model(dataset, TIME_TERMS, len(dataset.rows) if rows is None else rows)
-    if len(dataset.rows) >= LEAST_OF_NETWORK:  # of all, so that a part is judged as the whole is learned
+    if has_network(dataset):  # by all of it, so that a part is judged as the whole is learned
         model.network_columns = dataset.spec.network_columns
         model.logarithmic_columns = dataset.spec.logarithmic_columns
     return model
+
+
+def has_network(dataset: Dataset) -> bool:
+    """Whether the model of the time is given a network."""
+    return len(dataset.rows) >= LEAST_OF_NETWORK
 
 
 def memory_model(dataset: Dataset, rows: int | None = None) -> MemoryModel:
@@ -80,16 +86,18 @@ class HeldOut:
 
 def held_out_shapes(dataset: Dataset, *, memory: bool = True) -> HeldOut:
     """Cross-validation in folds of whole problems. Without `memory` no model of it is fitted, which takes
-    nearly as long as one of time does, and bytes are those that were measured."""
+    nearly as long as one of time does, and bytes are those that were measured. Kin are learned from whole:
+    a problem of theirs is none of these."""
     splitter = GroupKFold(min(FOLDS, len(set(dataset.problem.tolist()))), shuffle=True, random_state=0)
     fold = np.zeros(len(dataset.rows), dtype=np.int64)
     times, sizes = np.zeros(len(dataset.rows)), dataset.memory_bytes.astype(np.float64)
+    kin = kin_lesson(dataset)
     for number, (train, test) in enumerate(splitter.split(dataset.rows, groups=dataset.problem)):
         fold[test] = number
         rows = dataset.rows[train]
         times[test] = (
             time_model(dataset, len(train))
-            .fit(rows, dataset.time_ms[train], dataset.contest[train])
+            .fit(rows, dataset.time_ms[train], dataset.contest[train], kin)
             .predict(dataset.rows[test], dataset.contest[test])
         )
         if memory:
@@ -199,7 +207,7 @@ def _margin(dataset: Dataset, held_out: HeldOut, rows: Flags, name: str) -> floa
 
 def fit_final(dataset: Dataset) -> tuple[Regression, Regression]:
     """The models of time and memory, fitted to everything."""
-    time = time_model(dataset).fit(dataset.rows, dataset.time_ms, dataset.contest)
+    time = time_model(dataset).fit(dataset.rows, dataset.time_ms, dataset.contest, kin_lesson(dataset))
     memory = memory_model(dataset).fit(dataset.rows, dataset.memory_bytes)
     return flat(time), flat(memory.rest, memory.sums_)
 
@@ -243,6 +251,7 @@ def _manifest(dataset: Dataset, held_out: HeldOut, snapshot: str) -> dict[str, A
         "environments": [environment.to_dict() for environment in environments.values()],
         "errors": errors(dataset, held_out),
         "rows": len(dataset.rows),
+        "kin": {one.operator.name: len(one.rows) for one in dataset.kin},
         "problems": len(set(dataset.problem.tolist())),
         "snapshot": snapshot,
         "sklearn": sklearn.__version__,

@@ -1,0 +1,177 @@
+"""Operators that cost alike teach each other's networks, and leave nothing of their own in them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from kernel_selector.db import Database, models, records
+from kernel_selector.kernels import registry
+from selector import learning, network_training, training
+from selector.cost_model import CostModel
+from selector.dataset import Dataset, build_dataset
+from selector.kin import KIN, kin_lesson
+from selector.network_training import Lesson, Reads
+from selector.training import flat, time_model
+from tests.selector import replay
+
+ONE, OTHER, FURTHER, THEIRS = 2, 3, 4, 5  # columns of implementations after two sizes; then those of kin
+
+
+@pytest.fixture(autouse=True)
+def thorough(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(network_training, "EPOCHS", 120)
+
+
+def measured(number: int, seed: int):
+    """Rows, figures and contests of two implementations whose times wave with two sizes."""
+    sizes = np.random.default_rng(seed).uniform(0, 5, (number, 2)).repeat(2, axis=0)
+    which = np.tile([0.0, 1.0], number)
+    wave = np.sin(2 * sizes[:, 0]) * np.cos(sizes[:, 1])
+    return np.column_stack([sizes, 1 - which, which]), np.exp(wave * (1 + which)), np.arange(number).repeat(2)
+
+
+def alike(number: int = 600, factor: float = 1.5) -> Lesson:
+    """An operator that waves as the first, is slower, and has one implementation of the two and another."""
+    rows, figures, contests = measured(number, seed=1)
+    of_their_own = np.random.default_rng(2).uniform(100, 105, len(rows))
+    further = np.column_stack([of_their_own, rows[:, OTHER]])
+    rows = np.column_stack([rows, further])
+    rows[:, OTHER] = 0
+    left_over = np.log(figures * factor)
+    return Lesson(rows, np.zeros(len(rows)), left_over, contests, Reads((FURTHER, THEIRS), (), (THEIRS,)))
+
+
+def fitted(kin: Lesson | None, number: int = 12) -> CostModel:
+    one = CostModel(implementation_columns=(ONE, OTHER), network_columns=(0, 1, ONE, OTHER), max_iter=20)
+    return one.fit(*measured(number, seed=0), kin)
+
+
+def test_few_measurements_and_many_of_kin_say_more_than_the_few_alone():
+    rows, figures, contests = measured(200, seed=2)
+
+    def error(one: CostModel) -> float:
+        assert one.network_ is not None
+        nothing = np.zeros(len(rows))
+        said = replace(one.network_, weight=np.array(1.0)).blend(rows, nothing, nothing, contests)
+        return float(np.abs(said - np.log(figures))[::2].mean())  # of the one that both have
+
+    assert error(fitted(alike())) < 0.75 * error(fitted(None))
+
+
+def test_what_kin_alone_have_is_not_kept():
+    network = fitted(alike()).network_
+    assert network.columns.tolist() == [0, 1, ONE, OTHER]
+    assert network.head_columns.tolist() == [ONE, OTHER]
+    assert network.first.shape[1] == len(network.mean) == len(network.scale) == 5  # with physics
+    assert len(network.heads) == len(network.head_bias) == 2
+    assert flat(fitted(alike())).predict(measured(3, seed=3)[0]).shape == (6,)
+
+
+def test_what_is_kept_says_the_same():
+    rows, figures, contests = measured(12, seed=0)
+    reads = Reads((0, 1, ONE, OTHER), (), (ONE, OTHER))
+    lesson = Lesson(rows, np.zeros(len(rows)), np.log(figures), contests, reads)
+    whole = network_training._network(network_training._together(lesson, alike()))
+    asked, nothing = measured(50, seed=4)[0], np.zeros(100)
+    padded = np.column_stack([asked, np.zeros((100, 2))])
+    kept = network_training.fit_network(lesson, alike())
+    np.testing.assert_allclose(
+        kept.blend(asked, nothing, nothing), whole.blend(padded, nothing, nothing), atol=1e-5
+    )
+
+
+def test_an_implementation_that_only_kin_have_measured_has_no_head():
+    rows, figures, contests = measured(12, seed=0)
+    one = CostModel(implementation_columns=(ONE, OTHER), network_columns=(0, 1, ONE, OTHER), max_iter=20)
+    network = one.fit(rows[1::2], figures[1::2], contests[1::2], alike()).network_
+    assert network.head_columns.tolist() == [OTHER]
+    rows[:, [ONE, OTHER]] = 0
+    assert one.fit(rows, figures, contests, alike()).network_ is None
+
+
+def test_kin_are_other_operators_of_ours():
+    for name, kin in KIN.items():
+        assert {name, *kin} <= set(registry.operators())
+        assert name not in kin
+
+
+def dataset(operator: str, hidden: tuple[int, ...] = (32, 64, 100), kin: tuple[Dataset, ...] = ()) -> Dataset:
+    known = registry.operator(operator)
+    which = [
+        known.problem(hidden=size, batch=batch, seq=seq)
+        for size in hidden
+        for batch in (1, 8)
+        for seq in (10, 50)
+    ]
+    return replace(build_dataset(known, replay.sweep(which), [replay.HERE]), kin=kin)
+
+
+def test_a_lesson_of_kin_has_their_columns_where_the_dataset_has_them():
+    gru, rnn = dataset("gru"), dataset("rnn")
+    lstm = dataset("lstm", kin=(gru, rnn))
+    lesson = kin_lesson(lstm)
+    width = len(lstm.spec.names)
+    assert lesson is not None
+    assert len(lesson.rows) == len(gru.rows) + len(rnn.rows)
+    of_gru = lesson.rows[: len(gru.rows)]
+    for name in ("hidden", "flops", "is_fused_on_cuda", "is_hoisted_on_cpu"):
+        if name in gru.spec.names and name in lstm.spec.names:
+            theirs, ours = gru.spec.names.index(name), lstm.spec.names.index(name)
+            np.testing.assert_array_equal(of_gru[:, ours], gru.rows[:, theirs])
+    assert (of_gru[:, -2:] == [1, 0]).all()
+    assert (lesson.rows[len(gru.rows) :, -2:] == [0, 1]).all()
+    assert len(set(lesson.contests[: len(gru.rows)]) & set(lesson.contests[len(gru.rows) :])) == 0
+    assert min(*lesson.reads.columns, *lesson.reads.implementations, *lesson.reads.logarithmic) >= width
+    np.testing.assert_allclose(
+        np.exp(lesson.physics + lesson.left_over), np.concatenate([gru.time_ms, rnn.time_ms])
+    )
+    assert kin_lesson(gru) is None
+
+
+def test_time_is_learned_with_kin_and_the_fold_of_a_problem_without_it(monkeypatch):
+    monkeypatch.setattr(training, "LEAST_OF_NETWORK", 0)
+    alone = dataset("lstm")
+    together = replace(alone, kin=(dataset("gru"),))
+    seen = []
+    fit = CostModel.fit
+
+    def noted(self, X, y, contests=None, kin=None):
+        seen.append((len(X), None if kin is None else len(kin.rows)))
+        return fit(self, X, y, contests, kin)
+
+    monkeypatch.setattr(CostModel, "fit", noted)
+    training.held_out_shapes(together, memory=False)
+    theirs = len(together.kin[0].rows)
+    assert {kin for _, kin in seen} == {theirs}
+    assert sum(len(together.rows) - rows for rows, _ in seen) == len(together.rows)
+    seen.clear()
+    training.fit_final(together)
+    assert seen[0] == (len(together.rows), theirs)
+    assert time_model(together).network_columns == time_model(alone).network_columns
+
+
+@pytest.fixture
+def both(tmp_path: Path) -> Iterator[Database]:
+    """LSTMs and GRUs, and too few RNNs to learn from."""
+    with Database.open(tmp_path / "measurements.sqlite", create=True) as database:
+        for name, number in (("lstm", None), ("gru", None), ("rnn", 1)):
+            found = list(dataset(name).records)
+            few = found if number is None else [it for it in found if it.problem == found[0].problem]
+            with database.write() as connection:
+                records.add(connection, records=few)
+        yield database
+
+
+def test_kin_are_read_where_there_is_a_network_to_teach(both, monkeypatch):
+    assert learning.load_dataset("lstm", both)[0].kin == ()
+    monkeypatch.setattr(training, "LEAST_OF_NETWORK", 0)
+    kin = learning.load_dataset("lstm", both)[0].kin
+    assert [one.operator.name for one in kin] == ["gru"]
+    learning.train("lstm", both)
+    with both.read() as connection:
+        assert models.latest(connection, operator="lstm").manifest["kin"] == {"gru": len(kin[0].rows)}
