@@ -126,7 +126,8 @@ def evaluate_shapes(dataset: Dataset, held_out: HeldOut, folds: list[Fold]) -> d
 def evaluate_split(dataset: Dataset, noise: Errors, test: Flags, words: str) -> Comparison | None:
     """Train where `test` is false, judge where it is true; None when either side is empty.
 
-    The cost model abstains as it would when asked; what it would choose otherwise stands beside it.
+    The cost model abstains as it would when asked; what it would choose otherwise stands beside it. It learns
+    without kin, which may have been measured where this was not.
     """
     if not test.any() or test.all():
         return None
