@@ -113,10 +113,10 @@ def quality(slowdowns: list[float]) -> Quality:
     )
 
 
-def evaluate_shapes(dataset: Dataset, held_out: HeldOut, folds: list[Fold]) -> dict[str, list[float]]:
+def evaluate_shapes(dataset: Dataset, held_out: HeldOut, parts: list[Fold]) -> dict[str, list[float]]:
     """Slowdowns by selector: every problem is judged by models and baselines made from the other folds."""
     slowdowns: dict[str, list[float]] = defaultdict(list)
-    for test, noise in folds:
+    for test, noise in parts:
         for name, values in _judge(dataset, held_out.time_ms, noise, ~test, test).items():
             slowdowns[name] += values
     again = measured_again(dataset)

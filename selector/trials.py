@@ -93,12 +93,12 @@ def unseen_choices(dataset: Dataset) -> Iterator[tuple[list[int], int]]:
             yield rows, choose(rows)
 
 
-def coverage(dataset: Dataset, held_out: HeldOut, folds: list[Fold]) -> Coverage:
+def coverage(dataset: Dataset, held_out: HeldOut, parts: list[Fold]) -> Coverage:
     """How many measurements the intervals hold that are made from the errors of the other folds."""
 
     def share(figure: str, predicted: Floats, measured: Floats) -> float:
         inside = np.zeros(len(measured), dtype=bool)
-        for test, noise in folds:
+        for test, noise in parts:
             low, high = _factors(dataset, noise, figure)
             inside |= test & (measured >= predicted * low) & (measured <= predicted * high)
         return float(inside.mean())
@@ -124,7 +124,7 @@ def _memory(dataset: Dataset, noise: Errors) -> list[dict[str, Any]]:
     return [noise[str(name)]["memory"][str(situation)] for name, situation in rows]
 
 
-def under_limits(dataset: Dataset, held_out: HeldOut, folds: list[Fold]) -> UnderLimits | None:
+def under_limits(dataset: Dataset, held_out: HeldOut, parts: list[Fold]) -> UnderLimits | None:
     """Choices under limits drawn, on a logarithmic scale, from what the contest's candidates need.
 
     A choice must be expected to fit with its uncertainty, as in policy.decide. None where no limit decides
@@ -133,7 +133,7 @@ def under_limits(dataset: Dataset, held_out: HeldOut, folds: list[Fold]) -> Unde
     draw, needs = np.random.default_rng(0), dataset.memory_bytes
     limits = choices = exceeded = 0
     slowdowns: list[float] = []
-    for test, noise in folds:
+    for test, noise in parts:
         expected = held_out.memory_bytes * np.array([one["safe"] for one in _memory(dataset, noise)])
         model = by_model(dataset, held_out.time_ms, noise)
         for rows in (rows for rows in contests(dataset, test) if len(rows) > 1):
