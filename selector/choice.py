@@ -37,9 +37,9 @@ class Choice:
     """The implementation to use for a problem on a device, with its evidence.
 
     Times are of forward and backward in training, of forward in inference. Memory is at the peak, beyond
-    parameters and inputs. Intervals: of measurements, 20th percentile, which is the time itself, to 80th;
-    of the cost model, the range that held for 90 % of measurements it had not seen. `margin` is how much
-    worse the runner-up is, relative to the choice, by the objective; negative when it looks better but
+    parameters and inputs. Intervals: of measurements, from the time itself to the 80th percentile of its
+    samples; of the cost model, the range that held for 90 % of measurements it had not seen. `margin` is how
+    much worse the runner-up is, relative to the choice, by the objective; negative when it looks better but
     within the noise.
     """
 

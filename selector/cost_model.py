@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -13,11 +13,9 @@ from sklearn.ensemble import HistGradientBoostingRegressor  # type: ignore[impor
 from sklearn.utils.validation import check_is_fitted, validate_data  # type: ignore[import-untyped]
 from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
+from .lessons import Lesson, Reads
 from .network import Network
 from .physical_stage import PhysicalStage
-
-if TYPE_CHECKING:
-    from .network_training import Lesson
 
 Floats = NDArray[np.float64]
 COMMON_SHARE = 2  # as many times fewer trees for what a contest has in common
@@ -116,7 +114,7 @@ class CostModel(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     ) -> Network | None:
         if not self.network_columns:
             return None
-        from .network_training import Lesson, Reads, fit_network
+        from .network_training import fit_network
 
         reads = Reads(self.network_columns, self.logarithmic_columns, self.implementation_columns)
         return fit_network(Lesson(rows, physics, left_over, labels, reads), kin)

@@ -26,9 +26,9 @@ LEAST_LOSS = 0.1  # of time, by the choice of the model: less is what close race
 def doubtful(operators: Sequence[str], database: Database, device: str | None = None) -> list[Job]:
     """The problems of operators to measure again on a device, the largest contradiction first.
 
-    Learns from four fifths of the measurements at a time, as `selector evaluate` does, which takes up to a
-    minute for an operator. Operators of which too little was measured have none. Raises UnknownOperator,
-    UnknownDevice and the errors of the database.
+    Learns from four fifths of the measurements at a time, as `selector evaluate` does, which takes minutes
+    for an operator of which much was measured. Operators of which too little was have none. Raises
+    UnknownOperator, UnknownDevice and the errors of the database.
     """
     found: list[tuple[float, Job]] = []
     for name in operators:

@@ -10,14 +10,14 @@ and choose slightly worse.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from .cost_model import fit_physics
 from .features import TIME_TERMS
-from .network_training import Lesson, Reads
+from .lessons import Lesson, Reads, together
 
 if TYPE_CHECKING:
     from .dataset import Dataset
@@ -39,31 +39,14 @@ def kin_lesson(dataset: Dataset) -> Lesson | None:
     """What a network learns from the kin of a dataset beside its own measurements; None without kin.
 
     Columns are those of the dataset, then those that only kin have, and one for each of these operators:
-    in them the dataset's own rows are 0. `reads` names the further columns alone. What implementations of
-    one name cost has much in common, and they share a head.
+    in them the dataset's own rows are 0. What implementations of one name cost has much in common, and they
+    share a head.
     """
     if not dataset.kin:
         return None
     names = [*dataset.spec.names, *_further(dataset), *(f"of_{one.operator.name}" for one in dataset.kin)]
     place = {name: number for number, name in enumerate(names)}
-    width = len(dataset.spec.names)
-    parts = [_lesson(one, place) for one in dataset.kin]
-    starts = np.cumsum([0, *(int(part.contests.max()) + 1 for part in parts[:-1])])
-
-    def further(columns: Sequence[int]) -> tuple[int, ...]:
-        return tuple(column for column in dict.fromkeys(columns) if column >= width)
-
-    return Lesson(
-        rows=np.concatenate([part.rows for part in parts]),
-        physics=np.concatenate([part.physics for part in parts]),
-        left_over=np.concatenate([part.left_over for part in parts]),
-        contests=np.concatenate([part.contests + start for part, start in zip(parts, starts, strict=True)]),
-        reads=Reads(
-            columns=tuple(range(width, len(names))),
-            logarithmic=further([column for part in parts for column in part.reads.logarithmic]),
-            implementations=further([column for part in parts for column in part.reads.implementations]),
-        ),
-    )
+    return together([_lesson(one, place) for one in dataset.kin])
 
 
 def _further(dataset: Dataset) -> Iterator[str]:
@@ -79,20 +62,13 @@ def _further(dataset: Dataset) -> Iterator[str]:
 
 def _lesson(kin: Dataset, place: Mapping[str, int]) -> Lesson:
     """One of the kin, with its columns where `place` has them, and a 1 in its own."""
-    spec = kin.spec
+    spec, its_own = kin.spec, place[f"of_{kin.operator.name}"]
     terms = spec.columns(TIME_TERMS)
     physics = fit_physics(kin.rows, kin.time_ms, terms, spec.implementation_columns).predict_log(kin.rows)
-    columns = list(spec.network_columns)
+    read = (spec.network_columns, spec.logarithmic_columns, spec.implementation_columns)
+    columns, logarithmic, implementations = (tuple(place[spec.names[it]] for it in each) for each in read)
     rows = np.zeros((len(kin.rows), len(place)))
-    rows[:, _places(kin, columns, place)] = kin.rows[:, columns]
-    rows[:, place[f"of_{kin.operator.name}"]] = 1
-    reads = Reads(
-        (),
-        tuple(_places(kin, spec.logarithmic_columns, place)),
-        tuple(_places(kin, spec.implementation_columns, place)),
-    )
+    rows[:, columns] = kin.rows[:, spec.network_columns]
+    rows[:, its_own] = 1
+    reads = Reads((*columns, its_own), logarithmic, implementations)
     return Lesson(rows, physics, np.log(kin.time_ms) - physics, kin.contest, reads)
-
-
-def _places(kin: Dataset, columns: Sequence[int], place: Mapping[str, int]) -> list[int]:
-    return [place[kin.spec.names[column]] for column in columns]

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import huber_loss, silu
 
-from .network import Floats, Network, read_inputs, standardised
+from .lessons import Lesson, together
+from .network import Network, read_inputs, standardised
 
 Integers = NDArray[np.intp]
 
@@ -27,27 +28,6 @@ DELTA = 0.1  # of the Huber loss, in logarithms: beyond it errors count by their
 COMMON = 0.3  # what the mean error of a contest counts for, against the errors around it
 WEIGHT = 0.8  # of the network against the trees
 GAINS = (2.0 * 0.7**2, 0.2 * 0.5**2)  # variance of weights times inputs: of hidden layers, of the heads
-
-
-class Reads(NamedTuple):
-    """Columns by position: those that a network reads, those of these it reads in log2, those of heads."""
-
-    columns: tuple[int, ...]
-    logarithmic: tuple[int, ...]
-    implementations: tuple[int, ...]
-
-
-class Lesson(NamedTuple):
-    """Measurements to learn from, and what is read of them.
-
-    contests are labels, equal for rows that will be compared.
-    """
-
-    rows: Floats  # [rows, columns]
-    physics: Floats  # [rows], logarithms
-    left_over: Floats  # [rows], logarithms
-    contests: NDArray[Any]  # [rows]
-    reads: Reads
 
 
 class Learned(NamedTuple):
@@ -68,7 +48,7 @@ def fit_network(lesson: Lesson, kin: Lesson | None = None) -> Network | None:
     """
     if kin is None:
         return _network(lesson)
-    both = _network(_together(lesson, kin))
+    both = _network(together([lesson, kin]))
     return None if both is None else _part_of(both, lesson)
 
 
@@ -121,22 +101,6 @@ def _part_of(both: Network, lesson: Lesson) -> Network | None:
         **{name: getattr(both, name)[its_own] for name in ("heads", "head_bias", "head_columns")},
         first=both.first[:, inputs],
         first_bias=both.first_bias + (zeros[~inputs] @ both.first[:, ~inputs])[:, None],
-    )
-
-
-def _together(lesson: Lesson, kin: Lesson) -> Lesson:
-    """Both, the lesson's rows first, with what each reads."""
-    own, width = lesson.rows.shape
-    rows = np.zeros((own + len(kin.rows), kin.rows.shape[1]))
-    rows[:own, :width] = lesson.rows
-    rows[own:] = kin.rows
-    first, second = (np.unique(each.contests, return_inverse=True)[1] for each in (lesson, kin))
-    return Lesson(
-        rows,
-        np.concatenate((lesson.physics, kin.physics)),
-        np.concatenate((lesson.left_over, kin.left_over)),
-        np.concatenate((first, second + first.max() + 1)),
-        Reads(*(mine + theirs for mine, theirs in zip(lesson.reads, kin.reads, strict=True))),
     )
 
 

@@ -142,7 +142,7 @@ class Rates:
 def password(credentials: str) -> str:
     """The password of HTTP Basic, whatever the user's name; "" where there is none."""
     try:
-        return b64decode(credentials.strip(), validate=True).decode().partition(":")[2]
+        return b64decode(credentials, validate=True).decode().partition(":")[2]
     except ValueError:  # no base64, or no UTF-8 in it
         return ""
 

@@ -15,7 +15,7 @@ from selector import learning, network_training, training
 from selector.cost_model import CostModel
 from selector.dataset import Dataset, build_dataset
 from selector.kin import KIN, kin_lesson
-from selector.network_training import Lesson, Reads
+from selector.lessons import Lesson, Reads, together
 from selector.training import flat, time_model
 from tests.selector import replay
 
@@ -76,7 +76,7 @@ def test_what_is_kept_says_the_same():
     rows, figures, contests = measured(12, seed=0)
     reads = Reads((0, 1, ONE, OTHER), (), (ONE, OTHER))
     lesson = Lesson(rows, np.zeros(len(rows)), np.log(figures), contests, reads)
-    whole = network_training._network(network_training._together(lesson, alike()))
+    whole = network_training._network(together([lesson, alike()]))
     asked, nothing = measured(50, seed=4)[0], np.zeros(100)
     padded = np.column_stack([asked, np.zeros((100, 2))])
     kept = network_training.fit_network(lesson, alike())
@@ -126,7 +126,7 @@ def test_a_lesson_of_kin_has_their_columns_where_the_dataset_has_them():
     assert (of_gru[:, -2:] == [1, 0]).all()
     assert (lesson.rows[len(gru.rows) :, -2:] == [0, 1]).all()
     assert len(set(lesson.contests[: len(gru.rows)]) & set(lesson.contests[len(gru.rows) :])) == 0
-    assert min(*lesson.reads.columns, *lesson.reads.implementations, *lesson.reads.logarithmic) >= width
+    assert set(range(width, lesson.rows.shape[1])) < set(lesson.reads.columns)
     np.testing.assert_allclose(
         np.exp(lesson.physics + lesson.left_over), np.concatenate([gru.time_ms, rnn.time_ms])
     )
