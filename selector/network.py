@@ -18,6 +18,7 @@ Floats = NDArray[np.float64]
 
 FURTHEST = 4.0  # standard deviations from the mean: what lies beyond is read as if it were there
 TILE = 16  # rows of a product: with more, the first of them are rounded otherwise than the last
+WEIGHTS = ("first", "second", "third", "heads")  # the large arrays of a network
 TILES = 16  # at once: what a layer makes stays in the cache
 
 
@@ -33,7 +34,7 @@ class Network:
     logarithmic: Array  # bool [inputs - 1]: those of which it reads log2(1 + value)
     mean: Array  # float64 [inputs]
     scale: Array  # float64 [inputs]: one over the standard deviation
-    first: Array  # float32 [members, inputs, width]
+    first: Array  # float32 [members, inputs, width]: weights are such that float16 holds
     first_bias: Array  # float32 [members, 1, width]
     second: Array  # float32 [members, width, width]
     second_bias: Array  # float32 [members, 1, width]
@@ -106,14 +107,19 @@ class Network:
         return outputs
 
     def arrays(self, prefix: str) -> dict[str, Array]:
-        """The arrays by name, for a file."""
-        return {f"{prefix}_{item.name}": getattr(self, item.name) for item in fields(self)}
+        """The arrays by name, for a file: weights in half precision, which takes half the space."""
+        kept = {item.name: getattr(self, item.name) for item in fields(self)}
+        kept |= {name: kept[name].astype(np.float16) for name in WEIGHTS}
+        return {f"{prefix}_{name}": array for name, array in kept.items()}
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, Array], prefix: str) -> Network | None:
         """What `arrays` gave, None where none was stored. Raises KeyError when some are missing."""
-        names = [f"{prefix}_{item.name}" for item in fields(cls)]
-        return cls(*(arrays[name] for name in names)) if any(name in arrays for name in names) else None
+        names = {item.name: f"{prefix}_{item.name}" for item in fields(cls)}
+        if not any(name in arrays for name in names.values()):
+            return None
+        read = {name: arrays[stored] for name, stored in names.items()}
+        return cls(**read | {name: read[name].astype(np.float32) for name in WEIGHTS})
 
 
 def read_inputs(rows: Floats, physics: Floats, columns: Array, logarithmic: Array) -> Floats:

@@ -15,18 +15,21 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import huber_loss, silu
 
-from .lessons import Lesson, together
+from .lessons import Floats, Lesson, together
 from .network import Network, read_inputs, standardised
 
 Integers = NDArray[np.intp]
 
-MEMBERS, WIDTH, LAYERS = 3, 64, 3
+MEMBERS, WIDTH, LAYERS = 6, 64, 3
 EPOCHS = 30
 BATCH = 64  # contests
 LEARNING_RATE, WEIGHT_DECAY, WARM_UP = 1e-2, 3e-2, 0.1
-DELTA = 0.1  # of the Huber loss, in logarithms: beyond it errors count by their size, not its square
+DELTA = 0.05  # of the Huber loss, in logarithms: beyond it errors count by their size, not its square
 COMMON = 0.3  # what the mean error of a contest counts for, against the errors around it
-WEIGHT = 0.8  # of the network against the trees
+WEIGHT = 0.9  # of the network against the trees
+REGRET = 0.2  # what choosing by the network loses counts for, against these errors
+CLOSE = 0.03  # logarithms: predictions that are less apart are chosen between nearly by chance
+LARGEST_LOSS = 0.2  # of a choice, in logarithms: what loses more counts alike
 GAINS = (2.0 * 0.7**2, 0.2 * 0.5**2)  # variance of weights times inputs: of hidden layers, of the heads
 
 
@@ -35,8 +38,11 @@ class Learned(NamedTuple):
 
     inputs: Tensor  # [rows, inputs]
     head: Tensor  # [rows]
-    target: Tensor  # [rows], in standard deviations
+    target: Tensor  # [rows], in units
+    physics: Tensor  # [rows], in units: with what is predicted, the whole logarithm
+    lost: Tensor  # [rows]: the logarithm of the figure over the least of its contest, LARGEST_LOSS at most
     contest: Integers  # [rows], numbers from 0
+    unit: float  # the standard deviation of what physics leaves over, in logarithms
 
 
 def fit_network(lesson: Lesson, kin: Lesson | None = None) -> Network | None:
@@ -67,14 +73,18 @@ def _network(lesson: Lesson) -> Network | None:
     mean, scale = read.mean(axis=0), 1 / (read.std(axis=0) + 1e-6)
     unit = float(left_over.std()) or 1.0
     head = flags[:, heads].argmax(axis=1) if len(heads) else np.zeros(len(rows), dtype=np.intp)
+    contest = np.unique(contests[mine], return_inverse=True)[1]
     with _one_thread(), torch.inference_mode(False), torch.enable_grad():
         learned = Learned(
-            torch.from_numpy(standardised(read, mean, scale)),
-            torch.from_numpy(head),
-            torch.from_numpy((left_over / unit).astype(np.float32)),
-            np.unique(contests[mine], return_inverse=True)[1],
+            inputs=torch.from_numpy(standardised(read, mean, scale)),
+            head=torch.from_numpy(head),
+            target=torch.from_numpy((left_over / unit).astype(np.float32)),
+            physics=torch.from_numpy((physics / unit).astype(np.float32)),
+            lost=torch.from_numpy(_lost(physics + left_over, contest)),
+            contest=contest,
+            unit=unit,
         )
-        layers = _fitted(learned, max(len(heads), 1), DELTA / unit)
+        layers = _fitted(learned, max(len(heads), 1))
     names = ("first", "first_bias", "second", "second_bias", "third", "third_bias", "heads", "head_bias")
     return Network(
         columns=columns,
@@ -104,7 +114,14 @@ def _part_of(both: Network, lesson: Lesson) -> Network | None:
     )
 
 
-def _fitted(learned: Learned, heads: int, delta: float) -> list[Tensor]:
+def _lost(logarithms: Floats, contest: Integers) -> NDArray[np.float32]:
+    """What choosing each row of its contest would lose, as Learned has it, shape [rows]."""
+    least = np.full(contest.max() + 1, np.inf)
+    np.minimum.at(least, contest, logarithms)
+    return np.minimum(logarithms - least[contest], LARGEST_LOSS).astype(np.float32)
+
+
+def _fitted(learned: Learned, heads: int) -> list[Tensor]:
     """Weights [members, in, out] and biases [members, 1, out] of the layers, in turns."""
     random = np.random.default_rng(0)
     layers = _begun(learned.inputs.shape[1], heads)
@@ -124,7 +141,7 @@ def _fitted(learned: Learned, heads: int, delta: float) -> list[Tensor]:
         for batch in np.split(shuffled, range(BATCH, len(counts), BATCH)):
             which = np.concatenate([order[starts[one] : starts[one] + counts[one]] for one in batch])
             optimizer.zero_grad()
-            _loss(layers, learned, which, counts[batch], delta).backward()  # type: ignore[no-untyped-call]
+            _loss(layers, learned, which, counts[batch]).backward()  # type: ignore[no-untyped-call]
             optimizer.step()
             schedule.step()
     return layers
@@ -141,7 +158,7 @@ def _begun(inputs: int, heads: int) -> list[Tensor]:
     return [layer.requires_grad_() for layer in layers]
 
 
-def _loss(layers: list[Tensor], learned: Learned, which: Integers, counts: Integers, delta: float) -> Tensor:
+def _loss(layers: list[Tensor], learned: Learned, which: Integers, counts: Integers) -> Tensor:
     """Summed over members, of the rows `which` [rows], contest by contest with `counts` [contests] rows."""
     rows = torch.from_numpy(which)
     hidden = learned.inputs[rows].expand(MEMBERS, -1, -1)
@@ -149,12 +166,24 @@ def _loss(layers: list[Tensor], learned: Learned, which: Integers, counts: Integ
         hidden = silu(torch.baddbmm(bias, hidden, weight))
     outputs = torch.baddbmm(layers[-1], hidden, layers[-2])  # [members, rows, heads]
     head = learned.head[rows].expand(MEMBERS, -1)[..., None]
-    error = outputs.gather(2, head)[..., 0] - learned.target[rows]
+    said = outputs.gather(2, head)[..., 0]  # [members, rows]
+    error = said - learned.target[rows]
     contest = torch.from_numpy(np.repeat(np.arange(len(counts)), counts))
     sums = error.new_zeros(MEMBERS, len(counts)).index_add(1, contest, error)
     common = sums / torch.from_numpy(counts.astype(np.float32))
-    within = error - common[:, contest]
-    return MEMBERS * (_huber(within, delta) + COMMON * _huber(common, delta))
+    within, delta = error - common[:, contest], DELTA / learned.unit
+    scores = -(said + learned.physics[rows]) * (learned.unit / CLOSE)
+    regret = (_chances(scores, contest, len(counts)) * learned.lost[rows]).sum() / len(counts)
+    return MEMBERS * (_huber(within, delta) + COMMON * _huber(common, delta)) + REGRET * regret
+
+
+def _chances(scores: Tensor, contest: Tensor, contests: int) -> Tensor:
+    """The softmax of scores [members, rows] over the rows of each contest."""
+    which = contest.expand_as(scores)
+    least = scores.new_full((len(scores), contests), -math.inf)
+    most = least.scatter_reduce(1, which, scores.detach(), "amax")
+    powers = (scores - most.gather(1, which)).exp()
+    return powers / scores.new_zeros(len(scores), contests).scatter_add(1, which, powers).gather(1, which)
 
 
 def _huber(error: Tensor, delta: float) -> Tensor:
@@ -162,11 +191,19 @@ def _huber(error: Tensor, delta: float) -> Tensor:
 
 
 def _arrays(layers: list[Tensor], unit: float) -> Iterator[NDArray[np.float32]]:
-    """As Network has them: the members' mean and the unit of the targets are in the heads."""
+    """As Network has them: the members' mean and the unit of the targets are in the heads.
+
+    Weights are rounded to half precision, in which they are stored.
+    """
     *hidden, heads, head_bias = (layer.detach().numpy() for layer in layers)
-    yield from (layer.copy() for layer in hidden)
-    yield heads.transpose(2, 0, 1) * np.float32(unit / MEMBERS)
+    for weight, bias in zip(hidden[::2], hidden[1::2], strict=True):
+        yield from (_rounded(weight), bias.copy())
+    yield _rounded(heads.transpose(2, 0, 1) * np.float32(unit / MEMBERS))
     yield head_bias[:, 0].mean(axis=0) * np.float32(unit)
+
+
+def _rounded(weights: NDArray[np.float32]) -> NDArray[np.float32]:
+    return weights.astype(np.float16).astype(np.float32)
 
 
 @contextmanager

@@ -60,7 +60,7 @@ def test_few_measurements_and_many_of_kin_say_more_than_the_few_alone():
         said = replace(one.network_, weight=np.array(1.0)).blend(rows, nothing, nothing, contests)
         return float(np.abs(said - np.log(figures))[::2].mean())  # of the one that both have
 
-    assert error(fitted(alike())) < 0.75 * error(fitted(None))
+    assert error(fitted(alike(), 24)) < 0.75 * error(fitted(None, 24))
 
 
 def test_what_kin_alone_have_is_not_kept():

@@ -19,7 +19,7 @@ from selector import ModelVersionMismatch, Query, Selector, learning, network_tr
 from selector.cost_model import CostModel
 from selector.dataset import build_dataset
 from selector.evaluation import evaluate_implementation
-from selector.network import Network
+from selector.network import WEIGHTS, Network
 from selector.predictor import Predictor, pack
 from selector.regression import Regression
 from selector.training import flat, time_model
@@ -213,3 +213,45 @@ def test_a_held_out_implementation_is_judged_by_trees_alone(monkeypatch: pytest.
     before = evaluate_implementation(dataset, noise, "hoisted")
     monkeypatch.setattr(training, "LEAST_OF_NETWORK", 0)
     assert evaluate_implementation(dataset, noise, "hoisted") == before
+
+
+def test_chances_are_shared_within_each_contest():
+    scores = torch.tensor([[1.0, 3.0, -200.0, 7.0, 500.0, 499.0]])
+    found = network_training._chances(scores, torch.tensor([1, 0, 1, 0, 2, 2]), 3)
+    for contest in ([0, 2], [1, 3], [4, 5]):
+        torch.testing.assert_close(found[:, contest], scores[:, contest].softmax(1))
+
+
+def test_a_choice_loses_against_the_fastest_of_its_contest_and_not_endlessly():
+    times = np.log([2.0, 1.0, 3.0, 3.3, 90.0])
+    lost = network_training._lost(times, np.array([0, 0, 1, 1, 1]))
+    np.testing.assert_allclose(lost, [0.2, 0, 0, np.log(1.1), 0.2], rtol=1e-6)
+
+
+def test_what_choices_lose_counts_beside_errors(monkeypatch: pytest.MonkeyPatch):
+    """A network that says nothing yet chooses by physics: one of two that are alike to it, then the best."""
+    lost = torch.tensor([0.0, 0.1, 0.15, 0.0])
+    learned = network_training.Learned(
+        inputs=torch.zeros(4, 3),
+        head=torch.zeros(4, dtype=torch.int64),
+        target=torch.ones(4),
+        physics=torch.tensor([1.0, 1.0, 9.0, 2.0]),
+        lost=lost,
+        contest=np.array([0, 0, 1, 1]),
+        unit=0.5,
+    )
+    layers = [torch.zeros_like(layer) for layer in network_training._begun(3, 1)]
+
+    def loss() -> float:
+        return float(network_training._loss(layers, learned, np.arange(4), np.array([2, 2])))
+
+    members, regret = network_training.MEMBERS, network_training.REGRET
+    with_it = loss()
+    monkeypatch.setattr(network_training, "REGRET", 0.0)
+    assert with_it - loss() == pytest.approx(regret * members * (0.1 / 2 + 0) / 2, rel=1e-4)
+
+
+def test_weights_are_stored_in_half_precision(fitted):
+    stored = stored_arrays(fitted)
+    assert {stored[f"time_network_{name}"].dtype for name in WEIGHTS} == {np.dtype(np.float16)}
+    assert Network.from_arrays(stored, "time_network").first.dtype == np.float32
