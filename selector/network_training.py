@@ -169,8 +169,7 @@ def _loss(layers: list[Tensor], learned: Learned, which: Integers, counts: Integ
     said = outputs.gather(2, head)[..., 0]  # [members, rows]
     error = said - learned.target[rows]
     contest = torch.from_numpy(np.repeat(np.arange(len(counts)), counts))
-    sums = error.new_zeros(MEMBERS, len(counts)).index_add(1, contest, error)
-    common = sums / torch.from_numpy(counts.astype(np.float32))
+    common = _sums(error, contest, len(counts)) / torch.from_numpy(counts.astype(np.float32))
     within, delta = error - common[:, contest], DELTA / learned.unit
     scores = -(said + learned.physics[rows]) * (learned.unit / CLOSE)
     regret = (_chances(scores, contest, len(counts)) * learned.lost[rows]).sum() / len(counts)
@@ -179,11 +178,15 @@ def _loss(layers: list[Tensor], learned: Learned, which: Integers, counts: Integ
 
 def _chances(scores: Tensor, contest: Tensor, contests: int) -> Tensor:
     """The softmax of scores [members, rows] over the rows of each contest."""
-    which = contest.expand_as(scores)
-    least = scores.new_full((len(scores), contests), -math.inf)
-    most = least.scatter_reduce(1, which, scores.detach(), "amax")
-    powers = (scores - most.gather(1, which)).exp()
-    return powers / scores.new_zeros(len(scores), contests).scatter_add(1, which, powers).gather(1, which)
+    nothing = scores.new_full((len(scores), contests), -math.inf)
+    most = nothing.scatter_reduce(1, contest.expand_as(scores), scores.detach(), "amax")
+    powers = (scores - most[:, contest]).exp()
+    return powers / _sums(powers, contest, contests)[:, contest]
+
+
+def _sums(values: Tensor, contest: Tensor, contests: int) -> Tensor:
+    """The sums of values [members, rows] over the rows of each contest, [members, contests]."""
+    return values.new_zeros(len(values), contests).index_add(1, contest, values)
 
 
 def _huber(error: Tensor, delta: float) -> Tensor:
