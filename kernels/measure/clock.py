@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+import os
+import random
 import time
 from collections import deque
 from collections.abc import Callable
 from functools import partial
-from statistics import median
 from typing import Protocol
 
 import torch
@@ -20,13 +21,15 @@ Laps = tuple[float, ...]  # ms since the start of a run: at its mark, at its end
 SPIN_CYCLES_A_MS = 1.5 * 2e6
 LONGEST_SPIN_MS = 2.0  # a launch takes some 2 us, and the queue of a device holds 1,024
 
-# On a shared machine with H200s all that the host did took 1.4 to 2.4 times as long for one to three seconds
-# now and then: one problem in twenty was timed in such a phase, and its small layers looked slow
-SLOW = 1.25
-PATIENCE_S = 3.0
-PROBE_LAUNCHES = 8  # some 30 us
+# Other work on a shared host slows down one core of it and not the next. On a machine with two H200s and 32
+# cores a loop of Python took 22 us or, for a fraction of a second up to half a minute, 42; launches took 1.4
+# times as long then, and one of two processes was slow while the other was not. Small layers took 1.3 to 1.8
+# times as long in one visit as in another; on fast cores alone a visit differed from another by 3 %, not 26
+SLOW = 1.15
+PATIENCE_S = 0.3  # some 25 visits to each of 32 cores
+PROBE_LAUNCHES, PROBE_STEPS = 8, 600  # some 90 us
 PROBES = 3  # the fastest counts: the first has cold caches
-KEPT_PROBES = 9  # the host may become slower for good: half of these are waited for at most
+KEPT_PROBES = 64  # the host may become slower for good: so many are looked for a faster core at most
 
 
 class Clock(Protocol):
@@ -38,7 +41,11 @@ class Clock(Protocol):
     apart: bool
 
     def settle(self) -> None:
-        """Wait while the host is in a slow phase, where that can be told."""
+        """Find a core that nobody slows down, where that can be told."""
+        ...
+
+    def calm(self) -> bool:
+        """Whether the core is still so: else what was timed since is no good."""
         ...
 
     def burst(self, run: Run, first: int, count: int) -> list[Laps]:
@@ -52,7 +59,11 @@ class HostClock:
     apart = False
 
     def settle(self) -> None:
-        """Nothing: here the host is what is timed."""
+        """Nothing: here all cores are what is timed."""
+
+    def calm(self) -> bool:
+        """As far as can be told."""
+        return True
 
     def burst(self, run: Run, first: int, count: int) -> list[Laps]:
         """The laps of each run."""
@@ -89,17 +100,24 @@ class EventClock:
     def __init__(self, torch_device: str, l2_bytes: int) -> None:
         self.apart = False
         self._flush = torch.empty(2 * l2_bytes, dtype=torch.uint8, device=torch_device)
-        self._pace = Pace(self._launches_s)
+        self._pace = Pace(self._probe_s)
 
     def settle(self) -> None:
-        """Wait for the host where its share is timed; see Pace."""
+        """Find a fast core where the host's share is timed; see Pace."""
         if self.apart:
             self._pace.settle()
 
-    def _launches_s(self) -> float:
-        """Seconds that the host takes for a few launches, of which the device is ahead."""
+    def calm(self) -> bool:
+        """Whether it is fast still."""
+        return not self.apart or self._pace.calm()
+
+    def _probe_s(self) -> float:
+        """Seconds that the host takes for a loop and for a few launches, of which the device is ahead."""
         torch.cuda.synchronize()
+        seen: dict[int, int] = {}
         start = time.perf_counter()
+        for step in range(PROBE_STEPS):
+            seen[step % 32] = step
         for _ in range(PROBE_LAUNCHES):
             self._flush[:1].zero_()
         return time.perf_counter() - start
@@ -128,24 +146,53 @@ class EventClock:
 
 
 class Pace:
-    """Whether the host is about as fast as it was of late, by what `probe` takes, in seconds."""
+    """Keeps the calling thread on a core that is about as fast as the fastest was of late.
+
+    `probe` gives what something takes there, in seconds. The thread stays where it is put as long as it
+    does not sleep, and threads that it starts may run on any core.
+    """
 
     def __init__(self, probe: Callable[[], float]) -> None:
         self._probe = probe
         self._recent: deque[float] = deque(maxlen=KEPT_PROBES)
+        self._order = random.Random(0)
 
     def settle(self) -> None:
-        """Wait until it is, for PATIENCE_S at most."""
-        end = time.monotonic() + PATIENCE_S
-        while (took := self._fastest()) > SLOW * self._usual(took) and time.monotonic() < end:
-            time.sleep(PATIENCE_S / 300)
+        """Visit one core after the other until one is fast; the fastest of them after PATIENCE_S."""
+        if not self._recent:
+            took = self._moved(enough=-math.inf, patience_s=0.0)  # a look at all of them
+        elif (took := self._fastest()) > self._fast():
+            took = self._moved(enough=self._fast(), patience_s=PATIENCE_S)
         self._recent.append(took)
+
+    def calm(self) -> bool:
+        """Whether the core is fast still, or no slower than when it was settled on."""
+        return self._fastest() <= max(self._fast(), SLOW * self._recent[-1])
+
+    def _moved(self, enough: float, patience_s: float) -> float:
+        """Move to a core where the probe takes `enough` at most, or to the fastest; what it takes there."""
+        allowed, end = os.sched_getaffinity(0), time.monotonic() + patience_s
+        try:
+            while True:
+                visited: list[tuple[float, int]] = []
+                for core in self._order.sample(sorted(allowed), len(allowed)):
+                    os.sched_setaffinity(0, {core})
+                    visited.append((self._fastest(), core))
+                    if visited[-1][0] <= enough:
+                        return visited[-1][0]
+                if time.monotonic() >= end:
+                    took, core = min(visited)
+                    os.sched_setaffinity(0, {core})
+                    return took
+        finally:
+            os.sched_setaffinity(0, allowed)
+
+    def _fast(self) -> float:
+        """What the probe takes at most on a fast core."""
+        return SLOW * min(self._recent)
 
     def _fastest(self) -> float:
         return min(self._probe() for _ in range(PROBES))
-
-    def _usual(self, first: float) -> float:
-        return median(self._recent) if self._recent else first
 
 
 class _Marks:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 
 import pytest
@@ -9,6 +10,7 @@ import torch
 
 from kernel_selector.kernels.measure import clock as clocks
 from kernel_selector.kernels.measure.clock import (
+    KEPT_PROBES,
     LONGEST_SPIN_MS,
     PROBES,
     SLOW,
@@ -101,57 +103,93 @@ def test_nothing_waits_for_a_long_host(paper: Paper) -> None:
     assert not paper.spun
 
 
-class Host:
-    """A host whose launches take what it is told, in seconds."""
+class Cores:
+    """A host whose cores take what they are told, in seconds; the thread is where it was last put."""
 
-    def __init__(self, *took: float) -> None:
-        self.took = list(took)
-        self.probes = 0
+    def __init__(self, **took: float) -> None:
+        self.took = {int(core.strip("c")): seconds for core, seconds in took.items()}
+        self.here, self.allowed = min(self.took), set(self.took)
+        self.visits = 0
+        self.next: list[float] = []  # of single probes
 
     def __call__(self) -> float:
-        self.probes += 1
-        return self.took.pop(0) if len(self.took) > 1 else self.took[0]
+        return self.next.pop(0) if self.next else self.took[self.here]
+
+    def put(self, _thread: int, allowed: set[int]) -> None:
+        self.allowed = allowed
+        if self.here not in allowed:
+            (self.here,) = allowed
+            self.visits += 1
 
 
-def test_a_slow_host_is_waited_for() -> None:
-    host = Host(1.0)
-    pace = Pace(host)
+def paced(cores: Cores, monkeypatch: pytest.MonkeyPatch) -> Pace:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _thread: cores.allowed)
+    monkeypatch.setattr(os, "sched_setaffinity", cores.put)
+    monkeypatch.setattr(clocks, "PATIENCE_S", 0.01)
+    pace = Pace(cores)
     pace.settle()
-    host.took = [*(PROBES * [SLOW * 1.1]), *(PROBES * [2.0]), SLOW * 0.99]
-    before = host.probes
-    pace.settle()
-    assert host.probes == before + 3 * PROBES
+    return pace
 
 
-def test_one_slow_probe_is_none_of_the_host() -> None:
-    host = Host(1.0)
-    pace = Pace(host)
+def test_at_first_all_cores_are_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    cores = Cores(c0=1.9, c1=1.0, c2=1.4)
+    paced(cores, monkeypatch)
+    assert cores.here == 1
+    assert cores.allowed == {0, 1, 2}  # threads that begin here may run anywhere
+
+
+def test_a_slow_core_is_left_for_a_fast_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    cores = Cores(c0=1.0, c1=1.9, c2=1.9, c3=1.9)
+    pace = paced(cores, monkeypatch)
+    assert cores.here == 0
+    cores.took |= {0: 1.9, 2: SLOW * 0.99}
+    assert not pace.calm()
     pace.settle()
-    host.took = [5.0, 5.0, 1.0]
+    assert cores.here == 2
+    assert pace.calm()
+
+
+def test_a_fast_core_is_not_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    cores = Cores(c0=1.0, c1=1.0)
+    pace = paced(cores, monkeypatch)
+    before = cores.visits
+    cores.took[cores.here] = SLOW * 0.99
+    cores.next = [5.0] * (PROBES - 1)  # one slow probe, or two, are none of the core
     pace.settle()
-    assert host.probes == 2 * PROBES
+    assert pace.calm()
+    assert cores.visits == before
+
+
+def test_where_all_are_slow_the_fastest_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    cores = Cores(c0=1.0, c1=1.0, c2=1.0)
+    pace = paced(cores, monkeypatch)
+    cores.took = {0: 2.1, 1: 2.0, 2: 2.2}
+    pace.settle()
+    assert cores.here == 1
+    assert pace.calm()  # it is as it was when it was taken: nobody waits for better
 
 
 def test_a_host_that_stays_slow_is_taken_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(clocks, "PATIENCE_S", 0.03)
-    host = Host(1.0)
-    pace = Pace(host)
-    pace.settle()
-    host.took = [2.0]
-    waited = [_waits(pace, host) for _ in range(4)]
-    assert waited == [True, True, False, False]  # until half of what is kept is slow
-
-
-def _waits(pace: Pace, host: Host) -> bool:
-    before = host.probes
-    pace.settle()
-    return host.probes > before + PROBES
+    cores = Cores(c0=1.0, c1=1.0)
+    pace = paced(cores, monkeypatch)
+    monkeypatch.setattr(clocks, "PATIENCE_S", 0.0)
+    cores.took = {0: 2.0, 1: 2.0}
+    looked = []
+    for _ in range(KEPT_PROBES + 1):
+        before = cores.visits
+        pace.settle()
+        looked.append(cores.visits > before)
+    assert looked == [True] * KEPT_PROBES + [False]
 
 
 def test_only_a_clock_that_times_the_host_waits_for_it(paper: Paper) -> None:
     clock = EventClock("cpu", 64)
     clock.settle()
     assert not paper.asked
+    assert clock.calm()
     clock.apart = True
     clock.settle()
-    assert paper.asked == ["wait"] * PROBES
+    cores = len(os.sched_getaffinity(0))
+    assert paper.asked == ["wait"] * PROBES * cores
+    clock.calm()
+    assert paper.asked == ["wait"] * PROBES * (cores + 1)

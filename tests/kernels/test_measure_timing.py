@@ -7,7 +7,7 @@ import pytest
 from kernel_selector.kernels.measure import QUICK, THOROUGH, UnknownPolicy, policy
 from kernel_selector.kernels.measure.clock import HostClock
 from kernel_selector.kernels.measure.policies import STEADY
-from kernel_selector.kernels.measure.timing import Contestant, interleave, timing
+from kernel_selector.kernels.measure.timing import MOST_TRIES, Contestant, interleave, timing
 
 
 class ScriptedClock:
@@ -19,6 +19,9 @@ class ScriptedClock:
 
     def settle(self):
         self.settled += 1
+
+    def calm(self):
+        return True
 
     def burst(self, run, first, count):
         self.calls.append((run, count))
@@ -57,6 +60,20 @@ def test_the_host_is_waited_for_before_each_burst_and_at_no_cost_of_the_candidat
     assert len(contestant.laps) == 4
     assert clock.settled == 2  # of two runs each; none before the warm-up
     assert contestant.spent_ms < QUICK.candidate_budget_ms
+
+
+@pytest.mark.parametrize(("calm", "bursts"), [([True], 1), ([False, True], 2), ([False] * 9, MOST_TRIES)])
+def test_a_burst_is_taken_again_when_the_host_became_slow(calm, bursts):
+    class Disturbed(ScriptedClock):
+        def calm(self):
+            return answers.pop(0)
+
+    clock, answers, taken = Disturbed(), list(calm), []
+    contestant = Contestant("a", lambda _index, _mark: taken.append(1.0 + len(taken)) or taken[-1])
+    policy = replace(QUICK, warmup_ms=0, burst_samples=1, min_samples=1, max_samples=1)
+    compete(contestant, clock=clock, policy=policy)
+    assert contestant.laps == [(float(bursts),)]  # of the last burst alone
+    assert clock.settled == bursts
 
 
 def test_a_steady_candidate_stops_early():
