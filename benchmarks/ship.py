@@ -1,7 +1,8 @@
 """Make the measurements that come with the package, of records that were measured here.
 
     R=benchmarks/results H=nvidia-h200
-    python -m benchmarks.ship $R/steady_survey_${H}_{refreshed,doubtful}.jsonl.xz \\
+    python -m benchmarks.ship $R/steady_survey_${H}_again_{1,2,3,4}.jsonl.xz \\
+        $R/steady_survey_${H}_{refreshed,doubtful}.jsonl.xz \\
         $R/steady_{${H}_layers,$H,${H}_hugging_face,${H}_feed_forward}.jsonl.xz \\
         $R/steady_survey_{$H,${H}_uncertain}.jsonl.xz $R/linear_$H.json \\
         $R/sweep_${H}_models.jsonl.xz $R/{recurrent,sublayers}_$H.json \\
@@ -11,29 +12,46 @@ The processor's records are of `selector profile --operator all --device cpu --c
 `selector export` and `xz`.
 
 A problem that several files have on a device is taken from the first of them: name the one that was measured
-best first. Mixed, figures of one problem that were taken in different ways would be compared. Files behind
+best first. Mixed, figures of one problem that were taken in different ways would be compared. How a candidate
+failed is kept in any case. Files behind
 --later are of implementations that came afterwards or were changed: they add what a problem has no record of,
-where it was measured under the same policy. The records go into a new database, cost models are trained on
-them, and all of it is packed into `selector/shipped/`. What ran out of memory is left out: in sweeps many
-processes share a device.
+where it was measured under the same policy. What was measured several times by one clock (SAME_CLOCK), in
+whichever files, has the samples of all visits. Hosts of a GPU that differ in their number of cores count as
+one, without that number, since one thread launches; its rates are of the probe that launched fastest. Samples
+are rounded to DIGITS digits, which take less space. The records go into a new database, cost models are
+trained on them, and all of it is packed into `selector/shipped/`. What ran out of memory is left out: in
+sweeps many processes share a device.
 """
 
 from __future__ import annotations
 
 import argparse
 import lzma
+import math
+import re
 import sqlite3
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from datetime import datetime
+from itertools import chain
 from pathlib import Path
 
 from benchmarks.to_database import read_records
 from kernel_selector.db import Database, records
 from kernel_selector.kernels import registry
-from kernel_selector.kernels.contract import Record, Status
+from kernel_selector.kernels.contract import Device, Environment, Record, Status
+from kernel_selector.kernels.contract.record import TIMINGS
+from kernel_selector.kernels.measure.timing import timing
 from selector import NoMeasurements
 from selector.learning import train
 from selector.shipped import PACKED
+from selector.visits import together
+
+SAME_CLOCK = {"steady_survey": "steady"}  # policies that differ in how many samples they take
+CORES = re.compile(r" x\d+$")
+DIGITS = 4  # of a sample: what the fifth says is far below what one run differs from the next
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -45,8 +63,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     parser.add_argument("--output", type=Path, default=PACKED, help="default: what the package ships")
     options = parser.parse_args(arguments)
-    found = list(_first(options.files))
-    found += _added(found, [record for file in options.later for record in _of(file)])
+    measured = [_of(file) for file in options.files]
+    later = [record for file in options.later for record in _of(file)]
+    found = list(_first(measured))
+    found = list(_whole(found + _added(found, later), chain(*measured, later)))
+    found = list(_of_one_host(found))
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "measurements.sqlite"
         with Database.open(path, create=True) as database:
@@ -60,13 +81,71 @@ def main(arguments: Sequence[str] | None = None) -> None:
     print(f"{options.output}: {options.output.stat().st_size:,} bytes")
 
 
-def _first(files: Sequence[Path]) -> Iterator[Record]:
-    """The records of the files, but for problems that an earlier file has good ones of."""
-    known: set[tuple[str, str]] = set()
-    for file in files:
-        of_file = _of(file)
-        yield from (record for record in of_file if _where(record) not in known)
-        known |= {_where(record) for record in of_file if record.status is Status.OK}
+def _first(files: Sequence[list[Record]]) -> Iterator[Record]:
+    """The records of the files, but for good ones of problems that an earlier file has good ones of.
+
+    How a candidate failed is kept where no earlier file says how it ended.
+    """
+    timed: set[tuple[str, str]] = set()
+    ended: set[tuple[str, ...]] = set()
+    for of_file in files:
+        for record in of_file:
+            failed = record.status is not Status.OK and (*_where(record), *_version(record)) not in ended
+            if failed or _where(record) not in timed:
+                yield record
+        timed |= {_where(record) for record in of_file if record.status is Status.OK}
+        ended |= {(*_where(record), *_version(record)) for record in of_file}
+
+
+def _whole(found: Sequence[Record], measured: Iterable[Record]) -> Iterator[Record]:
+    """The records found with the samples of every visit, rounded."""
+    visits: dict[tuple[str, ...], dict[datetime, Record]] = defaultdict(dict)
+    for record in measured:
+        visits[_candidate(record)][record.measured_at] = record
+    for record in found:
+        others = [one for at, one in visits[_candidate(record)].items() if at != record.measured_at]
+        yield _rounded(together([*others, record]))
+
+
+def _candidate(record: Record) -> tuple[str, ...]:
+    """Equal for what compares: alike in all but the host's number of cores, where a GPU computes."""
+    clock = SAME_CLOCK.get(record.policy, record.policy)
+    return *_where(record), *_version(record), clock, _software(record).fingerprint
+
+
+def _software(record: Record) -> Environment:
+    """What it was measured with, on a GPU by one thread, whatever the host has."""
+    software = record.environment
+    return replace(software, threads=1) if record.device.kind == "cuda" else software
+
+
+def _of_one_host(found: Sequence[Record]) -> Iterator[Record]:
+    """The records with one device for all hosts of a GPU that have the same processor."""
+    places: dict[tuple[str, str], Device] = {}
+    for record in sorted(found, key=lambda record: record.device.launch_us or math.inf):
+        places.setdefault((record.device.key, _processor(record.device)), record.device)
+    for record in found:
+        device = places[record.device.key, _processor(record.device)]
+        named = replace(device, host=_processor(device))
+        yield replace(record, device=named, environment=_software(record))
+
+
+def _processor(device: Device) -> str:
+    """The host, on a GPU without its number of cores."""
+    return CORES.sub("", device.host) if device.kind == "cuda" else device.host
+
+
+def _rounded(record: Record) -> Record:
+    """The record with samples of DIGITS digits, and percentiles of these."""
+    whole = {name: getattr(record, name) for name in TIMINGS}
+    return replace(
+        record,
+        **{
+            name: timing([float(f"{sample:.{DIGITS}g}") for sample in one.raw_ms])
+            for name, one in whole.items()
+            if one is not None and len(one.raw_ms) == one.samples
+        },
+    )
 
 
 def _added(known: Sequence[Record], later: Sequence[Record]) -> list[Record]:

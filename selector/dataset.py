@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
@@ -18,6 +18,7 @@ from .errors import TooFewProblems
 from .features import FeatureSpec, runs, situation
 from .physics import missing_rates
 from .possible import Possible
+from .visits import standing
 
 LEAST_PROBLEMS = 10  # below, held-out judgement is by a handful of problems and says nothing
 
@@ -94,7 +95,7 @@ def _numbered(labels: list[str]) -> NDArray[np.int64]:
 
 
 def build_dataset(operator: Operator, records: Iterable[Record], devices: Iterable[Device]) -> Dataset:
-    """The newest records, where good, of one set of circumstances for each problem and device.
+    """The good records of one set of circumstances for each problem and device, see visits.standing.
 
     `devices` are the measured devices as last probed: rates differ a little from probe to probe, and
     questions are answered with the last.
@@ -104,7 +105,7 @@ def build_dataset(operator: Operator, records: Iterable[Record], devices: Iterab
     groups: dict[tuple[str, str], dict[tuple[str, str], dict[str, Record]]] = {}
     left_out: Counter[str] = Counter()
     possible = Possible(records)
-    for record in _newest(possible):
+    for record in standing(possible):
         if record.status is not Status.OK:
             continue
         if versions.get(record.implementation) != record.implementation_version:
@@ -127,16 +128,6 @@ def build_dataset(operator: Operator, records: Iterable[Record], devices: Iterab
     spec = FeatureSpec(operator, tuple(sorted(code)))
     probed = {device.fingerprint: device for device in devices}
     return Dataset(operator, spec, ordered, _rows(spec, ordered, probed), dict(+left_out))
-
-
-def _newest(records: Iterable[Record]) -> Iterator[Record]:
-    """The newest record of each candidate under each set of circumstances, whatever its status."""
-    newest: dict[tuple[str, ...], Record] = {}
-    for record in records:
-        before = newest.get(record.identity)
-        if before is None or before.measured_at <= record.measured_at:
-            newest[record.identity] = record
-    yield from newest.values()
 
 
 def _weight(contest: Mapping[str, Record]) -> tuple[int, datetime]:

@@ -25,6 +25,7 @@ Floats = NDArray[np.float64]
 MOST_ALIGNMENT = 7  # doublings
 POWERS = 2 ** np.arange(1, MOST_ALIGNMENT + 1)
 NARROW_BYTES = 2
+MOST_VECTOR = 4  # doublings of a byte: no access is wider
 
 
 class Dtypes(NamedTuple):
@@ -143,6 +144,25 @@ def alignments(values: ArrayLike) -> Floats:
     whole = np.asarray(values, dtype=np.int64)
     divided: Floats = (whole[..., None] % POWERS == 0).sum(axis=-1).astype(np.float64)
     return divided
+
+
+def vectors(inner: NDArray[np.int64], element_bytes: Floats) -> Floats:
+    """log2 of the bytes by which rows of all sizes `inner` [problems, sizes] divide, and a flag a value.
+
+    Shape [2 + MOST_VECTOR, problems]. Where rows do not divide by 16 bytes, copies of tiles and products of
+    16 bits take other ways, some of them many times as long.
+    """
+    divided = alignments(inner).min(axis=1, initial=MOST_ALIGNMENT)
+    found = np.minimum(divided + log2(element_bytes), MOST_VECTOR)
+    flags = found == np.arange(MOST_VECTOR + 1)[:, None]
+    return np.concatenate((found[None], flags.astype(np.float64)))
+
+
+def by_alignment(seconds: Floats, vector: Floats) -> Floats:
+    """log2(1 + microseconds) of operations and transfer, of aligned rows and of the others, [2, rows]."""
+    work = np.log2(1 + (seconds[0] + seconds[1]) * 1e6)
+    aligned = vector == MOST_VECTOR
+    return np.array((work * aligned, work * ~aligned))
 
 
 def log2(values: NDArray[Any]) -> Floats:

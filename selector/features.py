@@ -1,9 +1,10 @@
 """Physical features of (problem, implementation, device), the same for every operator.
 
-Columns: the problem's sizes, flags and words; how its sizes divide; the counted work; the device; what the
-work should cost there; which implementation it is. Sizes, rates and counts are in log2, so that ratios are
-distances. The last columns before the implementations are as they are: bytes of an element and of sums over
-rows, and the physical terms in seconds and bytes, in which the cost model's first stage is linear.
+Columns: the problem's sizes, flags and words; how its sizes divide, and by how many bytes rows of tensors do;
+the counted work; the device; what the work should cost there; which implementation it is. Sizes, rates and
+counts are in log2, so that ratios are distances. The last columns before the implementations are as they are:
+bytes of an element and of sums over rows, and the physical terms in seconds and bytes, in which the cost
+model's first stage is linear.
 """
 
 from __future__ import annotations
@@ -22,7 +23,9 @@ from kernel_selector.kernels.contract import Device, Integer, OneOf, Operator, P
 from .column_sums import column_sums, kinds
 from .counts import Counts, Rows
 from .feature_columns import (
+    MOST_VECTOR,
     alignments,
+    by_alignment,
     by_mode,
     device_columns,
     dtypes_of,
@@ -34,6 +37,7 @@ from .feature_columns import (
     of_each_row,
     seconds_of,
     time_terms,
+    vectors,
 )
 from .physics import rates_of
 from .reading import least_work
@@ -41,7 +45,7 @@ from .reading import least_work
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
-FEATURES_VERSION = 5  # raise when the meaning of a column changes
+FEATURES_VERSION = 6  # raise when the meaning of a column changes
 
 DERIVED = ("flops_per_byte", "flops_per_launch", "bytes_per_launch", "bytes_per_step_over_l2")
 DEVICE = ("cuda", "copy_bytes_per_s", "matmul_flops_per_s", "launch_us", "multiprocessors", "memory_bytes")
@@ -57,6 +61,10 @@ MEMORY_TERMS = (
     *(f"term_{part}_{mode}_bytes" for mode in MODES for part in MEMORY_PARTS),
 )
 ELEMENT = "element_bytes"
+# sizes that are no rows of tensors: bytes that lie together are those of the others
+OUTER = {"rows", "batch", "seq", "kv_seq", "layers", "heads", "kv_heads", "source", "target"}
+VECTORS = ("vector_bytes", *(f"vectors_of_{2**power}_bytes" for power in range(MOST_VECTOR + 1)))
+ALIGNED = ("aligned_work_s", "misaligned_work_s")
 ROWS_OF = ("batch", "seq")  # dimensions over which the same weights are used again
 
 
@@ -78,7 +86,7 @@ class FeatureSpec:
                 names += [spec.name, f"{spec.name}_alignment"]
             else:
                 names.append(spec.name)
-        names += [*COUNTS, *DERIVED, *(f"device_{name}" for name in DEVICE), *ROOFLINE]
+        names += [*VECTORS, *ALIGNED, *COUNTS, *DERIVED, *(f"device_{name}" for name in DEVICE), *ROOFLINE]
         names += [ELEMENT, *self.column_sums, *TIME_TERMS, *MEMORY_TERMS, *self._flags]
         return (*names, *(f"called_by_{name}" for name in self.callers))
 
@@ -154,18 +162,20 @@ class FeatureSpec:
         batch, seq = (self._sizes_of(name, sizes) for name in ROWS_OF)
         parts = (
             self._problems(problems, sizes),
+            vectors(sizes[:, self._inner], dtypes.element_bytes),
             device_columns(device, dtypes.log2_rate),
             dtypes.element_bytes[None],
             column_sums(self.sizes, sizes, device).T,
             memory_parts(batch, seq, rows.least, dtypes.element_bytes),
         )
-        asked, of_device, element, sums, memory = of_each_row(parts, of_each)
+        asked, vector, of_device, element, sums, memory = of_each_row(parts, of_each)
         training = np.array([problem["mode"] == "training" for problem in problems])[of_each]
         seconds = seconds_of(counts, dtypes.flops_per_s[of_each], device)
         logs = logarithms(counts, seconds, device)
         memory = np.concatenate((memory, intermediate(counts, memory[0])))
         columns = (
-            *(asked, logs[:COUNTED], of_device, logs[COUNTED:], launch_share(seconds), element, sums),
+            *(asked, vector, by_alignment(seconds, vector[0]), logs[:COUNTED], of_device, logs[COUNTED:]),
+            *(launch_share(seconds), element, sums),
             time_terms(seconds, launch_us * 1e-6, element[0], training),
             *(counts.saved_bytes[None], by_mode(memory, training)),
             self._implementations(rows.implementations, device),
@@ -190,6 +200,11 @@ class FeatureSpec:
         """The hyperparameters that are whole numbers, [problems, sizes]."""
         values = [[problem[name] for name in self.sizes] for problem in problems]
         return np.array(values, dtype=np.int64).reshape(len(problems), len(self.sizes))
+
+    @cached_property
+    def _inner(self) -> list[int]:
+        """Where the sizes of rows of tensors are among the sizes."""
+        return [place for place, name in enumerate(self.sizes) if name not in OUTER]
 
     def _sizes_of(self, name: str, sizes: Integers) -> Floats:
         """One of the dimensions, [problems]; 1 where the operator does not have it."""

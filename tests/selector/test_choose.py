@@ -31,7 +31,7 @@ def test_exact_record_decides(selector_of):
 
 
 def test_default_stays_within_the_noise(selector_of):
-    choice = selector_of(measured({LSTM.default: 1.0, OTHERS[0]: 0.98})).choose(hidden=64, batch=8)
+    choice = selector_of(measured({LSTM.default: 1.0, OTHERS[0]: 0.995})).choose(hidden=64, batch=8)
     assert choice.implementation == LSTM.default
     assert choice.margin < 0
     assert "within the noise" in " ".join(choice.explain().split())

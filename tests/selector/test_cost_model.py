@@ -9,8 +9,8 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 from kernel_selector.kernels import registry
 from selector.cost_model import CostModel
 from selector.dataset import build_dataset
-from selector.feature_columns import alignments
-from selector.features import FeatureSpec
+from selector.feature_columns import MOST_VECTOR, alignments, by_alignment, vectors
+from selector.features import ALIGNED, VECTORS, FeatureSpec
 from selector.physics import terms_seconds
 from selector.training import errors, flat, held_out_shapes, time_model
 from selector.trees import FlatTrees
@@ -116,6 +116,39 @@ def test_who_runs_the_code_of_another_has_its_column_and_one_of_its_own():
 
 def test_alignments():
     assert alignments([1, 96, 128, 1024, 0]).tolist() == [0, 5, 7, 7, 7]
+
+
+def test_vectors_go_by_the_size_that_divides_least_and_by_the_element():
+    inner = np.array([[128, 64], [128, 158], [8, 24], [3, 1024], [4, 4]])
+    bytes_of, *flags = vectors(inner, np.array([2.0, 2.0, 2.0, 4.0, 4.0]))
+    assert bytes_of.tolist() == [4, 2, 4, 2, 4]
+    assert np.array(flags).argmax(axis=0).tolist() == [4, 2, 4, 2, 4]
+    assert np.array(flags).sum(axis=0).tolist() == [1.0] * 5
+    assert vectors(np.zeros((2, 0), dtype=int), np.array([2.0, 4.0]))[0].tolist() == [MOST_VECTOR] * 2
+
+
+def test_work_is_in_the_column_of_its_alignment():
+    seconds = np.array([[1e-6, 2e-6], [2e-6, 5e-6], [9.0, 9.0]])  # launches do not count
+    aligned, other = by_alignment(seconds, np.array([4.0, 3.0]))
+    assert aligned.tolist() == pytest.approx([2, 0])
+    assert other.tolist() == pytest.approx([0, 3])
+
+
+def test_rows_of_a_product_are_those_of_its_contiguous_sizes():
+    operator = registry.operator("batched_matmul")
+    spec = FeatureSpec(operator, ("scheduled",))
+    work = registry.implementation("batched_matmul", "scheduled").work
+
+    def columns(**sizes):
+        problem = operator.problem({"batch": 3, "rows": 5, "dtype": "bfloat16", "mode": "inference", **sizes})
+        row = spec.matrix(problem, replay.HERE, {"scheduled": work(problem)})[0]
+        return {name: row[spec.names.index(name)] for name in (*VECTORS, *ALIGNED)}
+
+    odd, even = columns(inner=158, columns=2048), columns(inner=160, columns=2048)
+    assert (odd["vector_bytes"], odd["vectors_of_4_bytes"]) == (2, 1)
+    assert (even["vector_bytes"], even["vectors_of_16_bytes"]) == (4, 1)
+    assert odd["aligned_work_s"] == even["misaligned_work_s"] == 0
+    assert min(even["aligned_work_s"], odd["misaligned_work_s"]) > 0
 
 
 def test_rows_of_many_problems_are_those_of_each():

@@ -1,0 +1,50 @@
+"""Several measurements of one candidate under the same circumstances, taken together.
+
+Whether a candidate is fast by luck, one visit does not tell: on an H200 whose host others use, times of
+candidates of a linear layer differ from one visit to the next by 7 % (one standard deviation), what all of
+them have in common left out. Of the rules that were tried on three visits, by two of them for the third, the
+samples of both together lose least and are nearest, before the mean and the least of the two visits' times
+(`benchmarks/results/steady_survey_nvidia-h200_again_*`).
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+from kernel_selector.kernels.contract import Record, Status, Timing
+from kernel_selector.kernels.contract.record import TIMINGS
+
+
+def standing(
+    records: Iterable[Record], candidate: Callable[[Record], Hashable] = lambda record: record.identity
+) -> Iterator[Record]:
+    """A record for each `candidate`: the newest, which says how it ends, and where good with all samples."""
+    groups: dict[Hashable, list[Record]] = defaultdict(list)
+    for record in records:
+        groups[candidate(record)].append(record)
+    for group in groups.values():
+        group.sort(key=lambda record: record.measured_at)
+        yield together(group)
+
+
+def together(records: Sequence[Record]) -> Record:
+    """The last record, where good with the samples of all good ones, in the order of the records."""
+    last = records[-1]
+    if last.status is not Status.OK or len(records) == 1:
+        return last
+    good = [record for record in records if record.status is Status.OK]
+    pooled: dict[str, Any] = {name: _pooled([getattr(one, name) for one in good]) for name in TIMINGS}
+    return replace(last, **pooled)
+
+
+def _pooled(timings: Sequence[Timing | None]) -> Timing | None:
+    """All samples as one timing; the last one that there is, where not all have their samples."""
+    from kernel_selector.kernels.measure.timing import timing
+
+    known = [one for one in timings if one is not None]
+    if len(known) < 2 or any(len(one.raw_ms) != one.samples for one in known):
+        return known[-1] if known else None
+    return timing([sample for one in known for sample in one.raw_ms])
