@@ -41,6 +41,8 @@ class Coordinates:
     @classmethod
     def of(cls, problems: Sequence[Problem]) -> Coordinates:
         """Sizes count in doublings; a word or a switch is as far from another as two doublings."""
+        # first of all, since it is operators that know what a problem without a later hyperparameter means
+        works = [registry.operator(problem.operator).work(problem) for problem in problems]
         names = sorted({name for problem in problems for name, _ in problem.values})
         columns: list[list[float]] = []
         for name in names:
@@ -51,7 +53,6 @@ class Coordinates:
                 columns += [
                     [math.sqrt(2) * (value == one) for value in values] for one in sorted(set(values))
                 ]
-        works = [registry.operator(problem.operator).work(problem) for problem in problems]
         terms = [(one.flops, one.moved_bytes, one.launches, one.steps) for one in works]
         logs = np.log2(np.array(terms, dtype=float) + 1)
         centred = (logs - logs.mean(0)) / (logs.std(0) + 1e-9)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import itertools
 import math
 import random
+import subprocess
+import sys
 
 import pytest
 
@@ -114,3 +116,18 @@ def test_it_starts_from_nothing(measured: int) -> None:
     problem, names = one.next(PROBLEMS)
     assert problem in PROBLEMS
     assert names
+
+
+def test_problems_may_be_read_before_their_operator_was_asked_for():
+    """A hyperparameter that came later is missing at its default, which the operator alone knows."""
+    attention = registry.operator("attention")
+    given = {"batch": 2, "heads": 2, "seq": 8, "head_dim": 16, "dtype": "float32", "mode": "training"}
+    values = [attention.problem({**given, "dropout": dropout}).values for dropout in (0.0, 0.1)]
+    assert "dropout" not in dict(values[0])
+    code = (
+        "from kernel_selector.kernels.contract import Problem\n"
+        "from selector.sampling import Coordinates\n"
+        f"print(len(Coordinates.of([Problem('attention', each) for each in {values!r}]).place))"
+    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert found.stdout == "2\n", found.stderr
