@@ -13,14 +13,13 @@ The processor's records are of `selector profile --operator all --device cpu --c
 
 A problem that several files have on a device is taken from the first of them: name the one that was measured
 best first. Mixed, figures of one problem that were taken in different ways would be compared. How a candidate
-failed is kept in any case. Files behind
---later are of implementations that came afterwards or were changed: they add what a problem has no record of,
-where it was measured under the same policy. What was measured several times by one clock (SAME_CLOCK), in
-whichever files, has the samples of all visits. Hosts of a GPU that differ in their number of cores count as
-one, without that number, since one thread launches; its rates are of the probe that launched fastest. Samples
-are rounded to DIGITS digits, which take less space. The records go into a new database, cost models are
-trained on them, and all of it is packed into `selector/shipped/`. What ran out of memory is left out: in
-sweeps many processes share a device.
+failed is kept in any case. Files behind --later are of implementations that came afterwards or were changed:
+they add what a problem has no record of, where it was measured under the same policy. What was measured
+several times by one clock (SAME_CLOCK), in whichever files, has the samples of all visits. Hosts of a GPU
+that differ in their number of cores count as one, without that number, since one thread launches; its rates
+are of the probe that launched fastest. Samples are rounded to DIGITS digits, which take less space. The
+records go into a new database, cost models are trained on them, and all of it is packed into
+`selector/shipped/`. What ran out of memory is left out: in sweeps many processes share a device.
 """
 
 from __future__ import annotations
@@ -123,11 +122,12 @@ def _of_one_host(found: Sequence[Record]) -> Iterator[Record]:
     """The records with one device for all hosts of a GPU that have the same processor."""
     places: dict[tuple[str, str], Device] = {}
     for record in sorted(found, key=lambda record: record.device.launch_us or math.inf):
-        places.setdefault((record.device.key, _processor(record.device)), record.device)
+        place = record.device.key, _processor(record.device)
+        if place not in places:
+            places[place] = replace(record.device, host=place[1])
     for record in found:
         device = places[record.device.key, _processor(record.device)]
-        named = replace(device, host=_processor(device))
-        yield replace(record, device=named, environment=_software(record))
+        yield replace(record, device=device, environment=_software(record))
 
 
 def _processor(device: Device) -> str:

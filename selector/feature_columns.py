@@ -146,14 +146,14 @@ def alignments(values: ArrayLike) -> Floats:
     return divided
 
 
-def vectors(inner: NDArray[np.int64], element_bytes: Floats) -> Floats:
-    """log2 of the bytes by which rows of all sizes `inner` [problems, sizes] divide, and a flag a value.
+def vectors(divided: Floats, element_bytes: Floats) -> Floats:
+    """log2 of the bytes by which rows of all sizes divide, and a flag a value, [2 + MOST_VECTOR, problems].
 
-    Shape [2 + MOST_VECTOR, problems]. Where rows do not divide by 16 bytes, copies of tiles and products of
-    16 bits take other ways, some of them many times as long.
+    `divided` are alignments of the sizes, [problems, sizes]. Where rows do not divide by 16 bytes, copies of
+    tiles and products of 16 bits take other ways, some of them many times as long.
     """
-    divided = alignments(inner).min(axis=1, initial=MOST_ALIGNMENT)
-    found = np.minimum(divided + log2(element_bytes), MOST_VECTOR)
+    least = divided.min(axis=1, initial=MOST_ALIGNMENT)
+    found = np.minimum(least + log2(element_bytes), MOST_VECTOR)
     flags = found == np.arange(MOST_VECTOR + 1)[:, None]
     return np.concatenate((found[None], flags.astype(np.float64)))
 

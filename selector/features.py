@@ -160,9 +160,10 @@ class FeatureSpec:
         of_each, counts = rows.of_each, rows.counts
         dtypes, sizes = dtypes_of(problems, device), self._whole(problems)
         batch, seq = (self._sizes_of(name, sizes) for name in ROWS_OF)
+        divided = alignments(sizes)
         parts = (
-            self._problems(problems, sizes),
-            vectors(sizes[:, self._inner], dtypes.element_bytes),
+            self._problems(problems, sizes, divided),
+            vectors(divided[:, self._inner], dtypes.element_bytes),
             device_columns(device, dtypes.log2_rate),
             dtypes.element_bytes[None],
             column_sums(self.sizes, sizes, device).T,
@@ -212,14 +213,14 @@ class FeatureSpec:
             return np.ones(len(sizes))
         return sizes[:, self.sizes.index(name)].astype(np.float64)
 
-    def _problems(self, problems: Sequence[Problem], sizes: Integers) -> Floats:
+    def _problems(self, problems: Sequence[Problem], sizes: Integers, divided: Floats) -> Floats:
         """The columns of hyperparameters, [columns, problems]."""
         words = [
             [problem[name] if choice is None else problem[name] == choice for name, choice in self._words]
             for problem in problems
         ]
         others = np.array(words, dtype=np.float64).reshape(len(problems), len(self._words))
-        columns = np.concatenate((others, log2(sizes), alignments(sizes)), axis=1).T
+        columns = np.concatenate((others, log2(sizes), divided), axis=1).T
         return columns.take(self._order, axis=0)
 
     @cached_property

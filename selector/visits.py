@@ -10,7 +10,7 @@ samples of both together lose least and are nearest, before the mean and the lea
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -18,13 +18,11 @@ from kernel_selector.kernels.contract import Record, Status, Timing
 from kernel_selector.kernels.contract.record import TIMINGS
 
 
-def standing(
-    records: Iterable[Record], candidate: Callable[[Record], Hashable] = lambda record: record.identity
-) -> Iterator[Record]:
-    """A record for each `candidate`: the newest, which says how it ends, and where good with all samples."""
-    groups: dict[Hashable, list[Record]] = defaultdict(list)
+def standing(records: Iterable[Record]) -> Iterator[Record]:
+    """A record for each identity: the newest, which says how it ends, and where good with all samples."""
+    groups: dict[tuple[str, ...], list[Record]] = defaultdict(list)
     for record in records:
-        groups[candidate(record)].append(record)
+        groups[record.identity].append(record)
     for group in groups.values():
         group.sort(key=lambda record: record.measured_at)
         yield together(group)

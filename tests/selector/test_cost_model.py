@@ -120,11 +120,11 @@ def test_alignments():
 
 def test_vectors_go_by_the_size_that_divides_least_and_by_the_element():
     inner = np.array([[128, 64], [128, 158], [8, 24], [3, 1024], [4, 4]])
-    bytes_of, *flags = vectors(inner, np.array([2.0, 2.0, 2.0, 4.0, 4.0]))
+    bytes_of, *flags = vectors(alignments(inner), np.array([2.0, 2.0, 2.0, 4.0, 4.0]))
     assert bytes_of.tolist() == [4, 2, 4, 2, 4]
     assert np.array(flags).argmax(axis=0).tolist() == [4, 2, 4, 2, 4]
     assert np.array(flags).sum(axis=0).tolist() == [1.0] * 5
-    assert vectors(np.zeros((2, 0), dtype=int), np.array([2.0, 4.0]))[0].tolist() == [MOST_VECTOR] * 2
+    assert vectors(np.zeros((2, 0)), np.array([2.0, 4.0]))[0].tolist() == [MOST_VECTOR] * 2
 
 
 def test_work_is_in_the_column_of_its_alignment():
