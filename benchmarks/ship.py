@@ -50,6 +50,10 @@ from selector.visits import together
 
 SAME_CLOCK = {"steady_survey": "steady"}  # policies that differ in how many samples they take
 CORES = re.compile(r" x\d+$")
+PASS = {  # of which percentiles are enough where whole training steps were timed: steps are compared
+    "forward": "forward_backward",
+    "graph_forward": "graph_forward_backward",
+}
 DIGITS = 4  # of a sample: what the fifth says is far below what one run differs from the next
 
 
@@ -136,16 +140,17 @@ def _processor(device: Device) -> str:
 
 
 def _rounded(record: Record) -> Record:
-    """The record with samples of DIGITS digits, and percentiles of these."""
+    """The record with samples of DIGITS digits, and percentiles of these; see PASS."""
     whole = {name: getattr(record, name) for name in TIMINGS}
-    return replace(
-        record,
-        **{
-            name: timing([float(f"{sample:.{DIGITS}g}") for sample in one.raw_ms])
-            for name, one in whole.items()
-            if one is not None and len(one.raw_ms) == one.samples
-        },
-    )
+    rounded = {
+        name: timing([float(f"{sample:.{DIGITS}g}") for sample in one.raw_ms])
+        for name, one in whole.items()
+        if one is not None and len(one.raw_ms) == one.samples
+    }
+    for part, step in PASS.items():
+        if part in rounded and whole[step] is not None:
+            rounded[part] = replace(rounded[part], raw_ms=())
+    return replace(record, **rounded)
 
 
 def _added(known: Sequence[Record], later: Sequence[Record]) -> list[Record]:

@@ -44,8 +44,11 @@ class CostModel(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         without any, the trees do all the work.
     implementation_columns : columns that are 1 for rows of one implementation, 0 for the others; a row
         with 0 in all of them gets weights fitted to all rows, and no network.
-    network_columns : the columns that the network reads; without any there is none.
+    network_columns : the columns that the network reads, alike in all rows of a contest; without any there is
+        none.
     logarithmic_columns : those of these that it reads in the logarithm, which are not negative.
+    caller_columns : columns that are 1 for rows of one implementation that runs the code of another, of
+        which the network learns what the way there takes.
     max_iter, max_leaf_nodes, min_samples_leaf : of `sklearn.ensemble.HistGradientBoostingRegressor`.
 
     Attributes
@@ -65,6 +68,7 @@ class CostModel(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         implementation_columns: tuple[int, ...] = (),
         network_columns: tuple[int, ...] = (),
         logarithmic_columns: tuple[int, ...] = (),
+        caller_columns: tuple[int, ...] = (),
         max_iter: int = 200,
         max_leaf_nodes: int = 15,
         min_samples_leaf: int = 5,
@@ -73,6 +77,7 @@ class CostModel(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         self.implementation_columns = implementation_columns
         self.network_columns = network_columns
         self.logarithmic_columns = logarithmic_columns
+        self.caller_columns = caller_columns
         self.max_iter = max_iter
         self.max_leaf_nodes = max_leaf_nodes
         self.min_samples_leaf = min_samples_leaf
@@ -116,7 +121,9 @@ class CostModel(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             return None
         from .network_training import fit_network
 
-        reads = Reads(self.network_columns, self.logarithmic_columns, self.implementation_columns)
+        reads = Reads(
+            self.network_columns, self.logarithmic_columns, self.implementation_columns, self.caller_columns
+        )
         return fit_network(Lesson(rows, physics, left_over, labels, reads), kin)
 
     def _trees(self, max_iter: int) -> Any:
@@ -132,7 +139,7 @@ class CostModel(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     def predict(self, X: ArrayLike, contests: ArrayLike | None = None) -> Floats:
         """The predicted figures, shape [n_samples].
 
-        contests: labels [n_samples] of rows that will be compared, see Network.blend.
+        contests: labels [n_samples] of rows that will be compared, see Network.left_over.
         """
         check_is_fitted(self)
         rows = np.asarray(validate_data(self, X, dtype=np.float64, reset=False))
@@ -143,7 +150,8 @@ class CostModel(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         physics = self.physics_.predict_log(rows)
         if self.network_ is not None:
             labels = None if contests is None else np.asarray(contests)
-            left_over = self.network_.blend(rows, physics, left_over, labels)
+            said = self.network_.left_over(rows, labels)
+            left_over = np.where(np.isnan(said), left_over, said)
         result: Floats = np.exp(physics + left_over)
         return result
 

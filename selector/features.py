@@ -45,12 +45,12 @@ from .reading import least_work
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
-FEATURES_VERSION = 6  # raise when the meaning of a column changes
+FEATURES_VERSION = 7  # raise when the meaning of a column changes
 
 DERIVED = ("flops_per_byte", "flops_per_launch", "bytes_per_launch", "bytes_per_step_over_l2")
 DEVICE = ("cuda", "copy_bytes_per_s", "matmul_flops_per_s", "launch_us", "multiprocessors", "memory_bytes")
 ROOFLINE = ("operations_s", "transfer_s", "launch_s", "sum_s", "launch_share")
-COUNTED = len(COUNTS) + len(DERIVED)
+COUNTED = 2 + len(COUNTS) + len(DERIVED)
 KINDS = ("cpu", "cuda")
 MODES = ("training", "inference")
 TIME_PARTS = ("operations_16_bit", "operations_wider", "launch", "call")
@@ -60,11 +60,14 @@ MEMORY_TERMS = (
     "term_saved_bytes",
     *(f"term_{part}_{mode}_bytes" for mode in MODES for part in MEMORY_PARTS),
 )
+OWN_MEMORY_TERMS = {name for name in MEMORY_TERMS if "saved" in name or "intermediate" in name}
 ELEMENT = "element_bytes"
 # sizes that are no rows of tensors: bytes that lie together are those of the others
 OUTER = {"rows", "batch", "seq", "kv_seq", "layers", "heads", "kv_heads", "source", "target"}
 VECTORS = ("vector_bytes", *(f"vectors_of_{2**power}_bytes" for power in range(MOST_VECTOR + 1)))
 ALIGNED = ("aligned_work_s", "misaligned_work_s")
+COUNTED_COLUMNS = (*ALIGNED, *COUNTS, *DERIVED, *ROOFLINE)  # of an implementation,
+LEAST = tuple(f"least_{name}" for name in COUNTED_COLUMNS)  # and of the operator itself
 ROWS_OF = ("batch", "seq")  # dimensions over which the same weights are used again
 
 
@@ -87,8 +90,8 @@ class FeatureSpec:
             else:
                 names.append(spec.name)
         names += [*VECTORS, *ALIGNED, *COUNTS, *DERIVED, *(f"device_{name}" for name in DEVICE), *ROOFLINE]
-        names += [ELEMENT, *self.column_sums, *TIME_TERMS, *MEMORY_TERMS, *self._flags]
-        return (*names, *(f"called_by_{name}" for name in self.callers))
+        names += [ELEMENT, *self.column_sums, *LEAST, *TIME_TERMS, *MEMORY_TERMS, *self._flags]
+        return (*names, *self._called)
 
     @cached_property
     def sizes(self) -> tuple[str, ...]:
@@ -110,19 +113,29 @@ class FeatureSpec:
         return self.columns(self._flags)
 
     @cached_property
+    def caller_columns(self) -> tuple[int, ...]:
+        """Positions of the columns that say which implementation runs another's code."""
+        return self.columns(self._called)
+
+    @cached_property
     def network_columns(self) -> tuple[int, ...]:
-        """Positions of the columns that networks read: all but the terms that physics sums up."""
-        return tuple(place for place, name in enumerate(self.names) if name not in TIME_TERMS)
+        """Positions of the columns that networks read: those that all implementations of a problem share."""
+        own = {*COUNTED_COLUMNS, *TIME_TERMS, *OWN_MEMORY_TERMS, *self._flags, *self._called}
+        return tuple(place for place, name in enumerate(self.names) if name not in own)
 
     @cached_property
     def logarithmic_columns(self) -> tuple[int, ...]:
         """Positions of those of these that are bytes, over orders of magnitude."""
-        return self.columns((*self.column_sums, *MEMORY_TERMS))
+        return self.columns((*self.column_sums, *(it for it in MEMORY_TERMS if it not in OWN_MEMORY_TERMS)))
 
     @cached_property
     def _flags(self) -> tuple[str, ...]:
         # on another kind of device one name stands for other code: nn.LSTM is cuDNN here and oneDNN there
         return tuple(f"is_{name}_on_{kind}" for name in self.implementations for kind in KINDS)
+
+    @cached_property
+    def _called(self) -> tuple[str, ...]:
+        return tuple(f"called_by_{name}" for name in self.callers)
 
     @cached_property
     def callers(self) -> tuple[str, ...]:
@@ -169,14 +182,15 @@ class FeatureSpec:
             column_sums(self.sizes, sizes, device).T,
             memory_parts(batch, seq, rows.least, dtypes.element_bytes),
         )
-        asked, vector, of_device, element, sums, memory = of_each_row(parts, of_each)
+        seconds = seconds_of(rows.least, dtypes.flops_per_s, device)
+        least = _counted(rows.least, seconds, parts[1][0], device)
+        asked, vector, of_device, element, sums, memory, least = of_each_row((*parts, least), of_each)
         training = np.array([problem["mode"] == "training" for problem in problems])[of_each]
         seconds = seconds_of(counts, dtypes.flops_per_s[of_each], device)
-        logs = logarithms(counts, seconds, device)
+        counted = _counted(counts, seconds, vector[0], device)
         memory = np.concatenate((memory, intermediate(counts, memory[0])))
         columns = (
-            *(asked, vector, by_alignment(seconds, vector[0]), logs[:COUNTED], of_device, logs[COUNTED:]),
-            *(launch_share(seconds), element, sums),
+            *(asked, vector, counted[:COUNTED], of_device, counted[COUNTED:], element, sums, least),
             time_terms(seconds, launch_us * 1e-6, element[0], training),
             *(counts.saved_bytes[None], by_mode(memory, training)),
             self._implementations(rows.implementations, device),
@@ -246,6 +260,12 @@ class FeatureSpec:
         columns = np.arange(len(self._flags))[:, None]
         flags: Floats = (columns == places * len(KINDS) + kind).astype(np.float64)
         return flags
+
+
+def _counted(counts: Counts, seconds: Floats, vector: Floats, device: Device) -> Floats:
+    """COUNTED_COLUMNS, [columns, rows]."""
+    logs = logarithms(counts, seconds, device)
+    return np.concatenate((by_alignment(seconds, vector), logs, launch_share(seconds)))
 
 
 def runs(operator: Operator, name: str, problem: Problem, device: Device) -> str:

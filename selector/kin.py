@@ -53,7 +53,7 @@ def _further(dataset: Dataset) -> Iterator[str]:
     """The columns that networks of kin read and the dataset does not have."""
     known = set(dataset.spec.names)
     for one in dataset.kin:
-        for column in one.spec.network_columns:
+        for column in (*one.spec.network_columns, *one.spec.implementation_columns, *one.spec.caller_columns):
             name = one.spec.names[column]
             if name not in known:
                 known.add(name)
@@ -65,10 +65,13 @@ def _lesson(kin: Dataset, place: Mapping[str, int]) -> Lesson:
     spec, its_own = kin.spec, place[f"of_{kin.operator.name}"]
     terms = spec.columns(TIME_TERMS)
     physics = fit_physics(kin.rows, kin.time_ms, terms, spec.implementation_columns).predict_log(kin.rows)
-    read = (spec.network_columns, spec.logarithmic_columns, spec.implementation_columns)
-    columns, logarithmic, implementations = (tuple(place[spec.names[it]] for it in each) for each in read)
+    its = Reads(
+        spec.network_columns, spec.logarithmic_columns, spec.implementation_columns, spec.caller_columns
+    )
+    reads = Reads(*(tuple(place[spec.names[it]] for it in each) for each in its))
     rows = np.zeros((len(kin.rows), len(place)))
-    rows[:, columns] = kin.rows[:, spec.network_columns]
+    for mine, theirs in zip(reads, its, strict=True):
+        rows[:, mine] = kin.rows[:, theirs]
     rows[:, its_own] = 1
-    reads = Reads((*columns, its_own), logarithmic, implementations)
+    reads = reads._replace(columns=(*reads.columns, its_own))
     return Lesson(rows, physics, np.log(kin.time_ms) - physics, kin.contest, reads)

@@ -12,11 +12,16 @@ Floats = NDArray[np.float64]
 
 
 class Reads(NamedTuple):
-    """Columns by position: those that a network reads, those of these it reads in log2, those of heads."""
+    """Columns by position, alike in all rows of a contest but for the last two.
+
+    Those that a network reads, those of these that it reads in log2, and those that are 1 for rows of an
+    implementation, and for rows of one that runs another's code.
+    """
 
     columns: tuple[int, ...]
-    logarithmic: tuple[int, ...]
-    implementations: tuple[int, ...]
+    logarithmic: tuple[int, ...] = ()
+    implementations: tuple[int, ...] = ()
+    callers: tuple[int, ...] = ()
 
 
 class Lesson(NamedTuple):

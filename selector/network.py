@@ -24,14 +24,15 @@ TILES = 16  # at once: what a layer makes stays in the cache
 
 @dataclass(frozen=True)
 class Network:
-    """Three hidden layers with SiLU, for `members` of `width` units each, and heads.
+    """Three hidden layers with SiLU, for `members` of `width` units each, and outputs.
 
-    The last of the inputs is the logarithm of what physics predicts. In `heads` are the members' mean and the
-    scale of what was learned.
+    It reads what is alike for all implementations of a problem, and has an output for each of them, its head,
+    and one for each that runs others' code, which is added to the head of that code. In `heads` are the
+    members' mean and the scale of what was learned.
     """
 
-    columns: Array  # int32 [inputs - 1]: the columns that it reads
-    logarithmic: Array  # bool [inputs - 1]: those of which it reads log2(1 + value)
+    columns: Array  # int32 [inputs]: the columns that it reads
+    logarithmic: Array  # bool [inputs]: those of which it reads log2(1 + value)
     mean: Array  # float64 [inputs]
     scale: Array  # float64 [inputs]: one over the standard deviation
     first: Array  # float32 [members, inputs, width]: weights are such that float16 holds
@@ -40,58 +41,58 @@ class Network:
     second_bias: Array  # float32 [members, 1, width]
     third: Array  # float32 [members, width, width]
     third_bias: Array  # float32 [members, 1, width]
-    heads: Array  # float32 [heads, members, width]
-    head_bias: Array  # float32 [heads]
-    head_columns: (
-        Array  # int32 [heads]: columns that are 1 for rows of a head; empty with one head for all rows
-    )
-    weight: Array  # float64 []: of the network against the trees
+    heads: Array  # float32 [outputs, members, width]
+    head_bias: Array  # float32 [outputs]
+    head_columns: Array  # int32 [heads]: columns that are 1 for rows of a head; empty with one for all rows
+    caller_columns: Array  # int32 [callers]: those of the outputs behind the heads
 
-    def blend(self, rows: Floats, physics: Floats, trees: Floats, contests: Array | None = None) -> Floats:
-        """What physics leaves over by network and trees together, shape [rows].
+    def left_over(self, rows: Floats, contests: Array | None = None) -> Floats:
+        """What physics leaves over of rows [rows, columns], in logarithms, shape [rows].
 
-        rows [rows, columns]; physics and trees [rows], logarithms that those predict; contests [rows] labels
-        the rows that will be compared. Where one of these has no head, trees alone judge all of them, since
-        what network and trees say of all rows of a contest differs, and would be added to some of them alone.
+        contests [rows] labels the rows that will be compared, which are alike in what the network reads;
+        without it each is read. NaN where there is no head, for all rows of the contest: what is said of
+        them by anything else would differ by what all have in common.
         """
         head = self._head(rows)
         known = head >= 0
+        labels = np.arange(len(rows)) if contests is None else contests
         if known.all():
-            return self._mixed(rows, physics, trees, head)
-        if contests is not None:
-            known &= ~np.isin(contests, contests[~known])
-        result = trees.copy()
-        result[known] = self._mixed(rows[known], physics[known], trees[known], head[known])
+            return self._said(rows, head, labels)
+        known &= ~np.isin(labels, labels[~known])
+        result = np.full(len(rows), np.nan)
+        result[known] = self._said(rows[known], head[known], labels[known])
         return result
-
-    def _mixed(self, rows: Floats, physics: Floats, trees: Floats, head: Array) -> Floats:
-        mixed: Floats = trees + self.weight * (self._predict(rows, physics, head) - trees)
-        return mixed
 
     def _head(self, rows: Floats) -> Array:
         """The head of each row, -1 where there is none, int [rows]."""
         if len(self.head_columns) == 0:
             return np.zeros(len(rows), dtype=np.intp)
-        flags = rows.take(self.head_columns, axis=1)
-        head: Array = np.where(flags.any(axis=1), flags.argmax(axis=1), -1)
-        return head
+        return place_of(rows, self.head_columns)
 
-    def _predict(self, rows: Floats, physics: Floats, head: Array) -> Floats:
-        """What the network itself says physics leaves over, shape [rows]."""
-        read = read_inputs(rows, physics, self.columns, self.logarithmic)
+    def _said(self, rows: Floats, head: Array, contests: Array) -> Floats:
+        """The sum of the outputs of each row, shape [rows]."""
+        _, first, which = np.unique(contests, return_index=True, return_inverse=True)
+        outputs = self._outputs(rows[first])
+        found: Floats = outputs[which, head].astype(np.float64)
+        caller = place_of(rows, self.caller_columns)
+        called = np.flatnonzero(caller >= 0)
+        found[called] += outputs[which[called], caller[called] + max(len(self.head_columns), 1)]
+        return found
+
+    def _outputs(self, rows: Floats) -> Array:
+        """All outputs for each row, float32 [rows, outputs]."""
+        read = read_inputs(rows, self.columns, self.logarithmic)
         inputs = standardised(read, self.mean, self.scale)
         missing = -len(inputs) % TILE  # fewer would be multiplied in another order, and rounded otherwise
         if missing:
-            inputs, head = (np.concatenate((each, each[:1].repeat(missing, 0))) for each in (inputs, head))
+            inputs = np.concatenate((inputs, inputs[:1].repeat(missing, 0)))
         tiles = inputs.reshape(len(inputs) // TILE, 1, TILE, inputs.shape[1])
-        heads = head.reshape(len(tiles), TILE)
-        starts = range(0, len(tiles), TILES)
-        parts = [self._tiles(tiles[start : start + TILES], heads[start : start + TILES]) for start in starts]
-        found: Floats = np.concatenate([np.zeros(0), *parts])[: len(rows)]
+        parts = [self._tiles(tiles[start : start + TILES]) for start in range(0, len(tiles), TILES)]
+        found: Array = np.concatenate([np.zeros((0, len(self.head_bias)), np.float32), *parts])[: len(rows)]
         return found
 
-    def _tiles(self, inputs: Array, head: Array) -> Array:
-        """The outputs of inputs [tiles, 1, TILE, inputs] and heads [tiles, TILE], float32 [tiles * TILE].
+    def _tiles(self, inputs: Array) -> Array:
+        """The outputs of inputs [tiles, 1, TILE, inputs], float32 [tiles * TILE, outputs].
 
         Rows are the last dimension of each product: there libraries compute all alike, wherever they are.
         """
@@ -102,9 +103,9 @@ class Network:
             (self.third, self.third_bias),
         ):
             hidden = _silu(weights.swapaxes(1, 2) @ hidden + bias.swapaxes(1, 2))
-        hidden *= np.moveaxis(self.heads.take(head, axis=0), 1, 3)
-        outputs: Array = (hidden.sum(axis=(1, 2)) + self.head_bias.take(head)).ravel()
-        return outputs
+        heads = self.heads.reshape(len(self.heads), -1)
+        outputs: Array = heads @ hidden.reshape(len(hidden), -1, TILE) + self.head_bias[:, None]
+        return outputs.swapaxes(1, 2).reshape(-1, len(heads))
 
     def arrays(self, prefix: str) -> dict[str, Array]:
         """The arrays by name, for a file: weights in half precision, which takes half the space."""
@@ -122,11 +123,18 @@ class Network:
         return cls(**read | {name: read[name].astype(np.float32) for name in WEIGHTS})
 
 
-def read_inputs(rows: Floats, physics: Floats, columns: Array, logarithmic: Array) -> Floats:
-    """What a network reads of rows [rows, columns] and of the logarithm of physics [rows]: [rows, inputs]."""
-    read = np.empty((len(rows), len(columns) + 1))
-    read[:, :-1] = rows.take(columns, axis=1)
-    read[:, -1] = physics
+def place_of(rows: Floats, columns: Array) -> Array:
+    """Which of the columns, of which at most one is 1 in a row, is 1; -1 where none is, int [rows]."""
+    if len(columns) == 0:
+        return np.full(len(rows), -1, dtype=np.intp)
+    flags = rows.take(columns, axis=1) == 1
+    place: Array = np.where(flags.any(axis=1), flags.argmax(axis=1), -1)
+    return place
+
+
+def read_inputs(rows: Floats, columns: Array, logarithmic: Array) -> Floats:
+    """What a network reads of rows [rows, columns], shape [rows, inputs]."""
+    read = rows.take(columns, axis=1)
     which = np.flatnonzero(logarithmic)
     read[:, which] = np.log2(read[:, which] + 1)
     return read

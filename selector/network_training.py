@@ -13,10 +13,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.nn.functional import huber_loss, silu
+from torch.nn.functional import huber_loss, pad, silu
 
 from .lessons import Floats, Lesson, together
-from .network import Network, read_inputs, standardised
+from .network import Network, place_of, read_inputs, standardised
 
 Integers = NDArray[np.intp]
 
@@ -26,7 +26,6 @@ BATCH = 64  # contests
 LEARNING_RATE, WEIGHT_DECAY, WARM_UP = 1e-2, 3e-2, 0.1
 DELTA = 0.05  # of the Huber loss, in logarithms: beyond it errors count by their size, not its square
 COMMON = 0.3  # what the mean error of a contest counts for, against the errors around it
-WEIGHT = 0.9  # of the network against the trees
 REGRET = 0.2  # what choosing by the network loses counts for, against these errors
 CLOSE = 0.03  # logarithms: predictions that are less apart are chosen between nearly by chance
 LARGEST_LOSS = 0.2  # of a choice, in logarithms: what loses more counts alike
@@ -36,8 +35,9 @@ GAINS = (2.0 * 0.7**2, 0.2 * 0.5**2)  # variance of weights times inputs: of hid
 class Learned(NamedTuple):
     """What a network is fitted to, a row for each measurement."""
 
-    inputs: Tensor  # [rows, inputs]
+    inputs: Tensor  # [contests, inputs]
     head: Tensor  # [rows]
+    caller: Tensor  # [rows]: the output that is added, one behind the last for none
     target: Tensor  # [rows], in units
     physics: Tensor  # [rows], in units: with what is predicted, the whole logarithm
     lost: Tensor  # [rows]: the logarithm of the figure over the least of its contest, LARGEST_LOSS at most
@@ -67,24 +67,28 @@ def _network(lesson: Lesson) -> Network | None:
     if not mine.any():
         return None
     rows, physics, left_over, flags = rows[mine], physics[mine], left_over[mine], flags[mine]
+    _, first, contest = np.unique(contests[mine], return_index=True, return_inverse=True)
     columns = np.array([c for c in reads.columns if np.ptp(rows[:, c]) > 0], dtype=np.int32)
     logarithmic = np.isin(columns, reads.logarithmic)
-    read = read_inputs(rows, physics, columns, logarithmic)
+    read = read_inputs(rows[first], columns, logarithmic)
     mean, scale = read.mean(axis=0), 1 / (read.std(axis=0) + 1e-6)
     unit = float(left_over.std()) or 1.0
     head = flags[:, heads].argmax(axis=1) if len(heads) else np.zeros(len(rows), dtype=np.intp)
-    contest = np.unique(contests[mine], return_inverse=True)[1]
+    callers = [column for column in reads.callers if rows[:, column].any()]
+    caller = place_of(rows, np.array(callers, dtype=np.int32))
+    outputs = max(len(heads), 1) + len(callers)
     with _one_thread(), torch.inference_mode(False), torch.enable_grad():
         learned = Learned(
             inputs=torch.from_numpy(standardised(read, mean, scale)),
             head=torch.from_numpy(head),
+            caller=torch.from_numpy(np.where(caller < 0, outputs, outputs - len(callers) + caller)),
             target=torch.from_numpy((left_over / unit).astype(np.float32)),
             physics=torch.from_numpy((physics / unit).astype(np.float32)),
             lost=torch.from_numpy(_lost(physics + left_over, contest)),
             contest=contest,
             unit=unit,
         )
-        layers = _fitted(learned, max(len(heads), 1))
+        layers = _fitted(learned, outputs)
     names = ("first", "first_bias", "second", "second_bias", "third", "third_bias", "heads", "head_bias")
     return Network(
         columns=columns,
@@ -93,22 +97,25 @@ def _network(lesson: Lesson) -> Network | None:
         scale=scale,
         **dict(zip(names, _arrays(layers, unit), strict=True)),
         head_columns=np.array(reads.implementations, dtype=np.int32)[heads],
-        weight=np.array(WEIGHT),
+        caller_columns=np.array(callers, dtype=np.int32),
     )
 
 
 def _part_of(both: Network, lesson: Lesson) -> Network | None:
     """What the lesson needs of a network that learned from kin as well; None where its rows have no head."""
-    inputs = np.append(both.columns < lesson.rows.shape[1], True)  # the last is physics
-    its_own = np.isin(both.head_columns, np.flatnonzero(lesson.rows.any(axis=0)))
-    if not its_own.any():
+    inputs = both.columns < lesson.rows.shape[1]
+    known = np.flatnonzero(lesson.rows.any(axis=0))
+    heads, callers = np.isin(both.head_columns, known), np.isin(both.caller_columns, known)
+    if not heads.any():
         return None
+    its_own = np.append(heads, callers)
     zeros = standardised(np.zeros((1, len(inputs))), both.mean, both.scale)[0]  # what the others always are
     return replace(
         both,
-        **{name: getattr(both, name)[inputs[:-1]] for name in ("columns", "logarithmic")},
-        **{name: getattr(both, name)[inputs] for name in ("mean", "scale")},
-        **{name: getattr(both, name)[its_own] for name in ("heads", "head_bias", "head_columns")},
+        **{name: getattr(both, name)[inputs] for name in ("columns", "logarithmic", "mean", "scale")},
+        **{name: getattr(both, name)[its_own] for name in ("heads", "head_bias")},
+        head_columns=both.head_columns[heads],
+        caller_columns=both.caller_columns[callers],
         first=both.first[:, inputs],
         first_bias=both.first_bias + (zeros[~inputs] @ both.first[:, ~inputs])[:, None],
     )
@@ -121,10 +128,10 @@ def _lost(logarithms: Floats, contest: Integers) -> NDArray[np.float32]:
     return np.minimum(logarithms - least[contest], LARGEST_LOSS).astype(np.float32)
 
 
-def _fitted(learned: Learned, heads: int) -> list[Tensor]:
+def _fitted(learned: Learned, outputs: int) -> list[Tensor]:
     """Weights [members, in, out] and biases [members, 1, out] of the layers, in turns."""
     random = np.random.default_rng(0)
-    layers = _begun(learned.inputs.shape[1], heads)
+    layers = _begun(learned.inputs.shape[1], outputs)
     optimizer = torch.optim.AdamW(layers, lr=LEARNING_RATE, weight_decay=WEIGHT_DECAY, fused=True)
     order = np.argsort(learned.contest, kind="stable")
     counts = np.bincount(learned.contest)
@@ -141,15 +148,15 @@ def _fitted(learned: Learned, heads: int) -> list[Tensor]:
         for batch in np.split(shuffled, range(BATCH, len(counts), BATCH)):
             which = np.concatenate([order[starts[one] : starts[one] + counts[one]] for one in batch])
             optimizer.zero_grad()
-            _loss(layers, learned, which, counts[batch]).backward()  # type: ignore[no-untyped-call]
+            _loss(layers, learned, which, batch, counts[batch]).backward()  # type: ignore[no-untyped-call]
             optimizer.step()
             schedule.step()
     return layers
 
 
-def _begun(inputs: int, heads: int) -> list[Tensor]:
+def _begun(inputs: int, outputs: int) -> list[Tensor]:
     generator = torch.Generator().manual_seed(0)
-    sizes = [inputs, *[WIDTH] * LAYERS, heads]
+    sizes = [inputs, *[WIDTH] * LAYERS, outputs]
     layers = []
     for number, (read, made) in enumerate(pairwise(sizes)):
         deviation = math.sqrt(GAINS[number == LAYERS] / read)
@@ -158,17 +165,18 @@ def _begun(inputs: int, heads: int) -> list[Tensor]:
     return [layer.requires_grad_() for layer in layers]
 
 
-def _loss(layers: list[Tensor], learned: Learned, which: Integers, counts: Integers) -> Tensor:
+def _loss(
+    layers: list[Tensor], learned: Learned, which: Integers, contests: Integers, counts: Integers
+) -> Tensor:
     """Summed over members, of the rows `which` [rows], contest by contest with `counts` [contests] rows."""
     rows = torch.from_numpy(which)
-    hidden = learned.inputs[rows].expand(MEMBERS, -1, -1)
+    hidden = learned.inputs[torch.from_numpy(contests)].expand(MEMBERS, -1, -1)
     for weight, bias in zip(layers[:-2:2], layers[1:-2:2], strict=True):
         hidden = silu(torch.baddbmm(bias, hidden, weight))
-    outputs = torch.baddbmm(layers[-1], hidden, layers[-2])  # [members, rows, heads]
-    head = learned.head[rows].expand(MEMBERS, -1)[..., None]
-    said = outputs.gather(2, head)[..., 0]  # [members, rows]
-    error = said - learned.target[rows]
+    outputs = pad(torch.baddbmm(layers[-1], hidden, layers[-2]), (0, 1))  # [members, contests, outputs + 1]
     contest = torch.from_numpy(np.repeat(np.arange(len(counts)), counts))
+    said = outputs[:, contest, learned.head[rows]] + outputs[:, contest, learned.caller[rows]]
+    error = said - learned.target[rows]  # [members, rows]
     common = _sums(error, contest, len(counts)) / torch.from_numpy(counts.astype(np.float32))
     within, delta = error - common[:, contest], DELTA / learned.unit
     scores = -(said + learned.physics[rows]) * (learned.unit / CLOSE)

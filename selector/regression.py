@@ -38,10 +38,14 @@ class Regression:
         return found
 
     def _rest(self, rows: Floats, contests: NDArray[np.intp] | None) -> Floats:
-        physics, left_over = self.physics.predict_log(rows), self.trees.predict(rows)
-        if self.network is not None:
-            left_over = self.network.blend(rows, physics, left_over, contests)
-        result: Floats = np.exp(physics + left_over)
+        if self.network is None:
+            left_over = self.trees.predict(rows)
+        else:
+            left_over = self.network.left_over(rows, contests)
+            silent = np.isnan(left_over)
+            if silent.any():
+                left_over[silent] = self.trees.predict(rows[silent])
+        result: Floats = np.exp(self.physics.predict_log(rows) + left_over)
         return result
 
     def arrays(self, prefix: str) -> dict[str, NDArray[Any]]:

@@ -49,6 +49,7 @@ def time_model(dataset: Dataset, rows: int | None = None) -> CostModel:
     if has_network(dataset):  # by all of it, so that a part is judged as the whole is learned
         model.network_columns = dataset.spec.network_columns
         model.logarithmic_columns = dataset.spec.logarithmic_columns
+        model.caller_columns = dataset.spec.caller_columns
     return model
 
 
