@@ -6,7 +6,8 @@
         $R/steady_{${H}_layers,$H,${H}_hugging_face,${H}_feed_forward}.jsonl.xz \\
         $R/steady_survey_{$H,${H}_uncertain}.jsonl.xz $R/linear_$H.json \\
         $R/sweep_${H}_models.jsonl.xz $R/{recurrent,sublayers}_$H.json \\
-        $R/steady_survey_${H}_attention.jsonl.xz $R/sweep_amd-epyc.jsonl.xz --later $R/later_$H.jsonl.xz
+        $R/steady_survey_${H}_attention.jsonl.xz $R/sweep_amd-epyc.jsonl.xz \\
+        --again $R/steady_survey_${H}_third_{1,2}.jsonl.xz --later $R/later_$H.jsonl.xz
 
 The processor's records are of `selector profile --operator all --device cpu --count 30 --database FILE`, then
 `selector export` and `xz`.
@@ -15,9 +16,10 @@ A problem that several files have on a device is taken from the first of them: n
 best first. Mixed, figures of one problem that were taken in different ways would be compared. How a candidate
 failed is kept in any case. Files behind --later are of implementations that came afterwards or were changed:
 they add what a problem has no record of, where it was measured under the same policy. What was measured
-several times by one clock (SAME_CLOCK), in whichever files, has the samples of all visits. Hosts of a GPU
-that differ in their number of cores count as one, without that number, since one thread launches; its rates
-are of the probe that launched fastest. Samples are rounded to DIGITS digits, which take less space. The
+several times by one clock (SAME_CLOCK), in whichever files, has the samples of all visits; files behind
+--again have nothing else to add. Hosts of a GPU that differ in their number of cores count as one, without that
+number, since one thread launches; its rates are of the probe that launched fastest. To take less space, samples
+are rounded to DIGITS digits, and those of a forward pass are left out where whole steps were timed. The
 records go into a new database, cost models are trained on them, and all of it is packed into
 `selector/shipped/`. What ran out of memory is left out: in sweeps many processes share a device.
 """
@@ -61,21 +63,22 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Read the files, train, pack and say what became of it."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("files", type=Path, nargs="+", help="as python -m benchmarks.to_database takes them")
+    parser.add_argument("--again", type=Path, nargs="+", default=[], help="of which samples alone count")
     parser.add_argument(
         "--later", type=Path, nargs="+", default=[], help="of implementations that came later"
     )
     parser.add_argument("--output", type=Path, default=PACKED, help="default: what the package ships")
     options = parser.parse_args(arguments)
     measured = [_of(file) for file in options.files]
-    later = [record for file in options.later for record in _of(file)]
+    again, later = ([it for file in files for it in _of(file)] for files in (options.again, options.later))
     found = list(_first(measured))
-    found = list(_whole(found + _added(found, later), chain(*measured, later)))
+    found = list(_whole(found + _added(found, later), chain(*measured, again, later)))
     found = list(_of_one_host(found))
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "measurements.sqlite"
         with Database.open(path, create=True) as database:
             with database.write() as connection:
-                count = len(options.files) + len(options.later)
+                count = len(options.files) + len(options.again) + len(options.later)
                 print(f"{records.add(connection, found)} records of {count} files")
             for operator in registry.operators():
                 print(_trained(operator, database))

@@ -157,7 +157,7 @@ def evaluate_implementation(dataset: Dataset, noise: Errors, name: str) -> Compa
     """Judge with one implementation's times predicted by a model that has never seen that implementation.
 
     Its columns are cleared, so that the model has its counted work alone to go by. Where it takes part, trees
-    alone judge, see Network.blend: this model needs no network.
+    alone judge, see Network.left_over: this model needs no network.
     """
     mine = dataset.implementation == name
     if mine.all() or name == dataset.operator.default:

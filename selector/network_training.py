@@ -20,8 +20,8 @@ from .network import Network, place_of, read_inputs, standardised
 
 Integers = NDArray[np.intp]
 
-MEMBERS, WIDTH, LAYERS = 6, 64, 3
-EPOCHS = 30
+MEMBERS, WIDTH, LAYERS = 12, 64, 3
+EPOCHS = 30  # times the effort
 BATCH = 64  # contests
 LEARNING_RATE, WEIGHT_DECAY, WARM_UP = 1e-2, 3e-2, 0.1
 DELTA = 0.05  # of the Huber loss, in logarithms: beyond it errors count by their size, not its square
@@ -45,20 +45,20 @@ class Learned(NamedTuple):
     unit: float  # the standard deviation of what physics leaves over, in logarithms
 
 
-def fit_network(lesson: Lesson, kin: Lesson | None = None) -> Network | None:
+def fit_network(lesson: Lesson, kin: Lesson | None = None, effort: float = 1.0) -> Network | None:
     """The network for what physics leaves over; None where no row has a head, so that nothing can be learned.
 
     `kin` is learned from as well: its columns are those of the lesson and then its own, which are 0 in the
-    lesson's rows, and of which nothing is left in the network. The same rows give the same network. Of
-    torch, nothing stays set.
+    lesson's rows, and of which nothing is left in the network. `effort` is how many times as often as
+    usual all of it is gone through. The same rows give the same network. Of torch, nothing stays set.
     """
     if kin is None:
-        return _network(lesson)
-    both = _network(together([lesson, kin]))
+        return _network(lesson, effort)
+    both = _network(together([lesson, kin]), effort)
     return None if both is None else _part_of(both, lesson)
 
 
-def _network(lesson: Lesson) -> Network | None:
+def _network(lesson: Lesson, effort: float) -> Network | None:
     """As fit_network, of one lesson."""
     rows, physics, left_over, contests, reads = lesson
     flags = rows[:, list(reads.implementations)] == 1
@@ -88,7 +88,7 @@ def _network(lesson: Lesson) -> Network | None:
             contest=contest,
             unit=unit,
         )
-        layers = _fitted(learned, outputs)
+        layers = _fitted(learned, outputs, round(EPOCHS * effort))
     names = ("first", "first_bias", "second", "second_bias", "third", "third_bias", "heads", "head_bias")
     return Network(
         columns=columns,
@@ -128,7 +128,7 @@ def _lost(logarithms: Floats, contest: Integers) -> NDArray[np.float32]:
     return np.minimum(logarithms - least[contest], LARGEST_LOSS).astype(np.float32)
 
 
-def _fitted(learned: Learned, outputs: int) -> list[Tensor]:
+def _fitted(learned: Learned, outputs: int, epochs: int) -> list[Tensor]:
     """Weights [members, in, out] and biases [members, 1, out] of the layers, in turns."""
     random = np.random.default_rng(0)
     layers = _begun(learned.inputs.shape[1], outputs)
@@ -139,11 +139,11 @@ def _fitted(learned: Learned, outputs: int) -> list[Tensor]:
     schedule = torch.optim.lr_scheduler.OneCycleLR(
         optimizer,
         LEARNING_RATE,
-        total_steps=EPOCHS * math.ceil(len(counts) / BATCH) + 1,
+        total_steps=epochs * math.ceil(len(counts) / BATCH) + 1,
         pct_start=WARM_UP,
         cycle_momentum=False,
     )
-    for _ in range(EPOCHS):
+    for _ in range(epochs):
         shuffled = random.permutation(len(counts))
         for batch in np.split(shuffled, range(BATCH, len(counts), BATCH)):
             which = np.concatenate([order[starts[one] : starts[one] + counts[one]] for one in batch])
@@ -159,7 +159,7 @@ def _begun(inputs: int, outputs: int) -> list[Tensor]:
     sizes = [inputs, *[WIDTH] * LAYERS, outputs]
     layers = []
     for number, (read, made) in enumerate(pairwise(sizes)):
-        deviation = math.sqrt(GAINS[number == LAYERS] / read)
+        deviation = math.sqrt(GAINS[number == LAYERS] / max(read, 1))
         drawn = torch.randn(MEMBERS, read, made, generator=generator, dtype=torch.float32, device="cpu")
         layers += [drawn * deviation, torch.zeros(MEMBERS, 1, made, dtype=torch.float32, device="cpu")]
     return [layer.requires_grad_() for layer in layers]

@@ -31,8 +31,8 @@ from .regression import Regression
 if TYPE_CHECKING:
     from kernel_selector.db import StoredModel
 
-SCHEMA = 3  # layout of manifest and arrays
-READABLE = (2, SCHEMA)  # the earlier one has no networks
+SCHEMA = 4  # layout of manifest and arrays
+READABLE = (2, SCHEMA)  # the earlier ones: without networks, and with others than these
 
 
 class Asked(NamedTuple):

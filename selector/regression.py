@@ -19,7 +19,8 @@ from .trees import FlatTrees
 class Regression:
     """Physics and trees for one figure, and what else there is.
 
-    Sums come before these, and need neither; a network is blended with the trees.
+    Sums come before these, and need neither. Where a network knows all implementations that are compared, it
+    speaks instead of the trees.
     """
 
     physics: PhysicalStage
