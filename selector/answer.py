@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import cache, partial
+from functools import cache
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from kernel_selector.kernels import registry
@@ -18,6 +18,7 @@ from kernel_selector.kernels.contract.errors import shorten
 
 from .alike import timed_alike
 from .choice import Choice
+from .considering import Considered, Excluded, considered_each
 from .devices import Resolved
 from .errors import InvalidRequest
 from .policy import Decision, Question, combine, decide
@@ -105,8 +106,7 @@ def answer_each(
     knowledge: Knowledge, requests: Sequence[Request | SelectorError]
 ) -> list[Choice | SelectorError]:
     """The choice for each request, or the error that it met; the cost model is asked once for all of them."""
-    prepare = partial(_prepare, Readings())
-    prepared = [_tried(prepare, knowledge, request) for request in requests]
+    prepared = _prepared_each(knowledge, requests)
     by_operator: dict[str, list[int]] = defaultdict(list)
     for index, one in enumerate(prepared):
         if isinstance(one, Prepared) and not one.is_complete:
@@ -134,21 +134,35 @@ def _tried(
         return error
 
 
-def _prepare(readings: Readings, knowledge: Knowledge, request: Request) -> Prepared:
-    asked, device = readings[request.problem], request.where.device
-    operator = registry.operator(asked.operator)
-    accepted, refused = registry.candidates(asked, device)
+def _prepared_each(
+    knowledge: Knowledge, requests: Sequence[Request | SelectorError]
+) -> list[Prepared | SelectorError]:
+    """Each request with what is known of it, or the error that it met."""
+    readings = Readings()
+    asked = [request for request in requests if isinstance(request, Request)]
+    found = considered_each([(readings[one.problem], one.where.device) for one in asked])
+    each = {id(request): one for request, one in zip(asked, found, strict=True)}
+
+    def prepare(knowledge: Knowledge, request: Request) -> Prepared:
+        return _prepare(readings, each[id(request)], knowledge, request)
+
+    return [_tried(prepare, knowledge, request) for request in requests]
+
+
+def _prepare(readings: Readings, found: Considered, knowledge: Knowledge, request: Request) -> Prepared:
+    device, refused = request.where.device, found.refused
+    operator = registry.operator(request.problem.operator)
     _check_override(request, refused)
-    evidence = knowledge.evidence(asked.operator, device.key)
+    evidence = knowledge.evidence(operator.name, device.key)
     problem = readings[_known_as(request.problem, evidence)]
     failed, doubtful = evidence.failures(problem, device, operator.default)
-    names = tuple(
-        [item.name for item in accepted if item.name not in failed or item.name == request.override]
-    )
+    names = found.accepted
+    if failed:
+        names = tuple([name for name in names if name not in failed or name == request.override])
     question = Question(
         default=operator.default,
         names=names,
-        excluded={**failed, **refused},
+        excluded=Excluded(failed, refused) if failed else refused,
         doubtful=doubtful,
         objective=request.objective,
         limit_bytes=request.limit_bytes,
@@ -183,14 +197,7 @@ def _predicted(knowledge: Knowledge, given: tuple[str, Sequence[Prepared]]) -> l
     known = registry.implementations(operator)
     return predictor.tiers(
         [
-            Asked(
-                one.reading,
-                one.request.where.device,
-                one.software,
-                known,
-                one.question.names,
-                one.reading.counts(predictor.known(one.question.names, known)),
-            )
+            Asked(one.reading, one.request.where.device, one.software, known, one.question.names)
             for one in prepared
         ]
     )
