@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import lru_cache
-from itertools import compress
 from operator import attrgetter
 from typing import Any
 
@@ -37,10 +36,17 @@ def accepted_each(
 ) -> list[tuple[str, ...]]:
     """The names of the implementations that accept each problem on a device; `rows` are their values."""
     known, described = registry.implementations(operator), _Described(device)
-    columns = [_refusals(item, described).of_each(rows, problems) for item in known.values()]
-    accepts = list(zip(*columns, strict=True))
-    found = {each: tuple(compress(known, [flag for (flag,) in each])) for each in set(accepts)}
-    return [found[each] for each in accepts]
+    masks = [0] * len(rows)  # a bit for each implementation that refuses
+    for place, item in enumerate(known.values()):
+        bit = 1 << place
+        for index, (accepts,) in enumerate(_refusals(item, described).of_each(rows, problems)):
+            if not accepts:
+                masks[index] |= bit
+    found = {
+        mask: tuple([name for place, name in enumerate(known) if not mask >> place & 1])
+        for mask in set(masks)
+    }
+    return [found[mask] for mask in masks]
 
 
 def least_each(operator: str, rows: Sequence[Row], problems: Sequence[Problem]) -> list[Row]:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from .contract import Problem
 from .mirrored import Mirror
-from .paths import Tree
+from .paths import Compiled, Tree
 from .tracing import Path, TracedProblem, Untraceable, names_in, text_of, value_of
 
 Row = tuple[Any, ...]  # the arguments of a function's paths
@@ -48,27 +48,25 @@ class ByPaths:
     def __init__(self, asked: Asked) -> None:
         self._asked = asked
         self._tree = Tree(asked.arguments)
-        self._known: Callable[..., Said | None] | None = None
+        self._known: Compiled | None = None
         self._missed, self._gives_up = 0, False
         self._learning = Lock()
 
     def of_each(self, rows: Sequence[Row], problems: Sequence[Problem]) -> list[Said]:
         """What the function says of each problem; `rows` has the same ones as the arguments of paths."""
-        found = self._by_paths(rows)
-        missed = {index: self._plainly(problems[index]) for index, one in enumerate(found) if one is None}
+        found, missed = self._by_paths(rows)
+        for index in missed:
+            found[index] = self._asked.said(self._asked.function(problems[index]))
         if missed and not self._gives_up:
-            self._learn([(rows[index], problems[index], said) for index, said in missed.items()])
-        return [missed[index] if one is None else one for index, one in enumerate(found)]
+            self._learn([(rows[index], problems[index], found[index]) for index in missed])
+        return found
 
-    def _by_paths(self, rows: Sequence[Row]) -> Sequence[Said | None]:
+    def _by_paths(self, rows: Sequence[Row]) -> tuple[list[Any], Sequence[int]]:
         known = self._known
         if known is not None:
             with suppress(ArithmeticError):  # of the function itself, which raises it when asked plainly
-                return [known(*row) for row in rows]
-        return [None] * len(rows)
-
-    def _plainly(self, problem: Problem) -> Said:
-        return self._asked.said(self._asked.function(problem))
+                return known(rows)
+        return [None] * len(rows), range(len(rows))
 
     def _learn(self, missed: Sequence[tuple[Row, Problem, Said]]) -> None:
         self._missed += len(missed)
@@ -80,8 +78,9 @@ class ByPaths:
             for row, problem, said in missed[:: -(-len(missed) // max(TAKEN, self._tree.leaves))]:
                 self._take(row, problem, said)
             known = self._tree.compiled()
-            for row, problem, said in missed:
-                _check(problem, known(*row) or said, said)
+            found, _ = known([row for row, _, _ in missed])
+            for (_, problem, said), one in zip(missed, found, strict=True):
+                _check(problem, one or said, said)
             self._known = known
             self._gives_up = self._tree.leaves > MOST_PATHS
         except Exception as error:  # whatever a function does with what is no number

@@ -12,7 +12,7 @@ from functools import cached_property
 from types import BuiltinFunctionType, CellType, FunctionType, MethodType, ModuleType
 from typing import Any
 
-from .tracing import STAND_INS
+from .stand_ins import STAND_INS
 
 PACKAGE = __name__.rpartition(".")[0]
 PLAIN = f"{PACKAGE}.contract"  # values alone, which need no copies

@@ -10,9 +10,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from .tracing import NAMES, Path, Step, Test, Untraceable
+from .stand_ins import NAMES
+from .tracing import Path, Step, Test, Untraceable
 
 INDENT = "    "
+BEFORE = ("found, missed = [], []", "add, miss = found.append, missed.append")
+MISSED = ["miss(len(found))", "add(None)", "continue"]
+
+Compiled = Callable[[Sequence[tuple[Any, ...]]], tuple[list[Any], list[int]]]
 
 
 @dataclass
@@ -24,11 +29,6 @@ class Node:
     result: str | None = None
     needs: tuple[str, ...] = ()  # of the result
     turns: dict[bool, Node] = field(default_factory=dict)
-
-    @property
-    def size(self) -> int:
-        """How many nodes it has below it, itself included."""
-        return 1 + sum(node.size for node in self.turns.values())
 
 
 class Tree:
@@ -57,13 +57,15 @@ class Tree:
         elif (node.steps, node.result) != (steps, result):
             raise Untraceable("other steps or another result after the same tests")
 
-    def compiled(self) -> Callable[..., Any]:
-        """A function of the arguments that has the result, or None for what is on no path."""
-        lines = [f"def known({', '.join(self._arguments)}):"]
-        lines += [INDENT + line for line in _lines(self._root)[0]]
+    def compiled(self) -> Compiled:
+        """A function of rows of arguments: the results, and the places of those without one, on no path."""
+        body, needed = _lines(self._root)
+        taken = [f"{name} = row[{place}]" for place, name in enumerate(self._arguments) if name in needed]
+        lines = ["def known(rows):", *(INDENT + line for line in BEFORE), f"{INDENT}for row in rows:"]
+        lines += [2 * INDENT + line for line in (*taken, *body)]
         names: dict[str, Any] = dict(NAMES)
-        exec("\n".join(lines), names)
-        found: Callable[..., Any] = names["known"]
+        exec("\n".join([*lines, f"{INDENT}return found, missed"]), names)
+        found: Compiled = names["known"]
         return found
 
 
@@ -89,7 +91,7 @@ def _gone(node: Node, test: Test, steps: list[Step], is_new: bool) -> tuple[Node
 def _lines(node: Node) -> tuple[list[str], set[str]]:
     """A node as lines of Python, and the names that these need from before it."""
     if node.test is None:
-        tail, needed = [f"return {node.result}"], set(node.needs)
+        tail, needed = [f"add({node.result})", "continue"], set(node.needs)
     else:
         tail, needed = _branches(node, node.test)
     lines: list[str] = []
@@ -101,14 +103,13 @@ def _lines(node: Node) -> tuple[list[str], set[str]]:
 
 
 def _branches(node: Node, test: Test) -> tuple[list[str], set[str]]:
-    """Both outcomes of a test; the smaller one is indented, so that long chains stay flat."""
-    needed = set(test.needs)
-    sides = sorted(node.turns.items(), key=lambda item: item[1].size)
-    flat_outcome, flat = sides[-1]
+    """Both outcomes of a test; the shorter one is indented, so that long chains stay flat."""
+    sides = [(outcome, *_lines(below)) for outcome, below in node.turns.items()]
+    sides.sort(key=lambda side: len(side[1]))
+    flat_outcome, flat, needed = sides.pop()
+    inside = MISSED
+    if sides:
+        ((_, inside, more),) = sides
+        needed = needed | more
     condition = f"not ({test.text})" if flat_outcome else test.text
-    inside = ["return None"]
-    if len(sides) > 1:
-        inside, more = _lines(sides[0][1])
-        needed |= more
-    below, more = _lines(flat)
-    return [f"if {condition}:", *(INDENT + line for line in inside), *below], needed | more
+    return [f"if {condition}:", *(INDENT + line for line in inside), *flat], needed.union(test.needs)

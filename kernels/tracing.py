@@ -46,6 +46,7 @@ class Path:
         self._names: dict[str, str] = {}  # by text: what was worked out before is not again
         self._decided: dict[str, bool] = {}
         self.values: dict[str, Any] = {}  # by name: those on which the path rests
+        self._multiples: dict[str, tuple[Traced, int]] = {}  # by name: of what, and how many times
 
     def step(self, text: str, needs: tuple[str, ...], value: Any) -> Traced:
         """The number that an operation gives."""
@@ -54,6 +55,15 @@ class Path:
             name = self._names[text] = f"v{len(self._names)}"
             self.events.append(Step(name, text, needs))
         return Traced(self, name, value)
+
+    def times(self, one: Traced, factor: int) -> Traced:
+        """A whole number times another one, which is known: as exact in any order, so only once."""
+        base, before = self._multiples.get(one.name, (one, 1))
+        if before * factor == 1:
+            return base
+        found = self.step(f"{base.name} * ({before * factor})", (base.name,), one.value * factor)
+        self._multiples[found.name] = base, before * factor
+        return found
 
     def decide(self, name: str, outcome: bool) -> bool:
         """The outcome, on which the path goes on from here."""
@@ -107,6 +117,16 @@ class Traced:
     def __round__(self, digits: int | None = None) -> Traced:
         return self.path.step(f"round({self.name}, {digits})", (self.name,), round(self.value, digits))
 
+    def __mul__(self, other: Any) -> Any:
+        if type(other) is int and type(self.value) is int:
+            return self.path.times(self, other)
+        return _multiply(self, other)
+
+    def __rmul__(self, other: Any) -> Any:
+        if type(other) is int and type(self.value) is int:
+            return self.path.times(self, other)
+        return _multiply_reflected(self, other)
+
     def __pow__(self, power: object) -> Traced:
         if isinstance(power, Traced):  # whether the result is whole would hang on its sign
             raise Untraceable(f"power {power.name}")
@@ -138,6 +158,9 @@ def _reflected(sign: str, function: Callable[[Any, Any], Any]) -> Callable[[Trac
     return method
 
 
+_multiply, _multiply_reflected = _binary("*", operator.mul), _reflected("*", operator.mul)
+
+
 def _unary(text: str, function: Callable[[Any], Any]) -> Callable[[Traced], Traced]:
     def method(self: Traced) -> Traced:
         return self.path.step(text.format(self.name), (self.name,), function(self.value))
@@ -148,7 +171,6 @@ def _unary(text: str, function: Callable[[Any], Any]) -> Callable[[Traced], Trac
 ARITHMETIC = {
     "add": "+",
     "sub": "-",
-    "mul": "*",
     "truediv": "/",
     "floordiv": "//",
     "mod": "%",
@@ -237,63 +259,3 @@ class TracedProblem:
         if name.startswith("_") or name not in self._values:
             raise AttributeError(f"{name} of a traced problem")
         return self[name]
-
-
-def _int(value: Any = 0, *base: Any) -> Any:
-    if not isinstance(value, Traced):
-        return int(value, *base)
-    if type(value.value) is int:
-        return value
-    return value.path.step(f"int({value.name})", (value.name,), int(value.value))
-
-
-def _float(value: Any = 0.0) -> Any:
-    if not isinstance(value, Traced):
-        return float(value)
-    return value.path.step(f"float({value.name})", (value.name,), float(value.value))
-
-
-def _extreme(plain: Callable[..., Any], sign: str) -> Callable[..., Any]:
-    """max or min, without a test where all are of one type; else by tests, since the type goes with them."""
-
-    def extreme(*given: Any, **more: Any) -> Any:
-        each = tuple(given[0]) if len(given) == 1 else given
-        types = {type(value_of(one)) for one in each}
-        if more or len(each) < 2 or len(types) > 1 or not names_in(*each):
-            return plain(each, **more)
-        first, *others = each
-        for one in others:
-            path = next(each.path for each in (first, one) if isinstance(each, Traced))
-            a, b = text_of(first), text_of(one)
-            value = plain(value_of(first), value_of(one))
-            first = path.step(f"{b} if {b} {sign} {a} else {a}", names_in(first, one), value)
-        return first
-
-    return extreme
-
-
-def _mathematical(function: Callable[..., Any]) -> Callable[..., Any]:
-    def traced(value: Any, *more: Any) -> Any:
-        if not isinstance(value, Traced) or more:
-            return function(value, *more)
-        return value.path.step(f"{function.__name__}({value.name})", (value.name,), function(value.value))
-
-    return traced
-
-
-MATHEMATICAL = (math.log2, math.log, math.log10, math.sqrt, math.exp, math.isqrt)
-
-# what takes traced numbers in the place of functions that cannot
-STAND_INS: Mapping[Any, Callable[..., Any]] = {
-    int: _int,
-    float: _float,
-    max: _extreme(max, ">"),
-    min: _extreme(min, "<"),
-    **{function: _mathematical(function) for function in MATHEMATICAL},
-}
-# what texts of operations name
-NAMES: Mapping[str, Any] = {
-    "inf": math.inf,
-    "nan": math.nan,
-    **{function.__name__: function for function in (*MATHEMATICAL, *ROUNDINGS.values())},
-}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import chain
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -49,7 +50,7 @@ class Counting:
             where = np.flatnonzero(which == place)
             if len(where):
                 whose = of_each[where].tolist()
-                found = counted_each(item, [rows[one] for one in whose], [problems[one] for one in whose])
+                found = counted_each(item, [rows[one] for one in whose], Picked(problems, whose))
                 counts[where] = _table(found)
         return _table([row[-len(COUNTS) - 1 : -1] for row in rows]), counts
 
@@ -65,6 +66,19 @@ class Counting:
             least.append(found[:width])
             counts += [found[width * (1 + place) : width * (2 + place)] for place in mine]
         return _table(least), _table(counts)
+
+
+class Picked(Sequence[Reading]):
+    """Those at some places: few of them are looked at, and most never."""
+
+    def __init__(self, problems: Sequence[Reading], places: Sequence[int]) -> None:
+        self._problems, self._places = problems, places
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._problems[self._places[index]]
+
+    def __len__(self) -> int:
+        return len(self._places)
 
 
 def _table(counts: Sequence[Sequence[object]]) -> Floats:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache, cached_property
 from operator import itemgetter
 from typing import Any
@@ -84,10 +84,17 @@ class KeptBytes(Mapping[str, float]):
         return len(self._names)
 
 
+def picking(keys: Sequence[Any]) -> Callable[[Any], tuple[Any, ...]]:
+    """What picks the values of these keys, or of these places, as a tuple."""
+    if len(keys) > 1:
+        return itemgetter(*keys)
+    return lambda given: tuple([given[key] for key in keys])
+
+
 def rows_of(problems: Sequence[Reading]) -> list[tuple[Any, ...]]:
     """The values of problems of one operator, in canonical order and implied ones included."""
     specs = registry.operator(problems[0].operator).hyperparameters
-    return list(map(itemgetter(*(spec.name for spec in specs)), problems))
+    return list(map(picking([spec.name for spec in specs]), problems))
 
 
 def least_work(problem: Problem) -> Work:
