@@ -66,6 +66,8 @@ def considered(problem: Reading, device: Device) -> Considered:
 
 def considered_each(asked: Sequence[tuple[Reading, Device]]) -> list[Considered]:
     """Each problem on its device; many of one operator on one device are asked together."""
+    if len(asked) < MANY:
+        return [considered(problem, device) for problem, device in asked]
     groups: dict[tuple[str, int], list[int]] = defaultdict(list)
     for index, (problem, device) in enumerate(asked):
         groups[problem.operator, id(device)].append(index)

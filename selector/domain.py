@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import Any
 
 from kernel_selector.kernels.contract import Device, Integer, Operator, Problem, Record
 
-from .reading import least_work, picking
+from .reading import least_work
 
 # doublings by which a size may lie outside of what was seen, and the operations in all, which are bounded too
 # because sizes that were seen one by one may be large together
@@ -22,17 +19,7 @@ SIZE_SLACK, WORK_SLACK = 0.5, 1.0
 EDGE = 1e-9  # of a range: so near to its ends the logarithm decides
 
 Range = tuple[float, float]
-
-
-class _Edges(NamedTuple):
-    """Between which sizes, by name, something is well inside, [names] each."""
-
-    names: tuple[str, ...]
-    least: NDArray[np.float64]
-    most: NDArray[np.float64]
-
-
-_Inner = tuple[list[tuple[str, frozenset[Any]]], _Edges, Range]
+_Inner = tuple[list[tuple[str, frozenset[Any]]], list[tuple[str, float, float]], Range]
 
 
 @dataclass(frozen=True)
@@ -51,28 +38,18 @@ class Domain:
 
     def covers(self, problem: Problem, device: Device, operations: float) -> bool:
         """Whether a problem of so many operations is well inside: quick, where `outside` says nothing."""
-        (is_inside,) = self.covers_each([problem], device, [operations])
-        return is_inside
-
-    def covers_each(
-        self, problems: Sequence[Problem], device: Device, operations: Sequence[float]
-    ) -> list[bool]:
-        """What `covers` says of each of these problems on one device."""
         seen = self._inner.get(device.key)
         if seen is None:
-            return [False] * len(problems)
-        words, edges, (low, high) = seen
-        sizes = np.array(list(map(picking(edges.names), problems)), dtype=np.float64)
-        inside = np.all((edges.least <= sizes) & (sizes <= edges.most), axis=1).tolist()
-        said = list(map(picking([name for name, _ in words]), problems))
-        known = {
-            each: all(value in values for value, (_, values) in zip(each, words, strict=True))
-            for each in set(said)
-        }
-        return [
-            is_inside and known[each] and low <= count <= high
-            for is_inside, each, count in zip(inside, said, operations, strict=True)
-        ]
+            return False
+        words, ranges, (low, high) = seen
+        # loops, because a generator takes longer to begin than most of these take to end
+        for name, values in words:
+            if problem[name] not in values:
+                return False
+        for name, least, most in ranges:
+            if not least <= problem[name] <= most:
+                return False
+        return low <= operations <= high
 
     @cached_property
     def _inner(self) -> dict[str, _Inner]:
@@ -88,8 +65,7 @@ class Domain:
             }
             operations = ranges.pop("operations")
             words = [(name, frozenset(values)) for name, values in seen["words"].items()]
-            edges = np.array(list(ranges.values()), dtype=np.float64).reshape(-1, 2)
-            found[key] = words, _Edges(tuple(ranges), edges[:, 0], edges[:, 1]), operations
+            found[key] = words, [(name, *edges) for name, edges in ranges.items()], operations
         return found
 
     def outside(self, problem: Problem, device: Device) -> str | None:

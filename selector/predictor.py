@@ -120,8 +120,8 @@ class Predictor:
         seen: dict[object, Begun] = {}
         counting = Counting([one.problem for one in asked])
         begun = [
-            self._begun(one, is_covered, seen)
-            for one, is_covered in zip(asked, self._covered(asked, counting), strict=True)
+            self._begun(one, operations, seen)
+            for one, operations in zip(asked, counting.operations, strict=True)
         ]
         by_device: dict[tuple[int, int], list[int]] = defaultdict(list)
         for index, (known, _) in enumerate(begun):
@@ -140,23 +140,9 @@ class Predictor:
             for found, (_, caveats) in zip(estimates, begun, strict=True)
         ]
 
-    def _covered(self, asked: Sequence[Asked], counting: Counting) -> list[bool]:
-        """Whether each is well inside of what the model has seen."""
-        by_device: dict[int, list[int]] = defaultdict(list)
-        for index, one in enumerate(asked):
-            by_device[id(one.device)].append(index)
-        covered = [False] * len(asked)
-        for members in by_device.values():
-            problems = [asked[index].problem for index in members]
-            operations = [counting.operations[index] for index in members]
-            found = self._domain.covers_each(problems, asked[members[0]].device, operations)
-            for index, is_covered in zip(members, found, strict=True):
-                covered[index] = is_covered
-        return covered
-
-    def _begun(self, one: Asked, is_covered: bool, seen: dict[object, Begun]) -> Begun:
+    def _begun(self, one: Asked, operations: float, seen: dict[object, Begun]) -> Begun:
         """What to predict. `seen` has it for other questions, since it follows from little of a problem."""
-        if not is_covered:
+        if not self._domain.covers(one.problem, one.device, operations):
             outside = self._domain.outside(one.problem, one.device)
             if outside:
                 return (), (f"No prediction: {outside}.",)

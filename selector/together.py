@@ -35,6 +35,8 @@ def quiet_ones(knowledge: Knowledge, opened: Sequence[Opened | SelectorError]) -
 
     Raises Changed. Few of one operator and device are not worth to be looked at together.
     """
+    if len(opened) < MANY:
+        return set()
     groups: dict[tuple[str, int], list[int]] = defaultdict(list)
     for index, one in enumerate(opened):
         if isinstance(one, Opened) and one.request.is_plain:
