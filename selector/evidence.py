@@ -208,9 +208,9 @@ class Evidence:
         tier = next(self._measured(neighbour, here, software), None) if neighbour else None
         if neighbour is None or tier is None:
             return None
-        apart = distance(problem, neighbour)
+        apart, other = distance(problem, neighbour), self.neighbours.readings[neighbour]
         estimates = {
-            name: _scaled(estimate, work_ratio(problem, neighbour, name, here), apart)
+            name: _scaled(estimate, work_ratio(problem, other, name, here), apart)
             for name, estimate in tier.estimates.items()
             if name in self.versions
         }

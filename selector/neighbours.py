@@ -15,6 +15,7 @@ from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import Device, Problem
 
 from .physics import estimate_seconds
+from .reading import Readings
 
 # beyond a fifth more or less in one dimension the cost model is the better witness
 MAX_DISTANCE = 0.27
@@ -72,6 +73,7 @@ class Neighbours:
             for key, members in groups.items()
         }
 
+        self.readings = Readings()  # of those that were near: their work is counted again and again
         self._cells = {key: _cells(points) for key, (_, points) in self._groups.items()}
 
     def cells(self, problem: Problem) -> Collection[tuple[int, ...]]:

@@ -17,7 +17,7 @@ from kernel_selector.kernels.contract import SelectorError
 from .alike import timed_alike
 from .candidates import Candidate, Candidates
 from .choice import Choice
-from .deciding import Decided, decided_by_time
+from .deciding import decided_by_time
 from .evidence import Tier
 from .policy import combine, decide
 from .predicted import Predicted
@@ -93,10 +93,25 @@ def _choices(knowledge: Knowledge, group: Mapping[int, Ready]) -> dict[int, Choi
     shared: dict[object, dict[str, Any]] = {}
     told = {}
     for index, (one, found, tier) in group.items():
-        alike = id(one.request.where), one.request.operator_assumed, id(tier.caveats)
+        request, place = one.request, found.place
+        alike = id(request.where), request.operator_assumed, id(tier.caveats)
         if alike not in shared:
             shared[alike] = _shared(knowledge, one, tier)
-        told[index] = Choice.made(shared[alike] | _own(one, tier, decided, shown[found.place]))
+        start, other = together.bounds[place], decided.runner_up[place]
+        chosen = decided.chosen[place] - start
+        time, low, high, size, least, most, *_ = shown[place]
+        own = {
+            "problem": request.problem,
+            "implementation": found.names[chosen],
+            "time_ms": time,
+            "time_interval_ms": (low, high),
+            "memory_bytes": int(size),
+            "memory_interval_bytes": (int(least), int(most)),
+            "runner_up": None if other < 0 else found.names[other - start],
+            "margin": None if other < 0 else decided.margin[place],
+            "candidates": Later(one, tier, chosen),
+        }
+        told[index] = Choice.made(shared[alike] | own)
     return told
 
 
@@ -114,25 +129,6 @@ def _shared(knowledge: Knowledge, one: Opened, tier: Tier) -> dict[str, Any]:
         "model_version": predictor.version if predictor else None,
         "caveats": (*knowledge.caveats, *circumstances(knowledge, request), *tier.caveats),
         "operator_assumed": request.operator_assumed,
-    }
-
-
-def _own(one: Opened, tier: Tier, decided: Decided, figures: Sequence[float]) -> dict[str, Any]:
-    """What a choice has for itself; `figures` are those of an Estimate."""
-    found: Predicted = tier.estimates  # type: ignore[assignment]
-    start, place = found.together.bounds[found.place], found.place
-    chosen, other = decided.chosen[place] - start, decided.runner_up[place]
-    time, low, high, size, least, most, *_ = figures
-    return {
-        "problem": one.request.problem,
-        "implementation": one.names[chosen],
-        "time_ms": time,
-        "time_interval_ms": (low, high),
-        "memory_bytes": int(size),
-        "memory_interval_bytes": (int(least), int(most)),
-        "runner_up": None if other < 0 else one.names[other - start],
-        "margin": None if other < 0 else decided.margin[place],
-        "candidates": Later(one, tier, chosen),
     }
 
 
