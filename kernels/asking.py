@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import lru_cache
 from operator import attrgetter
-from typing import Any
 
 from . import registry
 from .by_paths import Asked, ByPaths, Row
-from .contract import Device, Implementation, Operator, Problem, Work
+from .contract import Device, Implementation, Problem, Work
 from .tracing import TracedProblem, value_of
 
 COUNTS = ("flops", "moved_bytes", "saved_bytes", "launches", "steps")
@@ -38,8 +37,8 @@ def accepted_each(
     known, described = registry.implementations(operator), _Described(device)
     masks = [0] * len(rows)  # a bit for each implementation that refuses
     for place, item in enumerate(known.values()):
-        bit = 1 << place
-        for index, (accepts,) in enumerate(_refusals(item, described).of_each(rows, problems)):
+        bit, refusals = 1 << place, _refusals(item.unsupported, operator, described)
+        for index, (accepts,) in enumerate(refusals.of_each(rows, problems)):
             if not accepts:
                 masks[index] |= bit
     found = {
@@ -51,12 +50,12 @@ def accepted_each(
 
 def least_each(operator: str, rows: Sequence[Row], problems: Sequence[Problem]) -> list[Row]:
     """What the operator counts of each problem, COUNTS and the types of these, as LEAST has them."""
-    return _least(registry.operator(operator)).of_each(rows, problems)
+    return _least(registry.operator(operator).work, operator).of_each(rows, problems)
 
 
 def counted_each(item: Implementation, rows: Sequence[Row], problems: Sequence[Problem]) -> list[Row]:
     """COUNTS of an implementation for each problem; `rows` have LEAST behind the values."""
-    return _counts(item).of_each(rows, problems)
+    return _counts(item.work, item.operator).of_each(rows, problems)
 
 
 class CountedBytes(Mapping[str, float]):
@@ -90,48 +89,37 @@ class _Described:
 
 
 # functions, and not names, are what paths are kept for: another implementation may take a name's place
-def _refusals(item: Implementation, described: _Described) -> ByPaths:
-    return _refusals_of(item.unsupported, item.operator, described)
-
-
 @lru_cache(MOST_FUNCTIONS)
-def _refusals_of(
+def _refusals(
     unsupported: Callable[[Problem, Device], str | None], operator: str, described: _Described
 ) -> ByPaths:
     def refusal(problem: Problem) -> str | None:
         return unsupported(problem, described.device)
 
-    return ByPaths(Asked(refusal, _hyperparameters(operator), lambda reason: (reason is None,)))
-
-
-def _least(operator: Operator) -> ByPaths:
-    return _least_of(operator.work, operator.name)
+    name = f"{unsupported.__module__}.unsupported"
+    return ByPaths(Asked(name, refusal, _hyperparameters(operator), lambda reason: (reason is None,)))
 
 
 @lru_cache(MOST_FUNCTIONS)
-def _least_of(work: Callable[[Problem], Work], operator: str) -> ByPaths:
+def _least(work: Callable[[Problem], Work], operator: str) -> ByPaths:
     def said(found: Work) -> Row:
         counts = counts_of(found)
         return (*counts, " ".join([type(value_of(one)).__name__ for one in counts]))
 
-    return ByPaths(Asked(work, _hyperparameters(operator), said))
-
-
-def _counts(item: Implementation) -> ByPaths:
-    return _counts_of(item.work, item.operator)
+    return ByPaths(Asked(f"work of {operator}", work, _hyperparameters(operator), said))
 
 
 @lru_cache(MOST_FUNCTIONS)
-def _counts_of(work: Callable[[Problem], Work], operator: str) -> ByPaths:
+def _counts(work: Callable[[Problem], Work], operator: str) -> ByPaths:
     kept_as = getattr(registry.operator(operator).work, "kept_as", "")
 
-    def prepare(problem: TracedProblem, _given: Mapping[str, Any]) -> None:
+    def prepare(problem: TracedProblem) -> None:
         *counts, types = [problem[name] for name in LEAST]
         str(types)  # on which the path rests
         vars(problem)[kept_as] = Work(**dict(zip(COUNTS, counts, strict=True)))
 
     arguments = (*_hyperparameters(operator), *LEAST)
-    return ByPaths(Asked(work, arguments, counts_of, prepare))
+    return ByPaths(Asked(f"{work.__module__}.work", work, arguments, counts_of, prepare))
 
 
 def _hyperparameters(operator: str) -> tuple[str, ...]:

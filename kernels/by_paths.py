@@ -7,8 +7,9 @@ path is asked plainly, and paths are taken from some of those, after enough of t
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import cached_property
 from threading import Lock
 from typing import Any, NamedTuple
 
@@ -27,19 +28,20 @@ TAKEN = 16  # at least, else as many again as are known
 MOST_PATHS = 512  # of a function, which then stays as it is
 
 log = logging.getLogger(__name__)
-_mirror = Mirror()
 
 
 class Asked(NamedTuple):
-    """A function of problems, the names of its paths' arguments, and what of its result is wanted.
+    """A function of problems, by the name that logs give it, and what of its result is wanted.
 
-    `prepare` gives a traced problem what it has beside hyperparameters: traced arguments by name.
+    `arguments` are the names of its paths' arguments: hyperparameters, and others behind them, which
+    `prepare` leaves with a traced problem where the function finds them.
     """
 
+    name: str
     function: Callable[[Any], Any]
     arguments: tuple[str, ...]
     said: Callable[[Any], Said]
-    prepare: Callable[[TracedProblem, Mapping[str, Any]], None] = lambda _problem, _given: None
+    prepare: Callable[[TracedProblem], None] = lambda _problem: None
 
 
 class ByPaths:
@@ -68,6 +70,11 @@ class ByPaths:
                 return known(rows)
         return [None] * len(rows), range(len(rows))
 
+    @cached_property
+    def _copy(self) -> Callable[[Any], Any]:
+        copy: Callable[[Any], Any] = Mirror().of(self._asked.function)
+        return copy
+
     def _learn(self, missed: Sequence[tuple[Row, Problem, Said]]) -> None:
         self._missed += len(missed)
         is_worth = self._missed >= max(WORTH, WORTH_OF_EACH * self._tree.leaves)
@@ -84,7 +91,7 @@ class ByPaths:
             self._known = known
             self._gives_up = self._tree.leaves > MOST_PATHS
         except Exception as error:  # whatever a function does with what is no number
-            log.info("%s is asked problem by problem: %r", self._asked.function, error)
+            log.info("%s is asked problem by problem: %r", self._asked.name, error)
             self._known, self._gives_up = None, True
         finally:
             self._learning.release()
@@ -94,8 +101,8 @@ class ByPaths:
         path = Path()
         given = dict(zip(self._asked.arguments, row, strict=True))
         traced = TracedProblem(problem.operator, given, path)
-        self._asked.prepare(traced, given)
-        result = self._asked.said(_mirror.of(self._asked.function)(traced))
+        self._asked.prepare(traced)
+        result = self._asked.said(self._copy(traced))
         _check(problem, tuple(map(value_of, result)), said)
         self._tree.add(path, f"({', '.join(map(text_of, result))},)", names_in(*result))
 

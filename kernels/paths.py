@@ -14,8 +14,9 @@ from .stand_ins import NAMES
 from .tracing import Path, Step, Test, Untraceable
 
 INDENT = "    "
-BEFORE = ("found, missed = [], []", "add, miss = found.append, missed.append")
-MISSED = ["miss(len(found))", "add(None)", "continue"]
+# no hyperparameter begins with an underscore
+BEFORE = ("_found, _missed = [], []", "_add, _miss = _found.append, _missed.append")
+MISSED = ["_miss(len(_found))", "_add(None)", "continue"]
 
 Compiled = Callable[[Sequence[tuple[Any, ...]]], tuple[list[Any], list[int]]]
 
@@ -60,11 +61,11 @@ class Tree:
     def compiled(self) -> Compiled:
         """A function of rows of arguments: the results, and the places of those without one, on no path."""
         body, needed = _lines(self._root)
-        taken = [f"{name} = row[{place}]" for place, name in enumerate(self._arguments) if name in needed]
-        lines = ["def known(rows):", *(INDENT + line for line in BEFORE), f"{INDENT}for row in rows:"]
+        taken = [f"{name} = _row[{place}]" for place, name in enumerate(self._arguments) if name in needed]
+        lines = ["def known(_rows):", *(INDENT + line for line in BEFORE), f"{INDENT}for _row in _rows:"]
         lines += [2 * INDENT + line for line in (*taken, *body)]
         names: dict[str, Any] = dict(NAMES)
-        exec("\n".join([*lines, f"{INDENT}return found, missed"]), names)
+        exec("\n".join([*lines, f"{INDENT}return _found, _missed"]), names)
         found: Compiled = names["known"]
         return found
 
@@ -91,7 +92,7 @@ def _gone(node: Node, test: Test, steps: list[Step], is_new: bool) -> tuple[Node
 def _lines(node: Node) -> tuple[list[str], set[str]]:
     """A node as lines of Python, and the names that these need from before it."""
     if node.test is None:
-        tail, needed = [f"add({node.result})", "continue"], set(node.needs)
+        tail, needed = [f"_add({node.result})", "continue"], set(node.needs)
     else:
         tail, needed = _branches(node, node.test)
     lines: list[str] = []

@@ -52,7 +52,7 @@ class Path:
         """The number that an operation gives."""
         name = self._names.get(text)
         if name is None:
-            name = self._names[text] = f"v{len(self._names)}"
+            name = self._names[text] = f"_{len(self._names)}"
             self.events.append(Step(name, text, needs))
         return Traced(self, name, value)
 

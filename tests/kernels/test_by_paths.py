@@ -75,7 +75,7 @@ def test_everything_is_said_as_each_implementation_says_it(operator: str) -> Non
 
 def of_lstm(function: Callable[[Any], Any]) -> ByPaths:
     names = tuple(spec.name for spec in registry.operator("lstm").hyperparameters)
-    return ByPaths(Asked(function, names, lambda found: (found,)))
+    return ByPaths(Asked("a test", function, names, lambda found: (found,)))
 
 
 def lstms(count: int, **more: Any) -> list[Reading]:
