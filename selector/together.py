@@ -139,18 +139,15 @@ class Later(Candidates):
         self._one, self._tier, self._chosen = one, tier, chosen
 
     @cached_property
-    def _decided(self) -> Candidates:
+    def _items(self) -> tuple[Candidate, ...]:
         question = question_of(self._one.request, self._one.reading, self._one.considered, {}, {})
         figures = combine([self._tier], question.names, question.default)
-        return decide(question, figures).candidates
-
-    @cached_property
-    def _items(self) -> tuple[Candidate, ...]:
-        return tuple(self._decided)
+        return tuple(decide(question, figures).candidates)
 
     def exclusions(self) -> dict[str, str]:
-        """As in `Candidates`."""
-        return self._decided.exclusions()
+        """As in `Candidates`: the refusals, since nothing failed and no limit is given."""
+        refused = self._one.considered.refused
+        return {name: refused[name] for name in sorted(refused)}
 
     def lowest_ms(self) -> list[float | None]:
         """As in `Candidates`."""
