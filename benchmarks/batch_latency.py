@@ -2,8 +2,9 @@
 
 Random problems of an operator on an H200, answered together from the measurements that come with this
 package. Median and least time of the clock and of the processor for each batch, and where the processor's
-time goes: what the implementations refuse and count, which are asked one problem at a time in Python, and all
-the rest together, the cost model included. Writes `benchmarks/results/batch_latency.json`. Needs no GPU.
+time goes: what the implementations refuse and count, mostly by the paths that they took for earlier problems,
+and all the rest together, the cost model included. Writes `benchmarks/results/batch_latency.json`.
+Needs no GPU.
 """
 
 from __future__ import annotations
@@ -18,9 +19,11 @@ from typing import Any
 
 from benchmarks._result import write_result
 from kernel_selector.kernels import registry
-from kernel_selector.kernels.asking import counted
 from kernel_selector.kernels.contract import Device, Problem
 from selector import Choice, Query, Selector
+from selector.considering import considered_each
+from selector.counting import Counting
+from selector.predictor import Places
 from selector.problem_sets import random_problems
 from selector.reading import Reading
 from selector.shipped import unpacked
@@ -78,16 +81,15 @@ def queries(problems: list[Problem]) -> list[Query]:
 def counting(problems: list[Problem], device: Device) -> dict[str, float]:
     """Processor milliseconds of what every implementation is asked about the problems, as a choice does."""
     readings = [Reading.of(problem) for problem in problems]
-    accepting: list[list[str]] = []
+    known = registry.implementations(problems[0].operator)
+    accepting: list[tuple[str, ...]] = []
 
     def refuse() -> None:
-        for reading in readings:
-            accepted, _ = registry.candidates(reading, device)
-            accepting.append([item.name for item in accepted])
+        accepting.extend(one.accepted for one in considered_each([(each, device) for each in readings]))
 
     def count() -> None:
-        for reading, names in zip(readings, accepting, strict=True):
-            counted(reading, names)
+        places = Places.of(accepting, known)
+        Counting(readings).tables(range(len(readings)), places.of_each, places.which, known)
 
     return {"refusals": spent(refuse), "counts": spent(count)}
 

@@ -43,4 +43,5 @@ def remembered(work: Counting, key: str) -> Counting:
             found = kept[key] = work(problem)
         return found
 
+    vars(once)["kept_as"] = key
     return once

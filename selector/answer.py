@@ -3,94 +3,27 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import cache, partial
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import TYPE_CHECKING, TypeVar
 
 from kernel_selector.kernels import registry
-from kernel_selector.kernels.contract import (
-    Environment,
-    Problem,
-    SelectorError,
-    UnsupportedProblem,
-)
-from kernel_selector.kernels.contract.errors import shorten
+from kernel_selector.kernels.contract import Environment, SelectorError
 
-from .alike import timed_alike
 from .choice import Choice
-from .devices import Resolved
-from .errors import InvalidRequest
-from .policy import Decision, Question, combine, decide
-from .reading import KeptBytes, Reading, Readings
-from .units import parse_bytes
+from .considering import considered_each
+from .evidence import Tier
+from .policy import Decision, combine, decide
+from .preparing import Opened, Prepared, circumstances, prepare
+from .reading import Readings
+from .request import Request
+from .together import choices, quiet_ones
 
 if TYPE_CHECKING:
-    from .evidence import Evidence, Tier
     from .knowledge import Knowledge
 
-DEFAULT_OPERATOR = "lstm"
-OBJECTIVES = ("time", "memory")
 Given = TypeVar("Given")
 Result = TypeVar("Result")
-
-
-class Request(NamedTuple):
-    """The arguments of a question, parsed."""
-
-    problem: Problem
-    where: Resolved
-    limit_bytes: int | None
-    objective: str
-    override: str | None
-    operator_assumed: bool
-
-
-def problem_of(operator: str | None, hyperparameters: Mapping[str, object]) -> Problem:
-    """The problem of a question. Raises the errors that `selector.choose` lists for them."""
-    return registry.operator(DEFAULT_OPERATOR if operator is None else operator).problem(hyperparameters)
-
-
-def parse(
-    knowledge: Knowledge,
-    problem: Problem,
-    operator: str | None,
-    device: object,
-    memory: str | int | None,
-    objective: str,
-    override: str | None,
-) -> Request:
-    """The parsed arguments beside the problem. Raises the errors that `selector.choose` lists."""
-    if objective not in OBJECTIVES:
-        raise InvalidRequest(f"objective={shorten(objective)}: expected one of {', '.join(OBJECTIVES)}.")
-    if override is not None:
-        registry.implementation(problem.operator, override)
-    return Request(
-        problem=problem,
-        limit_bytes=None if memory is None else parse_bytes(memory),
-        where=knowledge.resolved(device),
-        objective=objective,
-        override=override,
-        operator_assumed=operator is None,
-    )
-
-
-class Prepared(NamedTuple):
-    """A request with all that is known of it but the cost model's figures."""
-
-    request: Request
-    reading: Reading  # of the problem
-    question: Question
-    software: Environment | None
-    measured: list[Tier]  # best first
-
-    @property
-    def is_complete(self) -> bool:
-        """Whether every candidate was measured, so that the cost model has nothing to add."""
-        if not self.measured:
-            return False
-        question = self.question
-        found = combine(self.measured, question.names, question.default)
-        return found.base is not None and len(found.estimates) == len(question.names)
 
 
 def answer(knowledge: Knowledge, request: Request) -> Choice:
@@ -105,21 +38,32 @@ def answer_each(
     knowledge: Knowledge, requests: Sequence[Request | SelectorError]
 ) -> list[Choice | SelectorError]:
     """The choice for each request, or the error that it met; the cost model is asked once for all of them."""
-    prepare = partial(_prepare, Readings())
-    prepared = [_tried(prepare, knowledge, request) for request in requests]
-    by_operator: dict[str, list[int]] = defaultdict(list)
-    for index, one in enumerate(prepared):
-        if isinstance(one, Prepared) and not one.is_complete:
-            by_operator[one.request.problem.operator].append(index)
-    for operator, members in by_operator.items():
-        ready = [one for one in (prepared[index] for index in members) if isinstance(one, Prepared)]
-        predicted = _tried(_predicted, knowledge, (operator, ready))
-        for index, one in zip(members, ready, strict=True):
-            if isinstance(predicted, SelectorError):
-                prepared[index] = predicted
-            elif predicted:
-                one.measured.append(predicted.pop(0))
-    return [_tried(_finished, knowledge, one) for one in prepared]
+    opened = _opened(requests)
+    quiet = quiet_ones(knowledge, opened)
+    asked = [one if index in quiet else _tried(prepare, knowledge, one) for index, one in enumerate(opened)]
+    tiers = _tiers(knowledge, asked)
+    told = choices(knowledge, {index: (opened[index], tiers.get(index)) for index in quiet})
+    return [
+        told[index] if index in told else _tried(_finished, knowledge, _with(one, tiers.get(index)))
+        for index, one in enumerate(asked)
+    ]
+
+
+def _opened(requests: Sequence[Request | SelectorError]) -> list[Opened | SelectorError]:
+    """The requests with what the implementations say of their problems."""
+    readings = Readings()
+    asked = [one for one in requests if isinstance(one, Request)]
+    problems = [readings[one.problem] for one in asked]
+    found = considered_each(
+        [(problem, one.where.device) for problem, one in zip(problems, asked, strict=True)]
+    )
+    opened = iter(
+        [
+            Opened(request, problem, considered, _software(request))
+            for request, problem, considered in zip(asked, problems, found, strict=True)
+        ]
+    )
+    return [next(opened) if isinstance(one, Request) else one for one in requests]
 
 
 def _tried(
@@ -134,47 +78,27 @@ def _tried(
         return error
 
 
-def _prepare(readings: Readings, knowledge: Knowledge, request: Request) -> Prepared:
-    asked, device = readings[request.problem], request.where.device
-    operator = registry.operator(asked.operator)
-    accepted, refused = registry.candidates(asked, device)
-    _check_override(request, refused)
-    evidence = knowledge.evidence(asked.operator, device.key)
-    problem = readings[_known_as(request.problem, evidence)]
-    failed, doubtful = evidence.failures(problem, device, operator.default)
-    names = tuple(
-        [item.name for item in accepted if item.name not in failed or item.name == request.override]
-    )
-    question = Question(
-        default=operator.default,
-        names=names,
-        excluded={**failed, **refused},
-        doubtful=doubtful,
-        objective=request.objective,
-        limit_bytes=request.limit_bytes,
-        override=request.override,
-        counted_bytes=KeptBytes(problem, names),
-    )
-    software = current_environment(request.where.torch_device) if request.where.torch_device else None
-    measured = list(evidence.tiers(problem, device, software))
-    return Prepared(request, problem, question, software, measured)
+def _tiers(
+    knowledge: Knowledge, asked: Sequence[Opened | Prepared | SelectorError]
+) -> dict[int, Tier | SelectorError]:
+    """The cost models' tiers, or the errors of asking for them, by the places of those that need them."""
+    by_operator: dict[str, dict[int, Opened | Prepared]] = defaultdict(dict)
+    for index, one in enumerate(asked):
+        if isinstance(one, Opened) or (isinstance(one, Prepared) and not one.is_complete):
+            by_operator[one.reading.operator][index] = one
+    found: dict[int, Tier | SelectorError] = {}
+    for operator, members in by_operator.items():
+        predicted = _tried(_predicted, knowledge, (operator, list(members.values())))
+        if isinstance(predicted, SelectorError):
+            found |= dict.fromkeys(members, predicted)
+        else:
+            found |= dict(zip(members, predicted, strict=False))  # there are none without a model
+    return found
 
 
-def _known_as(problem: Problem, evidence: Evidence) -> Problem:
-    """The problem, or the same with its operator's own epsilon where none was measured with this one."""
-    alike = timed_alike(problem)
-    if (
-        alike is problem
-        or alike == problem
-        or any(one["eps"] == problem["eps"] for one in evidence.problems.values())
-    ):
-        return problem
-    return alike
-
-
-def _predicted(knowledge: Knowledge, given: tuple[str, Sequence[Prepared]]) -> list[Tier]:
+def _predicted(knowledge: Knowledge, given: tuple[str, Sequence[Opened | Prepared]]) -> list[Tier]:
     """The cost model's tier for each, in their order; none without a model."""
-    operator, prepared = given
+    operator, members = given
     predictor = knowledge.predictor(operator)
     if predictor is None:
         return []
@@ -182,36 +106,31 @@ def _predicted(knowledge: Knowledge, given: tuple[str, Sequence[Prepared]]) -> l
 
     known = registry.implementations(operator)
     return predictor.tiers(
-        [
-            Asked(
-                one.reading,
-                one.request.where.device,
-                one.software,
-                known,
-                one.question.names,
-                one.reading.counts(predictor.known(one.question.names, known)),
-            )
-            for one in prepared
-        ]
+        [Asked(one.reading, one.request.where.device, one.software, known, one.names) for one in members]
     )
 
 
-def _finished(knowledge: Knowledge, one: Prepared) -> Choice:
-    figures = combine(one.measured, one.question.names, one.question.default)
-    return _choice(knowledge, one.request, decide(one.question, figures), set(figures.sources.values()))
+def _with(
+    one: Opened | Prepared | SelectorError, tier: Tier | SelectorError | None
+) -> tuple[Opened | Prepared, Tier | None] | SelectorError:
+    """A question with the cost model's tier, if there is one; or the error that either met."""
+    if isinstance(one, SelectorError):
+        return one
+    return tier if isinstance(tier, SelectorError) else (one, tier)
 
 
-def _check_override(request: Request, refused: Mapping[str, str]) -> None:
-    if request.override is not None and request.override in refused:
-        raise UnsupportedProblem(
-            f"override={request.override!r} cannot compute {request.problem} on {request.where.device.name}: "
-            f"{refused[request.override]}. Leave the override out, or name another implementation."
-        )
-    if len(refused) == len(registry.implementations(request.problem.operator)):
-        reasons = "; ".join(f"{name}: {refused[name]}" for name in sorted(refused))
-        raise UnsupportedProblem(
-            f"No implementation computes {request.problem} on {request.where.device.name}: {reasons}."
-        )
+def _finished(knowledge: Knowledge, given: tuple[Opened | Prepared, Tier | None]) -> Choice:
+    """The choice for one question, by all that is known of it."""
+    one, tier = given
+    prepared = prepare(knowledge, one) if isinstance(one, Opened) else one
+    question, measured = prepared.question, prepared.measured
+    figures = combine([*measured, tier] if tier else measured, question.names, question.default)
+    return _choice(knowledge, prepared.request, decide(question, figures), set(figures.sources.values()))
+
+
+def _software(request: Request) -> Environment | None:
+    """That of a device of this machine; others have none of their own."""
+    return current_environment(request.where.torch_device) if request.where.torch_device else None
 
 
 @cache
@@ -220,16 +139,6 @@ def current_environment(torch_device: str) -> Environment:
     from kernel_selector.kernels import measure
 
     return measure.current_environment(torch_device)
-
-
-def _circumstances(knowledge: Knowledge, request: Request) -> Iterator[str]:
-    """What to know whatever was chosen."""
-    device, operator = request.where.device, request.problem.operator
-    if request.where.torch_device is None:
-        yield f"{device.name} is not in this machine: here, build() makes the module on the CPU."
-    left_out = knowledge.evidence(operator, device.key).left_out
-    if left_out:
-        yield f"{left_out} records are left out: no {operator} can have their hyperparameters."
 
 
 def _choice(knowledge: Knowledge, request: Request, decision: Decision, sources: set[str]) -> Choice:
@@ -241,7 +150,7 @@ def _choice(knowledge: Knowledge, request: Request, decision: Decision, sources:
             f"Nothing comparable was measured on {request.where.device.name}: "
             f"run `selector profile {request.problem.operator} --count 60` there."
         )
-    caveats += _circumstances(knowledge, request)
+    caveats += circumstances(knowledge, request)
     return Choice(
         problem=request.problem,
         device=request.where.device,

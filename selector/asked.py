@@ -45,8 +45,7 @@ def noting(database: Database | None) -> Callable[[Iterable[Choice]], None]:
     def noted_once(choices: Iterable[Choice]) -> None:
         new: dict[tuple[Problem, str], Choice] = {}
         for choice in choices:
-            question = choice.problem, choice.device.key
-            if question not in noted and is_uncertain(choice):
+            if is_uncertain(choice) and (question := (choice.problem, choice.device.key)) not in noted:
                 new.setdefault(question, choice)
         if new:
             noted.update(new)

@@ -7,12 +7,13 @@ from typing import Any
 
 from kernel_selector.kernels import registry
 
-from .answer import answer, parse, problem_of
+from .answer import answer
 from .catalogue import unknown_operator
 from .choice import Choice
 from .imported.answer import answer as answer_imported
 from .knowledge import Knowledge
 from .query import Query
+from .request import parse, problem_of
 
 
 def decide(

@@ -7,12 +7,13 @@ from collections.abc import Callable, Mapping, Sequence
 from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import Problem, SelectorError
 
-from .answer import Request, answer_each, parse, problem_of
+from .answer import answer_each
 from .asking import decide
 from .choice import Choice
 from .collecting import collected_seldom
 from .knowledge import Knowledge
-from .query import Arguments, Query
+from .query import Arguments, Query, arguments_each
+from .request import Request, parse, problem_of
 
 Asked = tuple[Arguments, Mapping[str, object]]  # with the hyperparameters
 
@@ -33,7 +34,7 @@ class Batch:
             return self._answers(asked)
 
     def _answers(self, asked: Sequence[Query]) -> list[Choice | SelectorError]:
-        arguments = [query.arguments for query in asked]
+        arguments = arguments_each(asked)
         keys = [_key(one, query.hyperparameters) for one, query in zip(arguments, asked, strict=True)]
         found: list[Choice | SelectorError | None] = [self._remembered.get(key) for key in keys]
         new = [index for index, choice in enumerate(found) if choice is None]
@@ -78,8 +79,8 @@ class Batch:
 
 def _key(arguments: Arguments, hyperparameters: Mapping[str, object]) -> object:
     """Equal for equal questions, of which 1, 1.0 and True are different ones; None for what has no hash."""
-    values = tuple(hyperparameters.values())
-    key = arguments, tuple(hyperparameters), values, tuple(map(type, (*arguments, *values)))
+    given = *arguments, *hyperparameters.values()
+    key = *hyperparameters, *given, *map(type, given)  # of one length for one number of hyperparameters
     try:
         hash(key)
     except TypeError:

@@ -31,9 +31,8 @@ class Candidate(NamedTuple):
 class Candidates(Sequence[Candidate]):
     """The candidates of a choice, in the order in which they are shown; equal to a tuple of them.
 
-    Answers by the hundred are told in short, and so most candidates are never described. `exclusions` has
-    the reasons by name, and `lowest_ms` is the low end of the time of each that could have been chosen
-    instead, None where nothing is known.
+    Answers by the hundred are told in short, and so most candidates are never described. `make`, `exclusions`
+    and `lowest_ms` say what is asked for when it is.
     """
 
     def __init__(
@@ -42,7 +41,7 @@ class Candidates(Sequence[Candidate]):
         exclusions: Callable[[], dict[str, str]],
         lowest_ms: Callable[[], list[float | None]],
     ) -> None:
-        self._make, self.exclusions, self.lowest_ms = make, exclusions, lowest_ms
+        self._make, self._exclusions, self._lowest_ms = make, exclusions, lowest_ms
 
     @classmethod
     def of(cls, items: Iterable[Candidate]) -> Candidates:
@@ -54,6 +53,14 @@ class Candidates(Sequence[Candidate]):
             lambda: {one.name: one.excluded for one in known if one.excluded},
             lambda: [one.time_interval_ms[0] if one.time_interval_ms else None for one in free],
         )
+
+    def exclusions(self) -> dict[str, str]:
+        """Why candidates could not be chosen, by name."""
+        return self._exclusions()
+
+    def lowest_ms(self) -> list[float | None]:
+        """The low end of the time of each that could have been chosen instead, None where none is known."""
+        return self._lowest_ms()
 
     @cached_property
     def _items(self) -> tuple[Candidate, ...]:

@@ -62,6 +62,13 @@ class Choice:
     operator_assumed: bool
     torch_device: str | None
 
+    @classmethod
+    def made(cls, fields: dict[str, Any]) -> Choice:
+        """One with these fields; hundreds are made for a batch, and `__init__` takes three times as long."""
+        choice = cls.__new__(cls)
+        object.__setattr__(choice, "__dict__", fields)
+        return choice
+
     def build(self, device: str | None = None) -> nn.Module:
         """The chosen module, with fresh parameters, in the problem's dtype and mode.
 

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 from kernel_selector.kernels.contract import Device, SelectorError, UnknownDevice
 
 from . import catalogue
-from .answer import DEFAULT_OPERATOR
 from .asked import noting
 from .asking import decide_and_note
 from .batch import Batch
@@ -22,6 +21,7 @@ from .choice import Choice
 from .database_argument import require_database
 from .knowledge import Changed, Knowledge, Pair, state_of
 from .query import Query
+from .request import DEFAULT_OPERATOR
 from .shipped import Answer, or_shipped
 
 if TYPE_CHECKING:

@@ -50,8 +50,7 @@ class Estimate(NamedTuple):
     safe_bytes: int = 0
 
 
-@dataclass(frozen=True, kw_only=True)
-class Tier:
+class Tier(NamedTuple):
     """Estimates by implementation that compare with each other, and what to know about them."""
 
     source: str  # "exact", "near" or "model"
@@ -126,7 +125,8 @@ class Evidence:
     """The records of one operator on one kind of device (all hosts that have it).
 
     `versions` are those of its implementations now, by name; `groups` has what was measured, by the problem's
-    key and its circumstances; `left_out` counts records of impossible problems.
+    key and its circumstances, and `failed` what failed, by structure; `left_out` counts records of impossible
+    problems.
     """
 
     def __init__(self, records: Iterable[Record | Figures], versions: Mapping[str, str]) -> None:
@@ -134,13 +134,13 @@ class Evidence:
         self.settings: dict[tuple[str, str, str], Setting] = {}
         self.problems: dict[str, Problem] = {}
         self.groups: dict[str, dict[tuple[str, str, str], Group]] = defaultdict(dict)
-        self._failed: dict[tuple[object, ...], list[Failure]] = defaultdict(list)
+        self.failed: dict[tuple[object, ...], list[Failure]] = defaultdict(list)
         possible = Possible(records)
         for record in possible:
             self._add(record)
         self.left_out = possible.left_out
         self._note_failures()
-        self._neighbours = Neighbours(self.problems.values())
+        self.neighbours = Neighbours(self.problems.values())
         self._values = {problem.values for problem in self.problems.values()}
 
     def _add(self, record: Record | Figures) -> None:
@@ -158,7 +158,7 @@ class Evidence:
             for key, group in self.groups[problem.key].items():
                 for name, measured in group.items():
                     if measured.status in FAILURES and measured.version == self.versions.get(name):
-                        self._failed[structure(problem)].append((problem, self.settings[key], name, measured))
+                        self.failed[structure(problem)].append((problem, self.settings[key], name, measured))
 
     def tiers(self, problem: Problem, here: Device, software: Environment | None) -> Iterator[Tier]:
         """The tiers that measurements give, best first."""
@@ -204,13 +204,13 @@ class Evidence:
         return Tier(source="exact", estimates=estimates, caveats=tuple(caveats))
 
     def _near(self, problem: Problem, here: Device, software: Environment | None) -> Tier | None:
-        neighbour = self._neighbours.nearest(problem)
+        neighbour = self.neighbours.nearest(problem)
         tier = next(self._measured(neighbour, here, software), None) if neighbour else None
         if neighbour is None or tier is None:
             return None
-        apart = distance(problem, neighbour)
+        apart, other = distance(problem, neighbour), self.neighbours.readings[neighbour]
         estimates = {
-            name: _scaled(estimate, work_ratio(problem, neighbour, name, here), apart)
+            name: _scaled(estimate, work_ratio(problem, other, name, here), apart)
             for name, estimate in tier.estimates.items()
             if name in self.versions
         }
@@ -237,7 +237,7 @@ class Evidence:
             if measured.status in FAILURES
         }
         doubtful: dict[str, str] = {}
-        for other, setting, name, measured in self._failed.get(structure(problem), ()):
+        for other, setting, name, measured in self.failed.get(structure(problem), ()):
             is_known = name in newest or not _counts(setting, measured, here)
             if is_known or not _concerns(problem, other, measured):
                 continue

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from itertools import product
 from typing import Any
 
@@ -15,11 +15,15 @@ from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import Device, Problem
 
 from .physics import estimate_seconds
+from .reading import Readings
 
 # beyond a fifth more or less in one dimension the cost model is the better witness
 MAX_DISTANCE = 0.27
 
 CELL, CELL_SIZES = MAX_DISTANCE * 1.001, 4  # width of a cell, and how many of the sizes make one
+
+AT_ONCE = 64  # problems whose distances are worked out together
+CERTAINLY = 1 + 1e-6  # times the distance: beyond rounding errors
 
 COUNTS = {"layers", "heads"}  # structure, not size: neighbours agree on them
 
@@ -69,7 +73,23 @@ class Neighbours:
             for key, members in groups.items()
         }
 
+        self.readings = Readings()  # of those that were near: their work is counted again and again
         self._cells = {key: _cells(points) for key, (_, points) in self._groups.items()}
+
+    def cells(self, problem: Problem) -> Collection[tuple[int, ...]]:
+        """The cells, of problems of this structure, in which one may be near."""
+        return self._cells.get(structure(problem), ())
+
+    def alone(self, problems: Sequence[Problem]) -> list[bool]:
+        """Whether each has certainly no other problem near; all are of one structure, which is known."""
+        _, points = self._groups[structure(problems[0])]
+        found: list[bool] = []
+        for start in range(0, len(problems), AT_ONCE):
+            places = np.array([sizes(problem) for problem in problems[start : start + AT_ONCE]])
+            between = points - places[:, None]
+            apart = np.einsum("ijk,ijk->ij", between, between)  # squared
+            found += (apart.min(axis=1) > (MAX_DISTANCE * CERTAINLY) ** 2).tolist()
+        return found
 
     def nearest(self, problem: Problem, within: float = MAX_DISTANCE) -> Problem | None:
         """The nearest other problem within the distance, first by key among equals; None without one."""

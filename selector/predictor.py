@@ -6,17 +6,15 @@ import hashlib
 import io
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from itertools import chain
-from operator import itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 from zipfile import BadZipFile
 
 import numpy as np
 from numpy.typing import NDArray
 
-from kernel_selector.kernels.asking import COUNTS, counts_of
 from kernel_selector.kernels.contract import Device, Environment, Implementation, Operator, Problem
 
+from .counting import Counting
 from .counts import Counts, Rows
 from .domain import Domain
 from .error_factors import ErrorFactors
@@ -25,29 +23,42 @@ from .evidence import Estimate, Tier
 from .features import FEATURES_VERSION, FeatureSpec, situation
 from .physics import missing_rates
 from .predicted import Predicted, predicted
-from .reading import least_work
+from .reading import Reading
 from .regression import Regression
 
 if TYPE_CHECKING:
     from kernel_selector.db import StoredModel
+
+Floats = NDArray[np.float64]
 
 SCHEMA = 4  # layout of manifest and arrays
 READABLE = (2, SCHEMA)  # the earlier ones: without networks, and with others than these
 
 
 class Asked(NamedTuple):
-    """A question to a cost model: implementations of a problem, by name, on a device.
+    """A question to a cost model: implementations of a problem, by name, on a device."""
 
-    `counts` are those of the operator and then of every one of `known`, COUNTS of each in one tuple; they
-    matter of those names alone of which the model knows the version.
-    """
-
-    problem: Problem
+    problem: Reading
     device: Device
     software: Environment | None
     known: Mapping[str, Implementation]
     names: tuple[str, ...]
-    counts: Sequence[float | None]
+
+
+class Places(NamedTuple):
+    """The implementations of questions as rows, one question after another, of which each has some names."""
+
+    names: Sequence[tuple[str, ...]]
+    of_each: NDArray[np.intp]  # [rows], whose a row is
+    which: NDArray[np.intp]  # [rows], which implementation
+
+    @classmethod
+    def of(cls, names: Sequence[tuple[str, ...]], known: Mapping[str, Implementation]) -> Places:
+        """The rows of these names among the known ones."""
+        order = {name: place for place, name in enumerate(known)}
+        numbers = {each: [order[name] for name in each] for each in set(names)}
+        of_each = np.repeat(np.arange(len(names)), [len(each) for each in names])
+        return cls(names, of_each, np.concatenate([numbers[each] for each in names]))
 
 
 # the implementations to predict, none when the model abstains, and the caveats
@@ -101,16 +112,17 @@ class Predictor:
         implementations: Mapping[str, Implementation],
     ) -> Tier:
         """Predictions for all implementations that the model knows; empty when it abstains."""
-        works = [least_work(problem), *(item.work(problem) for item in implementations.values())]
-        counts = [count for work in works for count in counts_of(work)]
-        return self.tiers(
-            [Asked(problem, device, software, implementations, tuple(implementations), counts)]
-        )[0]
+        reading = Reading.of(problem)
+        return self.tiers([Asked(reading, device, software, implementations, tuple(implementations))])[0]
 
     def tiers(self, asked: Sequence[Asked]) -> list[Tier]:
         """What `tier` says of each, with one pass through the model for all questions about a device."""
         seen: dict[object, Begun] = {}
-        begun = [self._begun(one, seen) for one in asked]
+        counting = Counting([one.problem for one in asked])
+        begun = [
+            self._begun(one, operations, seen)
+            for one, operations in zip(asked, counting.operations, strict=True)
+        ]
         by_device: dict[tuple[int, int], list[int]] = defaultdict(list)
         for index, (known, _) in enumerate(begun):
             if known:
@@ -119,16 +131,18 @@ class Predictor:
         for members in by_device.values():
             questions = [asked[index] for index in members]
             names = [begun[index][0] for index in members]
-            for index, found in zip(members, self._estimates(questions, names), strict=True):
+            places = Places.of(names, questions[0].known)
+            counts = counting.tables(members, places.of_each, places.which, questions[0].known)
+            for index, found in zip(members, self._estimates(questions, places, counts), strict=True):
                 estimates[index] = found
         return [
             Tier(source="model", estimates=found, caveats=caveats)
             for found, (_, caveats) in zip(estimates, begun, strict=True)
         ]
 
-    def _begun(self, one: Asked, seen: dict[object, Begun]) -> Begun:
+    def _begun(self, one: Asked, operations: float, seen: dict[object, Begun]) -> Begun:
         """What to predict. `seen` has it for other questions, since it follows from little of a problem."""
-        if not self._domain.covers(one.problem, one.device, one.counts[0] or 0.0):
+        if not self._domain.covers(one.problem, one.device, operations):
             outside = self._domain.outside(one.problem, one.device)
             if outside:
                 return (), (f"No prediction: {outside}.",)
@@ -155,29 +169,28 @@ class Predictor:
         ]
         return known, (*caveats, *(self._circumstances(one.device, one.software) if known else ()))
 
-    def _estimates(self, questions: Sequence[Asked], names: Sequence[tuple[str, ...]]) -> list[Predicted]:
-        """Those of the named implementations for each question; all are about one device."""
-        known = list(questions[0].known)
-        numbers = {each: tuple([1 + known.index(name) for name in each]) for each in set(names)}
-        of_each = np.repeat(np.arange(len(names)), [len(each) for each in names])
-        which = np.concatenate([numbers[each] for each in names]) - 1
-        least, counts = _tables([one.counts for one in questions], [numbers[each] for each in names])
+    def _estimates(
+        self, questions: Sequence[Asked], places: Places, counts: tuple[Floats, Floats]
+    ) -> list[Predicted]:
+        """Those of the implementations at these places for each question; all are about one device."""
+        of_each, which = places.of_each, places.which
         problems, device = [one.problem for one in questions], questions[0].device
-        places = np.array([self._places.get(name, -1) for name in known])[which]
+        known, (least, counted) = questions[0].known, counts
         rows = self._spec.rows(
             device,
             problems,
             Rows(
                 of_each=of_each,
-                implementations=self._code(problems, device, questions[0].known)[of_each, which],
+                implementations=self._code(problems, device, known)[of_each, which],
                 callers=np.array([self._spec.caller(name) for name in known])[which],
-                counts=Counts.from_table(counts),
+                counts=Counts.from_table(counted),
                 least=Counts.from_table(least),
             ),
         )
         situations = self._errors.places([situation(problem, device) for problem in problems])
-        factors = self._errors.table[:, situations[of_each], places]
-        return predicted(names, of_each, self._figures(rows, factors, of_each))
+        learned = np.array([self._places.get(name, -1) for name in known])[which]
+        factors = self._errors.table[:, situations[of_each], learned]
+        return predicted(places.names, of_each, self._figures(rows, factors, of_each))
 
     def _code(
         self, problems: Sequence[Problem], device: Device, known: Mapping[str, Implementation]
@@ -209,20 +222,6 @@ class Predictor:
             words = ", ".join(software.differences(learned_with[-1]))
             caveats.append(f"The cost model learned from measurements with {words}.")
         return caveats
-
-
-def _tables(
-    counts: Sequence[Sequence[float | None]], places: Sequence[tuple[int, ...]]
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """The operators' counts [questions, 5], and those of what is in these places behind them [rows, 5]."""
-    width = len(COUNTS)
-    wanted = {each: [width * place + k for place in (0, *each) for k in range(width)] for each in set(places)}
-    pick = {each: itemgetter(*columns) for each, columns in wanted.items()}
-    picked = [pick[each](one) for one, each in zip(counts, places, strict=True)]
-    table = np.fromiter(chain.from_iterable(picked), np.float64).reshape(-1, width)
-    is_least = np.zeros(len(table), dtype=bool)
-    is_least[np.cumsum([0, *(1 + len(each) for each in places[:-1])])] = True
-    return table[is_least], table[~is_least]
 
 
 def _check(stored: StoredModel, spec: FeatureSpec) -> None:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache, cached_property
+from operator import itemgetter
 from typing import Any
 
 from kernel_selector.kernels import registry
 from kernel_selector.kernels.asking import Counted, CountedBytes, counted
 from kernel_selector.kernels.contract import Problem, Work
 from kernel_selector.kernels.contract.hyperparameter import Value
+
+MANY = 16  # problems from which on they are asked about together: paths of fewer are not worth to be found
 
 
 class Reading(dict[str, Value], Problem):  # type: ignore[misc]
@@ -79,6 +82,19 @@ class KeptBytes(Mapping[str, float]):
 
     def __len__(self) -> int:
         return len(self._names)
+
+
+def picking(keys: Sequence[Any]) -> Callable[[Any], tuple[Any, ...]]:
+    """What picks the values of these keys, or of these places, as a tuple."""
+    if len(keys) > 1:
+        return itemgetter(*keys)
+    return lambda given: tuple([given[key] for key in keys])
+
+
+def rows_of(problems: Sequence[Reading]) -> list[tuple[Any, ...]]:
+    """The values of problems of one operator, in canonical order and implied ones included."""
+    specs = registry.operator(problems[0].operator).hyperparameters
+    return list(map(picking([spec.name for spec in specs]), problems))
 
 
 def least_work(problem: Problem) -> Work:

@@ -83,6 +83,8 @@ class Integer(Hyperparameter):
         return f"a whole number from {self.minimum} to {self.maximum}"
 
     def parse(self, value: object) -> int:
+        if type(value) is int and self.minimum <= value <= self.maximum:  # mostly, and hundreds in a batch
+            return value
         if isinstance(value, bool):
             raise self.refuse(value)
         try:
@@ -135,6 +137,8 @@ class Boolean(Hyperparameter):
         return "True or False"
 
     def parse(self, value: object) -> bool:
+        if value is True or value is False:
+            return value
         given = plain(value)
         if not isinstance(given, bool):
             raise self.refuse(value)
@@ -160,6 +164,8 @@ class OneOf(Hyperparameter):
         return "one of " + ", ".join(self.choices)
 
     def parse(self, value: object) -> str:
+        if type(value) is str and value in self.choices and value not in self.synonyms:
+            return value
         # str() accepts torch.float32 without importing torch
         try:
             text = "" if isinstance(value, bool) else str(value).removeprefix("torch.")

@@ -85,12 +85,11 @@ class Operator:
         Raises UnknownHyperparameter, InvalidHyperparameter or AmbiguousHyperparameter, each of which
         names the value and what would have been accepted.
         """
-        parsed = self._parse({**(given or {}), **more}, lambda spec, value: spec.parse(value))
-        return self._complete(parsed)
+        return self._complete(self._parse({**(given or {}), **more} if more else given or {}))
 
     def problem_from_text(self, given: Mapping[str, str]) -> Problem:
         """As `problem`, with values as text: `{"hidden": "256"}`."""
-        return self._complete(self._parse(given, lambda spec, text: spec.parse_text(text)))
+        return self._complete(self._parse(given, as_text=True))
 
     def makes(self, problem: Problem) -> bool:
         """Whether `problem` returns this problem for its values: complete, canonical and in range.
@@ -122,26 +121,27 @@ class Operator:
             "hyperparameters": [spec.describe() for spec in self.hyperparameters],
         }
 
-    def _parse(
-        self, given: Mapping[str, Any], parse: Callable[[Hyperparameter, Any], Value]
-    ) -> dict[str, Value]:
+    def _parse(self, given: Mapping[str, Any], *, as_text: bool = False) -> dict[str, Value]:
+        names = self._names
         values: dict[str, Value] = {}
-        source: dict[str, str] = {}
         for name, value in given.items():
-            spec = self._names.get(name)
+            spec = names.get(name)
             if spec is None:
                 known = [spec.name for spec in self.hyperparameters]
                 raise UnknownHyperparameter(
                     f"{self.name} has no hyperparameter {shorten(name)} (given {shorten(value)}). "
                     f"{suggest(name, known)}"
                 )
-            parsed = parse(spec, value)
-            if spec.name in values and values[spec.name] != parsed:
+            parsed = spec.parse_text(value) if as_text else spec.parse(value)
+            own = spec.name
+            if own in values and values[own] != parsed:
+                alike = [other for other in given if names.get(other) is spec]
+                before = alike[alike.index(name) - 1]
                 raise AmbiguousHyperparameter(
-                    f"{source[spec.name]}={values[spec.name]!r} and {name}={shorten(value)} name the same "
+                    f"{before}={values[own]!r} and {name}={shorten(value)} name the same "
                     f"hyperparameter of {self.name}: give one of them."
                 )
-            values[spec.name], source[spec.name] = parsed, name
+            values[own] = parsed
         return values
 
     def _complete(self, values: dict[str, Value]) -> Problem:

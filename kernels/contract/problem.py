@@ -20,7 +20,7 @@ def declare_implied(operator: str, defaults: Mapping[str, Value]) -> None:
     _IMPLIED[operator] = defaults
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, init=False)
 class Problem:
     """An operator and its hyperparameters, validated, complete and in canonical order.
 
@@ -33,6 +33,13 @@ class Problem:
     operator: str
     values: tuple[tuple[str, Value], ...]
     assumed: tuple[str, ...] = field(default=(), compare=False)
+
+    def __init__(
+        self, operator: str, values: tuple[tuple[str, Value], ...], assumed: tuple[str, ...] = ()
+    ) -> None:
+        # hundreds are made for a batch of choices, and the one that dataclass writes takes longer
+        kept = vars(self)
+        kept["operator"], kept["values"], kept["assumed"] = operator, values, assumed
 
     @cached_property
     def as_dict(self) -> Mapping[str, Value]:

@@ -18,12 +18,12 @@ from kernel_selector.kernels.contract import (
 )
 from kernel_selector.kernels.contract.errors import shorten, suggest
 
-from ..answer import OBJECTIVES
 from ..candidates import Candidate, Candidates
 from ..choice import Choice
 from ..devices import default_torch_device, resolve
 from ..errors import InvalidRequest, NoMeasurements
 from ..policy import Decision, Question, combine, decide
+from ..request import OBJECTIVES
 from ..units import parse_bytes
 from .description import ImportedOperator
 

@@ -1,0 +1,56 @@
+"""The decision by time for many questions at once, where one cost model has figures of all candidates.
+
+The rule is that of `policy`, on columns: the fastest candidate that is faster than the default by more than
+the noise, else the default. What a decision passed over, and why, is not said here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from .policy import LEAST_MARGIN
+from .predicted import Places, Predictions
+
+TIME, NOISE = 0, 6  # columns of an Estimate
+
+
+class Decided(NamedTuple):
+    """For each question the rows of the choice and of the runner-up, -1 without one, and the margin."""
+
+    chosen: list[int]
+    runner_up: list[int]
+    margin: list[float]
+
+
+def decided_by_time(together: Predictions, defaults: Sequence[int]) -> Decided | None:
+    """The decisions for all questions, whose defaults are in these rows.
+
+    None where a time is no positive number: then ratios say nothing, and each question is for itself.
+    """
+    times, noises = together.figures[:, TIME], together.figures[:, NOISE]
+    if not (np.isfinite(times) & (times > 0)).all():
+        return None
+    theirs = np.array(defaults, dtype=np.intp)[together.of_each]
+    gains = times[theirs] / times - 1
+    is_better = gains > np.maximum(np.maximum(LEAST_MARGIN, noises), noises[theirs])
+    starts, ranked = together.starts[:-1], together.order
+    places = np.arange(len(ranked))
+    # the first place by time of what is better, beyond all places where nothing is
+    first = np.minimum.reduceat(np.where(is_better[ranked], places, len(ranked)), starts)
+    chosen = np.where(first < len(ranked), ranked[np.minimum(first, len(ranked) - 1)], defaults)
+    other = _runner_up(together, chosen)
+    margins = times[other] / times[chosen] - 1
+    return Decided(
+        chosen.tolist(), np.where(together.starts[1:] - starts > 1, other, -1).tolist(), margins.tolist()
+    )
+
+
+def _runner_up(together: Predictions, chosen: Places) -> Places:
+    """The row of the fastest beside the chosen one; something else where there is no other."""
+    starts, ranked = together.starts[:-1], together.order
+    second = np.minimum(starts + 1, len(ranked) - 1)
+    rows: Places = np.where(ranked[starts] == chosen, ranked[second], ranked[starts])
+    return rows

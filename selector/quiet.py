@@ -1,0 +1,95 @@
+"""Problems about which measurements say nothing, told apart quickly: most of those never asked before.
+
+What is not told apart here is looked up in the evidence, as a single question is.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from kernel_selector.kernels import registry
+from kernel_selector.kernels.contract import Device, Hyperparameter, Integer, Problem
+
+from .evidence import Evidence
+from .neighbours import CELL, CELL_SIZES, COUNTS, structure
+from .reading import Reading, picking, rows_of
+
+Row = tuple[Any, ...]
+
+MOST = 4096  # of structures, and of what they do not say, that are remembered
+
+
+class Around(NamedTuple):
+    """What is known of the problems of one structure."""
+
+    has_failures: bool
+    cells: Collection[tuple[int, ...]]  # in or beside which something was measured
+    cell: Callable[[Sequence[int]], Any]  # of a problem, from what all its sizes are in cells
+
+
+class Quiet:
+    """The evidence of an operator on a device, for rows of values as `rows_of` has them."""
+
+    def __init__(self, operator: str, evidence: Evidence) -> None:
+        self._evidence, self._default = evidence, registry.operator(operator).default
+        specs = registry.operator(operator).hyperparameters
+        self._measured = {_row(problem) for problem in evidence.problems.values()}
+        self._sizes = [place for place, spec in enumerate(specs) if is_size(spec)]
+        self._names = [specs[place].name for place in self._sizes]
+        self._sizes_of = picking(self._sizes)
+        # more than a structure says: of a size that may be left out it has whether it is
+        self._alike = picking(
+            [place for place, spec in enumerate(specs) if not is_size(spec) or spec.implied]
+        )
+        self._around: dict[object, Around] = {}
+
+    def of_each(self, rows: Sequence[Row], problems: Sequence[Reading], device: Device) -> list[bool]:
+        """Whether neither a failure nor a figure has to do with each problem."""
+        numbers = np.array(list(map(self._sizes_of, rows)), dtype=np.float64).reshape(len(rows), -1)
+        cells = (np.log2(np.maximum(numbers, 1)) / CELL).astype(np.int64).tolist()
+        found = [row not in self._measured for row in rows]
+        close: dict[int, list[int]] = defaultdict(list)
+        for index, (row, cell, problem) in enumerate(zip(rows, cells, problems, strict=True)):
+            around = self._around_at(row, problem)
+            if around.has_failures and any(self._evidence.failures(problem, device, self._default)):
+                found[index] = False
+            if around.cells and around.cell(cell) in around.cells:
+                close[id(around.cells)].append(index)
+        for members in close.values():
+            alone = self._evidence.neighbours.alone([problems[index] for index in members])
+            for index, is_alone in zip(members, alone, strict=True):
+                found[index] &= is_alone
+        return found
+
+    def _around_at(self, row: Row, problem: Reading) -> Around:
+        alike = self._alike(row)
+        around = self._around.get(alike)
+        if around is None:
+            if len(self._around) > MOST:
+                self._around = {}
+            around = self._around[alike] = self._around_of(problem)
+        return around
+
+    def _around_of(self, problem: Reading) -> Around:
+        named: Iterable[Any] = structure(problem)[1:]
+        sizes = {name for name, value in named if value is None}
+        places = [place for place, name in enumerate(self._names) if name in sizes][:CELL_SIZES]
+        return Around(
+            has_failures=structure(problem) in self._evidence.failed,
+            cells=self._evidence.neighbours.cells(problem),
+            cell=picking(places),
+        )
+
+
+def is_size(spec: Hyperparameter) -> bool:
+    """Whether neighbours may differ in it."""
+    return isinstance(spec, Integer) and spec.name not in COUNTS
+
+
+def _row(problem: Problem) -> Row:
+    (row,) = rows_of([Reading.of(problem)])
+    return row

@@ -1,0 +1,157 @@
+"""Choices for many questions at once, where nothing but the cost model has anything to say.
+
+So are most questions of a large batch. What is shown of a choice at once is worked out on columns; its other
+candidates are described when somebody looks, and by the decision that every single question takes.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from kernel_selector.kernels import registry
+from kernel_selector.kernels.contract import SelectorError
+
+from .alike import timed_alike
+from .candidates import Candidate, Candidates
+from .choice import Choice
+from .deciding import decided_by_time
+from .evidence import Tier
+from .policy import combine, decide
+from .predicted import Predicted
+from .preparing import Opened, circumstances, question_of
+from .reading import MANY, rows_of
+
+if TYPE_CHECKING:
+    from .knowledge import Knowledge
+
+Ready = tuple[Opened, Predicted, Tier]
+
+
+def quiet_ones(knowledge: Knowledge, opened: Sequence[Opened | SelectorError]) -> set[int]:
+    """The places of questions that ask for times alone, and of whose problems no measurement says anything.
+
+    Raises Changed. Few of one operator and device are not worth to be looked at together.
+    """
+    if len(opened) < MANY:
+        return set()
+    groups: dict[tuple[str, int], list[int]] = defaultdict(list)
+    for index, one in enumerate(opened):
+        if isinstance(one, Opened) and one.request.is_plain:
+            groups[one.reading.operator, id(one.request.where.device)].append(index)
+    return {
+        index
+        for members in groups.values()
+        if len(members) >= MANY
+        for index in _quiet(knowledge, {index: opened[index] for index in members})  # type: ignore[misc]
+    }
+
+
+def _quiet(knowledge: Knowledge, opened: Mapping[int, Opened]) -> Iterator[int]:
+    problems = [one.reading for one in opened.values()]
+    operator, device = problems[0].operator, next(iter(opened.values())).request.where.device
+    try:
+        quiet = knowledge.quiet(operator, device.key)
+    except SelectorError:  # which each of the questions will meet
+        return
+    default = registry.operator(operator).default
+    flags = quiet.of_each(rows_of(problems), problems, device)
+    for (index, one), is_quiet in zip(opened.items(), flags, strict=True):
+        if is_quiet and default in one.names and timed_alike(one.request.problem) is one.request.problem:
+            yield index
+
+
+def choices(
+    knowledge: Knowledge, asked: Mapping[int, tuple[Opened | SelectorError, Tier | SelectorError | None]]
+) -> dict[int, Choice]:
+    """The choices for quiet questions, by their places: for those of which the model knows all candidates."""
+    groups: dict[int, dict[int, Ready]] = defaultdict(dict)
+    for index, (one, tier) in asked.items():
+        if not isinstance(one, Opened) or not isinstance(tier, Tier):
+            continue
+        found = tier.estimates
+        if isinstance(found, Predicted) and found.names == one.names:
+            groups[id(found.together)][index] = one, found, tier
+    told: dict[int, Choice] = {}
+    for group in groups.values():
+        told |= _choices(knowledge, group)
+    return told
+
+
+def _choices(knowledge: Knowledge, group: Mapping[int, Ready]) -> dict[int, Choice]:
+    (first, predicted, _) = next(iter(group.values()))
+    together, default = predicted.together, registry.operator(first.reading.operator).default
+    defaults = together.bounds[:-1]  # of questions that are not in the group any row does
+    for one, found, _ in group.values():
+        defaults[found.place] += one.names.index(default)
+    decided = decided_by_time(together, defaults)
+    if decided is None:
+        return {}
+    shown = together.figures[decided.chosen].tolist()
+    shared: dict[object, dict[str, Any]] = {}
+    told = {}
+    for index, (one, found, tier) in group.items():
+        request, place = one.request, found.place
+        alike = id(request.where), request.operator_assumed, id(tier.caveats)
+        if alike not in shared:
+            shared[alike] = _shared(knowledge, one, tier)
+        start, other = together.bounds[place], decided.runner_up[place]
+        chosen = decided.chosen[place] - start
+        time, low, high, size, least, most, *_ = shown[place]
+        own = {
+            "problem": request.problem,
+            "implementation": found.names[chosen],
+            "time_ms": time,
+            "time_interval_ms": (low, high),
+            "memory_bytes": int(size),
+            "memory_interval_bytes": (int(least), int(most)),
+            "runner_up": None if other < 0 else found.names[other - start],
+            "margin": None if other < 0 else decided.margin[place],
+            "candidates": Later(one, tier, chosen),
+        }
+        told[index] = Choice.made(shared[alike] | own)
+    return told
+
+
+def _shared(knowledge: Knowledge, one: Opened, tier: Tier) -> dict[str, Any]:
+    """What the choices of one group have in common."""
+    request = one.request
+    predictor = knowledge.predictor(one.reading.operator)
+    return {
+        "device": request.where.device,
+        "torch_device": request.where.torch_device,
+        "source": tier.source,
+        "objective": request.objective,
+        "memory_limit_bytes": request.limit_bytes,
+        "snapshot": knowledge.snapshot,
+        "model_version": predictor.version if predictor else None,
+        "caveats": (*knowledge.caveats, *circumstances(knowledge, request), *tier.caveats),
+        "operator_assumed": request.operator_assumed,
+    }
+
+
+class Later(Candidates):
+    """The candidates of a choice, for when somebody looks; the chosen one is at a place among the names."""
+
+    def __init__(self, one: Opened, tier: Tier, chosen: int) -> None:
+        self._one, self._tier, self._chosen = one, tier, chosen
+
+    @cached_property
+    def _items(self) -> tuple[Candidate, ...]:
+        question = question_of(self._one.request, self._one.reading, self._one.considered, {}, {})
+        figures = combine([self._tier], question.names, question.default)
+        return tuple(decide(question, figures).candidates)
+
+    def exclusions(self) -> dict[str, str]:
+        """As in `Candidates`: the refusals, since nothing failed and no limit is given."""
+        refused = self._one.considered.refused
+        return {name: refused[name] for name in sorted(refused)}
+
+    def lowest_ms(self) -> list[float | None]:
+        """As in `Candidates`."""
+        found: Predicted = self._tier.estimates  # type: ignore[assignment]
+        lows: list[float | None] = list(found.lows)
+        del lows[self._chosen]
+        return lows
