@@ -130,7 +130,7 @@ def test_of_a_contest_with_an_unseen_implementation_trees_judge_all(fitted):
     np.testing.assert_allclose(stored.predict(rows, contests), fitted.predict(rows, contests), rtol=1e-12)
 
 
-def test_running_the_code_of_another_takes_what_it_takes_more(fitted):
+def test_running_the_code_of_another_takes_what_it_takes_more():
     """Every other problem was measured through a caller as well, for whom all takes 1.5 times as long."""
     rows, figures, contests = measured(300)
     called = np.flatnonzero(contests % 2)
