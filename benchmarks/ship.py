@@ -19,8 +19,8 @@ they add what a problem has no record of, where it was measured under the same p
 several times by one clock (SAME_CLOCK), in whichever files, has the samples of all visits; files behind
 --again have nothing else to add. Hosts of a GPU that differ in their number of cores count as one, without
 that number, since one thread launches; its rates are of the probe that launched fastest. To take less space,
-samples are rounded to DIGITS digits, and those of a forward pass are left out where whole steps were timed. The
-records go into a new database, cost models are trained on them, and all of it is packed into
+samples are rounded to DIGITS digits, and those of a forward pass are left out where whole steps were timed.
+The records go into a new database, cost models are trained on them, and all of it is packed into
 `selector/shipped/`. What ran out of memory is left out: in sweeps many processes share a device.
 """
 

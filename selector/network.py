@@ -19,7 +19,7 @@ Floats = NDArray[np.float64]
 FURTHEST = 4.0  # standard deviations from the mean: what lies beyond is read as if it were there
 TILE = 16  # rows of a product: with more, the first of them are rounded otherwise than the last
 WEIGHTS = ("first", "second", "third", "heads")  # the large arrays of a network
-TILES = 16  # at once: what a layer makes stays in the cache
+TILES = 8  # at once: what a layer makes stays in the cache
 
 
 @dataclass(frozen=True)

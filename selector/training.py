@@ -35,8 +35,8 @@ COVERAGE = 0.9  # share of unseen measurements that the interval shall hold
 LEAST_CASES = 10  # of an implementation in a situation
 LEAST_RESERVE = 2e-3  # sizes are rounded to an allocator's blocks
 RESERVED = 5.0  # over the number of cases: by how much more than the worst of them the next one may err
-# recurrent layers have most hyperparameters: of their choices on an H200 half a point more are within 5 % of the
-# best so. Linear layers and norms are learned worse by it
+# recurrent layers have most hyperparameters: so half a point more of the choices among them are
+# within 5 % of the best on an H200. Linear layers and norms are learned worse by it
 EFFORT = {"gru": 2.0, "lstm": 2.0, "rnn": 2.0}
 LEAST_OF_NETWORK = 1000  # rows: of fewer, choices by trees alone were better about as often
 MARGIN_QUANTILES = (0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 1.0)
