@@ -14,6 +14,7 @@ from .choice import Choice
 from .considering import considered_each
 from .evidence import Tier
 from .policy import Decision, combine, decide
+from .predicted import look_up
 from .preparing import Opened, Prepared, circumstances, prepare
 from .reading import Readings
 from .request import Request
@@ -43,6 +44,7 @@ def answer_each(
     asked = [one if index in quiet else _tried(prepare, knowledge, one) for index, one in enumerate(opened)]
     tiers = _tiers(knowledge, asked)
     told = choices(knowledge, {index: (opened[index], tiers.get(index)) for index in quiet})
+    look_up(tier.estimates for index, tier in tiers.items() if index not in told and isinstance(tier, Tier))
     return [
         told[index] if index in told else _tried(_finished, knowledge, _with(one, tiers.get(index)))
         for index, one in enumerate(asked)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,6 +34,10 @@ class Counts:
         """The counts of works that are rows, [rows, 5]."""
         return cls(*table.T)
 
+    def part(self, which: NDArray[np.intp]) -> Counts:
+        """The counts of some rows."""
+        return Counts(*(getattr(self, item.name)[which] for item in fields(self)))
+
 
 @dataclass(frozen=True)
 class Rows:
@@ -48,3 +52,13 @@ class Rows:
     callers: NDArray[np.intp]
     counts: Counts
     least: Counts
+
+    def part(self, which: NDArray[np.intp]) -> Rows:
+        """Some of the rows, of the same problems."""
+        return replace(
+            self,
+            of_each=self.of_each[which],
+            implementations=self.implementations[which],
+            callers=self.callers[which],
+            counts=self.counts.part(which),
+        )

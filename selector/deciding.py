@@ -14,7 +14,7 @@ import numpy as np
 from .policy import LEAST_MARGIN
 from .predicted import Places, Predictions
 
-TIME, NOISE = 0, 6  # columns of an Estimate
+TIME, NOISE = 0, 3  # columns of times
 
 
 class Decided(NamedTuple):
@@ -30,7 +30,7 @@ def decided_by_time(together: Predictions, defaults: Sequence[int]) -> Decided |
 
     None where a time is no positive number: then ratios say nothing, and each question is for itself.
     """
-    times, noises = together.figures[:, TIME], together.figures[:, NOISE]
+    times, noises = together.times[:, TIME], together.times[:, NOISE]
     if not (np.isfinite(times) & (times > 0)).all():
         return None
     theirs = np.array(defaults, dtype=np.intp)[together.of_each]

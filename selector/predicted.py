@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
+from itertools import chain
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,18 +19,28 @@ Places = NDArray[np.intp]
 class Predictions:
     """The figures of many questions together: those of the names of each, one question after another.
 
-    of_each [rows]: whose a row is; figures [rows, 9] are those of an Estimate, all as float64.
+    of_each [rows]: whose a row is; times [rows, 4]: time, its low and its high end, and its noise, as an
+    Estimate has them. `bytes_of` tells of some rows what an Estimate has of memory, [some, 5]: bytes, their
+    low and high end, their noise, and those that are safe. All are float64. Choices by time alone look at the
+    bytes of what they choose, and hardly ever at those of the others.
     """
 
-    def __init__(self, names: Sequence[tuple[str, ...]], of_each: Places, figures: Floats) -> None:
-        self.names, self.of_each, self.figures = names, of_each, figures
+    def __init__(
+        self,
+        names: Sequence[tuple[str, ...]],
+        of_each: Places,
+        times: Floats,
+        bytes_of: Callable[[Places], Floats],
+    ) -> None:
+        self.names, self.of_each, self.times, self.bytes_of = names, of_each, times, bytes_of
         self.starts = of_each.searchsorted(np.arange(len(names) + 1))
+        self._bytes: dict[int, Floats] = {}  # by question
         self.bounds: list[int] = self.starts.tolist()  # of each question's rows
 
     @cached_property
     def order(self) -> Places:
         """The rows, one question after another, of each the fastest first; of equal times the first name."""
-        return np.lexsort((self.figures[:, 0], self.of_each))  # a stable sort
+        return np.lexsort((self.times[:, 0], self.of_each))  # a stable sort
 
     @cached_property
     def ranking(self) -> list[int]:
@@ -36,10 +48,24 @@ class Predictions:
         ranking: list[int] = self.order.tolist()
         return ranking
 
+    def look_up(self, places: Iterable[int]) -> None:
+        """Ask for the bytes of all rows of these questions, all together."""
+        new = [place for place in places if place not in self._bytes]
+        rows = [range(self.bounds[place], self.bounds[place + 1]) for place in new]
+        found = self.bytes_of(np.fromiter(chain.from_iterable(rows), np.intp))
+        ends = np.cumsum([len(each) for each in rows])
+        self._bytes |= dict(zip(new, np.split(found, ends[:-1]), strict=True))
+
+    def bytes_at(self, place: int) -> Floats:
+        """The bytes of a question's rows, [names, 5]."""
+        if place not in self._bytes:
+            self.look_up([place])
+        return self._bytes[place]
+
     @cached_property
     def lows(self) -> list[float]:
         """The low end of the time of each row."""
-        lows: list[float] = self.figures[:, 1].tolist()
+        lows: list[float] = self.times[:, 1].tolist()
         return lows
 
 
@@ -62,8 +88,9 @@ class Predicted(Mapping[str, Estimate]):
         if name not in described:
             if name not in self.names:
                 raise KeyError(name)
-            row = self.together.figures[self._start + self.names.index(name)]
-            time, low, high, size, least, most, noise, size_noise, safe = row.tolist()
+            row = self.names.index(name)
+            time, low, high, noise = self.together.times[self._start + row].tolist()
+            size, least, most, size_noise, safe = self.together.bytes_at(self.place)[row].tolist()
             whole = int(size), int(least), int(most)
             described[name] = Estimate(time, low, high, *whole, noise, size_noise, int(safe))
         return described[name]
@@ -98,7 +125,16 @@ class Predicted(Mapping[str, Estimate]):
         return len(self.names)
 
 
-def predicted(names: Sequence[tuple[str, ...]], of_each: Places, figures: Floats) -> list[Predicted]:
-    """The estimates of each question, of figures as `Predictions` has them."""
-    together = Predictions(names, of_each, figures)
-    return [Predicted(together, place) for place in range(len(names))]
+def look_up(estimates: Iterable[object]) -> None:
+    """Ask for the bytes of those that are `Predicted`, of which all will be looked at, together."""
+    groups: dict[int, list[Predicted]] = defaultdict(list)
+    for one in estimates:
+        if isinstance(one, Predicted):
+            groups[id(one.together)].append(one)
+    for group in groups.values():
+        group[0].together.look_up([one.place for one in group])
+
+
+def predicted(together: Predictions) -> list[Predicted]:
+    """The estimates of each question."""
+    return [Predicted(together, place) for place in range(len(together.names))]

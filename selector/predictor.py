@@ -22,8 +22,8 @@ from .errors import ModelVersionMismatch
 from .evidence import Estimate, Tier
 from .features import FEATURES_VERSION, FeatureSpec, situation
 from .physics import missing_rates
-from .predicted import Predicted, predicted
-from .reading import Reading
+from .predicted import Predicted, Predictions, predicted
+from .reading import MANY, Reading
 from .regression import Regression
 
 if TYPE_CHECKING:
@@ -176,21 +176,27 @@ class Predictor:
         of_each, which = places.of_each, places.which
         problems, device = [one.problem for one in questions], questions[0].device
         known, (least, counted) = questions[0].known, counts
-        rows = self._spec.rows(
-            device,
-            problems,
-            Rows(
-                of_each=of_each,
-                implementations=self._code(problems, device, known)[of_each, which],
-                callers=np.array([self._spec.caller(name) for name in known])[which],
-                counts=Counts.from_table(counted),
-                least=Counts.from_table(least),
-            ),
+        asked = Rows(
+            of_each=of_each,
+            implementations=self._code(problems, device, known)[of_each, which],
+            callers=np.array([self._spec.caller(name) for name in known])[which],
+            counts=Counts.from_table(counted),
+            least=Counts.from_table(least),
         )
+        rows = self._spec.rows(device, problems, asked)
         situations = self._errors.places([situation(problem, device) for problem in problems])
         learned = np.array([self._places.get(name, -1) for name in known])[which]
         factors = self._errors.table[:, situations[of_each], learned]
-        return predicted(places.names, of_each, self._figures(rows, factors, of_each))
+        times = self._times(rows, of_each, factors[:3])
+        at_once = self._bytes(rows, factors[3:]) if len(questions) < MANY else None
+
+        def bytes_of(which: NDArray[np.intp]) -> Floats:
+            if at_once is not None:
+                return at_once[which]
+            # features are made anew of those that are asked for: kept, they would take most of the memory
+            return self._bytes(self._spec.rows(device, problems, asked.part(which)), factors[3:, which])
+
+        return predicted(Predictions(places.names, of_each, times, bytes_of))
 
     def _code(
         self, problems: Sequence[Problem], device: Device, known: Mapping[str, Implementation]
@@ -202,14 +208,16 @@ class Predictor:
                 found[:, column] = [self._spec.place(item.runs(problem, device)) for problem in problems]
         return found
 
-    def _figures(
-        self, rows: NDArray[np.float64], factors: NDArray[np.float64], of_each: NDArray[np.intp]
-    ) -> NDArray[np.float64]:
-        """The figures of each row's estimate [rows, 9], of questions `of_each`; `factors` are [7, rows]."""
-        time, size = self.time_ms.predict(rows, of_each), self.memory_bytes.predict(rows)
-        low, high, safe = size * factors[4:]
-        whole = np.rint(size), np.floor(low), np.ceil(high)
-        return np.column_stack((time, *(time * factors[:2]), *whole, *factors[2:4], np.ceil(safe)))
+    def _times(self, rows: Floats, of_each: NDArray[np.intp], factors: Floats) -> Floats:
+        """Time, its ends and its noise [rows, 4], of questions `of_each`; `factors` are [3, rows]."""
+        time = self.time_ms.predict(rows, of_each)
+        return np.column_stack((time, *(time * factors[:2]), factors[2]))
+
+    def _bytes(self, rows: Floats, factors: Floats) -> Floats:
+        """Bytes, their ends, their noise and those that are safe [rows, 5]; `factors` are [4, rows]."""
+        size = self.memory_bytes.predict(rows)
+        low, high, safe = size * factors[1:]
+        return np.column_stack((np.rint(size), np.floor(low), np.ceil(high), factors[0], np.ceil(safe)))
 
     def _circumstances(self, device: Device, software: Environment | None) -> list[str]:
         caveats = []

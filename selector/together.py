@@ -11,6 +11,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import SelectorError
 
@@ -89,7 +91,8 @@ def _choices(knowledge: Knowledge, group: Mapping[int, Ready]) -> dict[int, Choi
     decided = decided_by_time(together, defaults)
     if decided is None:
         return {}
-    shown = together.figures[decided.chosen].tolist()
+    times = together.times[decided.chosen].tolist()
+    sizes = together.bytes_of(np.array(decided.chosen)).tolist()
     shared: dict[object, dict[str, Any]] = {}
     told = {}
     for index, (one, found, tier) in group.items():
@@ -99,7 +102,7 @@ def _choices(knowledge: Knowledge, group: Mapping[int, Ready]) -> dict[int, Choi
             shared[alike] = _shared(knowledge, one, tier)
         start, other = together.bounds[place], decided.runner_up[place]
         chosen = decided.chosen[place] - start
-        time, low, high, size, least, most, *_ = shown[place]
+        (time, low, high, _), (size, least, most, *_) = times[place], sizes[place]
         own = {
             "problem": request.problem,
             "implementation": found.names[chosen],

@@ -3,15 +3,24 @@
 import numpy as np
 import pytest
 
-from selector.predicted import predicted
+from selector.predicted import Predictions, look_up, predicted
 
 
 def test_estimates_are_those_of_their_rows_and_come_fastest_first():
     figures = np.arange(36.0).reshape(4, 9)
     figures[:, 0] = 3.0, 1.0, 3.0, 2.5
-    one, two, none = predicted([("a", "b", "c"), ("b",), ()], np.array([0, 0, 0, 1]), figures)
+    times, sizes = figures[:, [0, 1, 2, 6]], figures[:, [3, 4, 5, 7, 8]]
+    asked: list[int] = []
+
+    def bytes_of(which):
+        asked.append(len(which))
+        return sizes[which]
+
+    together = Predictions([("a", "b", "c"), ("b",), ()], np.array([0, 0, 0, 1]), times, bytes_of)
+    one, two, none = predicted(together)
     assert one.by_time == ["b", "a", "c"]
     assert list(one) == ["a", "b", "c"]
+    assert asked == []
     assert tuple(one["b"]) == (1.0, *figures[1, 1:])
     assert one["b"].memory_bytes == 12
     assert isinstance(one["b"].safe_bytes, int)
@@ -23,3 +32,23 @@ def test_estimates_are_those_of_their_rows_and_come_fastest_first():
     assert len(none) == 0
     with pytest.raises(KeyError, match="c"):
         two["c"]
+    assert asked == [3, 1]  # of all names at once, when the first is described
+
+
+def test_bytes_of_some_questions_are_asked_for_together():
+    asked: list[list[int]] = []
+
+    def bytes_of(which):
+        asked.append(which.tolist())
+        return np.repeat(which[:, None], 5, axis=1).astype(np.float64)
+
+    names = [("a", "b"), ("a",), (), ("b", "c")]
+    together = Predictions(names, np.array([0, 0, 1, 3, 3]), np.ones((5, 4)), bytes_of)
+    each = predicted(together)
+    look_up([each[3], {}, each[0], each[2]])
+    assert asked == [[3, 4, 0, 1]]
+    assert [one.memory_bytes for one in each[3].values()] == [3, 4]
+    assert [one.memory_bytes for one in each[0].values()] == [0, 1]
+    assert [one.memory_bytes for one in each[1].values()] == [2]
+    look_up([])
+    assert asked == [[3, 4, 0, 1], [2]]

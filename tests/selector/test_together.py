@@ -96,7 +96,7 @@ def test_the_rule_on_columns_is_the_rule():
     figures = np.abs(draw.normal(size=(len(of_each), 9)))
     figures[:, 0] = draw.choice([1.0, 1.005, 1.01, 1.02, 1.3, 2.0], len(of_each))  # many are equal
     figures[:, 6] = draw.choice([0.0, 0.01, 0.02, 0.3], len(of_each))
-    together = Predictions(names, of_each, figures)
+    together = predictions(names, of_each, figures)
     defaults = [start + each.index("base") for start, each in zip(together.bounds, names, strict=False)]
     decided = decided_by_time(together, defaults)
     for place, each in enumerate(names):
@@ -111,11 +111,17 @@ def test_the_rule_on_columns_is_the_rule():
     assert len({name for each in names for name in each}) == len(NAMES)
 
 
+def predictions(names, of_each, figures):
+    """Of figures [rows, 9] as an Estimate has them."""
+    times, sizes = figures[:, [0, 1, 2, 6]], figures[:, [3, 4, 5, 7, 8]]
+    return Predictions(names, of_each, times, sizes.__getitem__)
+
+
 @pytest.mark.parametrize("time", [0.0, np.inf, np.nan])
 def test_times_that_have_no_ratio_are_not_decided_together(time):
     figures = np.ones((2, 9))
     figures[1, 0] = time
-    assert decided_by_time(Predictions([("a", "b")], np.array([0, 0]), figures), [0]) is None
+    assert decided_by_time(predictions([("a", "b")], np.array([0, 0]), figures), [0]) is None
 
 
 @pytest.mark.parametrize("operator", ["lstm", "linear"])
