@@ -44,14 +44,13 @@ class Rows:
     """Rows of implementations of problems: whose they are, and what is counted.
 
     `implementations` are those whose code runs and `callers` those that run others' code, as places in the
-    lists of the features, -1 for those that are not in them; `least` has a row for each problem.
+    lists of the features, -1 for those that are not in them.
     """
 
     of_each: NDArray[np.intp]
     implementations: NDArray[np.intp]
     callers: NDArray[np.intp]
     counts: Counts
-    least: Counts
 
     def part(self, which: NDArray[np.intp]) -> Rows:
         """Some of the rows, of the same problems."""

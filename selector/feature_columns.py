@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from itertools import accumulate
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -59,13 +58,6 @@ def device_columns(device: Device, log2_rate: Floats) -> Floats:
     columns[:] = (float(device.kind == "cuda"), known[0], 0.0, *known[1:])
     columns[:, 2] = log2_rate
     return columns.T
-
-
-def of_each_row(parts: Sequence[Floats], of_each: NDArray[np.intp]) -> list[Floats]:
-    """Columns of problems for each row, whose problem is `of_each`."""
-    ends = accumulate(map(len, parts))
-    rows = np.concatenate(parts).take(of_each, axis=1)
-    return [rows[end - len(part) : end] for part, end in zip(parts, ends, strict=True)]
 
 
 def seconds_of(counts: Counts, flops_per_s: Floats, device: Device) -> Floats:

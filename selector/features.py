@@ -12,6 +12,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import accumulate
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,7 +36,6 @@ from .feature_columns import (
     log2,
     logarithms,
     memory_parts,
-    of_each_row,
     seconds_of,
     time_terms,
     vectors,
@@ -69,6 +70,19 @@ ALIGNED = ("aligned_work_s", "misaligned_work_s")
 COUNTED_COLUMNS = (*ALIGNED, *COUNTS, *DERIVED, *ROOFLINE)  # of an implementation,
 LEAST = tuple(f"least_{name}" for name in COUNTED_COLUMNS)  # and of the operator itself
 ROWS_OF = ("batch", "seq")  # dimensions over which the same weights are used again
+
+
+class Shared(NamedTuple):
+    """What rows of the same problem have in common on a device: columns [columns, problems] in parts."""
+
+    device: Device
+    columns: Floats
+    parts: tuple[int, ...]  # columns of each
+
+    def of_each(self, of_each: NDArray[np.intp]) -> list[Floats]:
+        """The parts for each row, [columns, rows] each, whose problem is `of_each`."""
+        ends, rows = accumulate(self.parts), self.columns.take(of_each, axis=1)
+        return [rows[end - width : end] for width, end in zip(self.parts, ends, strict=True)]
 
 
 @dataclass(frozen=True)
@@ -155,44 +169,48 @@ class FeatureSpec:
         """The rows of `matrix` for many problems at once, one after another, [rows, columns]."""
         each = [(problem, name) for problem, works in asked for name in works]
         code = [runs(self.operator, name, problem, device) for problem, name in each]
+        problems = [problem for problem, _ in asked]
         return self.rows(
-            device,
-            [problem for problem, _ in asked],
+            self.shared(device, problems, Counts.of(list(map(least_work, problems)))),
             Rows(
                 of_each=np.repeat(np.arange(len(asked)), [len(works) for _, works in asked]),
                 implementations=np.array(list(map(self.place, code)), dtype=np.intp),
                 callers=np.array([self.caller(name) for _, name in each], dtype=np.intp),
                 counts=Counts.of([work for _, works in asked for work in works.values()]),
-                least=Counts.of([least_work(problem) for problem, _ in asked]),
             ),
         )
 
-    def rows(self, device: Device, problems: Sequence[Problem], rows: Rows) -> Floats:
-        """The rows of `matrix` for given counts, [rows, columns]."""
-        _, launch_us = rates_of(device)
-        of_each, counts = rows.of_each, rows.counts
+    def shared(self, device: Device, problems: Sequence[Problem], least: Counts) -> Shared:
+        """What all rows of each problem share; `least` are the counts of the operator itself."""
         dtypes, sizes = dtypes_of(problems, device), self._whole(problems)
         batch, seq = (self._sizes_of(name, sizes) for name in ROWS_OF)
         divided = alignments(sizes)
+        vector = vectors(divided[:, self._inner], dtypes.element_bytes)
+        seconds = seconds_of(least, dtypes.flops_per_s, device)
         parts = (
             self._problems(problems, sizes, divided),
-            vectors(divided[:, self._inner], dtypes.element_bytes),
+            vector,
             device_columns(device, dtypes.log2_rate),
             dtypes.element_bytes[None],
             column_sums(self.sizes, sizes, device).T,
-            memory_parts(batch, seq, rows.least, dtypes.element_bytes),
+            _counted(least, seconds, vector[0], device),
+            memory_parts(batch, seq, least, dtypes.element_bytes),
+            np.array([[problem["mode"] == "training" for problem in problems]], dtype=np.float64),
+            dtypes.flops_per_s[None],
         )
-        seconds = seconds_of(rows.least, dtypes.flops_per_s, device)
-        least = _counted(rows.least, seconds, parts[1][0], device)
-        asked, vector, of_device, element, sums, memory, least = of_each_row((*parts, least), of_each)
-        training = np.array([problem["mode"] == "training" for problem in problems])[of_each]
-        seconds = seconds_of(counts, dtypes.flops_per_s[of_each], device)
+        return Shared(device, np.concatenate(parts), tuple(map(len, parts)))
+
+    def rows(self, shared: Shared, rows: Rows) -> Floats:
+        """The rows of `matrix` for given counts, [rows, columns]."""
+        device, counts = shared.device, rows.counts
+        asked, vector, of_device, element, sums, least, memory, training, rates = shared.of_each(rows.of_each)
+        seconds = seconds_of(counts, rates[0], device)
         counted = _counted(counts, seconds, vector[0], device)
         memory = np.concatenate((memory, intermediate(counts, memory[0])))
         columns = (
             *(asked, vector, counted[:COUNTED], of_device, counted[COUNTED:], element, sums, least),
-            time_terms(seconds, launch_us * 1e-6, element[0], training),
-            *(counts.saved_bytes[None], by_mode(memory, training)),
+            time_terms(seconds, rates_of(device)[1] * 1e-6, element[0], training[0] == 1),
+            *(counts.saved_bytes[None], by_mode(memory, training[0] == 1)),
             self._implementations(rows.implementations, device),
             (np.arange(len(self.callers))[:, None] == rows.callers).astype(np.float64),
         )

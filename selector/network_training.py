@@ -16,7 +16,8 @@ from torch import Tensor
 from torch.nn.functional import huber_loss, pad, silu
 
 from .lessons import Floats, Lesson, together
-from .network import Network, place_of, read_inputs, standardised
+from .network import Network, read_inputs, standardised
+from .physical_stage import place_of
 
 Integers = NDArray[np.intp]
 

@@ -25,10 +25,7 @@ class PhysicalStage:
         """The natural logarithm of the sum, shape [rows]; zeros when there are no terms."""
         if len(self.term_columns) == 0:
             return np.zeros(len(rows))
-        which = np.zeros(len(rows), dtype=np.int64)
-        if len(self.implementation_columns):
-            flags = rows[:, self.implementation_columns]
-            which = np.where(flags.any(axis=1), flags.argmax(axis=1) + 1, 0)
+        which = place_of(rows, self.implementation_columns) + 1
         # `take` keeps the terms of a row together, so that they add up alike however many rows there are
         sums = (rows.take(self.term_columns, axis=1) * self.weights[which]).sum(axis=1)
         result: NDArray[np.float64] = np.log(np.maximum(sums, self.floor))
@@ -42,3 +39,12 @@ class PhysicalStage:
     def from_arrays(cls, arrays: Mapping[str, Array], prefix: str) -> PhysicalStage:
         """What `arrays` gave. Raises KeyError when one is missing."""
         return cls(*(arrays[f"{prefix}_{item.name}"] for item in fields(cls)))
+
+
+def place_of(rows: NDArray[np.float64], columns: Array) -> NDArray[np.intp]:
+    """Which of the columns, of which at most one is not 0 in a row, is not; -1 where none is, [rows]."""
+    if len(columns) == 0:
+        return np.full(len(rows), -1, dtype=np.intp)
+    flags = rows.T.take(columns, axis=0) != 0  # features lie column by column
+    place: NDArray[np.intp] = np.where(flags.any(axis=0), flags.argmax(axis=0), -1)
+    return place

@@ -181,9 +181,9 @@ class Predictor:
             implementations=self._code(problems, device, known)[of_each, which],
             callers=np.array([self._spec.caller(name) for name in known])[which],
             counts=Counts.from_table(counted),
-            least=Counts.from_table(least),
         )
-        rows = self._spec.rows(device, problems, asked)
+        shared = self._spec.shared(device, problems, Counts.from_table(least))
+        rows = self._spec.rows(shared, asked)
         situations = self._errors.places([situation(problem, device) for problem in problems])
         learned = np.array([self._places.get(name, -1) for name in known])[which]
         factors = self._errors.table[:, situations[of_each], learned]
@@ -194,7 +194,7 @@ class Predictor:
             if at_once is not None:
                 return at_once[which]
             # features are made anew of those that are asked for: kept, they would take most of the memory
-            return self._bytes(self._spec.rows(device, problems, asked.part(which)), factors[3:, which])
+            return self._bytes(self._spec.rows(shared, asked.part(which)), factors[3:, which])
 
         return predicted(Predictions(places.names, of_each, times, bytes_of))
 
