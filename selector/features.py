@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
+from operator import itemgetter
 from typing import NamedTuple
 
 import numpy as np
@@ -231,8 +232,8 @@ class FeatureSpec:
 
     def _whole(self, problems: Sequence[Problem]) -> Integers:
         """The hyperparameters that are whole numbers, [problems, sizes]."""
-        values = [[problem[name] for name in self.sizes] for problem in problems]
-        return np.array(values, dtype=np.int64).reshape(len(problems), len(self.sizes))
+        columns = [np.fromiter(map(itemgetter(name), problems), np.int64) for name in self.sizes]
+        return np.array(columns, dtype=np.int64).reshape(len(self.sizes), len(problems)).T
 
     @cached_property
     def _inner(self) -> list[int]:
@@ -247,13 +248,13 @@ class FeatureSpec:
 
     def _problems(self, problems: Sequence[Problem], sizes: Integers, divided: Floats) -> Floats:
         """The columns of hyperparameters, [columns, problems]."""
+        given = {name: list(map(itemgetter(name), problems)) for name, _ in self._words}
         words = [
-            [problem[name] if choice is None else problem[name] == choice for name, choice in self._words]
-            for problem in problems
+            given[name] if choice is None else [value == choice for value in given[name]]
+            for name, choice in self._words
         ]
-        others = np.array(words, dtype=np.float64).reshape(len(problems), len(self._words))
-        columns = np.concatenate((others, log2(sizes), divided), axis=1).T
-        return columns.take(self._order, axis=0)
+        others = np.array(words, dtype=np.float64).reshape(len(self._words), len(problems))
+        return np.concatenate((others, log2(sizes).T, divided.T)).take(self._order, axis=0)
 
     @cached_property
     def _words(self) -> list[tuple[str, str | None]]:
