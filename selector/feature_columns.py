@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -60,6 +61,29 @@ def device_columns(device: Device, log2_rate: Floats) -> Floats:
     return columns.T
 
 
+class Shared(NamedTuple):
+    """What rows of the same problem have in common on a device: columns [columns, problems] in parts.
+
+    Of the parts the fourth are the bytes of an element, and the last two are 1 in training and the rate of
+    matrix products.
+    """
+
+    device: Device
+    columns: Floats
+    parts: tuple[int, ...]  # columns of each
+
+    def of_each(self, of_each: NDArray[np.intp]) -> list[Floats]:
+        """The parts for each row, [columns, rows] each, whose problem is `of_each`."""
+        ends, rows = accumulate(self.parts), self.columns.take(of_each, axis=1)
+        return [rows[end - width : end] for width, end in zip(self.parts, ends, strict=True)]
+
+    def for_times(self, of_each: NDArray[np.intp]) -> tuple[Floats, Floats, Floats]:
+        """Of each row the bytes of an element, whether it is training, and operations per second, [rows]."""
+        first = sum(self.parts[:3])
+        element, training, rates = self.columns.take([first, -2, -1], axis=0).take(of_each, axis=1)
+        return element, training, rates
+
+
 def seconds_of(counts: Counts, flops_per_s: Floats, device: Device) -> Floats:
     """Seconds for operations, for moving bytes and for launches, as in physics.terms_seconds, [3, rows]."""
     copy_bytes_per_s, launch_us = rates_of(device)
@@ -88,6 +112,12 @@ def launch_share(seconds: Floats) -> Floats:
     total = seconds.sum(axis=0)
     share: Floats = np.divide(seconds[2:], total, out=np.zeros((1, len(total))), where=total > 0)
     return share
+
+
+def counted_columns(counts: Counts, seconds: Floats, vector: Floats, device: Device) -> Floats:
+    """By alignment, logarithms and the share of launches, [columns, rows]."""
+    logs = logarithms(counts, seconds, device)
+    return np.concatenate((by_alignment(seconds, vector), logs, launch_share(seconds)))
 
 
 def by_mode(parts: Floats, training: NDArray[np.bool_]) -> Floats:

@@ -12,9 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import accumulate
 from operator import itemgetter
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,15 +25,14 @@ from .column_sums import column_sums, kinds
 from .counts import Counts, Rows
 from .feature_columns import (
     MOST_VECTOR,
+    Shared,
     alignments,
-    by_alignment,
     by_mode,
+    counted_columns,
     device_columns,
     dtypes_of,
     intermediate,
-    launch_share,
     log2,
-    logarithms,
     memory_parts,
     seconds_of,
     time_terms,
@@ -71,19 +68,6 @@ ALIGNED = ("aligned_work_s", "misaligned_work_s")
 COUNTED_COLUMNS = (*ALIGNED, *COUNTS, *DERIVED, *ROOFLINE)  # of an implementation,
 LEAST = tuple(f"least_{name}" for name in COUNTED_COLUMNS)  # and of the operator itself
 ROWS_OF = ("batch", "seq")  # dimensions over which the same weights are used again
-
-
-class Shared(NamedTuple):
-    """What rows of the same problem have in common on a device: columns [columns, problems] in parts."""
-
-    device: Device
-    columns: Floats
-    parts: tuple[int, ...]  # columns of each
-
-    def of_each(self, of_each: NDArray[np.intp]) -> list[Floats]:
-        """The parts for each row, [columns, rows] each, whose problem is `of_each`."""
-        ends, rows = accumulate(self.parts), self.columns.take(of_each, axis=1)
-        return [rows[end - width : end] for width, end in zip(self.parts, ends, strict=True)]
 
 
 @dataclass(frozen=True)
@@ -131,6 +115,11 @@ class FeatureSpec:
     def caller_columns(self) -> tuple[int, ...]:
         """Positions of the columns that say which implementation runs another's code."""
         return self.columns(self._called)
+
+    @cached_property
+    def own_columns(self) -> tuple[int, ...]:
+        """Positions of what models of the time read beside the network's columns."""
+        return self.columns((*TIME_TERMS, *self._flags, *self._called))
 
     @cached_property
     def network_columns(self) -> tuple[int, ...]:
@@ -194,7 +183,7 @@ class FeatureSpec:
             device_columns(device, dtypes.log2_rate),
             dtypes.element_bytes[None],
             column_sums(self.sizes, sizes, device).T,
-            _counted(least, seconds, vector[0], device),
+            counted_columns(least, seconds, vector[0], device),
             memory_parts(batch, seq, least, dtypes.element_bytes),
             np.array([[problem["mode"] == "training" for problem in problems]], dtype=np.float64),
             dtypes.flops_per_s[None],
@@ -206,17 +195,30 @@ class FeatureSpec:
         device, counts = shared.device, rows.counts
         asked, vector, of_device, element, sums, least, memory, training, rates = shared.of_each(rows.of_each)
         seconds = seconds_of(counts, rates[0], device)
-        counted = _counted(counts, seconds, vector[0], device)
+        counted = counted_columns(counts, seconds, vector[0], device)
         memory = np.concatenate((memory, intermediate(counts, memory[0])))
+        terms, *flags = self._own(shared, rows)
         columns = (
-            *(asked, vector, counted[:COUNTED], of_device, counted[COUNTED:], element, sums, least),
-            time_terms(seconds, rates_of(device)[1] * 1e-6, element[0], training[0] == 1),
-            *(counts.saved_bytes[None], by_mode(memory, training[0] == 1)),
-            self._implementations(rows.implementations, device),
-            (np.arange(len(self.callers))[:, None] == rows.callers).astype(np.float64),
+            *(asked, vector, counted[:COUNTED], of_device, counted[COUNTED:], element, sums, least, terms),
+            *(counts.saved_bytes[None], by_mode(memory, training[0] == 1), *flags),
         )
         joined: Floats = np.concatenate(columns).T  # column by column, as trees look at them
         return joined
+
+    def own(self, shared: Shared, rows: Rows) -> Floats:
+        """The columns `own_columns` of `rows` alone, [rows, own columns]."""
+        joined: Floats = np.concatenate(self._own(shared, rows)).T
+        return joined
+
+    def _own(self, shared: Shared, rows: Rows) -> tuple[Floats, Floats, Floats]:
+        """Terms of the time, implementations and callers, [columns, rows] each."""
+        element, training, rates = shared.for_times(rows.of_each)
+        seconds = seconds_of(rows.counts, rates, shared.device)
+        return (
+            time_terms(seconds, rates_of(shared.device)[1] * 1e-6, element, training == 1),
+            self._implementations(rows.implementations, shared.device),
+            (np.arange(len(self.callers))[:, None] == rows.callers).astype(np.float64),
+        )
 
     def place(self, name: str) -> int:
         """Where an implementation is in the list, -1 for one that is not."""
@@ -279,12 +281,6 @@ class FeatureSpec:
         columns = np.arange(len(self._flags))[:, None]
         flags: Floats = (columns == places * len(KINDS) + kind).astype(np.float64)
         return flags
-
-
-def _counted(counts: Counts, seconds: Floats, vector: Floats, device: Device) -> Floats:
-    """COUNTED_COLUMNS, [columns, rows]."""
-    logs = logarithms(counts, seconds, device)
-    return np.concatenate((by_alignment(seconds, vector), logs, launch_share(seconds)))
 
 
 def runs(operator: Operator, name: str, problem: Problem, device: Device) -> str:

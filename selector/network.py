@@ -55,15 +55,24 @@ class Network:
         without it each is read. NaN where there is no head, for all rows of the contest: what is said of
         them by anything else would differ by what all have in common.
         """
-        head = self._head(rows)
-        known = head >= 0
         labels = np.arange(len(rows)) if contests is None else contests
-        if known.all():
-            return self._said(rows, head, labels)
-        known &= ~np.isin(labels, labels[~known])
-        result = np.full(len(rows), np.nan)
-        result[known] = self._said(rows[known], head[known], labels[known])
-        return result
+        _, first, which = np.unique(labels, return_index=True, return_inverse=True)
+        return self.told(self.outputs(rows[first]), rows, which)
+
+    def told(self, outputs: Array, rows: Floats, which: Array) -> Floats:
+        """The same of rows of problems `which` [rows], by the outputs for these problems.
+
+        Of the rows the columns of heads and callers alone are looked at.
+        """
+        head = self._head(rows)
+        found: Floats = outputs[which, head].astype(np.float64)
+        caller = place_of(rows, self.caller_columns)
+        called = np.flatnonzero(caller >= 0)
+        found[called] += outputs[which[called], caller[called] + max(len(self.head_columns), 1)]
+        silent = head < 0
+        if silent.any():
+            found[np.isin(which, which[silent])] = np.nan
+        return found
 
     def _head(self, rows: Floats) -> Array:
         """The head of each row, -1 where there is none, int [rows]."""
@@ -71,17 +80,7 @@ class Network:
             return np.zeros(len(rows), dtype=np.intp)
         return place_of(rows, self.head_columns)
 
-    def _said(self, rows: Floats, head: Array, contests: Array) -> Floats:
-        """The sum of the outputs of each row, shape [rows]."""
-        _, first, which = np.unique(contests, return_index=True, return_inverse=True)
-        outputs = self._outputs(rows[first])
-        found: Floats = outputs[which, head].astype(np.float64)
-        caller = place_of(rows, self.caller_columns)
-        called = np.flatnonzero(caller >= 0)
-        found[called] += outputs[which[called], caller[called] + max(len(self.head_columns), 1)]
-        return found
-
-    def _outputs(self, rows: Floats) -> Array:
+    def outputs(self, rows: Floats) -> Array:
         """All outputs for each row, float32 [rows, outputs]."""
         read = read_inputs(rows, self.columns, self.logarithmic)
         inputs = standardised(read, self.mean, self.scale)

@@ -20,6 +20,7 @@ from .domain import Domain
 from .error_factors import ErrorFactors
 from .errors import ModelVersionMismatch
 from .evidence import Estimate, Tier
+from .feature_columns import Shared
 from .features import FEATURES_VERSION, FeatureSpec, situation
 from .physics import missing_rates
 from .predicted import Predicted, Predictions, predicted
@@ -99,6 +100,7 @@ class Predictor:
         with np.load(io.BytesIO(stored.arrays), allow_pickle=False) as arrays:
             self.time_ms = Regression.from_arrays(arrays, "time")
             self.memory_bytes = Regression.from_arrays(arrays, "memory")
+        self._by_problem = self.time_ms.by_problem(self._spec.own_columns)
 
     def abstains(self, problem: Problem, device: Device) -> str | None:
         """Why there is no prediction for a problem on a device, or None when there is one."""
@@ -183,12 +185,13 @@ class Predictor:
             counts=Counts.from_table(counted),
         )
         shared = self._spec.shared(device, problems, Counts.from_table(least))
-        rows = self._spec.rows(shared, asked)
         situations = self._errors.places([situation(problem, device) for problem in problems])
         learned = np.array([self._places.get(name, -1) for name in known])[which]
         factors = self._errors.table[:, situations[of_each], learned]
-        times = self._times(rows, of_each, factors[:3])
-        at_once = self._bytes(rows, factors[3:]) if len(questions) < MANY else None
+        rows = self._spec.rows(shared, asked) if len(questions) < MANY else None
+        time = self._time(shared, asked) if rows is None else self.time_ms.predict(rows, of_each)
+        times = np.column_stack((time, *(time * factors[:2]), factors[2]))
+        at_once = None if rows is None else self._bytes(rows, factors[3:])
 
         def bytes_of(which: NDArray[np.intp]) -> Floats:
             if at_once is not None:
@@ -208,10 +211,15 @@ class Predictor:
                 found[:, column] = [self._spec.place(item.runs(problem, device)) for problem in problems]
         return found
 
-    def _times(self, rows: Floats, of_each: NDArray[np.intp], factors: Floats) -> Floats:
-        """Time, its ends and its noise [rows, 4], of questions `of_each`; `factors` are [3, rows]."""
-        time = self.time_ms.predict(rows, of_each)
-        return np.column_stack((time, *(time * factors[:2]), factors[2]))
+    def _time(self, shared: Shared, asked: Rows) -> Floats:
+        """The times of many rows, [rows]: features of all of them are made where there is no other way."""
+        if self._by_problem is not None:
+            begins = np.diff(asked.of_each, prepend=-1) > 0
+            first = self._spec.rows(shared, asked.part(np.flatnonzero(begins)))
+            found = self._by_problem.predict(first, self._spec.own(shared, asked), np.cumsum(begins) - 1)
+            if not np.isnan(found).any():
+                return found
+        return self.time_ms.predict(self._spec.rows(shared, asked), asked.of_each)
 
     def _bytes(self, rows: Floats, factors: Floats) -> Floats:
         """Bytes, their ends, their noise and those that are safe [rows, 5]; `factors` are [4, rows]."""

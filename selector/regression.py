@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -49,6 +49,29 @@ class Regression:
         result: Floats = np.exp(self.physics.predict_log(rows) + left_over)
         return result
 
+    def by_problem(self, own_columns: Sequence[int]) -> ByProblem | None:
+        """The same for rows of these columns, and rows of problems; None without a network."""
+        if self.network is None or self.sums is not None:
+            return None
+        place = {column: number for number, column in enumerate(own_columns)}
+
+        def moved(columns: NDArray[Any]) -> NDArray[Any]:
+            return np.array([place[column] for column in columns.tolist()], dtype=columns.dtype)
+
+        physics, network = self.physics, self.network
+        return ByProblem(
+            replace(
+                physics,
+                term_columns=moved(physics.term_columns),
+                implementation_columns=moved(physics.implementation_columns),
+            ),
+            replace(
+                network,
+                head_columns=moved(network.head_columns),
+                caller_columns=moved(network.caller_columns),
+            ),
+        )
+
     def arrays(self, prefix: str) -> dict[str, NDArray[Any]]:
         """The arrays by name, for a file."""
         return {
@@ -67,3 +90,20 @@ class Regression:
             Sums.from_arrays(arrays, f"{prefix}_sums") if f"{prefix}_sums_weights" in arrays else None,
             Network.from_arrays(arrays, f"{prefix}_network"),
         )
+
+
+@dataclass(frozen=True)
+class ByProblem:
+    """A regression whose network knows all, for many rows of few problems: each problem is read once."""
+
+    physics: PhysicalStage  # of own columns
+    network: Network  # whose heads and callers are own columns, and which reads those of all features
+
+    def predict(self, problems: Floats, own: Floats, which: NDArray[np.intp]) -> Floats:
+        """The figures of rows of problems `which`, shape [rows]; NaN where the network does not know enough.
+
+        problems [problems, columns] is a row of features for each of them; own [rows, own columns].
+        """
+        left_over = self.network.told(self.network.outputs(problems), own, which)
+        result: Floats = np.exp(self.physics.predict_log(own) + left_over)
+        return result

@@ -277,3 +277,15 @@ def test_weights_are_stored_in_half_precision(fitted):
     stored = stored_arrays(fitted)
     assert {stored[f"time_network_{name}"].dtype for name in WEIGHTS} == {np.dtype(np.float16)}
     assert Network.from_arrays(stored, "time_network").first.dtype == np.float32
+
+
+def test_by_problem_it_says_the_same(fitted):
+    rows, _, contests = measured(100, seed=6)
+    stored = flat(fitted)
+    by_problem = stored.by_problem((ONE, OTHER))
+    assert by_problem is not None
+    own, problems = rows[:, [ONE, OTHER]], rows[::2]
+    np.testing.assert_array_equal(by_problem.predict(problems, own, contests), stored.predict(rows, contests))
+    own[3] = 0
+    assert np.flatnonzero(np.isnan(by_problem.predict(problems, own, contests))).tolist() == [2, 3]
+    assert flat(model(network_columns=()).fit(*measured(20))).by_problem((ONE, OTHER)) is None
