@@ -253,6 +253,8 @@ class TracedProblem:
 
     def __getitem__(self, name: str) -> Any:
         value = self._values[name]
+        if isinstance(value, bool):  # a stand-in would not notice being asked whether it `is` True
+            return self._path.decide(name, value)
         return (TracedWord if isinstance(value, str) else Traced)(self._path, name, value)
 
     def __getattr__(self, name: str) -> Any:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 VARIABLE = "SELECTOR_REMEMBER"
 LARGEST_BYTES = 2**18  # of the file: some thousand questions; then no more are added
+MOST_NOTED = 2**14  # questions of which a process knows that it noted them: more than a file has room for
 
 log = logging.getLogger(__name__)
 
@@ -48,6 +49,8 @@ def noting(database: Database | None) -> Callable[[Iterable[Choice]], None]:
             if is_uncertain(choice) and (question := (choice.problem, choice.device.key)) not in noted:
                 new.setdefault(question, choice)
         if new:
+            if len(noted) > MOST_NOTED:  # else they would be kept for as long as the process lives
+                noted.clear()
             noted.update(new)
             note(file_of(database), new.values())
 

@@ -141,6 +141,17 @@ def test_what_cannot_be_traced_is_asked_plainly(
     assert "asked problem by problem" in caplog.text
 
 
+def told_by_identity(problem: Any) -> bool:
+    return problem["bias"] is False
+
+
+def test_whether_it_is_true_is_on_the_path() -> None:
+    paths, readings = of_lstm(told_by_identity), lstms(by_paths.WORTH)
+    paths.of_each(rows_of(readings), readings)
+    others = lstms(3, bias=False)
+    assert paths.of_each(rows_of(others), others) == [(True,)] * 3
+
+
 def test_an_error_of_the_function_is_its_own() -> None:
     paths, readings = of_lstm(lambda problem: 10 // (problem["hidden"] - 200)), lstms(by_paths.WORTH)
     paths.of_each(rows_of(readings), readings)

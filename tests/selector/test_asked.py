@@ -54,6 +54,18 @@ def test_the_file_is_bounded_and_lines_that_say_nothing_are_passed_over(sqlite_d
     assert remembered(sqlite_database) == []
 
 
+def test_a_process_forgets_in_the_end_what_it_noted(sqlite_database: Database, monkeypatch) -> None:
+    noted: list[int] = []
+    monkeypatch.setattr(asked, "MOST_NOTED", 2)
+    monkeypatch.setattr(asked, "note", lambda _file, new: noted.extend(one.problem["hidden"] for one in new))
+    note, selector = asked.noting(sqlite_database), Selector(sqlite_database)
+    choices = [selector.choose("lstm", device=replay.HERE, hidden=each, batch=3) for each in range(70, 74)]
+    noted.clear()
+    for choice in (*choices, choices[-1], choices[0]):
+        note([choice])
+    assert noted == [70, 71, 72, 73, 70]
+
+
 def test_a_place_that_cannot_be_written_costs_no_answer(sqlite_database: Database) -> None:
     asked.file_of(sqlite_database).mkdir()
     assert Selector(sqlite_database).choose("lstm", device=replay.HERE, **QUESTION).implementation
