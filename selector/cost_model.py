@@ -32,7 +32,7 @@ class CostModel(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     holds how busy the host was, which is most of the noise: a choice compares within a contest alone, and
     trees that see both spend their splits on what does not matter to it.
 
-    Where `network_columns` are given, a small network learns the same as the trees, and what it says of
+    Where `reads` are given, a small network learns the same as the trees, and what it says of
     implementations that it knows counts instead of theirs: between the sizes that were measured trees are
     flat, where the network is smooth. What the network reads is of the problem and the device alone, and each
     implementation has its own output, so that one pass tells all of them. On H200 measurements of problems
@@ -44,11 +44,8 @@ class CostModel(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         without any, the trees do all the work.
     implementation_columns : columns that are 1 for rows of one implementation, 0 for the others; a row
         with 0 in all of them gets weights fitted to all rows, and no network.
-    network_columns : the columns that the network reads, alike in all rows of a contest; without any there is
+    reads : what the network reads, alike in all rows of a contest, and has outputs for; without it there is
         none.
-    logarithmic_columns : those of these that it reads in the logarithm, which are not negative.
-    caller_columns : columns that are 1 for rows of one implementation that runs the code of another, of
-        which the network learns what the way there takes.
     network_effort : how many times as often as usual the network goes through what it learns from.
     max_iter, max_leaf_nodes, min_samples_leaf : of `sklearn.ensemble.HistGradientBoostingRegressor`.
 
@@ -57,7 +54,7 @@ class CostModel(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     physics_ : PhysicalStage, the fitted first stage.
     trees_ : HistGradientBoostingRegressor, the fitted second stage; with contests of what differs in them.
     common_trees_ : the same of what the rows of a contest have in common; None without contests.
-    network_ : Network; None without network columns.
+    network_ : Network; None where nothing is read.
     n_iter_ : number of trees.
     n_features_in_ : number of columns seen in `fit`.
     """
@@ -67,9 +64,7 @@ class CostModel(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         *,
         term_columns: tuple[int, ...] = (),
         implementation_columns: tuple[int, ...] = (),
-        network_columns: tuple[int, ...] = (),
-        logarithmic_columns: tuple[int, ...] = (),
-        caller_columns: tuple[int, ...] = (),
+        reads: Reads | None = None,
         network_effort: float = 1.0,
         max_iter: int = 200,
         max_leaf_nodes: int = 15,
@@ -77,9 +72,7 @@ class CostModel(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     ) -> None:
         self.term_columns = term_columns
         self.implementation_columns = implementation_columns
-        self.network_columns = network_columns
-        self.logarithmic_columns = logarithmic_columns
-        self.caller_columns = caller_columns
+        self.reads = reads
         self.network_effort = network_effort
         self.max_iter = max_iter
         self.max_leaf_nodes = max_leaf_nodes
@@ -120,14 +113,12 @@ class CostModel(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         labels: NDArray[Any],
         kin: Lesson | None,
     ) -> Network | None:
-        if not self.network_columns:
+        if self.reads is None:
             return None
         from .network_training import fit_network
 
-        reads = Reads(
-            self.network_columns, self.logarithmic_columns, self.implementation_columns, self.caller_columns
-        )
-        return fit_network(Lesson(rows, physics, left_over, labels, reads), kin, self.network_effort)
+        lesson = Lesson(rows, physics, left_over, labels, self.reads)
+        return fit_network(lesson, kin, self.network_effort)
 
     def _trees(self, max_iter: int) -> Any:
         return HistGradientBoostingRegressor(

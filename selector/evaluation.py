@@ -163,7 +163,7 @@ def evaluate_implementation(dataset: Dataset, noise: Errors, name: str) -> Compa
     if mine.all() or name == dataset.operator.default:
         return None
     unfitted = time_model(dataset, int((~mine).sum()))
-    unfitted.network_columns = ()
+    unfitted.reads = None
     model = _fitted(unfitted, dataset, ~mine)
     rows = dataset.rows.copy()
     rows[np.ix_(mine, dataset.spec.implementation_columns)] = 0  # its name, and whose code it runs

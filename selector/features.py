@@ -38,6 +38,7 @@ from .feature_columns import (
     time_terms,
     vectors,
 )
+from .lessons import Reads
 from .physics import rates_of
 from .reading import least_work
 
@@ -112,25 +113,21 @@ class FeatureSpec:
         return self.columns(self._flags)
 
     @cached_property
-    def caller_columns(self) -> tuple[int, ...]:
-        """Positions of the columns that say which implementation runs another's code."""
-        return self.columns(self._called)
+    def reads(self) -> Reads:
+        """What networks read, which all implementations of a problem share, and have outputs for."""
+        own = {*COUNTED_COLUMNS, *TIME_TERMS, *OWN_MEMORY_TERMS, *self._flags, *self._called}
+        return Reads(
+            columns=tuple(place for place, name in enumerate(self.names) if name not in own),
+            # bytes, over orders of magnitude
+            logarithmic=self.columns((*self.column_sums, *(it for it in MEMORY_TERMS if it not in own))),
+            implementations=self.implementation_columns,
+            callers=self.columns(self._called),
+        )
 
     @cached_property
     def own_columns(self) -> tuple[int, ...]:
         """Positions of what models of the time read beside the network's columns."""
         return self.columns((*TIME_TERMS, *self._flags, *self._called))
-
-    @cached_property
-    def network_columns(self) -> tuple[int, ...]:
-        """Positions of the columns that networks read: those that all implementations of a problem share."""
-        own = {*COUNTED_COLUMNS, *TIME_TERMS, *OWN_MEMORY_TERMS, *self._flags, *self._called}
-        return tuple(place for place, name in enumerate(self.names) if name not in own)
-
-    @cached_property
-    def logarithmic_columns(self) -> tuple[int, ...]:
-        """Positions of those of these that are bytes, over orders of magnitude."""
-        return self.columns((*self.column_sums, *(it for it in MEMORY_TERMS if it not in OWN_MEMORY_TERMS)))
 
     @cached_property
     def _flags(self) -> tuple[str, ...]:

@@ -22,7 +22,6 @@ from .lessons import Lesson, Reads, together
 
 if TYPE_CHECKING:
     from .dataset import Dataset
-    from .features import FeatureSpec
 
 KIN: Mapping[str, tuple[str, ...]] = {
     "additive_attention": ("attention",),
@@ -53,7 +52,7 @@ def _further(dataset: Dataset) -> Iterator[str]:
     """The columns that networks of kin read and the dataset does not have."""
     known = set(dataset.spec.names)
     for one in dataset.kin:
-        for column in chain.from_iterable(_reads(one.spec)):
+        for column in chain.from_iterable(one.spec.reads):
             name = one.spec.names[column]
             if name not in known:
                 known.add(name)
@@ -65,7 +64,7 @@ def _lesson(kin: Dataset, place: Mapping[str, int]) -> Lesson:
     spec, its_own = kin.spec, place[f"of_{kin.operator.name}"]
     terms = spec.columns(TIME_TERMS)
     physics = fit_physics(kin.rows, kin.time_ms, terms, spec.implementation_columns).predict_log(kin.rows)
-    its = _reads(spec)
+    its = spec.reads
     reads = Reads(*(tuple(place[spec.names[it]] for it in each) for each in its))
     rows = np.zeros((len(kin.rows), len(place)))
     for mine, theirs in zip(reads, its, strict=True):
@@ -73,10 +72,3 @@ def _lesson(kin: Dataset, place: Mapping[str, int]) -> Lesson:
     rows[:, its_own] = 1
     reads = reads._replace(columns=(*reads.columns, its_own))
     return Lesson(rows, physics, np.log(kin.time_ms) - physics, kin.contest, reads)
-
-
-def _reads(spec: FeatureSpec) -> Reads:
-    """What a network of an operator reads."""
-    return Reads(
-        spec.network_columns, spec.logarithmic_columns, spec.implementation_columns, spec.caller_columns
-    )

@@ -50,9 +50,7 @@ def time_model(dataset: Dataset, rows: int | None = None) -> CostModel:
     """An unfitted model of the time, sized for the number of rows that it is to learn from."""
     model = _model(dataset, TIME_TERMS, len(dataset.rows) if rows is None else rows)
     if has_network(dataset):  # by all of it, so that a part is judged as the whole is learned
-        model.network_columns = dataset.spec.network_columns
-        model.logarithmic_columns = dataset.spec.logarithmic_columns
-        model.caller_columns = dataset.spec.caller_columns
+        model.reads = dataset.spec.reads
         model.network_effort = EFFORT.get(dataset.operator.name, 1.0)
     return model
 

@@ -47,7 +47,9 @@ def alike(number: int = 600, factor: float = 1.5) -> Lesson:
 
 
 def fitted(kin: Lesson | None, number: int = 12) -> CostModel:
-    one = CostModel(implementation_columns=(ONE, OTHER), network_columns=(0, 1), max_iter=20)
+    one = CostModel(
+        implementation_columns=(ONE, OTHER), reads=Reads((0, 1), implementations=(ONE, OTHER)), max_iter=20
+    )
     return one.fit(*measured(number, seed=0), kin)
 
 
@@ -84,7 +86,9 @@ def test_what_is_kept_says_the_same():
 
 def test_an_implementation_that_only_kin_have_measured_has_no_head():
     rows, figures, contests = measured(12, seed=0)
-    one = CostModel(implementation_columns=(ONE, OTHER), network_columns=(0, 1), max_iter=20)
+    one = CostModel(
+        implementation_columns=(ONE, OTHER), reads=Reads((0, 1), implementations=(ONE, OTHER)), max_iter=20
+    )
     network = one.fit(rows[1::2], figures[1::2], contests[1::2], alike()).network_
     assert network.head_columns.tolist() == [OTHER]
     rows[:, [ONE, OTHER]] = 0
@@ -149,7 +153,7 @@ def test_time_is_learned_with_kin_and_the_fold_of_a_problem_without_it(monkeypat
     seen.clear()
     training.fit_final(together)
     assert seen[0] == (len(together.rows), theirs)
-    assert time_model(together).network_columns == time_model(alone).network_columns
+    assert time_model(together).reads == time_model(alone).reads
 
 
 @pytest.fixture

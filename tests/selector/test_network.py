@@ -19,6 +19,7 @@ from selector import ModelVersionMismatch, Query, Selector, learning, network_tr
 from selector.cost_model import CostModel
 from selector.dataset import build_dataset
 from selector.evaluation import evaluate_implementation
+from selector.lessons import Reads
 from selector.network import WEIGHTS, Network
 from selector.predictor import Predictor, pack
 from selector.regression import Regression
@@ -27,10 +28,11 @@ from tests.selector import replay
 
 LSTM = registry.operator("lstm")
 ONE, OTHER = 2, 3  # columns of two implementations, after two sizes
+READS = Reads((0, 1), implementations=(ONE, OTHER))
 
 
 @parametrize_with_checks(
-    [CostModel(max_iter=20, network_columns=(0,))],
+    [CostModel(max_iter=20, reads=Reads((0,)))],
     expected_failed_checks=lambda _: {"check_regressors_train": "reads one column of ten, for two epochs"},
 )
 def test_scikit_learn_contract(estimator, check, monkeypatch):
@@ -47,8 +49,8 @@ def measured(number: int, seed: int = 0):
     return rows, np.exp(sizes[:, 0] + 0.5 * wave * (1 + which)), np.arange(number).repeat(2)
 
 
-def model(network_columns: tuple[int, ...] = (0, 1)) -> CostModel:
-    return CostModel(implementation_columns=(ONE, OTHER), network_columns=network_columns, max_iter=50)
+def model(reads: Reads | None = READS) -> CostModel:
+    return CostModel(implementation_columns=(ONE, OTHER), reads=reads, max_iter=50)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -66,7 +68,7 @@ def fitted() -> CostModel:
 
 def test_what_is_smooth_is_learned_better_with_a_network(fitted):
     rows, figures, contests = measured(200, seed=1)
-    alone = model(network_columns=()).fit(*measured(300))
+    alone = model(None).fit(*measured(300))
 
     def error(one: CostModel) -> tuple[float, float]:
         wrong = np.log(one.predict(rows, contests) / figures)
@@ -136,11 +138,7 @@ def test_running_the_code_of_another_takes_what_it_takes_more():
     called = np.flatnonzero(contests % 2)
     rows = np.column_stack([np.concatenate((rows, rows[called])), np.arange(600 + len(called)) >= 600])
     figures = np.concatenate((figures, 1.5 * figures[called]))
-    one = (
-        model()
-        .set_params(caller_columns=(4,))
-        .fit(rows, figures, np.concatenate((contests, contests[called])))
-    )
+    one = model(READS._replace(callers=(4,))).fit(rows, figures, np.concatenate((contests, contests[called])))
     assert one.network_.caller_columns.tolist() == [4]
     asked = np.column_stack([measured(50, seed=5)[0], np.zeros(100)])
     through = asked.copy()
@@ -165,7 +163,7 @@ def test_far_outside_the_network_says_what_it_says_at_the_edge(fitted):
 
 def test_physics_extrapolates_beside_a_network():
     sizes = np.arange(1.0, 400)
-    one = CostModel(term_columns=(0,), network_columns=(0,), logarithmic_columns=(0,))
+    one = CostModel(term_columns=(0,), reads=Reads((0,), logarithmic=(0,)))
     one.fit(sizes[:, None], 3 * sizes)
     assert one.predict([[4000.0]])[0] == pytest.approx(12000, rel=0.02)
 
@@ -174,15 +172,15 @@ def test_few_rows_are_learned_by_trees_alone(monkeypatch: pytest.MonkeyPatch) ->
     which = list(replay.problems(layers=(1,), seq=(10,)))
     dataset = build_dataset(LSTM, replay.sweep(which), [replay.HERE])
     assert len(dataset.rows) < training.LEAST_OF_NETWORK
-    assert time_model(dataset).network_columns == ()
+    assert time_model(dataset).reads is None
     monkeypatch.setattr(training, "LEAST_OF_NETWORK", len(dataset.rows))
-    read = time_model(dataset, 10)  # of which a part is judged
-    names = [dataset.spec.names[place] for place in read.network_columns]
+    read = time_model(dataset, 10).reads  # of which a part is judged
+    names = [dataset.spec.names[place] for place in read.columns]
     assert [name for name in names if name.startswith("term_") and name.endswith("_s")] == []
     for contest in set(dataset.contest.tolist()):  # what is read is of the problem
-        assert np.ptp(dataset.rows[dataset.contest == contest][:, read.network_columns], axis=0).max() == 0
-    assert set(read.logarithmic_columns) < set(read.network_columns)
-    assert training.memory_model(dataset).rest.network_columns == ()
+        assert np.ptp(dataset.rows[dataset.contest == contest][:, read.columns], axis=0).max() == 0
+    assert set(read.logarithmic) < set(read.columns)
+    assert training.memory_model(dataset).rest.reads is None
 
 
 @pytest.fixture(scope="module")
@@ -288,4 +286,4 @@ def test_by_problem_it_says_the_same(fitted):
     np.testing.assert_array_equal(by_problem.predict(problems, own, contests), stored.predict(rows, contests))
     own[3] = 0
     assert np.flatnonzero(np.isnan(by_problem.predict(problems, own, contests))).tolist() == [2, 3]
-    assert flat(model(network_columns=()).fit(*measured(20))).by_problem((ONE, OTHER)) is None
+    assert flat(model(None).fit(*measured(20))).by_problem((ONE, OTHER)) is None
