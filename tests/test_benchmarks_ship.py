@@ -69,14 +69,23 @@ def test_how_a_candidate_failed_is_kept(measured: Record) -> None:
 def test_a_record_has_the_samples_of_all_visits(measured: Record) -> None:
     def visit(*samples: float, minutes: int, **changes: Any) -> Record:
         at = measured.measured_at + timedelta(minutes=minutes)
-        return replace(measured, forward=timing(samples), measured_at=at, **changes)
+        return replace(measured, forward_backward=timing(samples), measured_at=at, **changes)
 
     last = visit(2.00004, 3.0, minutes=2)
     first = visit(1.0, minutes=0)
     other = visit(0.5, minutes=1, policy="another")
     (found,) = ship._whole([last], [last, first, other])
-    assert found.forward == timing([1.0, 2.0, 3.0])
-    assert replace(found, forward=last.forward) == replace(last, **_rounded(last, but="forward"))
+    assert found.forward_backward == timing([1.0, 2.0, 3.0])
+    rest = {**_rounded(last, but="forward_backward"), "forward": found.forward}
+    assert replace(found, forward_backward=last.forward_backward) == replace(last, **rest)
+
+
+def test_of_a_step_the_samples_of_its_forward_pass_are_left_out(measured: Record) -> None:
+    whole, part = timing([2.0, 3.0]), timing([1.0, 1.00004])
+    step = ship._rounded(replace(measured, forward=part, forward_backward=whole, graph_forward=part))
+    assert step.forward == replace(timing([1.0, 1.0]), raw_ms=())
+    assert step.forward_backward == whole
+    assert step.graph_forward == timing([1.0, 1.0])  # no step was captured
 
 
 def _rounded(record: Record, but: str) -> dict[str, Any]:
