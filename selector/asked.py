@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import os
 from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path
@@ -64,11 +65,8 @@ def is_uncertain(choice: Choice) -> bool:
         return False
     if choice.problem.operator not in registry.operators():  # measured elsewhere: there is nothing to profile
         return False
-    lowest_ms = choice.candidates.lowest_ms()
-    if choice.time_interval_ms is None:
-        return bool(lowest_ms)
-    slowest = choice.time_interval_ms[1]
-    return any(one is None or one < slowest for one in lowest_ms)
+    interval_ms = choice.time_interval_ms
+    return choice.candidates.lowest_ms() < (math.inf if interval_ms is None else interval_ms[1])
 
 
 def note(file: Path, choices: Collection[Choice]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
 from typing import Any, NamedTuple, overload
@@ -39,7 +40,7 @@ class Candidates(Sequence[Candidate]):
         self,
         make: Callable[[], Iterable[Candidate]],
         exclusions: Callable[[], dict[str, str]],
-        lowest_ms: Callable[[], list[float | None]],
+        lowest_ms: Callable[[], float],
     ) -> None:
         self._make, self._exclusions, self._lowest_ms = make, exclusions, lowest_ms
 
@@ -51,15 +52,15 @@ class Candidates(Sequence[Candidate]):
         return cls(
             lambda: known,
             lambda: {one.name: one.excluded for one in known if one.excluded},
-            lambda: [one.time_interval_ms[0] if one.time_interval_ms else None for one in free],
+            lambda: lowest([one.time_interval_ms[0] if one.time_interval_ms else None for one in free]),
         )
 
     def exclusions(self) -> dict[str, str]:
         """Why candidates could not be chosen, by name."""
         return self._exclusions()
 
-    def lowest_ms(self) -> list[float | None]:
-        """The low end of the time of each that could have been chosen instead, None where none is known."""
+    def lowest_ms(self) -> float:
+        """The least low end of the times of those that could have been chosen instead, see `lowest`."""
         return self._lowest_ms()
 
     @cached_property
@@ -92,3 +93,8 @@ class Candidates(Sequence[Candidate]):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Candidates.of, (self._items,)
+
+
+def lowest(times_ms: Iterable[float | None]) -> float:
+    """The least of the times: no time at all where one is not known, and infinite where there is none."""
+    return min((-math.inf if one is None else one for one in times_ms), default=math.inf)

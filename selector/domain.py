@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -38,18 +38,28 @@ class Domain:
 
     def covers(self, problem: Problem, device: Device, operations: float) -> bool:
         """Whether a problem of so many operations is well inside: quick, where `outside` says nothing."""
+        (is_covered,) = self.covers_each([problem], device, [operations])
+        return is_covered
+
+    def covers_each(
+        self, problems: Sequence[Problem], device: Device, operations: Sequence[float]
+    ) -> list[bool]:
+        """The same for each problem, all on one device; whether it is inside is asked name by name."""
         seen = self._inner.get(device.key)
         if seen is None:
-            return False
+            return [False] * len(problems)
         words, ranges, (low, high) = seen
-        # loops, because a generator takes longer to begin than most of these take to end
+        found = [low <= each <= high for each in operations]
         for name, values in words:
-            if problem[name] not in values:
-                return False
+            found = [
+                inside and problem[name] in values for inside, problem in zip(found, problems, strict=True)
+            ]
         for name, least, most in ranges:
-            if not least <= problem[name] <= most:
-                return False
-        return low <= operations <= high
+            found = [
+                inside and least <= problem[name] <= most
+                for inside, problem in zip(found, problems, strict=True)
+            ]
+        return found
 
     @cached_property
     def _inner(self) -> dict[str, _Inner]:

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
 
-from .candidates import Candidate, Candidates
+from .candidates import Candidate, Candidates, lowest
 from .errors import NothingFits
 from .evidence import Estimate, Tier
 from .predicted import Predicted
@@ -182,10 +182,10 @@ class Standings(NamedTuple):
         reasons = {**self.excluded, **self.over}
         return {name: reasons[name] for name in sorted(reasons) if name != self.chosen}
 
-    def lowest_ms(self) -> list[float | None]:
-        """The low end of the time of each that could have been chosen instead, None where it is not known."""
+    def lowest_ms(self) -> float:
+        """As Candidates has it."""
         lows = self.figures.low_ms()
-        return [lows.get(name) for name in self.free if name != self.chosen]
+        return lowest([lows.get(name) for name in self.free if name != self.chosen])
 
     def candidates(self) -> Iterator[Candidate]:
         """The chosen one, then by figure, then those without figures, then the excluded."""

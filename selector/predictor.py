@@ -121,10 +121,8 @@ class Predictor:
         """What `tier` says of each, with one pass through the model for all questions about a device."""
         seen: dict[object, Begun] = {}
         counting = Counting([one.problem for one in asked])
-        begun = [
-            self._begun(one, operations, seen)
-            for one, operations in zip(asked, counting.operations, strict=True)
-        ]
+        inside = self._inside(asked, counting.operations)
+        begun = [self._begun(one, covered, seen) for one, covered in zip(asked, inside, strict=True)]
         by_device: dict[tuple[int, int], list[int]] = defaultdict(list)
         for index, (known, _) in enumerate(begun):
             if known:
@@ -142,9 +140,23 @@ class Predictor:
             for found, (_, caveats) in zip(estimates, begun, strict=True)
         ]
 
-    def _begun(self, one: Asked, operations: float, seen: dict[object, Begun]) -> Begun:
+    def _inside(self, asked: Sequence[Asked], operations: Sequence[float]) -> list[bool]:
+        """Of which problems, of so many operations, it needs no closer look that they are inside."""
+        groups: dict[int, list[int]] = defaultdict(list)
+        for index, one in enumerate(asked):
+            groups[id(one.device)].append(index)
+        inside = [False] * len(asked)
+        for group in groups.values():
+            problems = [asked[index].problem for index in group]
+            counted = [operations[index] for index in group]
+            covered = self._domain.covers_each(problems, asked[group[0]].device, counted)
+            for index, is_inside in zip(group, covered, strict=True):
+                inside[index] = is_inside
+        return inside
+
+    def _begun(self, one: Asked, inside: bool, seen: dict[object, Begun]) -> Begun:
         """What to predict. `seen` has it for other questions, since it follows from little of a problem."""
-        if not self._domain.covers(one.problem, one.device, operations):
+        if not inside:
             outside = self._domain.outside(one.problem, one.device)
             if outside:
                 return (), (f"No prediction: {outside}.",)

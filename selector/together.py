@@ -93,6 +93,7 @@ def _choices(knowledge: Knowledge, group: Mapping[int, Ready]) -> dict[int, Choi
         return {}
     times = together.times[decided.chosen].tolist()
     sizes = together.bytes_of(np.array(decided.chosen)).tolist()
+    lows = together.lowest_beside(decided.chosen)
     shared: dict[object, dict[str, Any]] = {}
     told = {}
     for index, (one, found, tier) in group.items():
@@ -112,7 +113,7 @@ def _choices(knowledge: Knowledge, group: Mapping[int, Ready]) -> dict[int, Choi
             "memory_interval_bytes": (int(least), int(most)),
             "runner_up": None if other < 0 else found.names[other - start],
             "margin": None if other < 0 else decided.margin[place],
-            "candidates": Later(one, tier, chosen),
+            "candidates": Later(one, tier, lows[place]),
         }
         told[index] = Choice.made(shared[alike] | own)
     return told
@@ -136,10 +137,10 @@ def _shared(knowledge: Knowledge, one: Opened, tier: Tier) -> dict[str, Any]:
 
 
 class Later(Candidates):
-    """The candidates of a choice, for when somebody looks; the chosen one is at a place among the names."""
+    """The candidates of a choice, for when somebody looks."""
 
-    def __init__(self, one: Opened, tier: Tier, chosen: int) -> None:
-        self._one, self._tier, self._chosen = one, tier, chosen
+    def __init__(self, one: Opened, tier: Tier, lowest_ms_of_others: float) -> None:
+        self._one, self._tier, self._lowest_ms_of_others = one, tier, lowest_ms_of_others
 
     @cached_property
     def _items(self) -> tuple[Candidate, ...]:
@@ -152,9 +153,6 @@ class Later(Candidates):
         refused = self._one.considered.refused
         return {name: refused[name] for name in sorted(refused)}
 
-    def lowest_ms(self) -> list[float | None]:
+    def lowest_ms(self) -> float:
         """As in `Candidates`."""
-        found: Predicted = self._tier.estimates  # type: ignore[assignment]
-        lows: list[float | None] = list(found.lows)
-        del lows[self._chosen]
-        return lows
+        return self._lowest_ms_of_others
