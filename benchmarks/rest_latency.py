@@ -63,7 +63,12 @@ def of_batches(client: httpx.Client, operator: str, requests: int) -> dict[str, 
     layers = [{"operator": operator, "hyperparameters": dict(problem.as_dict)} for problem in drawn]
     parts = (layers[start : start + SIZE] for start in range(0, len(layers), SIZE))
     bodies = iter([json.dumps({"problems": part, "devices": ["h200"]}).encode() for part in parts])
-    return measure(lambda: client.post("/v1/choices:batch", content=next(bodies)), requests, WARM_UP)
+    json_body = {"Content-Type": "application/json"}
+
+    def send() -> httpx.Response:
+        return client.post("/v1/choices:batch", content=next(bodies), headers=json_body)
+
+    return measure(send, requests, WARM_UP)
 
 
 def measure(
