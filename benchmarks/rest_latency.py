@@ -1,16 +1,14 @@
 """How long a question takes over HTTP: python -m benchmarks.rest_latency [--requests N] [--database FILE].
 
 Starts the service on a free loopback port, asks over one connection, first the same question again and
-again, then a new one each time, then batches of 500 new problems for an H200, a fiftieth as many. Prints
-percentiles in milliseconds, and writes them, with what they were measured on, to
-`benchmarks/results/rest_latency.json`. `health` is the cost of HTTP alone. Client and server share the
-machine's cores.
+again, then a new one each time. Prints percentiles in milliseconds, and writes them, with what they were
+measured on, to `benchmarks/results/rest_latency.json`. `health` is the cost of HTTP alone. Client and
+server share the machine's cores.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import random
 import socket
@@ -24,10 +22,7 @@ from contextlib import contextmanager
 import httpx2 as httpx
 
 from benchmarks._result import write_result
-from selector.problem_sets import random_problems
 
-BATCHES, SIZE = ("lstm", "attention", "linear"), 500
-WARM_UP = 5  # batches, while the paths of what implementations count are learned
 FACTORY = ["-m", "uvicorn", "--factory", "kernel_selector.service.app:from_environment", "--no-access-log"]
 
 
@@ -45,8 +40,6 @@ def main() -> None:
             "new_question": lambda: ask(client, hidden=draw.randint(8, 512), batch=draw.randint(1, 64)),
         }
         figures = {name: measure(send, given.requests) for name, send in kinds.items()}
-        for operator in BATCHES:
-            figures[f"batch_of_{SIZE}_new_{operator}"] = of_batches(client, operator, given.requests // 50)
     for name, percentiles in figures.items():
         print(name, percentiles)
     print(write_result("rest_latency", {"requests": given.requests, "figures": figures}))
@@ -57,30 +50,13 @@ def ask(client: httpx.Client, **hyperparameters: int) -> httpx.Response:
     return client.post("/v1/choices", json={"hyperparameters": hyperparameters})
 
 
-def of_batches(client: httpx.Client, operator: str, requests: int) -> dict[str, float]:
-    """Percentiles over batches of random problems, of which none is in two of them."""
-    drawn = random_problems(operator, "cuda", count=SIZE * (requests + WARM_UP), seed=1)
-    layers = [{"operator": operator, "hyperparameters": dict(problem.as_dict)} for problem in drawn]
-    parts = (layers[start : start + SIZE] for start in range(0, len(layers), SIZE))
-    bodies = iter([json.dumps({"problems": part, "devices": ["h200"]}).encode() for part in parts])
-    json_body = {"Content-Type": "application/json"}
-
-    def send() -> httpx.Response:
-        return client.post("/v1/choices:batch", content=next(bodies), headers=json_body)
-
-    return measure(send, requests, WARM_UP)
-
-
-def measure(
-    send: Callable[[], httpx.Response], requests: int, warm_up: int | None = None
-) -> dict[str, float]:
-    """Percentiles over `requests` answers, after a tenth as many or `warm_up`; raises when one fails."""
-    before = requests // 10 if warm_up is None else warm_up
+def measure(send: Callable[[], httpx.Response], requests: int) -> dict[str, float]:
+    """Percentiles over `requests` answers, after a tenth as many to warm up; raises when one fails."""
     times_ms = []
-    for index in range(requests + before):
+    for index in range(requests + requests // 10):
         started = time.perf_counter()
         send().raise_for_status()
-        if index >= before:
+        if index >= requests // 10:
             times_ms.append((time.perf_counter() - started) * 1e3)
     cuts = statistics.quantiles(times_ms, n=100)
     return {"p50_ms": round(cuts[49], 3), "p90_ms": round(cuts[89], 3), "p99_ms": round(cuts[98], 3)}

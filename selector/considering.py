@@ -42,22 +42,6 @@ class Refusals(Mapping[str, str]):
         return len(self._names)
 
 
-class Excluded(Mapping[str, str]):
-    """What failed and what is refused, by name, with the reasons; of what is both that of the refusal."""
-
-    def __init__(self, failed: Mapping[str, str], refused: Mapping[str, str]) -> None:
-        self._failed, self._refused = failed, refused
-
-    def __getitem__(self, name: str) -> str:
-        return self._refused[name] if name in self._refused else self._failed[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter({**dict.fromkeys(self._failed), **dict.fromkeys(self._refused)})
-
-    def __len__(self) -> int:
-        return len({*self._failed, *self._refused})
-
-
 def considered(problem: Reading, device: Device) -> Considered:
     """One problem on a device."""
     accepted, refused = registry.candidates(problem, device)

@@ -137,17 +137,20 @@ class CostModel(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         """
         check_is_fitted(self)
         rows = np.asarray(validate_data(self, X, dtype=np.float64, reset=False))
-        with one_thread():
-            left_over = self.trees_.predict(rows)
-            if self.common_trees_ is not None:
-                left_over = left_over + self.common_trees_.predict(rows)
-        physics = self.physics_.predict_log(rows)
-        if self.network_ is not None:
+        if self.network_ is None:
+            left_over = self._by_trees(rows)
+        else:
             labels = None if contests is None else np.asarray(contests)
-            said = self.network_.left_over(rows, labels)
-            left_over = np.where(np.isnan(said), left_over, said)
-        result: Floats = np.exp(physics + left_over)
+            left_over = self.network_.or_trees(rows, labels, self._by_trees)
+        result: Floats = np.exp(self.physics_.predict_log(rows) + left_over)
         return result
+
+    def _by_trees(self, rows: Floats) -> Floats:
+        with one_thread():
+            found: Floats = self.trees_.predict(rows)
+            if self.common_trees_ is not None:
+                found = found + self.common_trees_.predict(rows)
+        return found
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

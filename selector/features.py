@@ -194,7 +194,7 @@ class FeatureSpec:
         seconds = seconds_of(counts, rates[0], device)
         counted = counted_columns(counts, seconds, vector[0], device)
         memory = np.concatenate((memory, intermediate(counts, memory[0])))
-        terms, *flags = self._own(shared, rows)
+        terms, *flags = self._own(rows, seconds, element[0], training[0], device)
         columns = (
             *(asked, vector, counted[:COUNTED], of_device, counted[COUNTED:], element, sums, least, terms),
             *(counts.saved_bytes[None], by_mode(memory, training[0] == 1), *flags),
@@ -204,16 +204,18 @@ class FeatureSpec:
 
     def own(self, shared: Shared, rows: Rows) -> Floats:
         """The columns `own_columns` of `rows` alone, [rows, own columns]."""
-        joined: Floats = np.concatenate(self._own(shared, rows)).T
-        return joined
-
-    def _own(self, shared: Shared, rows: Rows) -> tuple[Floats, Floats, Floats]:
-        """Terms of the time, implementations and callers, [columns, rows] each."""
         element, training, rates = shared.for_times(rows.of_each)
         seconds = seconds_of(rows.counts, rates, shared.device)
+        joined: Floats = np.concatenate(self._own(rows, seconds, element, training, shared.device)).T
+        return joined
+
+    def _own(
+        self, rows: Rows, seconds: Floats, element: Floats, training: Floats, device: Device
+    ) -> tuple[Floats, Floats, Floats]:
+        """Terms of the time, implementations and callers, [columns, rows] each."""
         return (
-            time_terms(seconds, rates_of(shared.device)[1] * 1e-6, element, training == 1),
-            self._implementations(rows.implementations, shared.device),
+            time_terms(seconds, rates_of(device)[1] * 1e-6, element, training == 1),
+            self._implementations(rows.implementations, device),
             (np.arange(len(self.callers))[:, None] == rows.callers).astype(np.float64),
         )
 

@@ -6,7 +6,7 @@ implementation has an output of its own, its head.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -58,6 +58,14 @@ class Network:
         labels = np.arange(len(rows)) if contests is None else contests
         _, first, which = np.unique(labels, return_index=True, return_inverse=True)
         return self.told(self.outputs(rows[first]), rows, which)
+
+    def or_trees(self, rows: Floats, contests: Array | None, trees: Callable[[Floats], Floats]) -> Floats:
+        """`left_over`, and what `trees` say of those rows of which it is silent."""
+        found = self.left_over(rows, contests)
+        silent = np.isnan(found)
+        if silent.any():
+            found[silent] = trees(rows[silent])
+        return found
 
     def told(self, outputs: Array, rows: Floats, which: Array) -> Floats:
         """The same of rows of problems `which` [rows], by the outputs for these problems.

@@ -119,48 +119,44 @@ class Predictor:
 
     def tiers(self, asked: Sequence[Asked]) -> list[Tier]:
         """What `tier` says of each, with one pass through the model for all questions about a device."""
-        seen: dict[object, Begun] = {}
         counting = Counting([one.problem for one in asked])
-        inside = self._inside(asked, counting.operations)
+        groups: dict[tuple[int, int], list[int]] = defaultdict(list)
+        for index, one in enumerate(asked):
+            groups[id(one.device), id(one.known)].append(index)
+        found: dict[int, Tier] = {}
+        for group in groups.values():
+            found.update(
+                zip(group, self._alike([asked[index] for index in group], group, counting), strict=True)
+            )
+        return [found[index] for index in range(len(asked))]
+
+    def _alike(self, asked: Sequence[Asked], group: Sequence[int], counting: Counting) -> list[Tier]:
+        """What `tier` says of questions about one device, whose places in the counting are `group`."""
+        operations = [counting.operations[place] for place in group]
+        inside = self._domain.covers_each([one.problem for one in asked], asked[0].device, operations)
+        seen: dict[object, Begun] = {}
         begun = [self._begun(one, covered, seen) for one, covered in zip(asked, inside, strict=True)]
-        by_device: dict[tuple[int, int], list[int]] = defaultdict(list)
-        for index, (known, _) in enumerate(begun):
-            if known:
-                by_device[id(asked[index].device), id(asked[index].known)].append(index)
+        members = [index for index, (names, _) in enumerate(begun) if names]
         estimates: list[Mapping[str, Estimate]] = [{} for _ in asked]
-        for members in by_device.values():
-            questions = [asked[index] for index in members]
-            names = [begun[index][0] for index in members]
-            places = Places.of(names, questions[0].known)
-            counts = counting.tables(members, places.of_each, places.which, questions[0].known)
-            for index, found in zip(members, self._estimates(questions, places, counts), strict=True):
-                estimates[index] = found
+        if members:
+            known = asked[0].known
+            places = Places.of([begun[index][0] for index in members], known)
+            counts = counting.tables([group[index] for index in members], places.of_each, places.which, known)
+            told = self._estimates([asked[index] for index in members], places, counts)
+            for index, estimate in zip(members, told, strict=True):
+                estimates[index] = estimate
         return [
-            Tier(source="model", estimates=found, caveats=caveats)
-            for found, (_, caveats) in zip(estimates, begun, strict=True)
+            Tier(source="model", estimates=each, caveats=caveats)
+            for each, (_, caveats) in zip(estimates, begun, strict=True)
         ]
 
-    def _inside(self, asked: Sequence[Asked], operations: Sequence[float]) -> list[bool]:
-        """Of which problems, of so many operations, it needs no closer look that they are inside."""
-        groups: dict[int, list[int]] = defaultdict(list)
-        for index, one in enumerate(asked):
-            groups[id(one.device)].append(index)
-        inside = [False] * len(asked)
-        for group in groups.values():
-            problems = [asked[index].problem for index in group]
-            counted = [operations[index] for index in group]
-            covered = self._domain.covers_each(problems, asked[group[0]].device, counted)
-            for index, is_inside in zip(group, covered, strict=True):
-                inside[index] = is_inside
-        return inside
-
     def _begun(self, one: Asked, inside: bool, seen: dict[object, Begun]) -> Begun:
-        """What to predict. `seen` has it for other questions, since it follows from little of a problem."""
+        """What to predict. `seen` has it for other questions about the device, since little else matters."""
         if not inside:
             outside = self._domain.outside(one.problem, one.device)
             if outside:
                 return (), (f"No prediction: {outside}.",)
-        alike = id(one.device), id(one.software), id(one.known), one.names
+        alike = id(one.software), one.names
         if alike not in seen:
             seen[alike] = self._known(one)
         return seen[alike]

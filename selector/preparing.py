@@ -9,7 +9,7 @@ from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import Environment, Problem, UnsupportedProblem
 
 from .alike import timed_alike
-from .considering import Considered, Excluded
+from .considering import Considered
 from .policy import Question, combine
 from .reading import KeptBytes, Reading
 from .request import Request
@@ -84,7 +84,7 @@ def question_of(
     return Question(
         default=registry.operator(problem.operator).default,
         names=names,
-        excluded=Excluded(failed, refused) if failed else refused,
+        excluded={**failed, **refused} if failed else refused,
         doubtful=doubtful,
         objective=request.objective,
         limit_bytes=request.limit_bytes,

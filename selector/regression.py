@@ -42,10 +42,7 @@ class Regression:
         if self.network is None:
             left_over = self.trees.predict(rows)
         else:
-            left_over = self.network.left_over(rows, contests)
-            silent = np.isnan(left_over)
-            if silent.any():
-                left_over[silent] = self.trees.predict(rows[silent])
+            left_over = self.network.or_trees(rows, contests, self.trees.predict)
         result: Floats = np.exp(self.physics.predict_log(rows) + left_over)
         return result
 

@@ -13,14 +13,16 @@ from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import Problem
 from kernel_selector.kernels.devices import known_device
 from selector import NothingFits, Query
-from selector.considering import Excluded, considered, considered_each
+from selector.considering import Considered, considered, considered_each
 from selector.deciding import decided_by_time
 from selector.evidence import Evidence, Tier
 from selector.policy import Question, combine, decide
 from selector.predicted import Predicted, Predictions
+from selector.preparing import question_of
 from selector.problem_sets import random_problems
 from selector.quiet import Quiet
 from selector.reading import MANY, Reading, rows_of
+from selector.request import Request
 from tests.selector import replay
 
 LSTM = registry.operator("lstm")
@@ -138,6 +140,9 @@ def test_refusals_are_those_of_each_problem(operator):
 
 
 def test_what_is_both_refused_and_failed_has_the_reason_of_the_refusal():
-    both = Excluded({"a": "failed", "b": "failed"}, {"b": "refused", "c": "refused"})
+    problem = random_problems("lstm", "cuda", count=1, seed=1)[0]
+    request = Request(problem, None, None, "time", None, operator_assumed=False)
+    refused = Considered(("a",), {"b": "refused", "c": "refused"})
+    both = question_of(request, Reading.of(problem), refused, {"a": "failed", "b": "failed"}, {}).excluded
     assert dict(both) == {"a": "failed", "b": "refused", "c": "refused"}
     assert len(both) == 3
