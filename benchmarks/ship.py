@@ -7,7 +7,7 @@
         $R/steady_survey_{$H,${H}_uncertain}.jsonl.xz $R/linear_$H.json \\
         $R/sweep_${H}_models.jsonl.xz $R/{recurrent,sublayers}_$H.json \\
         $R/steady_survey_${H}_attention.jsonl.xz $R/sweep_amd-epyc.jsonl.xz \\
-        --again $R/steady_survey_${H}_third_{1,2}.jsonl.xz --later $R/later_$H.jsonl.xz
+        --again $R/steady_survey_${H}_{third,fourth}_{1,2}.jsonl.xz --later $R/later_$H.jsonl.xz
 
 The processor's records are of `selector profile --operator all --device cpu --count 30 --database FILE`, then
 `selector export` and `xz`.
