@@ -97,6 +97,7 @@ def test_weights_that_are_computed_before_each_call(x: Tensor, how: str, when: s
             elif not isinstance(module, nn.LayerNorm):
                 nn.utils.weight_norm(module, name)
 
+    torch.manual_seed(0)  # of some weights the loss grows a millionfold in two steps, and rounding with it
     model = Model()
     model.relu = nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4), nn.Linear(4, 4))
     original = Model()
