@@ -42,13 +42,15 @@ def noting(database: Database | None) -> Callable[[Iterable[Choice]], None]:
     """What remembers uncertain answers from a database, each question once; or, if users want so, nothing."""
     if os.environ.get(VARIABLE, "1").lower() in ("0", "false", "no", "off"):
         return lambda _choices: None
-    noted: set[tuple[Problem, str]] = set()
+    noted: set[tuple[object, ...]] = set()
 
     def noted_once(choices: Iterable[Choice]) -> None:
-        new: dict[tuple[Problem, str], Choice] = {}
+        new: dict[tuple[object, ...], Choice] = {}
         for choice in choices:
-            if is_uncertain(choice) and (question := (choice.problem, choice.device.key)) not in noted:
-                new.setdefault(question, choice)
+            if is_uncertain(choice):
+                question = choice.problem.operator, choice.problem.row, choice.device.key
+                if question not in noted:
+                    new.setdefault(question, choice)
         if new:
             if len(noted) > MOST_NOTED:  # else they would be kept for as long as the process lives
                 noted.clear()

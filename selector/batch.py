@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
 
 from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import Problem, SelectorError
@@ -13,12 +15,32 @@ from .choice import Choice
 from .collecting import collected_seldom
 from .knowledge import Knowledge
 from .query import Arguments, Query, arguments_each
-from .request import Request, parse, problem_of
-
-Asked = tuple[Arguments, Mapping[str, object]]  # with the hyperparameters
+from .request import DEFAULT_OPERATOR, Request, parse
 
 MOST = 8192  # answers that are remembered,
 KEPT = MOST // 2  # of which so many, the last ones, stay when there are more
+
+
+class Asked(NamedTuple):
+    """A question: its arguments, and its problem, or what is wrong with it; None of an operator not ours."""
+
+    arguments: Arguments
+    problem: Problem | SelectorError | None
+    hyperparameters: Mapping[str, object]
+
+    @property
+    def key(self) -> object:
+        """Equal for equal questions; None for what is not remembered."""
+        if isinstance(self.problem, Problem):
+            key: object = self.arguments, self.problem.row, self.problem.assumed
+        else:  # of 1, 1.0 and True, which are equal, an imported operator may take one alone
+            given = *self.arguments, *self.hyperparameters.values()
+            key = *self.hyperparameters, *given, *map(type, given)
+        try:
+            hash(key)
+        except TypeError:
+            return None
+        return key
 
 
 class Batch:
@@ -28,17 +50,16 @@ class Batch:
         self._knowledge, self._note = knowledge, note
         self._remembered: dict[object, Choice] = {}
 
-    def answers(self, asked: Sequence[Query]) -> list[Choice | SelectorError]:
+    def answers(self, queries: Sequence[Query]) -> list[Choice | SelectorError]:
         """The choice for each question, or the error that it met, in their order. Raises Changed."""
         with collected_seldom():
-            return self._answers(asked)
+            return self._answers(_asked(queries))
 
-    def _answers(self, asked: Sequence[Query]) -> list[Choice | SelectorError]:
-        arguments = arguments_each(asked)
-        keys = [_key(one, query.hyperparameters) for one, query in zip(arguments, asked, strict=True)]
+    def _answers(self, asked: Sequence[Asked]) -> list[Choice | SelectorError]:
+        keys = [one.key for one in asked]
         found: list[Choice | SelectorError | None] = [self._remembered.get(key) for key in keys]
         new = [index for index, choice in enumerate(found) if choice is None]
-        fresh = self._answered([(arguments[index], asked[index].hyperparameters) for index in new])
+        fresh = self._answered([asked[index] for index in new])
         if len(self._remembered) + len(new) > MOST:
             # another thread goes on with the old ones
             self._remembered = dict(list(self._remembered.items())[-KEPT:])
@@ -51,38 +72,52 @@ class Batch:
 
     def _answered(self, asked: Sequence[Asked]) -> list[Choice | SelectorError]:
         """Those about operators of ours go through the cost model together, the others one by one."""
-        ours = registry.operators()
-        mine = [operator is None or operator in ours for (operator, *_), _ in asked]
-        problems: dict[object, Problem] = {}
-        requests = [self._request(one, problems) for one, own in zip(asked, mine, strict=True) if own]
+        parsed: dict[Arguments, Request | SelectorError] = {}
+        requests = [self._request(one, parsed) for one in asked if one.problem is not None]
         answers = iter(answer_each(self._knowledge, requests))
-        return [next(answers) if own else self._alone(one) for one, own in zip(asked, mine, strict=True)]
+        return [self._alone(one) if one.problem is None else next(answers) for one in asked]
 
     def _alone(self, asked: Asked) -> Choice | SelectorError:
-        arguments, hyperparameters = asked
         try:
-            return decide(self._knowledge, *arguments, **hyperparameters)
+            return decide(self._knowledge, *asked.arguments, **asked.hyperparameters)
         except SelectorError as error:
             return error
 
-    def _request(self, asked: Asked, problems: dict[object, Problem]) -> Request | SelectorError:
-        """The question parsed. `problems` are those of questions before: often one layer on many devices."""
-        arguments, hyperparameters = asked
-        layer = arguments[0], id(hyperparameters)  # which the caller keeps, so that no other has its id
+    def _request(
+        self, asked: Asked, parsed: dict[Arguments, Request | SelectorError]
+    ) -> Request | SelectorError:
+        """The question parsed. `parsed` are those of arguments before, which most questions share."""
+        arguments, problem, _ = asked
+        if not isinstance(problem, Problem):
+            assert problem is not None
+            return problem
         try:
-            if layer not in problems:
-                problems[layer] = problem_of(arguments[0], hyperparameters)
-            return parse(self._knowledge, problems[layer], *arguments)
+            if arguments not in parsed:
+                parsed[arguments] = self._parsed(problem, arguments)
+            known = parsed[arguments]
+        except TypeError:  # a Device has no hash
+            known = self._parsed(problem, arguments)
+        return Request(problem, *known[1:]) if isinstance(known, Request) else known
+
+    def _parsed(self, problem: Problem, arguments: Arguments) -> Request | SelectorError:
+        try:
+            return parse(self._knowledge, problem, *arguments)
         except SelectorError as error:
             return error
 
 
-def _key(arguments: Arguments, hyperparameters: Mapping[str, object]) -> object:
-    """Equal for equal questions, of which 1, 1.0 and True are different ones; None for what has no hash."""
-    given = *arguments, *hyperparameters.values()
-    key = *hyperparameters, *given, *map(type, given)  # of one length for one number of hyperparameters
-    try:
-        hash(key)
-    except TypeError:
-        return None
-    return key
+def _asked(queries: Sequence[Query]) -> list[Asked]:
+    """The questions with their problems, of which those of one operator are made together."""
+    ours = registry.operators()
+    layers: dict[str | None, dict[int, Mapping[str, object]]] = defaultdict(dict)
+    for query in queries:
+        if query.operator is None or query.operator in ours:
+            layers[query.operator][id(query.hyperparameters)] = query.hyperparameters
+    problems: dict[tuple[str | None, int], Problem | SelectorError] = {}
+    for name, given in layers.items():
+        made = registry.operator(name or DEFAULT_OPERATOR).problem_each(list(given.values()))
+        problems |= zip([(name, layer) for layer in given], made, strict=True)
+    return [
+        Asked(each, problems.get((query.operator, id(query.hyperparameters))), query.hyperparameters)
+        for query, each in zip(queries, arguments_each(queries), strict=True)
+    ]

@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from operator import itemgetter
 from typing import Any
 
 from kernel_selector.kernels.contract import Device, Integer, Operator, Problem, Record
@@ -51,14 +52,13 @@ class Domain:
         words, ranges, (low, high) = seen
         found = [low <= each <= high for each in operations]
         for name, values in words:
-            found = [
-                inside and problem[name] in values for inside, problem in zip(found, problems, strict=True)
-            ]
+            given = list(map(itemgetter(name), problems))
+            if not values.issuperset(given):  # which it mostly is, and is asked quickly
+                found = [inside and one in values for inside, one in zip(found, given, strict=True)]
         for name, least, most in ranges:
-            found = [
-                inside and least <= problem[name] <= most
-                for inside, problem in zip(found, problems, strict=True)
-            ]
+            given = list(map(itemgetter(name), problems))
+            if not least <= min(given) <= max(given) <= most:
+                found = [inside and least <= one <= most for inside, one in zip(found, given, strict=True)]
         return found
 
     @cached_property

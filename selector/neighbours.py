@@ -15,7 +15,7 @@ from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import Device, Problem
 
 from .physics import estimate_seconds
-from .reading import Readings
+from .reading import Reading, Readings
 
 # beyond a fifth more or less in one dimension the cost model is the better witness
 MAX_DISTANCE = 0.27
@@ -119,10 +119,10 @@ def _cells(points: NDArray[np.float64]) -> set[tuple[int, ...]]:
     return {tuple(map(sum, zip(cell, step, strict=True))) for cell in cells for step in around}
 
 
-def work_ratio(problem: Problem, other: Problem, name: str, device: Device) -> tuple[float, float]:
+def work_ratio(problem: Problem, other: Reading, name: str, device: Device) -> tuple[float, float]:
     """How much longer, and how much larger in memory, `problem` should be than `other`, by counted work."""
     work = registry.implementation(problem.operator, name).work
-    mine, theirs = work(problem), work(other)
+    mine, theirs = work(problem), other.kept_work(work)
     time = estimate_seconds(mine, problem, device) / estimate_seconds(theirs, other, device)
     held = (mine.saved_bytes or mine.moved_bytes) / max(theirs.saved_bytes or theirs.moved_bytes, 1)
     return time, held

@@ -4,23 +4,39 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from .request import DEFAULT_OPERATOR
 
 Arguments = tuple[str | None, object, str | int | None, str, str | None]
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, init=False)
 class Query:
     """The arguments of `Selector.choose`."""
 
-    hyperparameters: Mapping[str, object] = field(default_factory=dict)
-    operator: str | None = None
-    device: object = None
-    memory: str | int | None = None
-    objective: str = "time"
-    override: str | None = None
+    hyperparameters: Mapping[str, object]
+    operator: str | None
+    device: object
+    memory: str | int | None
+    objective: str
+    override: str | None
+
+    def __init__(
+        self,
+        *,
+        hyperparameters: Mapping[str, object] | None = None,
+        operator: str | None = None,
+        device: object = None,
+        memory: str | int | None = None,
+        objective: str = "time",
+        override: str | None = None,
+    ) -> None:
+        # hundreds are made for a batch of choices, and the one that dataclass writes takes twice as long
+        kept = vars(self)
+        kept["hyperparameters"] = {} if hyperparameters is None else hyperparameters
+        kept["operator"], kept["device"], kept["memory"] = operator, device, memory
+        kept["objective"], kept["override"] = objective, override
 
     @property
     def arguments(self) -> Arguments:

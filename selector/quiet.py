@@ -6,13 +6,13 @@ What is not told apart here is looked up in the evidence, as a single question i
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from kernel_selector.kernels import registry
-from kernel_selector.kernels.contract import Device, Hyperparameter, Integer, Problem
+from kernel_selector.kernels.contract import Device, Hyperparameter, Integer
 
 from .evidence import Evidence
 from .neighbours import CELL, CELL_SIZES, COUNTS, structure
@@ -20,6 +20,7 @@ from .reading import Reading, picking, rows_of
 
 Row = tuple[Any, ...]
 
+WEIGHTS = 2 ** (15 * np.arange(CELL_SIZES))  # that make a number of a cell, whose parts are much smaller
 MOST = 4096  # of structures, and of what they do not say, that are remembered
 
 
@@ -27,8 +28,8 @@ class Around(NamedTuple):
     """What is known of the problems of one structure."""
 
     has_failures: bool
-    cells: Collection[tuple[int, ...]]  # in or beside which something was measured
-    cell: Callable[[Sequence[int]], Any]  # of a problem, from what all its sizes are in cells
+    sizes: list[int]  # that make a cell, among all sizes
+    cells: Collection[int]  # in or beside which something was measured: cells times WEIGHTS
 
 
 class Quiet:
@@ -37,7 +38,7 @@ class Quiet:
     def __init__(self, operator: str, evidence: Evidence) -> None:
         self._evidence, self._default = evidence, registry.operator(operator).default
         specs = registry.operator(operator).hyperparameters
-        self._measured = {_row(problem) for problem in evidence.problems.values()}
+        self._measured = set(rows_of(evidence.problems.values()))
         self._sizes = [place for place, spec in enumerate(specs) if is_size(spec)]
         self._names = [specs[place].name for place in self._sizes]
         self._sizes_of = picking(self._sizes)
@@ -50,23 +51,30 @@ class Quiet:
     def of_each(self, rows: Sequence[Row], problems: Sequence[Reading], device: Device) -> list[bool]:
         """Whether neither a failure nor a figure has to do with each problem."""
         numbers = np.array(list(map(self._sizes_of, rows)), dtype=np.float64).reshape(len(rows), -1)
-        cells = (np.log2(np.maximum(numbers, 1)) / CELL).astype(np.int64).tolist()
+        cells = (np.log2(np.maximum(numbers, 1)) / CELL).astype(np.int64)
         found = [row not in self._measured for row in rows]
-        close: dict[int, list[int]] = defaultdict(list)
-        for index, (row, cell, problem) in enumerate(zip(rows, cells, problems, strict=True)):
-            around = self._around_at(row, problem)
-            if around.has_failures and any(self._evidence.failures(problem, device, self._default)):
-                found[index] = False
-            if around.cells and around.cell(cell) in around.cells:
-                close[id(around.cells)].append(index)
-        for members in close.values():
-            alone = self._evidence.neighbours.alone([problems[index] for index in members])
-            for index, is_alone in zip(members, alone, strict=True):
-                found[index] &= is_alone
+        alike: dict[Row, list[int]] = defaultdict(list)
+        for index, key in enumerate(map(self._alike, rows)):
+            alike[key].append(index)
+        for key, members in alike.items():
+            around = self._around_at(key, problems[members[0]])
+            if around.has_failures:
+                for index in members:
+                    found[index] &= not any(self._evidence.failures(problems[index], device, self._default))
+            if around.cells:
+                theirs = (cells[members][:, around.sizes] @ WEIGHTS[: len(around.sizes)]).tolist()
+                close = [index for index, cell in zip(members, theirs, strict=True) if cell in around.cells]
+                self._look_closely(found, close, problems)
         return found
 
-    def _around_at(self, row: Row, problem: Reading) -> Around:
-        alike = self._alike(row)
+    def _look_closely(self, found: list[bool], close: Sequence[int], problems: Sequence[Reading]) -> None:
+        """Take those out that are near something that was measured; all are of one structure."""
+        if close:
+            alone = self._evidence.neighbours.alone([problems[index] for index in close])
+            for index, is_alone in zip(close, alone, strict=True):
+                found[index] &= is_alone
+
+    def _around_at(self, alike: Row, problem: Reading) -> Around:
         around = self._around.get(alike)
         if around is None:
             if len(self._around) > MOST:
@@ -78,18 +86,14 @@ class Quiet:
         named: Iterable[Any] = structure(problem)[1:]
         sizes = {name for name, value in named if value is None}
         places = [place for place, name in enumerate(self._names) if name in sizes][:CELL_SIZES]
+        cells = self._evidence.neighbours.cells(problem)
         return Around(
             has_failures=structure(problem) in self._evidence.failed,
-            cells=self._evidence.neighbours.cells(problem),
-            cell=picking(places),
+            sizes=places,
+            cells={int(np.dot(cell, WEIGHTS[: len(cell)])) for cell in cells},
         )
 
 
 def is_size(spec: Hyperparameter) -> bool:
     """Whether neighbours may differ in it."""
     return isinstance(spec, Integer) and spec.name not in COUNTS
-
-
-def _row(problem: Problem) -> Row:
-    (row,) = rows_of([Reading.of(problem)])
-    return row

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import cache, cached_property
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
 from operator import itemgetter
 from typing import Any
 
@@ -15,7 +15,7 @@ from kernel_selector.kernels.contract.hyperparameter import Value
 MANY = 16  # problems from which on they are asked about together: paths of fewer are not worth to be found
 
 
-class Reading(dict[str, Value], Problem):  # type: ignore[misc]
+class Reading(dict[str, Value], Problem):
     """A problem as a dict, implied hyperparameters included: a value is read at the cost of a look-up.
 
     It is the problem in all else, but equal to other readings alone.
@@ -23,6 +23,11 @@ class Reading(dict[str, Value], Problem):  # type: ignore[misc]
 
     __hash__ = Problem.__hash__  # type: ignore[assignment]
     __eq__ = Problem.__eq__
+
+    @cached_property
+    def values(self) -> tuple[tuple[str, Value], ...]:  # type: ignore[override]
+        """As of a problem, and not as of a dict."""
+        return tuple(self.as_dict.items())
 
     @cached_property
     def least_work(self) -> Work:
@@ -46,11 +51,18 @@ class Reading(dict[str, Value], Problem):  # type: ignore[misc]
             kept["_counted"] = (*names_before, *new), before
         return before
 
+    def kept_work(self, work: Callable[[Problem], Work]) -> Work:
+        """What an implementation counts, kept: of a problem that was measured it is asked again and again."""
+        kept = vars(self).setdefault("_works", {})
+        if work not in kept:
+            kept[work] = work(self)
+        found: Work = kept[work]
+        return found
+
     @classmethod
     def of(cls, problem: Problem) -> Reading:
         """The reading of a problem of ours."""
-        reading = cls(_defaults(problem.operator))
-        reading.update(problem.as_dict)
+        reading = cls(problem.complete)
         reading.__dict__.update(problem.__dict__)
         return reading
 
@@ -91,10 +103,9 @@ def picking(keys: Sequence[Any]) -> Callable[[Any], tuple[Any, ...]]:
     return lambda given: tuple([given[key] for key in keys])
 
 
-def rows_of(problems: Sequence[Reading]) -> list[tuple[Any, ...]]:
-    """The values of problems of one operator, in canonical order and implied ones included."""
-    specs = registry.operator(problems[0].operator).hyperparameters
-    return list(map(picking([spec.name for spec in specs]), problems))
+def rows_of(problems: Iterable[Problem]) -> list[tuple[Value, ...]]:
+    """The rows of problems."""
+    return [problem.row for problem in problems]
 
 
 def least_work(problem: Problem) -> Work:
@@ -102,10 +113,3 @@ def least_work(problem: Problem) -> Work:
     if isinstance(problem, Reading):
         return problem.least_work
     return registry.operator(problem.operator).work(problem)
-
-
-@cache
-def _defaults(operator: str) -> Mapping[str, Value]:
-    """What a problem leaves out where it has these values."""
-    specs = registry.operator(operator).hyperparameters
-    return {spec.name: spec.default for spec in specs if spec.implied and spec.default is not None}

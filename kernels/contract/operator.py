@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from .errors import AmbiguousHyperparameter, InvalidHyperparameter, UnknownHyperparameter, shorten, suggest
+from .errors import (
+    AmbiguousHyperparameter,
+    InvalidHyperparameter,
+    SelectorError,
+    UnknownHyperparameter,
+    shorten,
+    suggest,
+)
 from .hyperparameter import Hyperparameter, Value
 from .implementation import Work
-from .problem import Problem, declare_implied
+from .problem import Problem, declare
 from .space import Space
 
 if TYPE_CHECKING:
@@ -49,7 +57,7 @@ class Operator:
     conflict: Callable[[Mapping[str, Any]], str | None] = lambda _: None
 
     def __post_init__(self) -> None:
-        declare_implied(self.name, self._implied)
+        declare(self.name, tuple(self._defaults), self._implied)
 
     @cached_property
     def _implied(self) -> dict[str, Value]:
@@ -86,6 +94,29 @@ class Operator:
         names the value and what would have been accepted.
         """
         return self._complete(self._parse({**(given or {}), **more} if more else given or {}))
+
+    def problem_each(self, given: Sequence[Mapping[str, object]]) -> list[Problem | SelectorError]:
+        """What `problem` makes of each, or the error that it raises.
+
+        Those that name the same hyperparameters are checked column by column, at a third of the time.
+        """
+        alike: dict[tuple[str, ...], list[int]] = defaultdict(list)
+        for index, one in enumerate(given):
+            alike[tuple(one)].append(index)
+        found: dict[int, Problem | SelectorError] = {}
+        for names, members in alike.items():
+            some = [given[index] for index in members]
+            columns = self._columns(names, some)
+            if columns is None:
+                known = [_or_error(self.problem, one) for one in some]
+            else:
+                assumed = self._assumed({self._names[name].name for name in names})
+                known = [
+                    _or_error(self._made, dict(zip(columns, row, strict=True)), assumed)
+                    for row in zip(*columns.values(), strict=True)
+                ]
+            found |= zip(members, known, strict=True)
+        return [found[index] for index in range(len(given))]
 
     def problem_from_text(self, given: Mapping[str, str]) -> Problem:
         """As `problem`, with values as text: `{"hidden": "256"}`."""
@@ -144,6 +175,24 @@ class Operator:
             values[own] = parsed
         return values
 
+    def _columns(
+        self, names: tuple[str, ...], given: Sequence[Mapping[str, object]]
+    ) -> Mapping[str, Sequence[Value]] | None:
+        """The values of all hyperparameters; None where one is missing, wrong or spelt in another way."""
+        named: dict[str, Sequence[Any]] = {}
+        for name, values in zip(names, zip(*[one.values() for one in given], strict=True), strict=True):
+            spec = self._names.get(name)
+            if spec is None or spec.name in named or not spec.has_all(values):
+                return None
+            named[spec.name] = values
+        if any(spec.name not in named for spec in self._needed):
+            return None
+        found = {name: named.get(name) or [value] * len(given) for name, value in self._defaults.items()}
+        for name, source in self._sources:
+            if name not in named:
+                found[name] = found[source]
+        return found
+
     def _complete(self, values: dict[str, Value]) -> Problem:
         complete = {**self._defaults, **values}
         for name, source in self._sources:
@@ -154,13 +203,26 @@ class Operator:
                 raise InvalidHyperparameter(
                     f"{self.name} needs {spec.name}: {spec.help}; expected {spec.expected}."
                 )
+        return self._made(complete, self._assumed(values))
+
+    def _assumed(self, named: Collection[str]) -> tuple[str, ...]:
+        """What a problem says that was not named."""
+        return tuple([name for name in self._said if name not in named])
+
+    @cached_property
+    def _said(self) -> list[str]:
+        """The hyperparameters that problems have whether they are named or not."""
+        sources = dict(self._sources)
+        return [name for name in self._defaults if name in sources or name not in self._implied]
+
+    def _made(self, complete: dict[str, Value], assumed: tuple[str, ...]) -> Problem:
         if conflict := self.conflict(complete):
             raise InvalidHyperparameter(conflict)
-        said = complete
-        for name, value in self._implied.items():
-            if said[name] == value:
-                del said[name]
-        assumed = tuple([name for name in said if name not in values])
-        problem = Problem(self.name, tuple(said.items()), assumed)
-        vars(problem)["as_dict"] = said
-        return problem
+        return Problem.made(self.name, complete, assumed)
+
+
+def _or_error(make: Callable[..., Problem], *given: Any) -> Problem | SelectorError:
+    try:
+        return make(*given)
+    except SelectorError as error:
+        return error

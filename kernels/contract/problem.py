@@ -13,11 +13,12 @@ from .hyperparameter import Value
 
 # operator -> its implied hyperparameters with their defaults: what a problem says by not naming them
 _IMPLIED: dict[str, Mapping[str, Value]] = {}
+_NAMES: dict[str, tuple[str, ...]] = {}  # operator -> all its hyperparameters, in canonical order
 
 
-def declare_implied(operator: str, defaults: Mapping[str, Value]) -> None:
+def declare(operator: str, names: tuple[str, ...], implied: Mapping[str, Value]) -> None:
     """Let every problem of an operator, stored ones included, answer for what it leaves out."""
-    _IMPLIED[operator] = defaults
+    _NAMES[operator], _IMPLIED[operator] = names, implied
 
 
 @dataclass(frozen=True, init=False)
@@ -41,10 +42,34 @@ class Problem:
         kept = vars(self)
         kept["operator"], kept["values"], kept["assumed"] = operator, values, assumed
 
+    @classmethod
+    def made(cls, operator: str, complete: Mapping[str, Value], assumed: tuple[str, ...]) -> Problem:
+        """The problem of all values; what it says of them is found when somebody looks."""
+        problem = cls.__new__(cls)
+        kept = vars(problem)
+        kept["operator"], kept["complete"], kept["assumed"] = operator, complete, assumed
+        return problem
+
+    @cached_property
+    def complete(self) -> Mapping[str, Value]:
+        """As `as_dict`, of all hyperparameters that the operator has now."""
+        return {name: self[name] for name in _NAMES[self.operator]}
+
+    @cached_property
+    def row(self) -> tuple[Value, ...]:
+        """The values of all hyperparameters that the operator has now, in canonical order."""
+        return tuple(self.complete.values())
+
     @cached_property
     def as_dict(self) -> Mapping[str, Value]:
-        """Hyperparameter name to value, in canonical order."""
-        return dict(self.values)
+        """Hyperparameter name to value, in canonical order, without what it says by not naming it."""
+        if "values" in vars(self):
+            return dict(self.values)
+        said = dict(self.complete)
+        for name, value in _IMPLIED[self.operator].items():
+            if said[name] == value:
+                del said[name]
+        return said
 
     @cached_property
     def key(self) -> str:
@@ -79,14 +104,20 @@ class Problem:
         return name in self.as_dict or name in _IMPLIED.get(self.operator, {})
 
     def __getattr__(self, name: str) -> Any:
-        # only reached for names that are no field; copy and pickle look for names before there are fields
-        if not name.startswith("_") and "values" in vars(self):
+        # only reached for names that are no field yet; copy and pickle look for names before there are fields
+        kept = vars(self)
+        if name == "values" and "complete" in kept:
+            kept["values"] = values = tuple(self.as_dict.items())
+            return values
+        if not name.startswith("_") and "operator" in kept:
             for known, value in (*self.values, *_IMPLIED.get(self.operator, {}).items()):
                 if known == name:
                     return value
-        raise AttributeError(
-            f"{type(self).__name__} {vars(self).get('operator')!r} has no hyperparameter {name!r}"
-        )
+        raise AttributeError(f"{type(self).__name__} {kept.get('operator')!r} has no hyperparameter {name!r}")
+
+    def __getstate__(self) -> dict[str, Any]:
+        """The fields alone, which another process need not know the operator for."""
+        return {"operator": self.operator, "values": self.values, "assumed": self.assumed}
 
     def __str__(self) -> str:
         return self.key
