@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import lru_cache
 from operator import attrgetter
 
 from . import registry
 from .by_paths import Asked, ByPaths, Row
 from .contract import Device, Implementation, Problem, Work
-from .tracing import TracedProblem, value_of
+from .tracing import MARK, TracedProblem, value_of
 
 COUNTS = ("flops", "moved_bytes", "saved_bytes", "launches", "steps")
 
@@ -17,7 +17,7 @@ Counted = tuple[float | None, ...]
 NOTHING = (None,) * len(COUNTS)
 counts_of: Callable[[Work], tuple[float, ...]] = attrgetter(*COUNTS)
 
-MOST_FUNCTIONS = 1024  # whose paths are kept
+MOST_FUNCTIONS = 4096  # whose paths are kept: refusals are of each implementation on each device
 # arguments beside the hyperparameters: what the operator itself counted, and of which types these numbers are
 LEAST = (*(f"least_{name}" for name in COUNTS), "least_types")
 
@@ -28,34 +28,6 @@ def counted(problem: Problem, accepting: Collection[str]) -> Counted:
     for name, item in registry.implementations(problem.operator).items():
         found += counts_of(item.work(problem)) if name in accepting else NOTHING
     return tuple(found)
-
-
-def accepted_each(
-    operator: str, device: Device, rows: Sequence[Row], problems: Sequence[Problem]
-) -> list[tuple[str, ...]]:
-    """The names of the implementations that accept each problem on a device; `rows` are their values."""
-    known, described = registry.implementations(operator), _Described(device)
-    masks = [0] * len(rows)  # a bit for each implementation that refuses
-    for place, item in enumerate(known.values()):
-        bit, refusals = 1 << place, _refusals(item.unsupported, operator, described)
-        for index, (accepts,) in enumerate(refusals.of_each(rows, problems)):
-            if not accepts:
-                masks[index] |= bit
-    found = {
-        mask: tuple([name for place, name in enumerate(known) if not mask >> place & 1])
-        for mask in set(masks)
-    }
-    return [found[mask] for mask in masks]
-
-
-def least_each(operator: str, rows: Sequence[Row], problems: Sequence[Problem]) -> list[Row]:
-    """What the operator counts of each problem, COUNTS and the types of these, as LEAST has them."""
-    return _least(registry.operator(operator).work, operator).of_each(rows, problems)
-
-
-def counted_each(item: Implementation, rows: Sequence[Row], problems: Sequence[Problem]) -> list[Row]:
-    """COUNTS of an implementation for each problem; `rows` have LEAST behind the values."""
-    return _counts(item.work, item.operator).of_each(rows, problems)
 
 
 class CountedBytes(Mapping[str, float]):
@@ -73,6 +45,24 @@ class CountedBytes(Mapping[str, float]):
 
     def __len__(self) -> int:
         return len(self._names)
+
+
+def refusals(item: Implementation, device: Device) -> ByPaths:
+    """Of problems on a device: whether an implementation accepts each, and why not.
+
+    The reason is None where the problem's own numbers are in it: for that, ask the implementation.
+    """
+    return _refusals(item.unsupported, item.operator, _Described(device))
+
+
+def least(operator: str) -> ByPaths:
+    """What an operator counts of problems: COUNTS, and the types of these, as LEAST has them."""
+    return _least(registry.operator(operator).work, operator)
+
+
+def counts(item: Implementation) -> ByPaths:
+    """COUNTS of an implementation; behind the values of a problem, the paths' arguments are LEAST."""
+    return _counts(item.work, item.operator)
 
 
 class _Described:
@@ -96,8 +86,10 @@ def _refusals(
     def refusal(problem: Problem) -> str | None:
         return unsupported(problem, described.device)
 
-    name = f"{unsupported.__module__}.unsupported"
-    return ByPaths(Asked(name, refusal, _hyperparameters(operator), lambda reason: (reason is None,)))
+    def said(reason: str | None) -> Row:
+        return reason is None, None if reason is None or MARK in reason else reason
+
+    return ByPaths(Asked(f"{unsupported.__module__}.unsupported", refusal, _hyperparameters(operator), said))
 
 
 @lru_cache(MOST_FUNCTIONS)

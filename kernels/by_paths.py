@@ -13,13 +13,14 @@ from functools import cached_property
 from threading import Lock
 from typing import Any, NamedTuple
 
+from .branches import Branch, branch
 from .contract import Problem
 from .mirrored import Mirror
 from .paths import Compiled, Tree
 from .tracing import Path, TracedProblem, Untraceable, names_in, text_of, value_of
 
 Row = tuple[Any, ...]  # the arguments of a function's paths
-Said = tuple[Any, ...]  # what matters of a function's result
+Said = tuple[Any, ...]  # what matters of a function's result; on a path None where it does not say it
 
 # so many problems on no path, or as many times the paths that are known, are worth to take more paths: that
 # takes some tenths of a millisecond for each, known ones included, and a plain question some microseconds
@@ -51,6 +52,9 @@ class ByPaths:
         self._asked = asked
         self._tree = Tree(asked.arguments)
         self._known: Compiled | None = None
+        self.branch: Branch | None = (
+            None  # the paths to walk with columns of arguments; none where nothing is known
+        )
         self._missed, self._gives_up = 0, False
         self._learning = Lock()
 
@@ -88,11 +92,11 @@ class ByPaths:
             found, _ = known([row for row, _, _ in missed])
             for (_, problem, said), one in zip(missed, found, strict=True):
                 _check(problem, one or said, said)
-            self._known = known
+            self._known, self.branch = known, branch(self._tree.root)
             self._gives_up = self._tree.leaves > MOST_PATHS
         except Exception as error:  # whatever a function does with what is no number
             log.info("%s is asked problem by problem: %r", self._asked.name, error)
-            self._known, self._gives_up = None, True
+            self._known, self.branch, self._gives_up = None, None, True
         finally:
             self._learning.release()
 
@@ -109,5 +113,8 @@ class ByPaths:
 
 def _check(problem: Problem, found: Said, said: Said) -> None:
     """Raise Untraceable where a path does not lead to what the function says."""
-    if found != said or [*map(type, found)] != [*map(type, said)]:
+    if any(
+        one is not None and (one != other or type(one) is not type(other))
+        for one, other in zip(found, said, strict=True)
+    ):
         raise Untraceable(f"{found} instead of {said} for {problem}")

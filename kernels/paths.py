@@ -37,7 +37,7 @@ class Tree:
 
     def __init__(self, arguments: Sequence[str]) -> None:
         self._arguments = tuple(arguments)
-        self._root = Node()
+        self.root = Node()
         self.leaves = 0
 
     def add(self, path: Path, result: str, needs: tuple[str, ...]) -> None:
@@ -45,7 +45,7 @@ class Tree:
 
         Raises Untraceable where the function has done something else before after the same tests.
         """
-        node, steps, is_new = self._root, [], self.leaves == 0
+        node, steps, is_new = self.root, [], self.leaves == 0
         for event in path.events:
             if isinstance(event, Step):
                 steps.append(event)
@@ -60,7 +60,7 @@ class Tree:
 
     def compiled(self) -> Compiled:
         """A function of rows of arguments: the results, and the places of those without one, on no path."""
-        body, needed = _lines(self._root)
+        body, needed = _lines(self.root)
         taken = [f"{name} = _row[{place}]" for place, name in enumerate(self._arguments) if name in needed]
         lines = ["def known(_rows):", *(INDENT + line for line in BEFORE), f"{INDENT}for _row in _rows:"]
         lines += [2 * INDENT + line for line in (*taken, *body)]

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 Number = int | float
+MARK = "\N{NULL}"  # in a text: there stands a number of this time alone
 
 
 class Untraceable(Exception):
@@ -108,7 +109,7 @@ class Traced:
         return str(self)
 
     def __str__(self) -> str:
-        return f"<{self.name}>"  # for words to people, which are made anew where somebody reads them
+        return MARK + self.name  # in words to people, which are made anew where somebody reads them
 
     def bit_length(self) -> Traced:
         """As of an int."""

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from kernel_selector.kernels import registry
-from kernel_selector.kernels.asking import accepted_each
+from kernel_selector.kernels.asking import refusals
 from kernel_selector.kernels.contract import Device
 
+from .in_columns import Together, told_each
 from .reading import MANY, Reading, rows_of
+
+Refusal = tuple[str, str | None]  # the name of an implementation, and its reason if all problems share it
 
 
 class Considered(NamedTuple):
@@ -21,16 +24,20 @@ class Considered(NamedTuple):
 
 
 class Refusals(Mapping[str, str]):
-    """Why implementations refuse a problem on a device, by name; they are asked when somebody looks."""
+    """Why implementations refuse a problem; those without a reason are asked for it when somebody looks."""
 
-    def __init__(self, problem: Reading, device: Device, names: tuple[str, ...]) -> None:
-        self._problem, self._device, self._names = problem, device, names
+    def __init__(
+        self, problem: Reading, device: Device, names: Sequence[str], reasons: dict[str, str]
+    ) -> None:
+        self._problem, self._device, self._names, self._reasons = problem, device, names, reasons
 
     def __getitem__(self, name: str) -> str:
         if name not in self._names:
             raise KeyError(name)
-        item = registry.implementation(self._problem.operator, name)
-        return item.unsupported(self._problem, self._device) or ""
+        if name not in self._reasons:
+            item = registry.implementation(self._problem.operator, name)
+            self._reasons[name] = item.unsupported(self._problem, self._device) or ""
+        return self._reasons[name]
 
     def __contains__(self, name: object) -> bool:
         return name in self._names
@@ -56,14 +63,47 @@ def considered_each(asked: Sequence[tuple[Reading, Device]]) -> list[Considered]
     for index, (problem, device) in enumerate(asked):
         groups[problem.operator, id(device)].append(index)
     found: dict[int, Considered] = {}
-    for (operator, _), members in groups.items():
+    for members in groups.values():
         problems, device = [asked[index][0] for index in members], asked[members[0]][1]
         if len(members) < MANY:
             found |= {index: considered(asked[index][0], device) for index in members}
             continue
-        known = tuple(registry.implementations(operator))
-        names = accepted_each(operator, device, rows_of(problems), problems)
-        others = {each: tuple([name for name in known if name not in each]) for each in set(names)}
-        for index, problem, each in zip(members, problems, names, strict=True):
-            found[index] = Considered(each, Refusals(problem, device, others[each]))
+        for index, one in zip(members, _together(problems, device), strict=True):
+            found[index] = one
     return [found[index] for index in range(len(asked))]
+
+
+def _together(problems: Sequence[Reading], device: Device) -> Iterator[Considered]:
+    """Problems of one operator on one device. Those that are refused alike share what is said of them."""
+    operator, rows = registry.operator(problems[0].operator), rows_of(problems)
+    together, known = Together.of(operator.hyperparameters, rows), registry.implementations(operator.name)
+    numbers: dict[Refusal, int] = {}
+    refusals_of: list[list[int]] = [[] for _ in rows]  # of each problem
+    for name, item in known.items():
+        groups, others = told_each(refusals(item, device), together, rows.__getitem__, problems)
+        alike = [(group.places.tolist(), said) for group, said in groups]
+        for places, (accepts, reason) in (*alike, *(([place], said) for place, said in others.items())):
+            if not accepts:
+                number = numbers.setdefault((name, reason), len(numbers))
+                for place in places:
+                    refusals_of[place].append(number)
+    each, shared = list(numbers), dict[tuple[int, ...], Considered]()
+    for problem, refused in zip(problems, map(tuple, refusals_of), strict=True):
+        found = shared.get(refused)
+        if found is None:
+            found = _considered(known, [each[number] for number in refused], problem, device)
+            if not isinstance(found.refused, Refusals):
+                shared[refused] = found
+        yield found
+
+
+def _considered(
+    known: Iterable[str], refused: Sequence[Refusal], problem: Reading, device: Device
+) -> Considered:
+    """A problem with these refusals."""
+    names = [name for name, _ in refused]
+    reasons = {name: reason for name, reason in refused if reason is not None}
+    accepted = tuple([name for name in known if name not in names])
+    if len(reasons) == len(names):
+        return Considered(accepted, reasons)
+    return Considered(accepted, Refusals(problem, device, names, reasons))

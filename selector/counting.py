@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import chain
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from kernel_selector.kernels.asking import COUNTS, counted_each, least_each
+from kernel_selector.kernels import registry
+from kernel_selector.kernels.asking import COUNTS, LEAST, counts, least
+from kernel_selector.kernels.by_paths import Row, Said
 from kernel_selector.kernels.contract import Implementation
 
+from .columns import Column
+from .in_columns import Group, Together, told_each
 from .reading import MANY, Reading, rows_of
 
 Floats = NDArray[np.float64]
@@ -24,14 +27,24 @@ class Counting:
     def __init__(self, problems: Sequence[Reading]) -> None:
         self._problems = problems
         # with what the operator counts behind the values; none where each problem is asked for itself
-        self._rows: list[tuple[object, ...]] = []
-        if len(problems) >= MANY:
-            rows = rows_of(problems)
-            least = least_each(problems[0].operator, rows, problems)
-            self._rows = [row + counts for row, counts in zip(rows, least, strict=True)]
-            self.operations = [counts[0] for counts in least]
-        else:
+        self._together: Together | None = None
+        if len(problems) < MANY:
             self.operations = [problem.least_work.flops for problem in problems]
+            return
+        operator, self._rows = registry.operator(problems[0].operator), rows_of(problems)
+        together = Together.of(operator.hyperparameters, self._rows)
+        groups, self._others = told_each(least(operator.name), together, self._rows.__getitem__, problems)
+        self._least = np.empty((len(problems), len(COUNTS)))
+        _fill(self._least, groups, self._others, np.arange(len(problems)))
+        self._together = Together(
+            [
+                Group(group.places, {**group.values, **dict(zip(LEAST, said, strict=True))})
+                for group, said in groups
+            ],
+            np.array(list(self._others), dtype=np.intp),
+        )
+        self._kinds = {place: said[-1] for group, said in groups for place in group.places.tolist()}
+        self.operations = self._least[:, 0].tolist()
 
     def tables(
         self, members: Sequence[int], of_each: Places, which: Places, known: Mapping[str, Implementation]
@@ -41,18 +54,30 @@ class Counting:
         `members` are places of problems, of_each [rows] places among these, in order, and `which` [rows]
         places in `known`.
         """
-        if not self._rows:
+        if self._together is None:
             return self._each_alone(members, of_each, which, known)
-        rows = [self._rows[member] for member in members]
-        problems = [self._problems[member] for member in members]
-        counts = np.empty((len(of_each), len(COUNTS)))
-        for place, item in enumerate(known.values()):
-            where = np.flatnonzero(which == place)
-            if len(where):
-                whose = of_each[where].tolist()
-                found = counted_each(item, [rows[one] for one in whose], Picked(problems, whose))
-                counts[where] = _table(found)
-        return _table([row[-len(COUNTS) - 1 : -1] for row in rows]), counts
+        places, counted = np.array(members, dtype=np.intp), np.empty((len(of_each), len(COUNTS)))
+        for number, item in enumerate(known.values()):
+            rows = np.flatnonzero(which == number)
+            if len(rows):
+                row_of = np.full(len(self._problems), -1)
+                row_of[places[of_each[rows]]] = rows
+                told = told_each(counts(item), self._together.part(row_of >= 0), self._row, self._problems)
+                _fill(counted, *told, row_of)
+        return self._least[places], counted
+
+    def _row(self, place: int) -> Row:
+        """The values of a problem, and what the operator counts of it."""
+        said = self._others.get(place)
+        if said is None:
+            kinds, numbers = self._kinds[place], self._least[place].tolist()
+            whole = [kind == "int" for kind in kinds.split()]
+            said = (
+                *(int(one) if is_whole else one for one, is_whole in zip(numbers, whole, strict=True)),
+                kinds,
+            )
+            self._others[place] = said
+        return self._rows[place] + said
 
     def _each_alone(
         self, members: Sequence[int], of_each: Places, which: Places, known: Mapping[str, Implementation]
@@ -68,17 +93,16 @@ class Counting:
         return _table(least), _table(counts)
 
 
-class Picked(Sequence[Reading]):
-    """Those at some places: few of them are looked at, and most never."""
-
-    def __init__(self, problems: Sequence[Reading], places: Sequence[int]) -> None:
-        self._problems, self._places = problems, places
-
-    def __getitem__(self, index: Any) -> Any:
-        return self._problems[self._places[index]]
-
-    def __len__(self) -> int:
-        return len(self._places)
+def _fill(
+    table: Floats, groups: Sequence[tuple[Group, Said]], others: Mapping[int, Said], row_of: Places
+) -> None:
+    """Write COUNTS of problems, with which what is said of them begins, to their rows."""
+    for group, said in groups:
+        rows = row_of[group.places]
+        for number, value in enumerate(said[: len(COUNTS)]):
+            table[rows, number] = value.values if isinstance(value, Column) else value
+    if others:
+        table[row_of[list(others)]] = _table([said[: len(COUNTS)] for said in others.values()])
 
 
 def _table(counts: Sequence[Sequence[object]]) -> Floats:

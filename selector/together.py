@@ -24,7 +24,7 @@ from .evidence import Tier
 from .policy import combine, decide
 from .predicted import Predicted
 from .preparing import Opened, circumstances, question_of
-from .reading import MANY, rows_of
+from .reading import MANY, Reading, rows_of
 
 if TYPE_CHECKING:
     from .knowledge import Knowledge
@@ -104,7 +104,8 @@ def _choices(knowledge: Knowledge, group: Mapping[int, Ready]) -> dict[int, Choi
         start, other = together.bounds[place], decided.runner_up[place]
         chosen = decided.chosen[place] - start
         (time, low, high, _), (size, least, most, *_) = times[place], sizes[place]
-        own = {
+        fields = {
+            **shared[alike],
             "problem": request.problem,
             "implementation": found.names[chosen],
             "time_ms": time,
@@ -115,7 +116,7 @@ def _choices(knowledge: Knowledge, group: Mapping[int, Ready]) -> dict[int, Choi
             "margin": None if other < 0 else decided.margin[place],
             "candidates": Later(one, tier, lows[place]),
         }
-        told[index] = Choice.made(shared[alike] | own)
+        told[index] = Choice.made(fields)
     return told
 
 
@@ -137,21 +138,22 @@ def _shared(knowledge: Knowledge, one: Opened, tier: Tier) -> dict[str, Any]:
 
 
 class Later(Candidates):
-    """The candidates of a choice, for when somebody looks."""
+    """The candidates of a choice, for when somebody looks. It keeps no more than describing them takes."""
 
     def __init__(self, one: Opened, tier: Tier, lowest_ms_of_others: float) -> None:
-        self._one, self._tier, self._lowest_ms_of_others = one, tier, lowest_ms_of_others
+        self._request, self._considered = one.request, one.considered
+        self._tier, self._lowest_ms_of_others = tier, lowest_ms_of_others
 
     @cached_property
     def _items(self) -> tuple[Candidate, ...]:
-        question = question_of(self._one.request, self._one.reading, self._one.considered, {}, {})
+        reading = Reading.of(self._request.problem)
+        question = question_of(self._request, reading, self._considered, {}, {})
         figures = combine([self._tier], question.names, question.default)
         return tuple(decide(question, figures).candidates)
 
     def exclusions(self) -> dict[str, str]:
         """As in `Candidates`: the refusals, since nothing failed and no limit is given."""
-        refused = self._one.considered.refused
-        return {name: refused[name] for name in sorted(refused)}
+        return dict(self._considered.refused)
 
     def lowest_ms(self) -> float:
         """As in `Candidates`."""

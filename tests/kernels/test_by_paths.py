@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 
 from kernel_selector.kernels import by_paths, registry
-from kernel_selector.kernels.asking import accepted_each, counted_each, counts_of, least_each
-from kernel_selector.kernels.by_paths import Asked, ByPaths
+from kernel_selector.kernels.asking import counts, counts_of, least, refusals
+from kernel_selector.kernels.by_paths import Asked, ByPaths, Said
 from kernel_selector.kernels.contract import Integer, InvalidHyperparameter, Problem
 from kernel_selector.kernels.devices import known_device
 from kernel_selector.kernels.mirrored import Mirror
+from kernel_selector.kernels.tracing import MARK
 from selector.problem_sets import random_problems
 from selector.reading import Reading, rows_of
 
@@ -54,28 +55,27 @@ def test_everything_is_said_as_each_implementation_says_it(operator: str) -> Non
     known = registry.implementations(operator)
     for readings in batches(operator):
         rows = rows_of(readings)
-        least = least_each(operator, rows, readings)
-        for counts, reading in zip(least, readings, strict=True):
-            assert exactly(counts[:-1]) == exactly(counts_of(registry.operator(operator).work(reading)))
-        for device in DEVICES:
-            names = accepted_each(operator, device, rows, readings)
-            for each, reading in zip(names, readings, strict=True):
-                accepted, _ = registry.candidates(reading, device)
-                assert each == tuple(item.name for item in accepted)
+        theirs = least(operator).of_each(rows, readings)
+        for found, reading in zip(theirs, readings, strict=True):
+            assert exactly(found[:-1]) == exactly(counts_of(registry.operator(operator).work(reading)))
         for name, item in known.items():
+            for device in DEVICES:
+                told = refusals(item, device).of_each(rows, readings)
+                for (accepts, reason), reading in zip(told, readings, strict=True):
+                    refusal = item.unsupported(reading, device)
+                    assert accepts == (refusal is None)
+                    assert reason in (None, refusal)
             mine = [
                 index for index, reading in enumerate(readings) if not item.unsupported(reading, DEVICES[0])
             ]
-            found = counted_each(
-                item, [rows[index] + least[index] for index in mine], [readings[index] for index in mine]
-            )
-            for index, counts in zip(mine, found, strict=True):
-                assert exactly(counts) == exactly(counts_of(item.work(readings[index]))), name
+            given = [rows[index] + theirs[index] for index in mine], [readings[index] for index in mine]
+            for index, found in zip(mine, counts(item).of_each(*given), strict=True):
+                assert exactly(found) == exactly(counts_of(item.work(readings[index]))), name
 
 
-def of_lstm(function: Callable[[Any], Any]) -> ByPaths:
+def of_lstm(function: Callable[[Any], Any], said: Callable[[Any], Said] = lambda found: (found,)) -> ByPaths:
     names = tuple(spec.name for spec in registry.operator("lstm").hyperparameters)
-    return ByPaths(Asked("a test", function, names, lambda found: (found,)))
+    return ByPaths(Asked("a test", function, names, said))
 
 
 def lstms(count: int, **more: Any) -> list[Reading]:
@@ -177,3 +177,14 @@ def test_threads_may_ask_at_once() -> None:
     for thread in threads:
         thread.join()
     assert found == [[(max(each["hidden"], 40) % 7,) for each in readings]] * 8
+
+
+def test_a_reason_with_numbers_of_the_problem_is_left_to_be_asked_for() -> None:
+    def reason(problem: Any) -> str:
+        return f"hidden={problem['hidden']} is too large" if problem["hidden"] > 40 else "it is too small"
+
+    paths, readings = of_lstm(reason, lambda said: (None if MARK in said else said,)), lstms(by_paths.WORTH)
+    paths.of_each(rows_of(readings), readings)
+    found = [one for (one,) in paths.of_each(rows_of(readings), readings)]
+    assert found == [None if each["hidden"] > 40 else "it is too small" for each in readings]
+    assert {*found} == {None, "it is too small"}
