@@ -125,7 +125,8 @@ class Choice:
 
     def summary(self) -> dict[str, Any]:
         """JSON-ready and short, for answers by the hundred: without problem, device and other figures."""
-        data = {name: getattr(self, name) for name in SUMMARY}
+        kept = vars(self)
+        data = {name: kept[name] for name in SUMMARY}
         data["exclusions"] = self.candidates.exclusions()
         data["caveats"] = list(self.caveats)
         return data
@@ -133,12 +134,7 @@ class Choice:
     @cached_property
     def json(self) -> bytes:
         """`to_dict` as JSON in UTF-8; made once, because a choice is asked for again and again."""
-        return encoded(self.to_dict())
-
-
-def encoded(data: Mapping[str, Any]) -> bytes:
-    """As JSON in UTF-8, without needless spaces."""
-    return dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
+        return dumps(self.to_dict(), ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
 
 
 def _with_tuples(data: Mapping[str, Any]) -> dict[str, Any]:

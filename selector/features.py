@@ -250,11 +250,13 @@ class FeatureSpec:
     def _problems(self, problems: Sequence[Problem], sizes: Integers, divided: Floats) -> Floats:
         """The columns of hyperparameters, [columns, problems]."""
         given = {name: list(map(itemgetter(name), problems)) for name, _ in self._words}
-        words = [
-            given[name] if choice is None else [value == choice for value in given[name]]
-            for name, choice in self._words
-        ]
-        others = np.array(words, dtype=np.float64).reshape(len(self._words), len(problems))
+        others = np.empty((len(self._words), len(problems)))
+        for place, (name, choice) in enumerate(self._words):
+            first, *_ = values = given[name]
+            if values.count(first) == len(values):  # as words mostly are, and quickly told
+                others[place] = first if choice is None else first == choice
+            else:
+                others[place] = values if choice is None else [value == choice for value in values]
         return np.concatenate((others, log2(sizes).T, divided.T)).take(self._order, axis=0)
 
     @cached_property

@@ -146,9 +146,9 @@ def standardised(read: Floats, mean: Floats, scale: Floats) -> Array:
 
 
 def _silu(values: Array) -> Array:
-    """values * sigmoid(values), in place; by tanh, which takes fewer passes and never overflows."""
-    halves = np.multiply(values, np.float32(0.5), out=values)
-    slopes = np.tanh(halves)
-    slopes += 1
-    values *= slopes
+    """values * sigmoid(values), in place; by exp, which takes half as long as tanh without AVX-512."""
+    with np.errstate(over="ignore"):  # to infinity, over which the quotient is 0, as it should be
+        divisors = np.exp(-values)
+    divisors += 1
+    values /= divisors
     return values

@@ -25,7 +25,7 @@ from .pages.page import Sources
 from .routes import ROUTERS
 from .settings import Settings, misspelt
 
-COLLECT_AFTER = 50_000, 20, 20  # objects, collections of the young, collections of the middle-aged
+COLLECT_AFTER = 200_000, 20, 20  # objects (those of a dozen batches), young collections, middle-aged ones
 API_VERSION = "1.0.0"  # of the interface: the second number rises with additions
 DESCRIPTION = """Asks the cost model and the measurements of `kernel-selector` which implementation of a
 neural-network layer is the fastest, or needs the least memory, for given hyperparameters on a device.

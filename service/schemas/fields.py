@@ -4,9 +4,19 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, WithJsonSchema
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidatorFunctionWrapHandler,
+    WithJsonSchema,
+    WrapValidator,
+)
 
 LONGEST_TEXT = 200  # characters
+MOST_HYPERPARAMETERS = 64
+PLAIN = {int, float, bool, str, type(None)}  # types that any hyperparameter may be given in
 AMOUNT_PATTERN = (
     r"^[1-9][0-9]{0,11}([.][0-9]{1,3})?( ?([kMGT]|[KMGT]i)?B)?$"  # documented; `parse_bytes` decides
 )
@@ -45,9 +55,30 @@ def _amount(value: Any) -> Any:
     return value
 
 
+def _hyperparameters(given: Any, check: ValidatorFunctionWrapHandler) -> Any:
+    """Hyperparameters as they are where one look tells that nothing is wrong with them, as it mostly does."""
+    if type(given) is not dict or not 0 < len(given) <= MOST_HYPERPARAMETERS or not FIELDS.isdisjoint(given):
+        return check(given)
+    texts = [*given, *(value for value in given.values() if isinstance(value, str))]
+    if (
+        {*map(type, given)} == {str}
+        and {*map(type, given.values())} <= PLAIN
+        and all(given)
+        and max(map(len, texts)) <= LONGEST_TEXT
+        and all(map(str.isprintable, texts))
+    ):
+        return given
+    return check(given)
+
+
 Name = Annotated[str, Field(min_length=1, max_length=LONGEST_TEXT), AfterValidator(_printable)]
 HyperparameterName = Annotated[Name, AfterValidator(_no_field)]
 Scalar = Annotated[Any, AfterValidator(_scalar)]
+Hyperparameters = Annotated[
+    dict[HyperparameterName, Scalar],
+    Field(max_length=MOST_HYPERPARAMETERS),
+    WrapValidator(_hyperparameters),
+]
 AMOUNT = {"anyOf": [{"type": "integer", "minimum": 1}, {"type": "string", "pattern": AMOUNT_PATTERN}]}
 Amount = Annotated[Any, AfterValidator(_amount), WithJsonSchema(AMOUNT)]
 
