@@ -8,9 +8,13 @@ import random
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 
 from kernel_selector.kernels import registry
+from selector.failing import Failing
+from selector.gains import by_failures, by_times
+from selector.joint_times import Coordinates, JointTimes
 from selector.sampling import Sampler
 
 OPERATOR = registry.operator("gelu")
@@ -126,8 +130,90 @@ def test_problems_may_be_read_before_their_operator_was_asked_for():
     assert "dropout" not in dict(values[0])
     code = (
         "from kernel_selector.kernels.contract import Problem\n"
-        "from selector.sampling import Coordinates\n"
-        f"print(len(Coordinates.of([Problem('attention', each) for each in {values!r}]).place))"
+        "from selector.joint_times import Coordinates\n"
+        f"problems = [Problem('attention', each) for each in {values!r}]\n"
+        "print(len(Coordinates.of(dict.fromkeys(problems, ['fused']), ['fused']).words))"
     )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert found.stdout == "2\n", found.stderr
+
+
+COORDINATES = Coordinates.of(dict.fromkeys(PROBLEMS, NAMES), NAMES)
+
+
+def pair(row: int, name: str) -> int:
+    return row * len(NAMES) + NAMES.index(name)
+
+
+def test_a_measurement_of_one_implementation_narrows_anothers_and_its_own_more() -> None:
+    times = JointTimes(COORDINATES)
+    before = times.variance.copy()
+    times.learn([pair(3, "flat")], [1.0])
+    left = times.variance / before
+    assert left[pair(3, "steep")] < 0.5
+    assert left[pair(3, "flat")] < left[pair(3, "steep")]
+    assert left[pair(3, "flat")] < left[pair(50, "flat")]
+    assert times.mean[pair(3, "steep")] > 0.5
+
+
+def test_learning_one_after_the_other_is_learning_together() -> None:
+    pairs, log_times = [pair(row, name) for row in (0, 40, 90) for name in NAMES], np.linspace(-1, 2, 12)
+    together, apart = JointTimes(COORDINATES), JointTimes(COORDINATES)
+    together.learn(pairs, log_times)
+    for one, log_time in zip(pairs, log_times, strict=True):
+        apart.learn([one], [log_time])
+    np.testing.assert_allclose(apart.mean, together.mean, atol=1e-6)
+    np.testing.assert_allclose(apart.variance, together.variance, atol=1e-6)
+    np.testing.assert_allclose(together.mean[pairs], log_times, atol=0.3)
+
+
+def test_the_gain_by_times_is_that_of_drawn_outcomes() -> None:
+    costs, moves = np.array([[1.0, 1.2], [0.0, 3.0]]), np.array([[[0.1, 0.4], [0.2, 0.2]]])
+    drawn = np.random.default_rng(0).standard_normal(200_000)
+    outcomes = (costs[None] + drawn[:, None, None] * moves).min(axis=2)
+    np.testing.assert_allclose(by_times(costs, moves), (costs.min(1) - outcomes.mean(0))[None], atol=2e-3)
+
+
+def test_a_risk_is_worth_a_look_where_it_would_change_the_choice() -> None:
+    costs = np.array([[1.0, 1.5], [1.0, 9.0], [3.0, 1.0]])  # the first column's candidate fails once in ten
+    gains = by_failures(costs, np.array([0]), np.array([0.1]), np.full((1, 3), 1.8), np.full((1, 3), -0.2))
+    np.testing.assert_allclose(gains, [[0.1 * (2.8 - 1.5), 0.0, 0.0]], atol=1e-12)
+
+
+def test_failures_spread_to_problems_alike_in_words() -> None:
+    failing = Failing(COORDINATES)
+    good = np.zeros((len(PROBLEMS), len(NAMES)), dtype=bool)
+    bad = good.copy()
+    bad[0, 0] = good[1, 0] = True  # training and inference of one size
+    failing.learn(good, bad)
+    far = len(PROBLEMS) // 4 * 2  # in training
+    assert failing.chance[far, 0] > 3 * failing.chance[far + 1, 0]
+    assert failing.chance[far, 0] > 3 * failing.chance[far, 1]
+    if_bad, if_good = failing.after(np.array([far]), np.array([0]))
+    expected = failing.chance[far, 0] * if_bad + (1 - failing.chance[far, 0]) * if_good
+    assert abs(expected[0, far]) < 1e-12
+
+
+def test_it_does_not_end_while_choices_may_gain() -> None:
+    one = sampler()
+    active(one, 10**6)
+    assert slowdown(one) < 1.003
+    assert {"flat", "steep", "middling"} <= {name for each in one.measured.values() for name in each}
+
+
+def test_less_is_lost_on_the_way_than_with_random_problems() -> None:
+    lost = {}
+    for kind in ("random", "active"):
+        lost[kind] = 0.0
+        for seed in range(3):
+            one = sampler(seed=seed)
+            order = iter(random.Random(seed).sample(PROBLEMS, len(PROBLEMS)))
+            for _ in range(8):
+                if kind == "active":
+                    active(one, 8)
+                else:
+                    for problem in itertools.islice(order, 2):
+                        for name in NAMES:
+                            one.add(problem, name, time_ms(problem, name))
+                lost[kind] += math.log(slowdown(one))
+    assert lost["active"] < 0.7 * lost["random"]

@@ -1,0 +1,156 @@
+"""How long every implementation takes on every problem, as one Gaussian process over both.
+
+Log times of two pairs of a problem and an implementation are alike as far as their counted work and their
+problems are, and more so when the implementation is the same. So a measurement of one implementation tells
+about the others, and what tells them apart is learned from their differences.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kernel_selector.kernels import registry
+from kernel_selector.kernels.contract import Problem
+
+Array = NDArray[Any]
+
+# standard deviations of log time; fitted to the measurements instead, they chose no better in replays
+LINE, OWN_LINE = (
+    2.0,
+    0.3,
+)  # of the coefficients of counted work: of all implementations, and of each about them
+PLACE, OWN_PLACE = 0.6, 0.4  # what is alike at problems near each other: of all, and of each
+OWN_WORDS = 0.3  # of an implementation at problems alike in words and switches, whatever their sizes
+NOISE = 0.05  # of a median
+REACH = 2.0  # doublings of a size over which times are alike
+
+
+@dataclass(frozen=True)
+class Coordinates:
+    """Pairs of a problem of one operator and an implementation that may run, P of N problems, as numbers."""
+
+    problem: Array  # [P], its row
+    implementation: Array  # [P], its column
+    line: Array  # [P, 5], one and the counted work
+    sizes: Array  # [N, features], in doublings
+    words: Array  # [N, features]; a word or a switch is as far from another as two doublings
+
+    @classmethod
+    def of(cls, problems: Mapping[Problem, Sequence[str]], names: Sequence[str]) -> Coordinates:
+        """problems: with the names of what may run on each. names: of the columns."""
+        # first of all, since it is operators that know what a problem without a later hyperparameter means
+        line = _line([(problem, name) for problem, each in problems.items() for name in each])
+        sizes, words = _places(list(problems))
+        column = {name: index for index, name in enumerate(names)}
+        return cls(
+            problem=np.array([row for row, each in enumerate(problems.values()) for _ in each], dtype=int),
+            implementation=np.array([column[name] for each in problems.values() for name in each], dtype=int),
+            line=line,
+            sizes=sizes,
+            words=words,
+        )
+
+
+def _line(pairs: Sequence[tuple[Problem, str]]) -> Array:
+    """One and the standardized logs of operations, bytes, launches and steps, as the implementation counts
+    them; as its operator does where there is no such implementation any more: [P, 5]."""
+    terms = []
+    for problem, name in pairs:
+        operator = registry.operator(problem.operator)
+        counting = registry.implementations(problem.operator).get(name, operator)
+        work = counting.work(problem)
+        terms.append((work.flops, work.moved_bytes, work.launches, work.steps))
+    logs = np.log2(np.array(terms, dtype=float) + 1)
+    return np.hstack([np.ones((len(logs), 1)), (logs - logs.mean(0)) / (logs.std(0) + 1e-9)])
+
+
+def _places(problems: Sequence[Problem]) -> tuple[Array, Array]:
+    """Sizes and words of problems: [N, features] each."""
+    sizes: list[list[float]] = []
+    words: list[list[float]] = []
+    for name in sorted({name for problem in problems for name, _ in problem.values}):
+        values = [problem[name] for problem in problems]
+        if all(isinstance(value, int) and not isinstance(value, bool) for value in values):
+            sizes.append([math.log2(value + 1) for value in values])
+        else:
+            words += [[math.sqrt(2) * (value == one) for value in values] for one in sorted(set(values))]
+    shape = -1, len(problems)
+    return np.array(sizes, dtype=float).reshape(shape).T, np.array(words, dtype=float).reshape(shape).T
+
+
+def squared_distances(places: Array) -> Array:
+    """Between every two of N places [N, features]: [N, N]."""
+    squares = (places**2).sum(1)
+    apart: Array = np.maximum(squares[:, None] + squares[None] - 2 * places @ places.T, 0.0)
+    return apart
+
+
+class JointTimes:
+    """The process given what was measured so far.
+
+    mean, variance: of the log time of every pair [P].
+    """
+
+    def __init__(self, coordinates: Coordinates) -> None:
+        self._at = coordinates
+        apart = squared_distances(coordinates.sizes), squared_distances(coordinates.words)
+        near = np.exp(-0.5 * (apart[0] + apart[1]) / REACH**2)
+        self._together = PLACE**2 * near  # [N, N]
+        self._own = OWN_PLACE**2 * near + OWN_WORDS**2 * np.exp(-0.5 * apart[1] / REACH**2)  # [N, N]
+        pairs = len(coordinates.problem)
+        self._every = np.arange(pairs)
+        self._whitened = np.zeros((64, pairs))  # covariance with the M measured, in uncorrelated units
+        self._measured = 0  # M
+        self.mean = np.zeros(pairs)
+        of_line = (LINE**2 + OWN_LINE**2) * (coordinates.line**2).sum(1)
+        self.variance = of_line + PLACE**2 + OWN_PLACE**2 + OWN_WORDS**2
+
+    def learn(self, pairs: Sequence[int], log_times: Sequence[float]) -> None:
+        """From the log times measured of K pairs; it takes time in proportion to K * (M + K) * P."""
+        if not pairs:
+            return
+        index = np.asarray(pairs)
+        covariance = self.covariance(index, self._every)  # [K, P]
+        factor = np.linalg.cholesky(covariance[:, index] + NOISE**2 * np.eye(len(index)))
+        surprise = np.linalg.solve(factor, np.asarray(log_times) - self.mean[index])
+        whitened = np.linalg.solve(factor, covariance)
+        self.mean = self.mean + surprise @ whitened
+        self.variance = np.maximum(self.variance - (whitened**2).sum(0), 1e-8)
+        self._keep(whitened)
+
+    def covariance(self, ones: Array, others: Array) -> Array:
+        """Of the log times of pairs, given what was measured: [ones, others]."""
+        known = self._whitened[: self._measured]
+        result: Array = self._prior(ones, others) - known[:, ones].T @ known[:, others]
+        return result
+
+    def moves(self, candidates: Array, others: Array) -> Array:
+        """How far the means of others move when a candidate's time comes out one standard deviation above
+        what is expected: [candidates, others]."""
+        deviation = np.sqrt(self.variance[candidates] + NOISE**2)
+        result: Array = self.covariance(candidates, others) / deviation[:, None]
+        return result
+
+    def _prior(self, ones: Array, others: Array) -> Array:
+        at = self._at
+        line = at.line[ones] @ at.line[others].T
+        places = np.ix_(at.problem[ones], at.problem[others])
+        same = at.implementation[ones][:, None] == at.implementation[others][None]
+        own = same * (OWN_LINE**2 * line + self._own[places])
+        result: Array = LINE**2 * line + self._together[places] + own
+        return result
+
+    def _keep(self, rows: Array) -> None:
+        needed = self._measured + len(rows)
+        if needed > len(self._whitened):
+            grown = np.zeros((2 * needed, self._whitened.shape[1]))
+            grown[: self._measured] = self._whitened[: self._measured]
+            self._whitened = grown
+        self._whitened[self._measured : needed] = rows
+        self._measured = needed
