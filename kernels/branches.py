@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from types import CodeType
 from typing import Any, NamedTuple
 
-from .paths import Node
+from .paths import Node, used
 
 PICK = "pick_if"  # (whether, one, other), in the place of `one if whether else other`
 
@@ -37,14 +37,10 @@ def _branch(node: Node) -> tuple[Branch, set[str]]:
     for outcome, below in node.turns.items():
         turns[outcome], more = _branch(below)
         needed |= more
-    steps = []
-    for step in reversed(node.steps):
-        if step.name in needed:
-            needed.update(step.needs)
-            steps.append((step.name, _compiled(step.text)))
+    steps = tuple([(step.name, _compiled(step.text)) for step in used(node.steps, needed)])
     result = None if node.result is None else _compiled(node.result)
     test = None if node.test is None else _compiled(node.test.text)
-    return Branch(tuple(reversed(steps)), result, test, turns), needed
+    return Branch(steps, result, test, turns), needed
 
 
 class _Picking(ast.NodeTransformer):

@@ -52,9 +52,7 @@ class ByPaths:
         self._asked = asked
         self._tree = Tree(asked.arguments)
         self._known: Compiled | None = None
-        self.branch: Branch | None = (
-            None  # the paths to walk with columns of arguments; none where nothing is known
-        )
+        self.branch: Branch | None = None  # the paths that are known, to walk with columns of arguments
         self._missed, self._gives_up = 0, False
         self._learning = Lock()
 

@@ -95,12 +95,21 @@ def _lines(node: Node) -> tuple[list[str], set[str]]:
         tail, needed = [f"_add({node.result})", "continue"], set(node.needs)
     else:
         tail, needed = _branches(node, node.test)
-    lines: list[str] = []
-    for step in reversed(node.steps):
-        if step.name in needed:  # what only other paths, or words for people, were made of is left out
+    lines = [f"{step.name} = {step.text}" for step in used(node.steps, needed)]
+    return [*lines, *tail], needed
+
+
+def used(steps: Sequence[Step], needed: set[str]) -> list[Step]:
+    """The steps whose results are needed; to `needed` is added what these need.
+
+    What only other paths, or words for people, were made of is left out.
+    """
+    found = []
+    for step in reversed(steps):
+        if step.name in needed:
             needed.update(step.needs)
-            lines.append(f"{step.name} = {step.text}")
-    return [*reversed(lines), *tail], needed
+            found.append(step)
+    return found[::-1]
 
 
 def _branches(node: Node, test: Test) -> tuple[list[str], set[str]]:

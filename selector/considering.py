@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
@@ -11,7 +10,7 @@ from kernel_selector.kernels.asking import refusals
 from kernel_selector.kernels.contract import Device
 
 from .in_columns import Together, told_each
-from .reading import MANY, Reading, rows_of
+from .reading import MANY, Reading, places_of, rows_of
 
 Refusal = tuple[str, str | None]  # the name of an implementation, and its reason if all problems share it
 
@@ -59,17 +58,13 @@ def considered_each(asked: Sequence[tuple[Reading, Device]]) -> list[Considered]
     """Each problem on its device; many of one operator on one device are asked together."""
     if len(asked) < MANY:
         return [considered(problem, device) for problem, device in asked]
-    groups: dict[tuple[str, int], list[int]] = defaultdict(list)
-    for index, (problem, device) in enumerate(asked):
-        groups[problem.operator, id(device)].append(index)
     found: dict[int, Considered] = {}
-    for members in groups.values():
+    for members in places_of((problem.operator, id(device)) for problem, device in asked).values():
         problems, device = [asked[index][0] for index in members], asked[members[0]][1]
         if len(members) < MANY:
             found |= {index: considered(asked[index][0], device) for index in members}
             continue
-        for index, one in zip(members, _together(problems, device), strict=True):
-            found[index] = one
+        found |= zip(members, _together(problems, device), strict=True)
     return [found[index] for index in range(len(asked))]
 
 

@@ -6,7 +6,6 @@ step takes is then hardly more for hundreds than for one. The others go one by o
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -19,7 +18,7 @@ from kernel_selector.kernels.by_paths import ByPaths, Row, Said
 from kernel_selector.kernels.contract import Hyperparameter, Integer, Problem
 
 from .columns import FUNCTIONS, Column, Inexact, column
-from .reading import picking
+from .reading import picking, places_of
 
 Places = NDArray[np.intp]
 
@@ -55,11 +54,8 @@ class Together:
     def of(cls, specs: Sequence[Hyperparameter], rows: Sequence[Row]) -> Together:
         """Those with these values, [rows, specs]."""
         words = picking([place for place, spec in enumerate(specs) if not isinstance(spec, Integer)])
-        alike: dict[Row, list[int]] = defaultdict(list)
-        for place, key in enumerate(map(words, rows)):
-            alike[key].append(place)
         groups, others = [], list[int]()
-        for members in alike.values():
+        for members in places_of(map(words, rows)).values():
             if len(members) < FEW:
                 others += members
                 continue

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import io
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 from zipfile import BadZipFile
@@ -24,7 +23,7 @@ from .feature_columns import Shared
 from .features import FEATURES_VERSION, FeatureSpec, situation
 from .physics import missing_rates
 from .predicted import Predicted, Predictions, predicted
-from .reading import MANY, Reading
+from .reading import MANY, Reading, places_of
 from .regression import Regression
 
 if TYPE_CHECKING:
@@ -120,14 +119,9 @@ class Predictor:
     def tiers(self, asked: Sequence[Asked]) -> list[Tier]:
         """What `tier` says of each, with one pass through the model for all questions about a device."""
         counting = Counting([one.problem for one in asked])
-        groups: dict[tuple[int, int], list[int]] = defaultdict(list)
-        for index, one in enumerate(asked):
-            groups[id(one.device), id(one.known)].append(index)
         found: dict[int, Tier] = {}
-        for group in groups.values():
-            found.update(
-                zip(group, self._alike([asked[index] for index in group], group, counting), strict=True)
-            )
+        for group in places_of((id(one.device), id(one.known)) for one in asked).values():
+            found |= zip(group, self._alike([asked[index] for index in group], group, counting), strict=True)
         return [found[index] for index in range(len(asked))]
 
     def _alike(self, asked: Sequence[Asked], group: Sequence[int], counting: Counting) -> list[Tier]:

@@ -5,7 +5,6 @@ What is not told apart here is looked up in the evidence, as a single question i
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any, NamedTuple
 
@@ -16,7 +15,7 @@ from kernel_selector.kernels.contract import Device, Hyperparameter, Integer
 
 from .evidence import Evidence
 from .neighbours import CELL, CELL_SIZES, COUNTS, structure
-from .reading import Reading, picking, rows_of
+from .reading import Reading, picking, places_of, rows_of
 
 Row = tuple[Any, ...]
 
@@ -53,10 +52,7 @@ class Quiet:
         numbers = np.array(list(map(self._sizes_of, rows)), dtype=np.float64).reshape(len(rows), -1)
         cells = (np.log2(np.maximum(numbers, 1)) / CELL).astype(np.int64)
         found = [row not in self._measured for row in rows]
-        alike: dict[Row, list[int]] = defaultdict(list)
-        for index, key in enumerate(map(self._alike, rows)):
-            alike[key].append(index)
-        for key, members in alike.items():
+        for key, members in places_of(map(self._alike, rows)).items():
             around = self._around_at(key, problems[members[0]])
             if around.has_failures:
                 for index in members:

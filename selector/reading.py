@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from operator import itemgetter
-from typing import Any
+from typing import Any, TypeVar
 
 from kernel_selector.kernels import registry
 from kernel_selector.kernels.asking import Counted, CountedBytes, counted
 from kernel_selector.kernels.contract import Problem, Work
 from kernel_selector.kernels.contract.hyperparameter import Value
 
+Key = TypeVar("Key")
 MANY = 16  # problems from which on they are asked about together: paths of fewer are not worth to be found
 
 
@@ -94,6 +96,14 @@ class KeptBytes(Mapping[str, float]):
 
     def __len__(self) -> int:
         return len(self._names)
+
+
+def places_of(keys: Iterable[Key]) -> dict[Key, list[int]]:
+    """The places of equal keys, by key."""
+    found: dict[Key, list[int]] = defaultdict(list)
+    for place, key in enumerate(keys):
+        found[key].append(place)
+    return found
 
 
 def picking(keys: Sequence[Any]) -> Callable[[Any], tuple[Any, ...]]:

@@ -60,6 +60,7 @@ class Sampler:
         self._random = random.Random(self.seed)
         self._proposed: set[int] = set()
         self._new: dict[int, float] = {}
+        self._known = np.full(self._shape, np.nan)  # log times; infinite where it failed
         for problem, each in self.measured.items():
             for name, value in each.items():
                 self._note(problem, name, value)
@@ -71,8 +72,10 @@ class Sampler:
         self._note(problem, implementation, value)
 
     def _note(self, problem: Problem, implementation: str, value: float | None) -> None:
-        pair = int(self._pairs[self._index[problem], self._column[implementation]])
+        place = self._index[problem], self._column[implementation]
+        pair = int(self._pairs[place])
         self._proposed.add(pair)
+        self._known[place] = np.inf if value is None else value
         if value is not None:
             self._new[pair] = value
 
@@ -100,11 +103,7 @@ class Sampler:
 
     def choices(self) -> dict[Problem, str]:
         """The implementation to take for each problem, by what is known."""
-        costs = self._costs()
-        for problem, each in self.measured.items():
-            for name, value in each.items():
-                if value is not None:
-                    costs[self._index[problem], self._column[name]] = value
+        costs = np.where(np.isfinite(self._known), self._known, self._costs())
         return {
             problem: self._names[int(column)]
             for problem, column in zip(self._list, np.argmin(costs, axis=1), strict=True)
@@ -124,11 +123,8 @@ class Sampler:
         predicted one, and more by the chance of failing."""
         self._times.learn(list(self._new), list(self._new.values()))
         self._new = {}
-        good, bad = np.zeros(self._shape, dtype=bool), np.zeros(self._shape, dtype=bool)
-        for problem, each in self.measured.items():
-            for name, value in each.items():
-                (bad if value is None else good)[self._index[problem], self._column[name]] = True
-        self._failing.learn(good, bad)
+        bad = np.isinf(self._known)
+        self._failing.learn(np.isfinite(self._known), bad)
         costs = np.full(self._shape, NEVER)
         costs[self._at.problem, self._at.implementation] = self._times.mean
         costs += FAILURE * self._failing.chance

@@ -23,9 +23,7 @@ DEVICE = (
 class Layer(Request):
     """A layer by its hyperparameters, and what matters about it."""
 
-    hyperparameters: Hyperparameters = Field(
-        description="By name, as `GET /v1/operators` lists them; torch's long names are accepted too.",
-    )
+    hyperparameters: Hyperparameters
     operator: Name | None = Field(
         None, description='Operator; null means "lstm", and the answer says that it was assumed.'
     )

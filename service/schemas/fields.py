@@ -76,7 +76,10 @@ HyperparameterName = Annotated[Name, AfterValidator(_no_field)]
 Scalar = Annotated[Any, AfterValidator(_scalar)]
 Hyperparameters = Annotated[
     dict[HyperparameterName, Scalar],
-    Field(max_length=MOST_HYPERPARAMETERS),
+    Field(
+        max_length=MOST_HYPERPARAMETERS,
+        description="By name, as `GET /v1/operators` lists them; torch's long names are accepted too.",
+    ),
     WrapValidator(_hyperparameters),
 ]
 AMOUNT = {"anyOf": [{"type": "integer", "minimum": 1}, {"type": "string", "pattern": AMOUNT_PATTERN}]}

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from .choices import MOST_ANSWERS, MOST_DEVICES
-from .fields import LONGEST_TEXT, Answer, HyperparameterName, Name, Request, Scalar
+from .fields import LONGEST_TEXT, Answer, Hyperparameters, Name, Request
 from .measurements import RECORD
 
 State = Literal["queued", "running", "done", "failed", "cancelled"]
@@ -19,10 +19,7 @@ Lease = Annotated[str, Field(pattern="^[0-9a-f]{32}$", description="The secret o
 class ProblemToMeasure(Request):
     """One problem."""
 
-    hyperparameters: dict[HyperparameterName, Scalar] = Field(
-        max_length=64,
-        description="By name, as `GET /v1/operators` lists them; torch's long names are accepted too.",
-    )
+    hyperparameters: Hyperparameters
 
 
 class ProfilingJobRequest(Request):
