@@ -21,6 +21,7 @@ from kernel_selector.kernels import registry
 from kernel_selector.kernels.asking import COUNTS
 from kernel_selector.kernels.contract import Device, Integer, OneOf, Operator, Problem, Work
 
+from . import tiles
 from .column_sums import column_sums, kinds
 from .counts import Counts, Rows
 from .feature_columns import (
@@ -90,8 +91,8 @@ class FeatureSpec:
             else:
                 names.append(spec.name)
         names += [*VECTORS, *ALIGNED, *COUNTS, *DERIVED, *(f"device_{name}" for name in DEVICE), *ROOFLINE]
-        names += [ELEMENT, *self.column_sums, *LEAST, *TIME_TERMS, *MEMORY_TERMS, *self._flags]
-        return (*names, *self._called)
+        names += [ELEMENT, *self.column_sums, *tiles.names(self.sizes), *LEAST, *TIME_TERMS, *MEMORY_TERMS]
+        return (*names, *self._flags, *self._called)
 
     @cached_property
     def sizes(self) -> tuple[str, ...]:
@@ -174,12 +175,16 @@ class FeatureSpec:
         divided = alignments(sizes)
         vector = vectors(divided[:, self._inner], dtypes.element_bytes)
         seconds = seconds_of(least, dtypes.flops_per_s, device)
+        by_shape = (
+            column_sums(self.sizes, sizes, device).T,
+            tiles.tiles(self.sizes, sizes, dtypes.element_bytes, device),
+        )
         parts = (
             self._problems(problems, sizes, divided),
             vector,
             device_columns(device, dtypes.log2_rate),
             dtypes.element_bytes[None],
-            column_sums(self.sizes, sizes, device).T,
+            np.concatenate(by_shape),
             counted_columns(least, seconds, vector[0], device),
             memory_parts(batch, seq, least, dtypes.element_bytes),
             np.array([[problem["mode"] == "training" for problem in problems]], dtype=np.float64),
