@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -61,3 +62,11 @@ class Rows:
             callers=self.callers[which],
             counts=self.counts.part(which),
         )
+
+
+class Own(NamedTuple):
+    """What models of the time read of rows of implementations, beside what their problems share."""
+
+    terms: Floats  # [rows, terms], in seconds
+    implementations: NDArray[np.intp]  # [rows]: which of the columns that say so is 1, -1 where none is
+    callers: NDArray[np.intp]  # [rows]: the same of those that run others' code

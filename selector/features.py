@@ -23,7 +23,7 @@ from kernel_selector.kernels.contract import Device, Integer, OneOf, Operator, P
 
 from . import tiles
 from .column_sums import column_sums, kinds
-from .counts import Counts, Rows
+from .counts import Counts, Own, Rows
 from .feature_columns import (
     MOST_VECTOR,
     Shared,
@@ -126,9 +126,9 @@ class FeatureSpec:
         )
 
     @cached_property
-    def own_columns(self) -> tuple[int, ...]:
-        """Positions of what models of the time read beside the network's columns."""
-        return self.columns((*TIME_TERMS, *self._flags, *self._called))
+    def own_columns(self) -> tuple[tuple[int, ...], ...]:
+        """Positions of what `own` has: of terms of the time, of implementations and of callers."""
+        return self.columns(TIME_TERMS), self.implementation_columns, self.columns(self._called)
 
     @cached_property
     def _flags(self) -> tuple[str, ...]:
@@ -199,7 +199,11 @@ class FeatureSpec:
         seconds = seconds_of(counts, rates[0], device)
         counted = counted_columns(counts, seconds, vector[0], device)
         memory = np.concatenate((memory, intermediate(counts, memory[0])))
-        terms, *flags = self._own(rows, seconds, element[0], training[0], device)
+        terms = time_terms(seconds, rates_of(device)[1] * 1e-6, element[0], training[0] == 1)
+        flags = (
+            _set(len(self._flags), self._flag_places(rows.implementations, device)),
+            _set(len(self.callers), rows.callers),
+        )
         columns = (
             *(asked, vector, counted[:COUNTED], of_device, counted[COUNTED:], element, sums, least, terms),
             *(counts.saved_bytes[None], by_mode(memory, training[0] == 1), *flags),
@@ -207,22 +211,13 @@ class FeatureSpec:
         joined: Floats = np.concatenate(columns).T  # column by column, as trees look at them
         return joined
 
-    def own(self, shared: Shared, rows: Rows) -> Floats:
-        """The columns `own_columns` of `rows` alone, [rows, own columns]."""
+    def own(self, shared: Shared, rows: Rows) -> Own:
+        """What the columns `own_columns` of `rows` say, of which most are 0."""
+        device = shared.device
         element, training, rates = shared.for_times(rows.of_each)
-        seconds = seconds_of(rows.counts, rates, shared.device)
-        joined: Floats = np.concatenate(self._own(rows, seconds, element, training, shared.device)).T
-        return joined
-
-    def _own(
-        self, rows: Rows, seconds: Floats, element: Floats, training: Floats, device: Device
-    ) -> tuple[Floats, Floats, Floats]:
-        """Terms of the time, implementations and callers, [columns, rows] each."""
-        return (
-            time_terms(seconds, rates_of(device)[1] * 1e-6, element, training == 1),
-            self._implementations(rows.implementations, device),
-            (np.arange(len(self.callers))[:, None] == rows.callers).astype(np.float64),
-        )
+        seconds = seconds_of(rows.counts, rates, device)
+        terms = time_terms(seconds, rates_of(device)[1] * 1e-6, element, training == 1)
+        return Own(terms.T, self._flag_places(rows.implementations, device), rows.callers)
 
     def place(self, name: str) -> int:
         """Where an implementation is in the list, -1 for one that is not."""
@@ -281,12 +276,17 @@ class FeatureSpec:
         found = [*words, *self.sizes, *(f"{name}_alignment" for name in self.sizes)]
         return np.array([found.index(name) for name in self.names[: len(found)]], dtype=np.intp)
 
-    def _implementations(self, places: NDArray[np.intp], device: Device) -> Floats:
-        """The columns that say which implementation it is, [columns, rows]."""
-        kind = KINDS.index(device.kind) if device.kind in KINDS else len(self._flags)
-        columns = np.arange(len(self._flags))[:, None]
-        flags: Floats = (columns == places * len(KINDS) + kind).astype(np.float64)
-        return flags
+    def _flag_places(self, places: NDArray[np.intp], device: Device) -> NDArray[np.intp]:
+        """Which of the columns of implementations is 1 for each row, -1 where none is, [rows]."""
+        if device.kind not in KINDS:
+            return np.full(len(places), -1)
+        return np.where(places < 0, -1, places * len(KINDS) + KINDS.index(device.kind))
+
+
+def _set(columns: int, places: NDArray[np.intp]) -> Floats:
+    """Columns of which each row has a 1 at its place, and zeros beside it, [columns, rows]."""
+    flags: Floats = (np.arange(columns)[:, None] == places).astype(np.float64)
+    return flags
 
 
 def runs(operator: Operator, name: str, problem: Problem, device: Device) -> str:

@@ -57,7 +57,9 @@ class Network:
         """
         labels = np.arange(len(rows)) if contests is None else contests
         _, first, which = np.unique(labels, return_index=True, return_inverse=True)
-        return self.told(self.outputs(rows[first]), rows, which)
+        return self.told(
+            self.outputs(rows[first]), which, self._head(rows), place_of(rows, self.caller_columns)
+        )
 
     def or_trees(self, rows: Floats, contests: Array | None, trees: Callable[[Floats], Floats]) -> Floats:
         """`left_over`, and what `trees` say of those rows of which it is silent."""
@@ -67,14 +69,12 @@ class Network:
             found[silent] = trees(rows[silent])
         return found
 
-    def told(self, outputs: Array, rows: Floats, which: Array) -> Floats:
-        """The same of rows of problems `which` [rows], by the outputs for these problems.
+    def told(self, outputs: Array, which: Array, head: Array, caller: Array) -> Floats:
+        """The same of rows of problems `which`, by the outputs for these problems.
 
-        Of the rows the columns of heads and callers alone are looked at.
+        head and caller: those of each row, -1 where there is none. All are [rows].
         """
-        head = self._head(rows)
         found: Floats = outputs[which, head].astype(np.float64)
-        caller = place_of(rows, self.caller_columns)
         called = np.flatnonzero(caller >= 0)
         found[called] += outputs[which[called], caller[called] + max(len(self.head_columns), 1)]
         silent = head < 0

@@ -25,10 +25,15 @@ class PhysicalStage:
         """The natural logarithm of the sum, shape [rows]; zeros when there are no terms."""
         if len(self.term_columns) == 0:
             return np.zeros(len(rows))
-        which = place_of(rows, self.implementation_columns) + 1
-        # `take` keeps the terms of a row together, so that they add up alike however many rows there are
-        sums = (rows.take(self.term_columns, axis=1) * self.weights[which]).sum(axis=1)
-        result: NDArray[np.float64] = np.log(np.maximum(sums, self.floor))
+        which = place_of(rows, self.implementation_columns)
+        return self.log_of(rows.take(self.term_columns, axis=1), self.weights[which + 1])
+
+    def log_of(self, terms: NDArray[np.float64], weights: NDArray[np.float64]) -> NDArray[np.float64]:
+        """The same of terms and their weights, [rows, terms], shape [rows].
+
+        The terms of a row lie together, so that they add up alike however many rows there are.
+        """
+        result: NDArray[np.float64] = np.log(np.maximum((terms * weights).sum(axis=1), self.floor))
         return result
 
     def arrays(self, prefix: str) -> dict[str, Array]:

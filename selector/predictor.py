@@ -99,7 +99,7 @@ class Predictor:
         with np.load(io.BytesIO(stored.arrays), allow_pickle=False) as arrays:
             self.time_ms = Regression.from_arrays(arrays, "time")
             self.memory_bytes = Regression.from_arrays(arrays, "memory")
-        self._by_problem = self.time_ms.by_problem(self._spec.own_columns)
+        self._by_problem = self.time_ms.by_problem(*self._spec.own_columns)
 
     def abstains(self, problem: Problem, device: Device) -> str | None:
         """Why there is no prediction for a problem on a device, or None when there is one."""

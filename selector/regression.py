@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from .counts import Own
 from .network import Floats, Network
 from .physical_stage import PhysicalStage
 from .sums import Sums
@@ -46,27 +47,22 @@ class Regression:
         result: Floats = np.exp(self.physics.predict_log(rows) + left_over)
         return result
 
-    def by_problem(self, own_columns: Sequence[int]) -> ByProblem | None:
-        """The same for rows of these columns, and rows of problems; None without a network."""
-        if self.network is None or self.sums is not None:
-            return None
-        place = {column: number for number, column in enumerate(own_columns)}
-
-        def moved(columns: NDArray[Any]) -> NDArray[Any]:
-            return np.array([place[column] for column in columns.tolist()], dtype=columns.dtype)
-
+    def by_problem(
+        self, terms: Sequence[int], implementations: Sequence[int], callers: Sequence[int]
+    ) -> ByProblem | None:
+        """The same for rows of problems, and what rows of these columns say; None without a network."""
         physics, network = self.physics, self.network
+        if network is None or self.sums is not None:
+            return None
+        known = _places(implementations, physics.implementation_columns)
+        one_for_all = len(network.head_columns) == 0
         return ByProblem(
-            replace(
-                physics,
-                term_columns=moved(physics.term_columns),
-                implementation_columns=moved(physics.implementation_columns),
-            ),
-            replace(
-                network,
-                head_columns=moved(network.head_columns),
-                caller_columns=moved(network.caller_columns),
-            ),
+            physics,
+            network,
+            terms=np.array(list(map(terms.index, physics.term_columns.tolist())), dtype=np.intp),
+            weights=physics.weights[known + 1],
+            heads=np.zeros_like(known) if one_for_all else _places(implementations, network.head_columns),
+            callers=_places(callers, network.caller_columns),
         )
 
     def arrays(self, prefix: str) -> dict[str, NDArray[Any]]:
@@ -91,16 +87,37 @@ class Regression:
 
 @dataclass(frozen=True)
 class ByProblem:
-    """A regression whose network knows all, for many rows of few problems: each problem is read once."""
+    """A regression whose network knows all, for many rows of few problems: each problem is read once.
 
-    physics: PhysicalStage  # of own columns
-    network: Network  # whose heads and callers are own columns, and which reads those of all features
+    It has what is to be looked up by the places that an `Own` says, and last by the -1 of none.
+    """
 
-    def predict(self, problems: Floats, own: Floats, which: NDArray[np.intp]) -> Floats:
+    physics: PhysicalStage
+    network: Network
+    terms: NDArray[np.intp]  # [terms of physics]: where they are among those of an Own
+    weights: Floats  # [1 + implementations, terms]: of physics
+    heads: NDArray[np.intp]  # [1 + implementations]: of the network
+    callers: NDArray[np.intp]  # [1 + callers]: the same of its callers
+
+    def predict(self, problems: Floats, own: Own, which: NDArray[np.intp]) -> Floats:
         """The figures of rows of problems `which`, shape [rows]; NaN where the network does not know enough.
 
-        problems [problems, columns] is a row of features for each of them; own [rows, own columns].
+        problems [problems, columns] is a row of features for each of them.
         """
-        left_over = self.network.told(self.network.outputs(problems), own, which)
-        result: Floats = np.exp(self.physics.predict_log(own) + left_over)
+        outputs = self.network.outputs(problems)
+        left_over = self.network.told(
+            outputs, which, self.heads[own.implementations], self.callers[own.callers]
+        )
+        if len(self.terms):
+            # `take` makes a copy, in which the terms of a row lie together
+            left_over += self.physics.log_of(
+                own.terms.take(self.terms, axis=1), self.weights.take(own.implementations, axis=0)
+            )
+        result: Floats = np.exp(left_over)
         return result
+
+
+def _places(columns: Sequence[int], others: NDArray[Any]) -> NDArray[np.intp]:
+    """Where columns are among others, -1 for one that is not there and, behind them all, for none."""
+    place = {column: number for number, column in enumerate(others.tolist())}
+    return np.array([*(place.get(column, -1) for column in columns), -1], dtype=np.intp)
