@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from .policy import LEAST_MARGIN
-from .predicted import Places, Predictions
+from .predicted import Predictions
 
 TIME, NOISE = 0, 3  # columns of times
 
@@ -36,21 +36,12 @@ def decided_by_time(together: Predictions, defaults: Sequence[int]) -> Decided |
     theirs = np.array(defaults, dtype=np.intp)[together.of_each]
     gains = times[theirs] / times - 1
     is_better = gains > np.maximum(np.maximum(LEAST_MARGIN, noises), noises[theirs])
-    starts, ranked = together.starts[:-1], together.order
-    places = np.arange(len(ranked))
-    # the first place by time of what is better, beyond all places where nothing is
-    first = np.minimum.reduceat(np.where(is_better[ranked], places, len(ranked)), starts)
-    chosen = np.where(first < len(ranked), ranked[np.minimum(first, len(ranked) - 1)], defaults)
-    other = _runner_up(together, chosen)
+    better, least = together.first_least(np.where(is_better, times, np.inf))
+    chosen = np.where(np.isfinite(least), better, defaults)
+    beside = times.copy()
+    beside[chosen] = np.inf
+    other, _ = together.first_least(beside)
     margins = times[other] / times[chosen] - 1
     return Decided(
-        chosen.tolist(), np.where(together.starts[1:] - starts > 1, other, -1).tolist(), margins.tolist()
+        chosen.tolist(), np.where(np.diff(together.starts) > 1, other, -1).tolist(), margins.tolist()
     )
-
-
-def _runner_up(together: Predictions, chosen: Places) -> Places:
-    """The row of the fastest beside the chosen one; something else where there is no other."""
-    starts, ranked = together.starts[:-1], together.order
-    second = np.minimum(starts + 1, len(ranked) - 1)
-    rows: Places = np.where(ranked[starts] == chosen, ranked[second], ranked[starts])
-    return rows

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import cached_property
 from itertools import chain
+from operator import itemgetter
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,17 +37,6 @@ class Predictions:
         self._bytes: dict[int, Floats] = {}  # by question
         self.bounds: list[int] = self.starts.tolist()  # of each question's rows
 
-    @cached_property
-    def order(self) -> Places:
-        """The rows, one question after another, of each the fastest first; of equal times the first name."""
-        return np.lexsort((self.times[:, 0], self.of_each))  # a stable sort
-
-    @cached_property
-    def ranking(self) -> list[int]:
-        """The same in Python."""
-        ranking: list[int] = self.order.tolist()
-        return ranking
-
     def look_up(self, places: Iterable[int]) -> None:
         """Ask for the bytes of all rows of these questions, all together."""
         new = [place for place in places if place not in self._bytes]
@@ -68,11 +57,11 @@ class Predictions:
         lows[chosen] = np.inf
         return np.minimum.reduceat(lows, self.starts[:-1]).tolist()  # type: ignore[no-any-return]
 
-    @cached_property
-    def lows(self) -> list[float]:
-        """The low end of the time of each row."""
-        lows: list[float] = self.times[:, 1].tolist()
-        return lows
+    def first_least(self, values: Floats) -> tuple[Places, Floats]:
+        """The first row of each question that has its least value, of values [rows]; and that value."""
+        least = np.minimum.reduceat(values, self.starts[:-1])
+        rows = np.flatnonzero(values == least[self.of_each])
+        return rows[rows.searchsorted(self.starts[:-1])], least
 
 
 class Predicted(Mapping[str, Estimate]):
@@ -105,21 +94,19 @@ class Predicted(Mapping[str, Estimate]):
     def _start(self) -> int:
         return self.together.bounds[self.place]
 
-    @property
-    def by_time(self) -> list[str]:
-        """The names, the fastest first."""
+    def _times(self, column: int) -> list[float]:
         start = self._start
-        return [self.names[row - start] for row in self.together.ranking[start : start + len(self.names)]]
+        found: list[float] = self.together.times[start : start + len(self.names), column].tolist()
+        return found
 
     @property
-    def lows(self) -> list[float]:
-        """The low end of each time, in the order of the names."""
-        start = self._start
-        return self.together.lows[start : start + len(self.names)]
+    def by_time(self) -> list[str]:
+        """The names, the fastest first, and of equal ones in their order."""
+        return [name for _, name in sorted(zip(self._times(0), self.names, strict=True), key=itemgetter(0))]
 
     def low_ms(self) -> dict[str, float]:
         """The low end of each time by name."""
-        return dict(zip(self.names, self.lows, strict=True))
+        return dict(zip(self.names, self._times(1), strict=True))
 
     def __contains__(self, name: object) -> bool:
         return name in self.names

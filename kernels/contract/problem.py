@@ -44,10 +44,11 @@ class Problem:
 
     @classmethod
     def made(cls, operator: str, complete: Mapping[str, Value], assumed: tuple[str, ...]) -> Problem:
-        """The problem of all values; what it says of them is found when somebody looks."""
+        """The problem of all values; what else it says of them is found when somebody looks."""
         problem = cls.__new__(cls)
         kept = vars(problem)
         kept["operator"], kept["complete"], kept["assumed"] = operator, complete, assumed
+        kept["row"] = tuple(complete.values())
         return problem
 
     @cached_property
