@@ -25,8 +25,8 @@ from selector.considering import considered_each
 from selector.counting import Counting
 from selector.predictor import Places
 from selector.problem_sets import random_problems
-from selector.reading import Reading
 from selector.shipped import unpacked
+from selector.table import Table
 
 DEVICE = "h200"
 SIZE = 500  # problems of a batch
@@ -80,16 +80,16 @@ def queries(problems: list[Problem]) -> list[Query]:
 
 def counting(problems: list[Problem], device: Device) -> dict[str, float]:
     """Processor milliseconds of what every implementation is asked about the problems, as a choice does."""
-    readings = [Reading.of(problem) for problem in problems]
+    table = Table(problems)
     known = registry.implementations(problems[0].operator)
     accepting: list[tuple[str, ...]] = []
 
     def refuse() -> None:
-        accepting.extend(one.accepted for one in considered_each([(each, device) for each in readings]))
+        accepting.extend(one.accepted for one in considered_each(table, device))
 
     def count() -> None:
         places = Places.of(accepting, known)
-        Counting(readings).tables(range(len(readings)), places.of_each, places.which, known)
+        Counting(table).tables(range(len(table)), places.of_each, places.which, known)
 
     return {"refusals": spent(refuse), "counts": spent(count)}
 

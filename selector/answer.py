@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from functools import cache
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import Environment, SelectorError
@@ -16,8 +16,9 @@ from .evidence import Tier
 from .policy import Decision, combine, decide
 from .predicted import look_up
 from .preparing import Opened, Prepared, circumstances, prepare
-from .reading import Readings
+from .reading import Readings, places_of
 from .request import Request
+from .table import Table
 from .together import choices, quiet_ones
 
 if TYPE_CHECKING:
@@ -53,19 +54,18 @@ def answer_each(
 
 def _opened(requests: Sequence[Request | SelectorError]) -> list[Opened | SelectorError]:
     """The requests with what the implementations say of their problems."""
+    opened: list[Any] = list(requests)
     readings = Readings()
-    asked = [one for one in requests if isinstance(one, Request)]
-    problems = [readings[one.problem] for one in asked]
-    found = considered_each(
-        [(problem, one.where.device) for problem, one in zip(problems, asked, strict=True)]
-    )
-    opened = iter(
-        [
-            Opened(request, problem, considered, _software(request))
-            for request, problem, considered in zip(asked, problems, found, strict=True)
-        ]
-    )
-    return [next(opened) if isinstance(one, Request) else one for one in requests]
+    asked = [(index, one) for index, one in enumerate(requests) if isinstance(one, Request)]
+    for numbers in places_of(one.problem.operator for _, one in asked).values():
+        members = [asked[number] for number in numbers]
+        table = Table([one.problem for _, one in members], readings)
+        for places in places_of(id(one.where.device) for _, one in members).values():
+            found = considered_each(table.part(places), members[places[0]][1].where.device)
+            for place, considered in zip(places, found, strict=True):
+                index, one = members[place]
+                opened[index] = Opened(one, table, place, considered, _software(one))
+    return opened
 
 
 def _tried(
@@ -87,7 +87,7 @@ def _tiers(
     by_operator: dict[str, dict[int, Opened | Prepared]] = defaultdict(dict)
     for index, one in enumerate(asked):
         if isinstance(one, Opened) or (isinstance(one, Prepared) and not one.is_complete):
-            by_operator[one.reading.operator][index] = one
+            by_operator[one.opened.request.problem.operator][index] = one
     found: dict[int, Tier | SelectorError] = {}
     for operator, members in by_operator.items():
         predicted = _tried(_predicted, knowledge, (operator, list(members.values())))
@@ -104,12 +104,22 @@ def _predicted(knowledge: Knowledge, given: tuple[str, Sequence[Opened | Prepare
     predictor = knowledge.predictor(operator)
     if predictor is None:
         return []
-    from .predictor import Asked
+    from .predictor import Questions
 
-    known = registry.implementations(operator)
-    return predictor.tiers(
-        [Asked(one.reading, one.request.where.device, one.software, known, one.names) for one in members]
-    )
+    table, known, found = _table(members), registry.implementations(operator), dict[int, Tier]()
+    opened = [one.opened for one in members]
+    for group in places_of((id(one.request.where.device), id(one.software)) for one in opened).values():
+        first, names = opened[group[0]], [members[place].names for place in group]
+        asked = Questions(table.part(group), first.request.where.device, first.software, names)
+        found |= zip(group, predictor.tiers(asked, known), strict=True)
+    return [found[place] for place in range(len(members))]
+
+
+def _table(members: Sequence[Opened | Prepared]) -> Table:
+    """The problems of questions about one operator, as the cost model is asked about them."""
+    if any(isinstance(one, Prepared) and one.reading is not one.opened.reading for one in members):
+        return Table([one.reading for one in members])
+    return members[0].opened.table.part([one.opened.place for one in members])
 
 
 def _with(
@@ -127,7 +137,9 @@ def _finished(knowledge: Knowledge, given: tuple[Opened | Prepared, Tier | None]
     prepared = prepare(knowledge, one) if isinstance(one, Opened) else one
     question, measured = prepared.question, prepared.measured
     figures = combine([*measured, tier] if tier else measured, question.names, question.default)
-    return _choice(knowledge, prepared.request, decide(question, figures), set(figures.sources.values()))
+    return _choice(
+        knowledge, prepared.opened.request, decide(question, figures), set(figures.sources.values())
+    )
 
 
 def _software(request: Request) -> Environment | None:

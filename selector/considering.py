@@ -9,8 +9,9 @@ from kernel_selector.kernels import registry
 from kernel_selector.kernels.asking import refusals
 from kernel_selector.kernels.contract import Device
 
-from .in_columns import Together, told_each
-from .reading import MANY, Reading, places_of, rows_of
+from .in_columns import told_each
+from .reading import MANY, Reading
+from .table import Table
 
 Refusal = tuple[str, str | None]  # the name of an implementation, and its reason if all problems share it
 
@@ -54,28 +55,20 @@ def considered(problem: Reading, device: Device) -> Considered:
     return Considered(tuple([item.name for item in accepted]), refused)
 
 
-def considered_each(asked: Sequence[tuple[Reading, Device]]) -> list[Considered]:
-    """Each problem on its device; many of one operator on one device are asked together."""
-    if len(asked) < MANY:
-        return [considered(problem, device) for problem, device in asked]
-    found: dict[int, Considered] = {}
-    for members in places_of((problem.operator, id(device)) for problem, device in asked).values():
-        problems, device = [asked[index][0] for index in members], asked[members[0]][1]
-        if len(members) < MANY:
-            found |= {index: considered(asked[index][0], device) for index in members}
-            continue
-        found |= zip(members, _together(problems, device), strict=True)
-    return [found[index] for index in range(len(asked))]
+def considered_each(problems: Table, device: Device) -> list[Considered]:
+    """Each problem on one device; many are asked together."""
+    if len(problems) < MANY:
+        return [considered(problem, device) for problem in problems]
+    return list(_together(problems, device))
 
 
-def _together(problems: Sequence[Reading], device: Device) -> Iterator[Considered]:
-    """Problems of one operator on one device. Those that are refused alike share what is said of them."""
-    operator, rows = registry.operator(problems[0].operator), rows_of(problems)
-    together, known = Together.of(operator.hyperparameters, rows), registry.implementations(operator.name)
+def _together(problems: Table, device: Device) -> Iterator[Considered]:
+    """Problems that are refused alike share what is said of them."""
+    known, row = registry.implementations(problems.operator.name), problems.rows.__getitem__
     numbers: dict[Refusal, int] = {}
-    refusals_of: list[list[int]] = [[] for _ in rows]  # of each problem
+    refusals_of: list[list[int]] = [[] for _ in problems.rows]  # of each problem
     for name, item in known.items():
-        groups, others = told_each(refusals(item, device), together, rows.__getitem__, problems)
+        groups, others = told_each(refusals(item, device), problems.together, row, problems)
         alike = [(group.places.tolist(), said) for group, said in groups]
         for places, (accepts, reason) in (*alike, *(([place], said) for place, said in others.items())):
             if not accepts:
@@ -83,10 +76,10 @@ def _together(problems: Sequence[Reading], device: Device) -> Iterator[Considere
                 for place in places:
                     refusals_of[place].append(number)
     each, shared = list(numbers), dict[tuple[int, ...], Considered]()
-    for problem, refused in zip(problems, map(tuple, refusals_of), strict=True):
+    for place, refused in enumerate(map(tuple, refusals_of)):
         found = shared.get(refused)
         if found is None:
-            found = _considered(known, [each[number] for number in refused], problem, device)
+            found = _considered(known, [each[number] for number in refused], problems[place], device)
             if not isinstance(found.refused, Refusals):
                 shared[refused] = found
         yield found

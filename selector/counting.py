@@ -8,14 +8,14 @@ from itertools import chain
 import numpy as np
 from numpy.typing import NDArray
 
-from kernel_selector.kernels import registry
 from kernel_selector.kernels.asking import COUNTS, LEAST, counts, least
 from kernel_selector.kernels.by_paths import Row, Said
 from kernel_selector.kernels.contract import Implementation
 
 from .columns import Column
 from .in_columns import Group, Together, told_each
-from .reading import MANY, Reading, rows_of
+from .reading import MANY
+from .table import Table
 
 Floats = NDArray[np.float64]
 Places = NDArray[np.intp]
@@ -24,16 +24,16 @@ Places = NDArray[np.intp]
 class Counting:
     """The counts of problems of one operator, of which many are asked together."""
 
-    def __init__(self, problems: Sequence[Reading]) -> None:
+    def __init__(self, problems: Table) -> None:
         self._problems = problems
         # with what the operator counts behind the values; none where each problem is asked for itself
         self._together: Together | None = None
         if len(problems) < MANY:
             self.operations = [problem.least_work.flops for problem in problems]
             return
-        operator, self._rows = registry.operator(problems[0].operator), rows_of(problems)
-        together = Together.of(operator.hyperparameters, self._rows)
-        groups, self._others = told_each(least(operator.name), together, self._rows.__getitem__, problems)
+        self._rows = problems.rows
+        paths, row = least(problems.operator.name), self._rows.__getitem__
+        groups, self._others = told_each(paths, problems.together, row, problems)
         self._least = np.empty((len(problems), len(COUNTS)))
         _fill(self._least, groups, self._others, np.arange(len(problems)))
         self._together = Together(

@@ -76,7 +76,7 @@ class Dataset:
     @cached_property
     def situation(self) -> NDArray[np.str_]:
         """Kind of device and mode, such as `cuda training`, shape [records]."""
-        return np.array([situation(record.problem, record.device) for record in self.records])
+        return np.array([situation(record.problem["mode"], record.device) for record in self.records])
 
     @cached_property
     def situations(self) -> tuple[str, ...]:

@@ -7,12 +7,12 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from operator import itemgetter
 from typing import Any
 
 from kernel_selector.kernels.contract import Device, Integer, Operator, Problem, Record
 
 from .reading import least_work
+from .table import Table
 
 # doublings by which a size may lie outside of what was seen, and the operations in all, which are bounded too
 # because sizes that were seen one by one may be large together
@@ -39,12 +39,10 @@ class Domain:
 
     def covers(self, problem: Problem, device: Device, operations: float) -> bool:
         """Whether a problem of so many operations is well inside: quick, where `outside` says nothing."""
-        (is_covered,) = self.covers_each([problem], device, [operations])
+        (is_covered,) = self.covers_each(Table([problem]), device, [operations])
         return is_covered
 
-    def covers_each(
-        self, problems: Sequence[Problem], device: Device, operations: Sequence[float]
-    ) -> list[bool]:
+    def covers_each(self, problems: Table, device: Device, operations: Sequence[float]) -> list[bool]:
         """The same for each problem, all on one device; whether it is inside is asked name by name."""
         seen = self._inner.get(device.key)
         if seen is None:
@@ -52,11 +50,11 @@ class Domain:
         words, ranges, (low, high) = seen
         found = [low <= each <= high for each in operations]
         for name, values in words:
-            given = list(map(itemgetter(name), problems))
+            given = problems.columns[name]
             if not values.issuperset(given):  # which it mostly is, and is asked quickly
                 found = [inside and one in values for inside, one in zip(found, given, strict=True)]
         for name, least, most in ranges:
-            given = list(map(itemgetter(name), problems))
+            given = problems.columns[name]
             if not least <= min(given) <= max(given) <= most:
                 found = [inside and least <= one <= most for inside, one in zip(found, given, strict=True)]
         return found

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from kernel_selector.kernels.asking import COUNTS
-from kernel_selector.kernels.contract import Device, Problem
+from kernel_selector.kernels.contract import Device
 
 from .counts import Counts
 from .physics import matmul_rate, rates_of
@@ -36,9 +36,9 @@ class Dtypes(NamedTuple):
     log2_rate: Floats  # of the same, of the fastest dtype where this one is unknown
 
 
-def dtypes_of(problems: Sequence[Problem], device: Device) -> Dtypes:
+def dtypes_of(dtypes: Sequence[str], device: Device) -> Dtypes:
     """Looked up once for each dtype. The device's rates must be known."""
-    rates, dtypes = device.matmul_flops_per_s, [problem["dtype"] for problem in problems]
+    rates = device.matmul_flops_per_s
     most = max(rates.values(), default=0.0)
     found = {
         dtype: (

@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from operator import itemgetter
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,6 +41,7 @@ from .feature_columns import (
 from .lessons import Reads
 from .physics import rates_of
 from .reading import least_work
+from .table import Table
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -159,7 +159,7 @@ class FeatureSpec:
         code = [runs(self.operator, name, problem, device) for problem, name in each]
         problems = [problem for problem, _ in asked]
         return self.rows(
-            self.shared(device, problems, Counts.of(list(map(least_work, problems)))),
+            self.shared(device, Table(problems), Counts.of(list(map(least_work, problems)))),
             Rows(
                 of_each=np.repeat(np.arange(len(asked)), [len(works) for _, works in asked]),
                 implementations=np.array(list(map(self.place, code)), dtype=np.intp),
@@ -168,9 +168,9 @@ class FeatureSpec:
             ),
         )
 
-    def shared(self, device: Device, problems: Sequence[Problem], least: Counts) -> Shared:
+    def shared(self, device: Device, problems: Table, least: Counts) -> Shared:
         """What all rows of each problem share; `least` are the counts of the operator itself."""
-        dtypes, sizes = dtypes_of(problems, device), self._whole(problems)
+        dtypes, sizes = dtypes_of(problems.columns["dtype"], device), self._whole(problems)
         batch, seq = (self._sizes_of(name, sizes) for name in ROWS_OF)
         divided = alignments(sizes)
         vector = vectors(divided[:, self._inner], dtypes.element_bytes)
@@ -187,7 +187,7 @@ class FeatureSpec:
             np.concatenate(by_shape),
             counted_columns(least, seconds, vector[0], device),
             memory_parts(batch, seq, least, dtypes.element_bytes),
-            np.array([[problem["mode"] == "training" for problem in problems]], dtype=np.float64),
+            np.array([[mode == "training" for mode in problems.columns["mode"]]], dtype=np.float64),
             dtypes.flops_per_s[None],
         )
         return Shared(device, np.concatenate(parts), tuple(map(len, parts)))
@@ -231,9 +231,9 @@ class FeatureSpec:
     def _places(self) -> Mapping[str, int]:
         return {name: place for place, name in enumerate(self.implementations)}
 
-    def _whole(self, problems: Sequence[Problem]) -> Integers:
+    def _whole(self, problems: Table) -> Integers:
         """The hyperparameters that are whole numbers, [problems, sizes]."""
-        columns = [np.fromiter(map(itemgetter(name), problems), np.int64) for name in self.sizes]
+        columns = [np.fromiter(problems.columns[name], np.int64) for name in self.sizes]
         return np.array(columns, dtype=np.int64).reshape(len(self.sizes), len(problems)).T
 
     @cached_property
@@ -247,12 +247,11 @@ class FeatureSpec:
             return np.ones(len(sizes))
         return sizes[:, self.sizes.index(name)].astype(np.float64)
 
-    def _problems(self, problems: Sequence[Problem], sizes: Integers, divided: Floats) -> Floats:
+    def _problems(self, problems: Table, sizes: Integers, divided: Floats) -> Floats:
         """The columns of hyperparameters, [columns, problems]."""
-        given = {name: list(map(itemgetter(name), problems)) for name, _ in self._words}
         others = np.empty((len(self._words), len(problems)))
         for place, (name, choice) in enumerate(self._words):
-            first, *_ = values = given[name]
+            first, *_ = values = problems.columns[name]
             if values.count(first) == len(values):  # as words mostly are, and quickly told
                 others[place] = first if choice is None else first == choice
             else:
@@ -295,6 +294,6 @@ def runs(operator: Operator, name: str, problem: Problem, device: Device) -> str
     return name if other is None else other(problem, device)
 
 
-def situation(problem: Problem, device: Device) -> str:
-    """What decides most about how an implementation works: the kind of device and the mode."""
-    return f"{device.kind} {problem['mode']}"
+def situation(mode: str, device: Device) -> str:
+    """What decides most about how an implementation works: the kind of device and the problem's mode."""
+    return f"{device.kind} {mode}"

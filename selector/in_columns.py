@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -64,6 +64,15 @@ class Together:
             groups.append(Group(np.array(members), values))
         return cls(groups, np.array(others, dtype=np.intp))
 
+    def at(self, places: Places, count: int) -> Together:
+        """Those at some places of so many, which they are then counted from."""
+        row_of = np.full(count, -1)
+        row_of[places] = np.arange(len(places))
+        chosen = self.part(row_of >= 0)
+        return Together(
+            [Group(row_of[group.places], group.values) for group in chosen.groups], row_of[chosen.others]
+        )
+
     def part(self, chosen: NDArray[np.bool_]) -> Together:
         """Those that are chosen, of [problems]."""
         groups = [group.part(np.flatnonzero(chosen[group.places])) for group in self.groups]
@@ -77,9 +86,14 @@ class Told(NamedTuple):
     others: dict[int, Said]
 
 
-def told_each(
-    paths: ByPaths, together: Together, row: Callable[[int], Row], problems: Sequence[Problem]
-) -> Told:
+class Problems(Protocol):
+    """Problems, of which some can be picked without a look at the others."""
+
+    def part(self, places: Sequence[int]) -> Sequence[Problem]:
+        """Those at these places."""
+
+
+def told_each(paths: ByPaths, together: Together, row: Callable[[int], Row], problems: Problems) -> Told:
     """What the function says of these problems; `row` has the arguments of its paths by their places."""
     branch = paths.branch
     groups: list[tuple[Group, Said]] = []
@@ -90,7 +104,7 @@ def told_each(
         groups += found
         alone += missed
     places = np.concatenate(alone).tolist()
-    said = paths.of_each([row(place) for place in places], [problems[place] for place in places])
+    said = paths.of_each([row(place) for place in places], problems.part(places))
     return Told(groups, dict(zip(places, said, strict=True)))
 
 

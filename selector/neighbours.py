@@ -80,13 +80,15 @@ class Neighbours:
         """The cells, of problems of this structure, in which one may be near."""
         return self._cells.get(structure(problem), ())
 
-    def alone(self, problems: Sequence[Problem]) -> list[bool]:
-        """Whether each has certainly no other problem near; all are of one structure, which is known."""
-        _, points = self._groups[structure(problems[0])]
+    def alone(self, alike: tuple[object, ...], places: NDArray[np.float64]) -> list[bool]:
+        """Whether each problem has certainly no other one near; all are of one structure, which is known.
+
+        places: their `sizes`, [problems, sizes].
+        """
+        _, points = self._groups[alike]
         found: list[bool] = []
-        for start in range(0, len(problems), AT_ONCE):
-            places = np.array([sizes(problem) for problem in problems[start : start + AT_ONCE]])
-            between = points - places[:, None]
+        for start in range(0, len(places), AT_ONCE):
+            between = points - places[start : start + AT_ONCE, None]
             apart = np.einsum("ijk,ijk->ij", between, between)  # squared
             found += (apart.min(axis=1) > (MAX_DISTANCE * CERTAINLY) ** 2).tolist()
         return found

@@ -23,8 +23,9 @@ from .feature_columns import Shared
 from .features import FEATURES_VERSION, FeatureSpec, situation
 from .physics import missing_rates
 from .predicted import Predicted, Predictions, predicted
-from .reading import MANY, Reading, places_of
+from .reading import MANY
 from .regression import Regression
+from .table import Table
 
 if TYPE_CHECKING:
     from kernel_selector.db import StoredModel
@@ -35,14 +36,13 @@ SCHEMA = 4  # layout of manifest and arrays
 READABLE = (2, SCHEMA)  # the earlier ones: without networks, and with others than these
 
 
-class Asked(NamedTuple):
-    """A question to a cost model: implementations of a problem, by name, on a device."""
+class Questions(NamedTuple):
+    """Questions to a cost model about one device: of each problem some implementations, by name."""
 
-    problem: Reading
+    problems: Table
     device: Device
     software: Environment | None
-    known: Mapping[str, Implementation]
-    names: tuple[str, ...]
+    names: Sequence[tuple[str, ...]]
 
 
 class Places(NamedTuple):
@@ -113,73 +113,79 @@ class Predictor:
         implementations: Mapping[str, Implementation],
     ) -> Tier:
         """Predictions for all implementations that the model knows; empty when it abstains."""
-        reading = Reading.of(problem)
-        return self.tiers([Asked(reading, device, software, implementations, tuple(implementations))])[0]
+        asked = Questions(Table([problem]), device, software, [tuple(implementations)])
+        return self.tiers(asked, implementations)[0]
 
-    def tiers(self, asked: Sequence[Asked]) -> list[Tier]:
-        """What `tier` says of each, with one pass through the model for all questions about a device."""
-        counting = Counting([one.problem for one in asked])
-        found: dict[int, Tier] = {}
-        for group in places_of((id(one.device), id(one.known)) for one in asked).values():
-            found |= zip(group, self._alike([asked[index] for index in group], group, counting), strict=True)
-        return [found[index] for index in range(len(asked))]
-
-    def _alike(self, asked: Sequence[Asked], group: Sequence[int], counting: Counting) -> list[Tier]:
-        """What `tier` says of questions about one device, whose places in the counting are `group`."""
-        operations = [counting.operations[place] for place in group]
-        inside = self._domain.covers_each([one.problem for one in asked], asked[0].device, operations)
+    def tiers(self, asked: Questions, known: Mapping[str, Implementation]) -> list[Tier]:
+        """What `tier` says of each, of whose names all are known, with one pass through the model."""
+        counting = Counting(asked.problems)
+        inside = self._domain.covers_each(asked.problems, asked.device, counting.operations)
         seen: dict[object, Begun] = {}
-        begun = [self._begun(one, covered, seen) for one, covered in zip(asked, inside, strict=True)]
-        members = [index for index, (names, _) in enumerate(begun) if names]
-        estimates: list[Mapping[str, Estimate]] = [{} for _ in asked]
+        begun = [
+            self._begun(asked, place, known, seen) if covered else self._outside(asked, place, known, seen)
+            for place, covered in enumerate(inside)
+        ]
+        members = [place for place, (names, _) in enumerate(begun) if names]
+        estimates: list[Mapping[str, Estimate]] = [{} for _ in begun]
         if members:
-            known = asked[0].known
-            places = Places.of([begun[index][0] for index in members], known)
-            counts = counting.tables([group[index] for index in members], places.of_each, places.which, known)
-            told = self._estimates([asked[index] for index in members], places, counts)
-            for index, estimate in zip(members, told, strict=True):
-                estimates[index] = estimate
+            places = Places.of([begun[place][0] for place in members], known)
+            counts = counting.tables(members, places.of_each, places.which, known)
+            problems = asked.problems.part(members)
+            for place, estimate in zip(
+                members, self._estimates(problems, asked.device, known, places, counts), strict=True
+            ):
+                estimates[place] = estimate
         return [
             Tier(source="model", estimates=each, caveats=caveats)
             for each, (_, caveats) in zip(estimates, begun, strict=True)
         ]
 
-    def _begun(self, one: Asked, inside: bool, seen: dict[object, Begun]) -> Begun:
-        """What to predict. `seen` has it for other questions about the device, since little else matters."""
-        if not inside:
-            outside = self._domain.outside(one.problem, one.device)
-            if outside:
-                return (), (f"No prediction: {outside}.",)
-        alike = id(one.software), one.names
-        if alike not in seen:
-            seen[alike] = self._known(one)
-        return seen[alike]
+    def _outside(
+        self, asked: Questions, place: int, known: Mapping[str, Implementation], seen: dict[object, Begun]
+    ) -> Begun:
+        """As `_begun`, of a problem that is not well inside of what the model has seen."""
+        outside = self._domain.outside(asked.problems[place], asked.device)
+        return ((), (f"No prediction: {outside}.",)) if outside else self._begun(asked, place, known, seen)
+
+    def _begun(
+        self, asked: Questions, place: int, known: Mapping[str, Implementation], seen: dict[object, Begun]
+    ) -> Begun:
+        """What to predict of a problem. `seen` has it for other questions, since little else matters."""
+        names = asked.names[place]
+        if names not in seen:
+            seen[names] = self._known(names, asked, known)
+        return seen[names]
 
     def known(self, names: Sequence[str], implementations: Mapping[str, Implementation]) -> tuple[str, ...]:
         """Those of the names whose present version the model has learned."""
         versions = self._manifest["implementations"]
         return tuple([name for name in names if versions.get(name) == implementations[name].version])
 
-    def _known(self, one: Asked) -> Begun:
-        """What to predict of a problem that is not outside."""
-        missing = missing_rates(one.device)
+    def _known(
+        self, names: tuple[str, ...], asked: Questions, implementations: Mapping[str, Implementation]
+    ) -> Begun:
+        """What to predict of these names."""
+        missing = missing_rates(asked.device)
         if missing:
             return (), (f"No prediction: {missing}.",)
-        known = self.known(one.names, one.known)
+        known = self.known(names, implementations)
         caveats = [
             f"No prediction for {name}: the cost model has not seen this version of it."
-            for name in one.names
+            for name in names
             if name not in known
         ]
-        return known, (*caveats, *(self._circumstances(one.device, one.software) if known else ()))
+        return known, (*caveats, *(self._circumstances(asked.device, asked.software) if known else ()))
 
     def _estimates(
-        self, questions: Sequence[Asked], places: Places, counts: tuple[Floats, Floats]
+        self,
+        problems: Table,
+        device: Device,
+        known: Mapping[str, Implementation],
+        places: Places,
+        counts: tuple[Floats, Floats],
     ) -> list[Predicted]:
-        """Those of the implementations at these places for each question; all are about one device."""
-        of_each, which = places.of_each, places.which
-        problems, device = [one.problem for one in questions], questions[0].device
-        known, (least, counted) = questions[0].known, counts
+        """Those of the implementations at these places for each problem."""
+        of_each, which, (least, counted) = places.of_each, places.which, counts
         asked = Rows(
             of_each=of_each,
             implementations=self._code(problems, device, known)[of_each, which],
@@ -187,10 +193,10 @@ class Predictor:
             counts=Counts.from_table(counted),
         )
         shared = self._spec.shared(device, problems, Counts.from_table(least))
-        situations = self._errors.places([situation(problem, device) for problem in problems])
+        situations = self._errors.places([situation(mode, device) for mode in problems.columns["mode"]])
         learned = np.array([self._places.get(name, -1) for name in known])[which]
         factors = self._errors.table[:, situations[of_each], learned]
-        rows = self._spec.rows(shared, asked) if len(questions) < MANY else None
+        rows = self._spec.rows(shared, asked) if len(problems) < MANY else None
         time = self._time(shared, asked) if rows is None else self.time_ms.predict(rows, of_each)
         times = np.column_stack((time, *(time * factors[:2]), factors[2]))
         at_once = None if rows is None else self._bytes(rows, factors[3:])
@@ -203,9 +209,7 @@ class Predictor:
 
         return predicted(Predictions(places.names, of_each, times, bytes_of))
 
-    def _code(
-        self, problems: Sequence[Problem], device: Device, known: Mapping[str, Implementation]
-    ) -> NDArray[np.intp]:
+    def _code(self, problems: Table, device: Device, known: Mapping[str, Implementation]) -> NDArray[np.intp]:
         """Where the code that each implementation runs for each problem is, [problems, known]."""
         found = np.tile(np.array([self._spec.place(name) for name in known]), (len(problems), 1))
         for column, item in enumerate(known.values()):

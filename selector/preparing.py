@@ -13,6 +13,7 @@ from .considering import Considered
 from .policy import Question, combine
 from .reading import KeptBytes, Reading
 from .request import Request
+from .table import Table
 
 if TYPE_CHECKING:
     from .evidence import Evidence, Tier
@@ -23,9 +24,20 @@ class Opened(NamedTuple):
     """A request with the implementations that accept its problem, and the software that it is about."""
 
     request: Request
-    reading: Reading  # of the problem
+    table: Table  # that has the problem,
+    place: int  # in this row
     considered: Considered
     software: Environment | None
+
+    @property
+    def opened(self) -> Opened:
+        """Itself, as of a question that was prepared."""
+        return self
+
+    @property
+    def reading(self) -> Reading:
+        """The problem as it is quick to read."""
+        return self.table[self.place]
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -34,12 +46,11 @@ class Opened(NamedTuple):
 
 
 class Prepared(NamedTuple):
-    """A request with all that is known of it but the cost model's figures."""
+    """A question with all that is known of it but the cost model's figures."""
 
-    request: Request
-    reading: Reading  # of the problem
+    opened: Opened
+    reading: Reading  # of the problem, or of one that takes the same
     question: Question
-    software: Environment | None
     measured: list[Tier]  # best first
 
     @property
@@ -59,7 +70,7 @@ class Prepared(NamedTuple):
 
 def prepare(knowledge: Knowledge, opened: Opened) -> Prepared:
     """What is known of a request. Raises UnsupportedProblem and the errors of reading the database."""
-    request, asked, (accepted, refused), software = opened
+    request, asked, (accepted, refused) = opened.request, opened.reading, opened.considered
     device, operator = request.where.device, registry.operator(request.problem.operator)
     _check_override(request, refused)
     evidence = knowledge.evidence(operator.name, device.key)
@@ -67,7 +78,7 @@ def prepare(knowledge: Knowledge, opened: Opened) -> Prepared:
     problem = asked if alike is request.problem else Reading.of(alike)
     failed, doubtful = evidence.failures(problem, device, operator.default)
     question = question_of(request, problem, Considered(accepted, refused), failed, doubtful)
-    return Prepared(request, problem, question, software, list(evidence.tiers(problem, device, software)))
+    return Prepared(opened, problem, question, list(evidence.tiers(problem, device, opened.software)))
 
 
 def question_of(

@@ -5,7 +5,7 @@ What is not told apart here is looked up in the evidence, as a single question i
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,6 +16,7 @@ from kernel_selector.kernels.contract import Device, Hyperparameter, Integer
 from .evidence import Evidence
 from .neighbours import CELL, CELL_SIZES, COUNTS, structure
 from .reading import Reading, picking, places_of, rows_of
+from .table import Table
 
 Row = tuple[Any, ...]
 
@@ -26,49 +27,47 @@ MOST = 4096  # of structures, and of what they do not say, that are remembered
 class Around(NamedTuple):
     """What is known of the problems of one structure."""
 
+    structure: tuple[object, ...]
     has_failures: bool
-    sizes: list[int]  # that make a cell, among all sizes
+    sizes: list[int]  # in which neighbours may differ, among all sizes; the first of them make a cell
     cells: Collection[int]  # in or beside which something was measured: cells times WEIGHTS
 
 
 class Quiet:
-    """The evidence of an operator on a device, for rows of values as `rows_of` has them."""
+    """The evidence of an operator on a device, for many problems at once."""
 
     def __init__(self, operator: str, evidence: Evidence) -> None:
         self._evidence, self._default = evidence, registry.operator(operator).default
         specs = registry.operator(operator).hyperparameters
         self._measured = set(rows_of(evidence.problems.values()))
-        self._sizes = [place for place, spec in enumerate(specs) if is_size(spec)]
-        self._names = [specs[place].name for place in self._sizes]
-        self._sizes_of = picking(self._sizes)
+        self._names = [spec.name for spec in specs if is_size(spec)]
         # more than a structure says: of a size that may be left out it has whether it is
         self._alike = picking(
             [place for place, spec in enumerate(specs) if not is_size(spec) or spec.implied]
         )
         self._around: dict[object, Around] = {}
 
-    def of_each(self, rows: Sequence[Row], problems: Sequence[Reading], device: Device) -> list[bool]:
+    def of_each(self, problems: Table, device: Device) -> list[bool]:
         """Whether neither a failure nor a figure has to do with each problem."""
-        numbers = np.array(list(map(self._sizes_of, rows)), dtype=np.float64).reshape(len(rows), -1)
-        cells = (np.log2(np.maximum(numbers, 1)) / CELL).astype(np.int64)
-        found = [row not in self._measured for row in rows]
-        for key, members in places_of(map(self._alike, rows)).items():
+        numbers = np.array([problems.columns[name] for name in self._names], dtype=np.float64)
+        sizes = np.log2(np.maximum(numbers, 1))  # [sizes, problems]
+        cells = (sizes / CELL).astype(np.int64)
+        found = [row not in self._measured for row in problems.rows]
+        for key, members in places_of(map(self._alike, problems.rows)).items():
             around = self._around_at(key, problems[members[0]])
             if around.has_failures:
                 for index in members:
                     found[index] &= not any(self._evidence.failures(problems[index], device, self._default))
             if around.cells:
-                theirs = (cells[members][:, around.sizes] @ WEIGHTS[: len(around.sizes)]).tolist()
+                parts = around.sizes[:CELL_SIZES]
+                theirs = (WEIGHTS[: len(parts)] @ cells[np.ix_(parts, members)]).tolist()
                 close = [index for index, cell in zip(members, theirs, strict=True) if cell in around.cells]
-                self._look_closely(found, close, problems)
+                if close:
+                    places = sizes[np.ix_(around.sizes, close)].T
+                    alone = self._evidence.neighbours.alone(around.structure, places)
+                    for index, is_alone in zip(close, alone, strict=True):
+                        found[index] &= is_alone
         return found
-
-    def _look_closely(self, found: list[bool], close: Sequence[int], problems: Sequence[Reading]) -> None:
-        """Take those out that are near something that was measured; all are of one structure."""
-        if close:
-            alone = self._evidence.neighbours.alone([problems[index] for index in close])
-            for index, is_alone in zip(close, alone, strict=True):
-                found[index] &= is_alone
 
     def _around_at(self, alike: Row, problem: Reading) -> Around:
         around = self._around.get(alike)
@@ -79,13 +78,14 @@ class Quiet:
         return around
 
     def _around_of(self, problem: Reading) -> Around:
-        named: Iterable[Any] = structure(problem)[1:]
+        alike = structure(problem)
+        named: Iterable[Any] = alike[1:]
         sizes = {name for name, value in named if value is None}
-        places = [place for place, name in enumerate(self._names) if name in sizes][:CELL_SIZES]
         cells = self._evidence.neighbours.cells(problem)
         return Around(
-            has_failures=structure(problem) in self._evidence.failed,
-            sizes=places,
+            structure=alike,
+            has_failures=alike in self._evidence.failed,
+            sizes=[place for place, name in enumerate(self._names) if name in sizes],
             cells={int(np.dot(cell, WEIGHTS[: len(cell)])) for cell in cells},
         )
 

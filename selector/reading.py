@@ -76,6 +76,8 @@ class Readings:
         self._known: dict[int, tuple[Problem, Reading]] = {}  # with the problem, so that no other has its id
 
     def __getitem__(self, problem: Problem) -> Reading:
+        if isinstance(problem, Reading):
+            return problem
         found = self._known.get(id(problem))
         if found is None:
             found = self._known[id(problem)] = problem, Reading.of(problem)

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import SelectorError
 
 from .alike import timed_alike
@@ -24,7 +23,7 @@ from .evidence import Tier
 from .policy import combine, decide
 from .predicted import Predicted
 from .preparing import Opened, circumstances, question_of
-from .reading import MANY, Reading, rows_of
+from .reading import MANY, Reading
 
 if TYPE_CHECKING:
     from .knowledge import Knowledge
@@ -39,27 +38,24 @@ def quiet_ones(knowledge: Knowledge, opened: Sequence[Opened | SelectorError]) -
     """
     if len(opened) < MANY:
         return set()
-    groups: dict[tuple[str, int], list[int]] = defaultdict(list)
+    groups: dict[tuple[int, int], dict[int, Opened]] = defaultdict(dict)
     for index, one in enumerate(opened):
         if isinstance(one, Opened) and one.request.is_plain:
-            groups[one.reading.operator, id(one.request.where.device)].append(index)
+            groups[id(one.table), id(one.request.where.device)][index] = one
     return {
-        index
-        for members in groups.values()
-        if len(members) >= MANY
-        for index in _quiet(knowledge, {index: opened[index] for index in members})  # type: ignore[misc]
+        index for members in groups.values() if len(members) >= MANY for index in _quiet(knowledge, members)
     }
 
 
 def _quiet(knowledge: Knowledge, opened: Mapping[int, Opened]) -> Iterator[int]:
-    problems = [one.reading for one in opened.values()]
-    operator, device = problems[0].operator, next(iter(opened.values())).request.where.device
+    first = next(iter(opened.values()))
+    operator, device = first.table.operator, first.request.where.device
     try:
-        quiet = knowledge.quiet(operator, device.key)
+        quiet = knowledge.quiet(operator.name, device.key)
     except SelectorError:  # which each of the questions will meet
         return
-    default = registry.operator(operator).default
-    flags = quiet.of_each(rows_of(problems), problems, device)
+    default = operator.default
+    flags = quiet.of_each(first.table.part([one.place for one in opened.values()]), device)
     for (index, one), is_quiet in zip(opened.items(), flags, strict=True):
         if is_quiet and default in one.names and timed_alike(one.request.problem) is one.request.problem:
             yield index
@@ -84,7 +80,7 @@ def choices(
 
 def _choices(knowledge: Knowledge, group: Mapping[int, Ready]) -> dict[int, Choice]:
     (first, predicted, _) = next(iter(group.values()))
-    together, default = predicted.together, registry.operator(first.reading.operator).default
+    together, default = predicted.together, first.table.operator.default
     defaults = together.bounds[:-1]  # of questions that are not in the group any row does
     for one, found, _ in group.values():
         defaults[found.place] += one.names.index(default)
@@ -123,7 +119,7 @@ def _choices(knowledge: Knowledge, group: Mapping[int, Ready]) -> dict[int, Choi
 def _shared(knowledge: Knowledge, one: Opened, tier: Tier) -> dict[str, Any]:
     """What the choices of one group have in common."""
     request = one.request
-    predictor = knowledge.predictor(one.reading.operator)
+    predictor = knowledge.predictor(request.problem.operator)
     return {
         "device": request.where.device,
         "torch_device": request.where.torch_device,

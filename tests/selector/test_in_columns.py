@@ -25,6 +25,7 @@ from selector.in_columns import FEW, Together, told_each
 from selector.predictor import Places
 from selector.problem_sets import random_problems
 from selector.reading import Reading, rows_of
+from selector.table import Table
 
 H200 = known_device("h200")
 LSTM = registry.operator("lstm")
@@ -137,13 +138,13 @@ def test_each_problem_is_told_as_alone(name: str) -> None:
     known = registry.implementations(name)
     for seed in range(3):  # the first problems leave paths
         readings = alike(name, seed)
-        found = considered_each([(reading, H200) for reading in readings])
+        found = considered_each(Table(readings), H200)
         for reading, one in zip(readings, found, strict=True):
             alone = considered(reading, H200)
             assert (one.accepted, dict(one.refused)) == (alone.accepted, dict(alone.refused)), reading
         members = [place for place, one in enumerate(found) if one.accepted]
         places = Places.of([found[place].accepted for place in members], known)
-        least, counted = Counting(readings).tables(members, places.of_each, places.which, known)
+        least, counted = Counting(Table(readings)).tables(members, places.of_each, places.which, known)
         for place, row in zip(members, least.tolist(), strict=True):
             assert tuple(row) == counts_of(registry.operator(name).work(readings[place]))
         items = list(known.values())
@@ -159,7 +160,9 @@ def told(function: Any, sizes: list[int]) -> list[Any]:
     for hidden in (range(8, 8 + WORTH), sizes):
         readings = [Reading.of(LSTM.problem(hidden=size, batch=3)) for size in hidden]
         rows = rows_of(readings)
-        groups, others = told_each(paths, Together.of(LSTM.hyperparameters, rows), rows.__getitem__, readings)
+        groups, others = told_each(
+            paths, Together.of(LSTM.hyperparameters, rows), rows.__getitem__, Table(readings)
+        )
         found: dict[int, Any] = {place: said for place, (said,) in others.items()}
         for group, (said,) in groups:
             numbers = [value for _, value in exactly(said, len(group.places))]

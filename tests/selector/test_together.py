@@ -21,8 +21,9 @@ from selector.predicted import Predicted, Predictions
 from selector.preparing import question_of
 from selector.problem_sets import random_problems
 from selector.quiet import Quiet
-from selector.reading import MANY, Reading, rows_of
+from selector.reading import MANY, Reading
 from selector.request import Request
+from selector.table import Table
 from tests.selector import replay
 
 LSTM = registry.operator("lstm")
@@ -65,7 +66,7 @@ def test_what_is_quiet_has_neither_failures_nor_figures(trained):
         given = {**problem.as_dict, "hidden": max(int(problem.hidden * factor), 1)}
         problems += [problem, LSTM.problem(given), LSTM.problem({**given, "projection": 3, "hidden": 100})]
     readings = [Reading.of(problem) for problem in problems]
-    flags = Quiet("lstm", evidence).of_each(rows_of(readings), readings, replay.HERE)
+    flags = Quiet("lstm", evidence).of_each(Table(readings), replay.HERE)
     for problem, is_quiet in zip(problems, flags, strict=True):
         said = list(evidence.tiers(problem, replay.HERE, None)) or any(
             evidence.failures(problem, replay.HERE, LSTM.default)
@@ -80,7 +81,7 @@ def test_a_failure_near_by_is_not_quiet(trained):
     evidence = Evidence(records, trained.evidence("lstm", replay.HERE.key).versions)
     readings = [Reading.of(record.problem) for record in records]
     readings += [Reading.of(LSTM.problem({**one.as_dict, "seq": one.seq + 1})) for one in readings]
-    flags = Quiet("lstm", evidence).of_each(rows_of(readings), readings, records[0].device)
+    flags = Quiet("lstm", evidence).of_each(Table(readings), records[0].device)
     for reading, is_quiet in zip(readings, flags, strict=True):
         said = any(evidence.failures(reading, records[0].device, LSTM.default))
         assert not (said and is_quiet)
@@ -88,7 +89,7 @@ def test_a_failure_near_by_is_not_quiet(trained):
 
 def test_nothing_known_is_quiet():
     readings = [Reading.of(problem) for problem in random_problems("lstm", "cuda", count=20, seed=1)]
-    assert all(Quiet("lstm", Evidence((), {})).of_each(rows_of(readings), readings, replay.HERE))
+    assert all(Quiet("lstm", Evidence((), {})).of_each(Table(readings), replay.HERE))
 
 
 def test_the_rule_on_columns_is_the_rule():
@@ -131,7 +132,7 @@ def test_refusals_are_those_of_each_problem(operator):
     device = known_device("h200")
     problems: list[Problem] = random_problems(operator, "cuda", count=8 * MANY, seed=2)
     readings = [Reading.of(problem) for problem in problems]
-    for found, reading in zip(considered_each([(one, device) for one in readings]), readings, strict=True):
+    for found, reading in zip(considered_each(Table(readings), device), readings, strict=True):
         alone = considered(reading, device)
         assert found.accepted == alone.accepted
         assert dict(found.refused) == alone.refused
