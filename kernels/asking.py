@@ -69,7 +69,7 @@ class _Described:
     """A device, equal to others of which everything is equal."""
 
     def __init__(self, device: Device) -> None:
-        self.device, self._text = device, repr(device)
+        self.device, self._text = device, device.text
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, _Described) and self._text == other._text

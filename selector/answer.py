@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -14,12 +14,12 @@ from .choice import Choice
 from .considering import considered_each
 from .evidence import Tier
 from .policy import Decision, combine, decide
-from .predicted import look_up
+from .predicted import Places, Predicted, Predictions, look_up
 from .preparing import Opened, Prepared, circumstances, prepare
 from .reading import Readings, places_of
 from .request import Request
 from .table import Table
-from .together import choices, quiet_ones
+from .together import choices, quiet_ones, settled
 
 if TYPE_CHECKING:
     from .knowledge import Knowledge
@@ -44,8 +44,11 @@ def answer_each(
     quiet = quiet_ones(knowledge, opened)
     asked = [one if index in quiet else _tried(prepare, knowledge, one) for index, one in enumerate(opened)]
     tiers = _tiers(knowledge, asked)
-    told = choices(knowledge, {index: (opened[index], tiers.get(index)) for index in quiet})
-    look_up(tier.estimates for index, tier in tiers.items() if index not in told and isinstance(tier, Tier))
+    groups = settled({index: (opened[index], tiers.get(index)) for index in quiet})
+    others = set(tiers).difference(*(group.members for group in groups))
+    wanted = _wanted([(asked[index], tiers[index]) for index in others])
+    look_up([*(group.chosen for group in groups), *wanted])
+    told = {index: choice for group in groups for index, choice in choices(knowledge, group).items()}
     return [
         told[index] if index in told else _tried(_finished, knowledge, _with(one, tiers.get(index)))
         for index, one in enumerate(asked)
@@ -120,6 +123,17 @@ def _table(members: Sequence[Opened | Prepared]) -> Table:
     if any(isinstance(one, Prepared) and one.reading is not one.opened.reading for one in members):
         return Table([one.reading for one in members])
     return members[0].opened.table.part([one.opened.place for one in members])
+
+
+def _wanted(
+    asked: Sequence[tuple[Opened | Prepared | SelectorError, Tier | SelectorError]],
+) -> Iterator[tuple[Predictions, Places]]:
+    """The rows of predictions that will be looked at: of candidates that no measurement tells of."""
+    for one, tier in asked:
+        if isinstance(tier, Tier) and isinstance(tier.estimates, Predicted):
+            measured = one.measured if isinstance(one, Prepared) else ()
+            covered = {name for found in measured for name in found.estimates}
+            yield tier.estimates.together, tier.estimates.rows(without=covered)
 
 
 def _with(

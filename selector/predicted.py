@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import chain
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from operator import itemgetter
 
 import numpy as np
@@ -34,22 +33,27 @@ class Predictions:
     ) -> None:
         self.names, self.of_each, self.times, self.bytes_of = names, of_each, times, bytes_of
         self.starts = of_each.searchsorted(np.arange(len(names) + 1))
-        self._bytes: dict[int, Floats] = {}  # by question
         self.bounds: list[int] = self.starts.tolist()  # of each question's rows
+        self._is_known = np.zeros(len(of_each), dtype=np.bool_)  # of rows in `_sizes`
+        self._sizes = np.empty((len(of_each), 5))
 
-    def look_up(self, places: Iterable[int]) -> None:
-        """Ask for the bytes of all rows of these questions, all together."""
-        new = [place for place in places if place not in self._bytes]
-        rows = [range(self.bounds[place], self.bounds[place + 1]) for place in new]
-        found = self.bytes_of(np.fromiter(chain.from_iterable(rows), np.intp))
-        ends = np.cumsum([len(each) for each in rows])
-        self._bytes |= dict(zip(new, np.split(found, ends[:-1]), strict=True))
+    def look_up(self, rows: Places) -> None:
+        """Ask for the bytes of some rows, all together."""
+        new = rows[~self._is_known[rows]]
+        if len(new):
+            self._sizes[new] = self.bytes_of(new)
+            self._is_known[new] = True
 
-    def bytes_at(self, place: int) -> Floats:
-        """The bytes of a question's rows, [names, 5]."""
-        if place not in self._bytes:
-            self.look_up([place])
-        return self._bytes[place]
+    def sizes(self, rows: Places) -> Floats:
+        """The bytes of some rows that were looked up, [rows, 5]."""
+        return self._sizes[rows]
+
+    def sizes_of(self, place: int, row: int) -> list[float]:
+        """The bytes of one of a question's rows; if need be, all of them are looked up."""
+        if not self._is_known[row]:
+            self.look_up(np.arange(self.bounds[place], self.bounds[place + 1]))
+        found: list[float] = self._sizes[row].tolist()
+        return found
 
     def lowest_beside(self, chosen: Sequence[int]) -> list[float]:
         """The least low end of the times of each question beside the chosen row; infinite without another."""
@@ -83,12 +87,18 @@ class Predicted(Mapping[str, Estimate]):
         if name not in described:
             if name not in self.names:
                 raise KeyError(name)
-            row = self.names.index(name)
-            time, low, high, noise = self.together.times[self._start + row].tolist()
-            size, least, most, size_noise, safe = self.together.bytes_at(self.place)[row].tolist()
+            row = self._start + self.names.index(name)
+            time, low, high, noise = self.together.times[row].tolist()
+            size, least, most, size_noise, safe = self.together.sizes_of(self.place, row)
             whole = int(size), int(least), int(most)
             described[name] = Estimate(time, low, high, *whole, noise, size_noise, int(safe))
         return described[name]
+
+    def rows(self, without: Collection[str] = ()) -> Places:
+        """Where the figures of the names are among all, but for some of the names."""
+        start = self._start
+        found = [start + place for place, name in enumerate(self.names) if name not in without]
+        return np.array(found, dtype=np.intp)
 
     @property
     def _start(self) -> int:
@@ -118,14 +128,13 @@ class Predicted(Mapping[str, Estimate]):
         return len(self.names)
 
 
-def look_up(estimates: Iterable[object]) -> None:
-    """Ask for the bytes of those that are `Predicted`, of which all will be looked at, together."""
-    groups: dict[int, list[Predicted]] = defaultdict(list)
-    for one in estimates:
-        if isinstance(one, Predicted):
-            groups[id(one.together)].append(one)
+def look_up(wanted: Iterable[tuple[Predictions, Places]]) -> None:
+    """Ask for the bytes of rows that will be looked at, of the same predictions together."""
+    groups: dict[int, list[tuple[Predictions, Places]]] = defaultdict(list)
+    for one in wanted:
+        groups[id(one[0])].append(one)
     for group in groups.values():
-        group[0].together.look_up([one.place for one in group])
+        group[0][0].look_up(np.concatenate([rows for _, rows in group]))
 
 
 def predicted(together: Predictions) -> list[Predicted]:

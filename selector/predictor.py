@@ -56,7 +56,7 @@ class Places(NamedTuple):
     def of(cls, names: Sequence[tuple[str, ...]], known: Mapping[str, Implementation]) -> Places:
         """The rows of these names among the known ones."""
         order = {name: place for place, name in enumerate(known)}
-        numbers = {each: [order[name] for name in each] for each in set(names)}
+        numbers = {each: np.array([order[name] for name in each], dtype=np.intp) for each in set(names)}
         of_each = np.repeat(np.arange(len(names)), [len(each) for each in names])
         return cls(names, of_each, np.concatenate([numbers[each] for each in names]))
 

@@ -9,19 +9,20 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kernel_selector.kernels.contract import SelectorError
 
 from .alike import timed_alike
 from .candidates import Candidate, Candidates
 from .choice import Choice
-from .deciding import decided_by_time
+from .deciding import Decided, decided_by_time
 from .evidence import Tier
 from .policy import combine, decide
-from .predicted import Predicted
+from .predicted import Predicted, Predictions
 from .preparing import Opened, circumstances, question_of
 from .reading import MANY, Reading
 
@@ -61,10 +62,23 @@ def _quiet(knowledge: Knowledge, opened: Mapping[int, Opened]) -> Iterator[int]:
             yield index
 
 
-def choices(
-    knowledge: Knowledge, asked: Mapping[int, tuple[Opened | SelectorError, Tier | SelectorError | None]]
-) -> dict[int, Choice]:
-    """The choices for quiet questions, by their places: for those of which the model knows all candidates."""
+class Settled(NamedTuple):
+    """Questions by their places whose candidates one cost model knows all, and how they are decided."""
+
+    members: Mapping[int, Ready]
+    together: Predictions
+    decided: Decided
+
+    @property
+    def chosen(self) -> tuple[Predictions, NDArray[np.intp]]:
+        """The rows of which more will be shown than their times."""
+        return self.together, np.array(self.decided.chosen)
+
+
+def settled(
+    asked: Mapping[int, tuple[Opened | SelectorError, Tier | SelectorError | None]],
+) -> list[Settled]:
+    """Those of quiet questions, by their places, that can be decided together."""
     groups: dict[int, dict[int, Ready]] = defaultdict(dict)
     for index, (one, tier) in asked.items():
         if not isinstance(one, Opened) or not isinstance(tier, Tier):
@@ -72,27 +86,28 @@ def choices(
         found = tier.estimates
         if isinstance(found, Predicted) and found.names == one.names:
             groups[id(found.together)][index] = one, found, tier
-    told: dict[int, Choice] = {}
-    for group in groups.values():
-        told |= _choices(knowledge, group)
-    return told
+    return [one for group in groups.values() if (one := _settled(group)) is not None]
 
 
-def _choices(knowledge: Knowledge, group: Mapping[int, Ready]) -> dict[int, Choice]:
+def _settled(group: Mapping[int, Ready]) -> Settled | None:
     (first, predicted, _) = next(iter(group.values()))
     together, default = predicted.together, first.table.operator.default
     defaults = together.bounds[:-1]  # of questions that are not in the group any row does
     for one, found, _ in group.values():
         defaults[found.place] += one.names.index(default)
     decided = decided_by_time(together, defaults)
-    if decided is None:
-        return {}
+    return None if decided is None else Settled(group, together, decided)
+
+
+def choices(knowledge: Knowledge, group: Settled) -> dict[int, Choice]:
+    """The choices for questions that are settled, and of whose choices the bytes were looked up."""
+    together, decided = group.together, group.decided
     times = together.times[decided.chosen].tolist()
-    sizes = together.bytes_of(np.array(decided.chosen)).tolist()
+    sizes = together.sizes(np.array(decided.chosen)).tolist()
     lows = together.lowest_beside(decided.chosen)
     shared: dict[object, dict[str, Any]] = {}
     told = {}
-    for index, (one, found, tier) in group.items():
+    for index, (one, found, tier) in group.members.items():
         request, place = one.request, found.place
         alike = id(request.where), request.operator_assumed, id(tier.caveats)
         if alike not in shared:

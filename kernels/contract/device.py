@@ -41,6 +41,11 @@ class Device:
         return re.sub(r"[^a-z0-9]+", "-", self.name.lower()).strip("-")
 
     @cached_property
+    def text(self) -> str:
+        """All that is known of it: equal for devices of which everything is equal."""
+        return repr(self)
+
+    @cached_property
     def fingerprint(self) -> str:
         """Identity of the device together with its host; measured rates are not part of it."""
         parts = (self.key, self.host, self.memory_bytes, self.multiprocessors)

@@ -108,13 +108,9 @@ class Operator:
             some = [given[index] for index in members]
             columns = self._columns(names, some)
             if columns is None:
-                known = [_or_error(self.problem, one) for one in some]
+                known = [self._problem_or_error(one) for one in some]
             else:
-                assumed = self._assumed({self._names[name].name for name in names})
-                known = [
-                    _or_error(self._made, dict(zip(columns, row, strict=True)), assumed)
-                    for row in zip(*columns.values(), strict=True)
-                ]
+                known = self._made_each(columns, self._assumed({self._names[name].name for name in names}))
             found |= zip(members, known, strict=True)
         return [found[index] for index in range(len(given))]
 
@@ -215,14 +211,25 @@ class Operator:
         sources = dict(self._sources)
         return [name for name in self._defaults if name in sources or name not in self._implied]
 
+    def _made_each(
+        self, columns: Mapping[str, Sequence[Value]], assumed: tuple[str, ...]
+    ) -> list[Problem | SelectorError]:
+        """What `_made` makes of each row of columns of all hyperparameters, or its error."""
+        found: list[Problem | SelectorError] = []
+        conflict, made, name, names = self.conflict, Problem.made, self.name, tuple(columns)
+        for row in zip(*columns.values(), strict=True):
+            complete = dict(zip(names, row, strict=True))
+            wrong = conflict(complete)
+            found.append(InvalidHyperparameter(wrong) if wrong else made(name, complete, assumed))
+        return found
+
+    def _problem_or_error(self, given: Mapping[str, object]) -> Problem | SelectorError:
+        try:
+            return self.problem(given)
+        except SelectorError as error:
+            return error
+
     def _made(self, complete: dict[str, Value], assumed: tuple[str, ...]) -> Problem:
         if conflict := self.conflict(complete):
             raise InvalidHyperparameter(conflict)
         return Problem.made(self.name, complete, assumed)
-
-
-def _or_error(make: Callable[..., Problem], *given: Any) -> Problem | SelectorError:
-    try:
-        return make(*given)
-    except SelectorError as error:
-        return error

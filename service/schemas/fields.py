@@ -16,6 +16,7 @@ from pydantic import (
 
 LONGEST_TEXT = 200  # characters
 MOST_HYPERPARAMETERS = 64
+MOST_KNOWN = 256  # lists of names that need no second look
 PLAIN = {int, float, bool, str, type(None)}  # types that any hyperparameter may be given in
 AMOUNT_PATTERN = (
     r"^[1-9][0-9]{0,11}([.][0-9]{1,3})?( ?([kMGT]|[KMGT]i)?B)?$"  # documented; `parse_bytes` decides
@@ -27,7 +28,7 @@ FIELDS = frozenset({"operator", "device", "memory", "objective", "override", "da
 def _scalar(value: Any) -> Any:
     if isinstance(value, list | dict):
         raise ValueError("expected a number, a text, true or false")
-    if isinstance(value, str) and not (len(value) <= LONGEST_TEXT and value.isprintable()):
+    if isinstance(value, str) and not _is_text(value):
         raise ValueError(f"expected a printable text of at most {LONGEST_TEXT} characters")
     return value
 
@@ -59,16 +60,28 @@ def _hyperparameters(given: Any, check: ValidatorFunctionWrapHandler) -> Any:
     """Hyperparameters as they are where one look tells that nothing is wrong with them, as it mostly does."""
     if type(given) is not dict or not 0 < len(given) <= MOST_HYPERPARAMETERS or not FIELDS.isdisjoint(given):
         return check(given)
-    texts = [*given, *(value for value in given.values() if isinstance(value, str))]
-    if (
-        {*map(type, given)} == {str}
-        and {*map(type, given.values())} <= PLAIN
-        and all(given)
-        and max(map(len, texts)) <= LONGEST_TEXT
-        and all(map(str.isprintable, texts))
-    ):
+    kinds = {*map(type, given.values())}
+    texts = [value for value in given.values() if type(value) is str] if str in kinds else []
+    if kinds <= PLAIN and _are_plain(tuple(given)) and all(map(_is_text, texts)):
         return given
     return check(given)
+
+
+_known_names: set[tuple[object, ...]] = set()  # with which nothing is wrong: most layers have the same
+
+
+def _are_plain(names: tuple[object, ...]) -> bool:
+    """Whether nothing is wrong with the names of a layer's hyperparameters."""
+    if names in _known_names:
+        return True
+    are_plain = all(type(name) is str and name and _is_text(name) for name in names)
+    if are_plain and len(_known_names) < MOST_KNOWN:
+        _known_names.add(names)
+    return are_plain
+
+
+def _is_text(value: str) -> bool:
+    return len(value) <= LONGEST_TEXT and value.isprintable()
 
 
 Name = Annotated[str, Field(min_length=1, max_length=LONGEST_TEXT), AfterValidator(_printable)]

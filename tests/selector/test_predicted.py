@@ -45,10 +45,26 @@ def test_bytes_of_some_questions_are_asked_for_together():
     names = [("a", "b"), ("a",), (), ("b", "c")]
     together = Predictions(names, np.array([0, 0, 1, 3, 3]), np.ones((5, 4)), bytes_of)
     each = predicted(together)
-    look_up([each[3], {}, each[0], each[2]])
+    look_up([(together, each[3].rows()), (together, each[0].rows()), (together, each[2].rows())])
     assert asked == [[3, 4, 0, 1]]
     assert [one.memory_bytes for one in each[3].values()] == [3, 4]
     assert [one.memory_bytes for one in each[0].values()] == [0, 1]
     assert [one.memory_bytes for one in each[1].values()] == [2]
     look_up([])
     assert asked == [[3, 4, 0, 1], [2]]
+
+
+def test_of_some_names_the_bytes_are_not_asked_for_until_one_is_described():
+    asked: list[list[int]] = []
+
+    def bytes_of(which):
+        asked.append(which.tolist())
+        return np.repeat(which[:, None], 5, axis=1).astype(np.float64)
+
+    together = Predictions([("a", "b", "c"), ("b",)], np.array([0, 0, 0, 1]), np.ones((4, 4)), bytes_of)
+    one, _ = predicted(together)
+    look_up([(together, one.rows(without={"b"}))])
+    assert (one["a"].memory_bytes, one["c"].memory_bytes) == (0, 2)
+    assert asked == [[0, 2]]
+    assert one["b"].memory_bytes == 1
+    assert asked == [[0, 2], [1]]
