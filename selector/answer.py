@@ -15,7 +15,7 @@ from .considering import considered_each
 from .evidence import Tier
 from .policy import Decision, combine, decide
 from .predicted import Places, Predicted, Predictions, look_up
-from .preparing import Opened, Prepared, circumstances, prepare
+from .preparing import Opened, Prepared, circumstances, prepare, unmeasured
 from .reading import Readings, places_of
 from .request import Request
 from .table import Table
@@ -148,7 +148,7 @@ def _with(
 def _finished(knowledge: Knowledge, given: tuple[Opened | Prepared, Tier | None]) -> Choice:
     """The choice for one question, by all that is known of it."""
     one, tier = given
-    prepared = prepare(knowledge, one) if isinstance(one, Opened) else one
+    prepared = unmeasured(one) if isinstance(one, Opened) else one
     question, measured = prepared.question, prepared.measured
     figures = combine([*measured, tier] if tier else measured, question.names, question.default)
     return _choice(

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from kernel_selector.kernels import registry
 from kernel_selector.kernels.asking import refusals
+from kernel_selector.kernels.by_paths import Said
 from kernel_selector.kernels.contract import Device
 
 from .in_columns import told_each
@@ -66,22 +69,21 @@ def _together(problems: Table, device: Device) -> Iterator[Considered]:
     """Problems that are refused alike share what is said of them."""
     known, row = registry.implementations(problems.operator.name), problems.rows.__getitem__
     numbers: dict[Refusal, int] = {}
-    refusals_of: list[list[int]] = [[] for _ in problems.rows]  # of each problem
-    for name, item in known.items():
+    refused = np.full((len(problems), len(known)), -1)  # [problems, implementations]: the numbers of refusals
+    for column, (name, item) in enumerate(known.items()):
         groups, others = told_each(refusals(item, device), problems.together, row, problems)
-        alike = [(group.places.tolist(), said) for group, said in groups]
-        for places, (accepts, reason) in (*alike, *(([place], said) for place, said in others.items())):
+        alike: list[tuple[Any, Said]] = [(group.places, said) for group, said in groups]
+        for places, (accepts, reason) in (*alike, *others.items()):
             if not accepts:
-                number = numbers.setdefault((name, reason), len(numbers))
-                for place in places:
-                    refusals_of[place].append(number)
-    each, shared = list(numbers), dict[tuple[int, ...], Considered]()
-    for place, refused in enumerate(map(tuple, refusals_of)):
-        found = shared.get(refused)
+                refused[places, column] = numbers.setdefault((name, reason), len(numbers))
+    each, shared = list(numbers), dict[bytes, Considered]()
+    for place, numbered in enumerate(map(bytes, refused)):
+        found = shared.get(numbered)
         if found is None:
-            found = _considered(known, [each[number] for number in refused], problems[place], device)
+            mine = [each[number] for number in refused[place].tolist() if number >= 0]
+            found = _considered(known, mine, problems[place], device)
             if not isinstance(found.refused, Refusals):
-                shared[refused] = found
+                shared[numbered] = found
         yield found
 
 

@@ -120,11 +120,12 @@ class Predictor:
         """What `tier` says of each, of whose names all are known, with one pass through the model."""
         counting = Counting(asked.problems)
         inside = self._domain.covers_each(asked.problems, asked.device, counting.operations)
-        seen: dict[object, Begun] = {}
-        begun = [
-            self._begun(asked, place, known, seen) if covered else self._outside(asked, place, known, seen)
-            for place, covered in enumerate(inside)
-        ]
+        by_names = {names: self._begun(names, asked, known) for names in set(asked.names)}
+        begun = [by_names[names] for names in asked.names]
+        for place in [place for place, covered in enumerate(inside) if not covered]:
+            outside = self._domain.outside(asked.problems[place], asked.device)
+            if outside:
+                begun[place] = (), (f"No prediction: {outside}.",)
         members = [place for place, (names, _) in enumerate(begun) if names]
         estimates: list[Mapping[str, Estimate]] = [{} for _ in begun]
         if members:
@@ -135,36 +136,17 @@ class Predictor:
                 members, self._estimates(problems, asked.device, known, places, counts), strict=True
             ):
                 estimates[place] = estimate
-        return [
-            Tier(source="model", estimates=each, caveats=caveats)
-            for each, (_, caveats) in zip(estimates, begun, strict=True)
-        ]
-
-    def _outside(
-        self, asked: Questions, place: int, known: Mapping[str, Implementation], seen: dict[object, Begun]
-    ) -> Begun:
-        """As `_begun`, of a problem that is not well inside of what the model has seen."""
-        outside = self._domain.outside(asked.problems[place], asked.device)
-        return ((), (f"No prediction: {outside}.",)) if outside else self._begun(asked, place, known, seen)
-
-    def _begun(
-        self, asked: Questions, place: int, known: Mapping[str, Implementation], seen: dict[object, Begun]
-    ) -> Begun:
-        """What to predict of a problem. `seen` has it for other questions, since little else matters."""
-        names = asked.names[place]
-        if names not in seen:
-            seen[names] = self._known(names, asked, known)
-        return seen[names]
+        return [Tier("model", each, caveats) for each, (_, caveats) in zip(estimates, begun, strict=True)]
 
     def known(self, names: Sequence[str], implementations: Mapping[str, Implementation]) -> tuple[str, ...]:
         """Those of the names whose present version the model has learned."""
         versions = self._manifest["implementations"]
         return tuple([name for name in names if versions.get(name) == implementations[name].version])
 
-    def _known(
+    def _begun(
         self, names: tuple[str, ...], asked: Questions, implementations: Mapping[str, Implementation]
     ) -> Begun:
-        """What to predict of these names."""
+        """What to predict of these names, of problems that are not outside of what the model has seen."""
         missing = missing_rates(asked.device)
         if missing:
             return (), (f"No prediction: {missing}.",)

@@ -81,6 +81,12 @@ def prepare(knowledge: Knowledge, opened: Opened) -> Prepared:
     return Prepared(opened, problem, question, list(evidence.tiers(problem, device, opened.software)))
 
 
+def unmeasured(opened: Opened) -> Prepared:
+    """The same of a request about whose problem measurements say nothing, see `together.quiet_ones`."""
+    question = question_of(opened.request, opened.reading, opened.considered, {}, {})
+    return Prepared(opened, opened.reading, question, [])
+
+
 def question_of(
     request: Request,
     problem: Reading,

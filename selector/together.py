@@ -86,7 +86,7 @@ def settled(
         found = tier.estimates
         if isinstance(found, Predicted) and found.names == one.names:
             groups[id(found.together)][index] = one, found, tier
-    return [one for group in groups.values() if (one := _settled(group)) is not None]
+    return [ready for group in groups.values() if (ready := _settled(group)) is not None]
 
 
 def _settled(group: Mapping[int, Ready]) -> Settled | None:
