@@ -65,10 +65,10 @@ def is_uncertain(choice: Choice) -> bool:
     another candidate may be faster, as far as its interval goes, or has no figure at all."""
     if choice.source not in ("model", "default") or choice.objective != "time":
         return False
-    if choice.problem.operator not in registry.operators():  # measured elsewhere: there is nothing to profile
-        return False
     interval_ms = choice.time_interval_ms
-    return choice.candidates.lowest_ms() < (math.inf if interval_ms is None else interval_ms[1])
+    if choice.candidates.lowest_ms() >= (math.inf if interval_ms is None else interval_ms[1]):
+        return False
+    return choice.problem.operator in registry.operators()  # else measured elsewhere: none can be profiled
 
 
 def note(file: Path, choices: Collection[Choice]) -> None:

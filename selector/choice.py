@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from json import dumps
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from kernel_selector.kernels import registry
@@ -30,6 +31,7 @@ SUMMARY = (
     "snapshot",
     "model_version",
 )
+_shown = itemgetter(*SUMMARY)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,7 +128,7 @@ class Choice:
     def summary(self) -> dict[str, Any]:
         """JSON-ready and short, for answers by the hundred: without problem, device and other figures."""
         kept = vars(self)
-        data = {name: kept[name] for name in SUMMARY}
+        data: dict[str, Any] = dict(zip(SUMMARY, _shown(kept), strict=True))
         data["exclusions"] = self.candidates.exclusions()
         data["caveats"] = list(self.caveats)
         return data

@@ -23,7 +23,7 @@ from .physics import matmul_rate, rates_of
 Floats = NDArray[np.float64]
 
 MOST_ALIGNMENT = 7  # doublings
-POWERS = 2 ** np.arange(1, MOST_ALIGNMENT + 1)
+MOST_POWER = 2**MOST_ALIGNMENT
 NARROW_BYTES = 2
 MOST_VECTOR = 4  # doublings of a byte: no access is wider
 
@@ -164,8 +164,8 @@ def intermediate(counts: Counts, weights: Floats) -> Floats:
 def alignments(values: ArrayLike) -> Floats:
     """How often two divides each value, at most MOST_ALIGNMENT: tiles and vector loads care for that."""
     whole = np.asarray(values, dtype=np.int64)
-    divided: Floats = (whole[..., None] % POWERS == 0).sum(axis=-1).astype(np.float64)
-    return divided
+    lowest = whole & -whole  # the lowest bit that is set, and 0 of 0, which everything divides
+    return np.log2(np.where(lowest == 0, MOST_POWER, np.minimum(lowest, MOST_POWER)))
 
 
 def vectors(divided: Floats, element_bytes: Floats) -> Floats:

@@ -69,7 +69,7 @@ class Table(Sequence[Reading]):
 
     def part(self, places: Sequence[int]) -> Table:
         """The problems at some places, each of which is named once."""
-        if len(places) == len(self) and all(map(int.__eq__, places, range(len(self)))):
+        if len(places) == len(self) and list(places) == list(range(len(self))):
             return self
         part = Table([self._problems[place] for place in places], self._readings)
         part._whole = self, places
