@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -38,9 +38,9 @@ class ErrorFactors:
             table[:, situations[where], implementations.index(name)] = factors
         return cls(situations, table)
 
-    def places(self, situations: Iterable[str]) -> NDArray[np.intp]:
-        """Where the situations are in the table."""
-        return np.array([self.situations.get(where, -1) for where in situations], dtype=np.intp)
+    def place(self, situation: str) -> int:
+        """Where a situation is in the table."""
+        return self.situations.get(situation, -1)
 
 
 def _factors(found: Mapping[str, Any], where: str) -> list[float]:

@@ -48,6 +48,8 @@ def dtypes_of(dtypes: Sequence[str], device: Device) -> Dtypes:
         )
         for dtype in set(dtypes)
     }
+    if len(found) == 1:  # as mostly
+        return Dtypes(*np.array(found[dtypes[0]])[:, None].repeat(len(dtypes), 1))
     return Dtypes(*np.array([found[dtype] for dtype in dtypes]).T)
 
 
@@ -165,7 +167,8 @@ def alignments(values: ArrayLike) -> Floats:
     """How often two divides each value, at most MOST_ALIGNMENT: tiles and vector loads care for that."""
     whole = np.asarray(values, dtype=np.int64)
     lowest = whole & -whole  # the lowest bit that is set, and 0 of 0, which everything divides
-    return np.log2(np.where(lowest == 0, MOST_POWER, np.minimum(lowest, MOST_POWER)))
+    divided: Floats = np.log2(np.where(lowest == 0, MOST_POWER, np.minimum(lowest, MOST_POWER)))
+    return divided
 
 
 def vectors(divided: Floats, element_bytes: Floats) -> Floats:

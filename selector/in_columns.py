@@ -18,7 +18,7 @@ from kernel_selector.kernels.by_paths import ByPaths, Row, Said
 from kernel_selector.kernels.contract import Hyperparameter, Integer, Problem
 
 from .columns import FUNCTIONS, Column, Inexact, column
-from .reading import picking, places_of
+from .reading import alike
 
 Places = NDArray[np.intp]
 
@@ -53,14 +53,17 @@ class Together:
     @classmethod
     def of(cls, specs: Sequence[Hyperparameter], rows: Sequence[Row]) -> Together:
         """Those with these values, [rows, specs]."""
-        words = picking([place for place, spec in enumerate(specs) if not isinstance(spec, Integer)])
+        columns = list(zip(*rows, strict=True))
+        words = [column for spec, column in zip(specs, columns, strict=True) if not isinstance(spec, Integer)]
         groups, others = [], list[int]()
-        for members in places_of(map(words, rows)).values():
+        for members in alike(words, len(rows)):
             if len(members) < FEW:
                 others += members
                 continue
-            columns = zip(*[rows[place] for place in members], strict=True)
-            values = {spec.name: _value(values) for spec, values in zip(specs, columns, strict=True)}
+            theirs = columns
+            if len(members) < len(rows):
+                theirs = list(zip(*[rows[place] for place in members], strict=True))
+            values = {spec.name: _value(values) for spec, values in zip(specs, theirs, strict=True)}
             groups.append(Group(np.array(members), values))
         return cls(groups, np.array(others, dtype=np.intp))
 
@@ -138,11 +141,14 @@ def _turned(here: Branch, outcome: Any, group: Group) -> Iterator[tuple[Branch |
         yield here.turns.get(bool(outcome)), group
         return
     turned = outcome.values != 0
+    count = np.count_nonzero(turned)
+    if count in (0, len(turned)):
+        yield here.turns.get(bool(count)), group
+        return
     for side, which in ((True, np.flatnonzero(turned)), (False, np.flatnonzero(~turned))):
-        if len(which):
-            yield here.turns.get(side), group.part(which)
+        yield here.turns.get(side), group.part(which)
 
 
 def _value(values: tuple[Any, ...]) -> Any:
     """The value that all are, or the column of them."""
-    return values[0] if len({*values}) == 1 else column(list(values))
+    return values[0] if values.count(values[0]) == len(values) else column(list(values))

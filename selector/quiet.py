@@ -15,7 +15,7 @@ from kernel_selector.kernels.contract import Device, Hyperparameter, Integer
 
 from .evidence import Evidence
 from .neighbours import CELL, CELL_SIZES, COUNTS, structure
-from .reading import Reading, picking, places_of, rows_of
+from .reading import Reading, alike, rows_of
 from .table import Table
 
 Row = tuple[Any, ...]
@@ -42,9 +42,7 @@ class Quiet:
         self._measured = set(rows_of(evidence.problems.values()))
         self._names = [spec.name for spec in specs if is_size(spec)]
         # more than a structure says: of a size that may be left out it has whether it is
-        self._alike = picking(
-            [place for place, spec in enumerate(specs) if not is_size(spec) or spec.implied]
-        )
+        self._alike = [spec.name for spec in specs if not is_size(spec) or spec.implied]
         self._around: dict[object, Around] = {}
 
     def of_each(self, problems: Table, device: Device) -> list[bool]:
@@ -53,7 +51,9 @@ class Quiet:
         sizes = np.log2(np.maximum(numbers, 1))  # [sizes, problems]
         cells = (sizes / CELL).astype(np.int64)
         found = [row not in self._measured for row in problems.rows]
-        for key, members in places_of(map(self._alike, problems.rows)).items():
+        columns = [problems.columns[name] for name in self._alike]
+        for members in alike(columns, len(problems)):
+            key = tuple([values[members[0]] for values in columns])
             around = self._around_at(key, problems[members[0]])
             if around.has_failures:
                 for index in members:
@@ -69,22 +69,22 @@ class Quiet:
                         found[index] &= is_alone
         return found
 
-    def _around_at(self, alike: Row, problem: Reading) -> Around:
-        around = self._around.get(alike)
+    def _around_at(self, key: Row, problem: Reading) -> Around:
+        around = self._around.get(key)
         if around is None:
             if len(self._around) > MOST:
                 self._around = {}
-            around = self._around[alike] = self._around_of(problem)
+            around = self._around[key] = self._around_of(problem)
         return around
 
     def _around_of(self, problem: Reading) -> Around:
-        alike = structure(problem)
-        named: Iterable[Any] = alike[1:]
+        shape = structure(problem)
+        named: Iterable[Any] = shape[1:]
         sizes = {name for name, value in named if value is None}
         cells = self._evidence.neighbours.cells(problem)
         return Around(
-            structure=alike,
-            has_failures=alike in self._evidence.failed,
+            structure=shape,
+            has_failures=shape in self._evidence.failed,
             sizes=[place for place, name in enumerate(self._names) if name in sizes],
             cells={int(np.dot(cell, WEIGHTS[: len(cell)])) for cell in cells},
         )

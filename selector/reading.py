@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
-from operator import itemgetter
 from typing import Any, TypeVar
 
 from kernel_selector.kernels import registry
@@ -108,11 +107,11 @@ def places_of(keys: Iterable[Key]) -> dict[Key, list[int]]:
     return found
 
 
-def picking(keys: Sequence[Any]) -> Callable[[Any], tuple[Any, ...]]:
-    """What picks the values of these keys, or of these places, as a tuple."""
-    if len(keys) > 1:
-        return itemgetter(*keys)
-    return lambda given: tuple([given[key] for key in keys])
+def alike(columns: Sequence[Sequence[Any]], count: int) -> list[list[int]]:
+    """The places of rows, of which there are so many, that are equal in all of these columns."""
+    if all(values.count(values[0]) == count for values in columns):  # as they mostly are, and quickly told
+        return [list(range(count))]
+    return list(places_of(zip(*columns, strict=True)).values())
 
 
 def rows_of(problems: Iterable[Problem]) -> list[tuple[Value, ...]]:

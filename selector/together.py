@@ -102,28 +102,27 @@ def _settled(group: Mapping[int, Ready]) -> Settled | None:
 def choices(knowledge: Knowledge, group: Settled) -> dict[int, Choice]:
     """The choices for questions that are settled, and of whose choices the bytes were looked up."""
     together, decided = group.together, group.decided
-    times = together.times[decided.chosen].tolist()
-    sizes = together.sizes(np.array(decided.chosen)).tolist()
+    times = together.times[decided.chosen, :3].tolist()
+    sizes = together.sizes(np.array(decided.chosen))[:, :3].astype(np.int64).tolist()
     lows = together.lowest_beside(decided.chosen)
     shared: dict[object, dict[str, Any]] = {}
     told = {}
     for index, (one, found, tier) in group.members.items():
-        request, place = one.request, found.place
+        request, place, names = one.request, found.place, found.names
         alike = id(request.where), request.operator_assumed, id(tier.caveats)
         if alike not in shared:
             shared[alike] = _shared(knowledge, one, tier)
         start, other = together.bounds[place], decided.runner_up[place]
-        chosen = decided.chosen[place] - start
-        (time, low, high, _), (size, least, most, *_) = times[place], sizes[place]
+        (time, low, high), (size, least, most) = times[place], sizes[place]
         fields = {
             **shared[alike],
             "problem": request.problem,
-            "implementation": found.names[chosen],
+            "implementation": names[decided.chosen[place] - start],
             "time_ms": time,
             "time_interval_ms": (low, high),
-            "memory_bytes": int(size),
-            "memory_interval_bytes": (int(least), int(most)),
-            "runner_up": None if other < 0 else found.names[other - start],
+            "memory_bytes": size,
+            "memory_interval_bytes": (least, most),
+            "runner_up": None if other < 0 else names[other - start],
             "margin": None if other < 0 else decided.margin[place],
             "candidates": Later(one, tier, lows[place]),
         }

@@ -36,13 +36,15 @@ class Layer(Request):
 
     def query(self, device: str | None) -> Query:
         """What to ask the selector about this layer on a device."""
-        return Query(
-            hyperparameters=self.hyperparameters,
-            operator=self.operator,
-            device=device,
-            memory=self.memory,
-            objective=self.objective,
-            override=self.override,
+        return Query.made(
+            {
+                "hyperparameters": self.hyperparameters,
+                "operator": self.operator,
+                "device": device,
+                "memory": self.memory,
+                "objective": self.objective,
+                "override": self.override,
+            }
         )
 
 
