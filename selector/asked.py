@@ -77,6 +77,8 @@ def note(file: Path, choices: Collection[Choice]) -> None:
     They are one write, so that lines of other processes come before or after all of them.
     """
     try:
+        if file.exists() and not any(_lines(choices, LARGEST_BYTES - file.stat().st_size)):
+            return
         file.parent.mkdir(parents=True, exist_ok=True)
         with file.open("ab", buffering=0) as handle:
             handle.write(b"".join(_lines(choices, LARGEST_BYTES - handle.tell())))

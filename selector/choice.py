@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from json import dumps
-from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from kernel_selector.kernels import registry
@@ -31,7 +30,6 @@ SUMMARY = (
     "snapshot",
     "model_version",
 )
-_shown = itemgetter(*SUMMARY)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,7 +126,7 @@ class Choice:
     def summary(self) -> dict[str, Any]:
         """JSON-ready and short, for answers by the hundred: without problem, device and other figures."""
         kept = vars(self)
-        data: dict[str, Any] = dict(zip(SUMMARY, _shown(kept), strict=True))
+        data = {name: kept[name] for name in SUMMARY}
         data["exclusions"] = self.candidates.exclusions()
         data["caveats"] = list(self.caveats)
         return data

@@ -60,3 +60,10 @@ def test_a_problem_from_a_file_has_all_values_that_its_operator_has_now():
     stored = Problem("lstm", problem.values)
     assert stored.row == problem.row
     assert stored.complete == problem.complete
+
+
+def test_zeros_of_both_signs_stay_apart():
+    some = [{"hidden": 8, "batch": 1, "dropout": zero} for zero in (0.0, -0.0)]
+    rows = [repr(problem.row) for problem in LSTM.problem_each(some)]
+    assert rows == [repr(LSTM.problem(one).row) for one in some]
+    assert len({*rows}) == 2
