@@ -135,8 +135,3 @@ def look_up(wanted: Iterable[tuple[Predictions, Places]]) -> None:
         groups[id(one[0])].append(one)
     for group in groups.values():
         group[0][0].look_up(np.concatenate([rows for _, rows in group]))
-
-
-def predicted(together: Predictions) -> list[Predicted]:
-    """The estimates of each question."""
-    return [Predicted(together, place) for place in range(len(together.names))]

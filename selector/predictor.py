@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 from collections.abc import Mapping, Sequence
+from itertools import count
 from typing import TYPE_CHECKING, Any, NamedTuple
 from zipfile import BadZipFile
 
@@ -18,11 +19,11 @@ from .counts import Counts, Rows
 from .domain import Domain
 from .error_factors import ErrorFactors
 from .errors import ModelVersionMismatch
-from .evidence import Estimate, Tier
+from .evidence import Tier
 from .feature_columns import Shared
 from .features import FEATURES_VERSION, FeatureSpec, situation
 from .physics import missing_rates
-from .predicted import Predicted, Predictions, predicted
+from .predicted import Predicted, Predictions
 from .reading import MANY
 from .regression import Regression
 from .table import Table
@@ -127,16 +128,16 @@ class Predictor:
             if outside:
                 begun[place] = (), (f"No prediction: {outside}.",)
         members = [place for place, (names, _) in enumerate(begun) if names]
-        estimates: list[Mapping[str, Estimate]] = [{} for _ in begun]
-        if members:
-            places = Places.of([begun[place][0] for place in members], known)
-            counts = counting.tables(members, places.of_each, places.which, known)
-            problems = asked.problems.part(members)
-            for place, estimate in zip(
-                members, self._estimates(problems, asked.device, known, places, counts), strict=True
-            ):
-                estimates[place] = estimate
-        return [Tier("model", each, caveats) for each, (_, caveats) in zip(estimates, begun, strict=True)]
+        if not members:
+            return [Tier("model", {}, caveats) for _, caveats in begun]
+        places = Places.of([begun[place][0] for place in members], known)
+        counts = counting.tables(members, places.of_each, places.which, known)
+        together = self._predictions(asked.problems.part(members), asked.device, known, places, counts)
+        rows = count()
+        return [
+            Tier("model", Predicted(together, next(rows)) if names else {}, caveats)
+            for names, caveats in begun
+        ]
 
     def known(self, names: Sequence[str], implementations: Mapping[str, Implementation]) -> tuple[str, ...]:
         """Those of the names whose present version the model has learned."""
@@ -158,15 +159,15 @@ class Predictor:
         ]
         return known, (*caveats, *(self._circumstances(asked.device, asked.software) if known else ()))
 
-    def _estimates(
+    def _predictions(
         self,
         problems: Table,
         device: Device,
         known: Mapping[str, Implementation],
         places: Places,
         counts: tuple[Floats, Floats],
-    ) -> list[Predicted]:
-        """Those of the implementations at these places for each problem."""
+    ) -> Predictions:
+        """Those for the implementations at these places of each problem."""
         of_each, which, (least, counted) = places.of_each, places.which, counts
         asked = Rows(
             of_each=of_each,
@@ -191,7 +192,7 @@ class Predictor:
             # features are made anew of those that are asked for: kept, they would take most of the memory
             return self._bytes(self._spec.rows(shared, asked.part(which)), factors[3:, which])
 
-        return predicted(Predictions(places.names, of_each, times, bytes_of))
+        return Predictions(places.names, of_each, times, bytes_of)
 
     def _code(self, problems: Table, device: Device, known: Mapping[str, Implementation]) -> NDArray[np.intp]:
         """Where the code that each implementation runs for each problem is, [problems, known]."""

@@ -55,10 +55,12 @@ def _quiet(knowledge: Knowledge, opened: Mapping[int, Opened]) -> Iterator[int]:
         quiet = knowledge.quiet(operator.name, device.key)
     except SelectorError:  # which each of the questions will meet
         return
-    default = operator.default
+    default, has_alike = operator.default, "eps" in first.table.columns
     flags = quiet.of_each(first.table.part([one.place for one in opened.values()]), device)
     for (index, one), is_quiet in zip(opened.items(), flags, strict=True):
-        if is_quiet and default in one.names and timed_alike(one.request.problem) is one.request.problem:
+        if not is_quiet or default not in one.names:
+            continue
+        if not has_alike or timed_alike(one.request.problem) is one.request.problem:
             yield index
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from selector.predicted import Predictions, look_up, predicted
+from selector.predicted import Predicted, Predictions, look_up
 
 
 def test_estimates_are_those_of_their_rows_and_come_fastest_first():
@@ -17,7 +17,7 @@ def test_estimates_are_those_of_their_rows_and_come_fastest_first():
         return sizes[which]
 
     together = Predictions([("a", "b", "c"), ("b",), ()], np.array([0, 0, 0, 1]), times, bytes_of)
-    one, two, none = predicted(together)
+    one, two, none = (Predicted(together, place) for place in range(3))
     assert one.by_time == ["b", "a", "c"]
     assert list(one) == ["a", "b", "c"]
     assert asked == []
@@ -44,7 +44,7 @@ def test_bytes_of_some_questions_are_asked_for_together():
 
     names = [("a", "b"), ("a",), (), ("b", "c")]
     together = Predictions(names, np.array([0, 0, 1, 3, 3]), np.ones((5, 4)), bytes_of)
-    each = predicted(together)
+    each = [Predicted(together, place) for place in range(4)]
     look_up([(together, each[3].rows()), (together, each[0].rows()), (together, each[2].rows())])
     assert asked == [[3, 4, 0, 1]]
     assert [one.memory_bytes for one in each[3].values()] == [3, 4]
@@ -62,7 +62,7 @@ def test_of_some_names_the_bytes_are_not_asked_for_until_one_is_described():
         return np.repeat(which[:, None], 5, axis=1).astype(np.float64)
 
     together = Predictions([("a", "b", "c"), ("b",)], np.array([0, 0, 0, 1]), np.ones((4, 4)), bytes_of)
-    one, _ = predicted(together)
+    one = Predicted(together, 0)
     look_up([(together, one.rows(without={"b"}))])
     assert (one["a"].memory_bytes, one["c"].memory_bytes) == (0, 2)
     assert asked == [[0, 2]]
