@@ -68,12 +68,15 @@ class Together:
         return cls(groups, np.array(others, dtype=np.intp))
 
     def at(self, places: Places, count: int) -> Together:
-        """Those at some places of so many, which they are then counted from."""
+        """Those at some places of so many, which they are then counted from; groups of FEW or more stay."""
         row_of = np.full(count, -1)
         row_of[places] = np.arange(len(places))
         chosen = self.part(row_of >= 0)
+        groups = [Group(row_of[group.places], group.values) for group in chosen.groups]
+        few = [group.places for group in groups if len(group.places) < FEW]
         return Together(
-            [Group(row_of[group.places], group.values) for group in chosen.groups], row_of[chosen.others]
+            [group for group in groups if len(group.places) >= FEW],
+            np.concatenate([row_of[chosen.others], *few]),
         )
 
     def part(self, chosen: NDArray[np.bool_]) -> Together:
