@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import logging
-import math
 import os
 from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path
@@ -65,8 +64,7 @@ def is_uncertain(choice: Choice) -> bool:
     another candidate may be faster, as far as its interval goes, or has no figure at all."""
     if choice.source not in ("model", "default") or choice.objective != "time":
         return False
-    interval_ms = choice.time_interval_ms
-    if choice.candidates.lowest_ms() >= (math.inf if interval_ms is None else interval_ms[1]):
+    if not choice.may_be_beaten:
         return False
     return choice.problem.operator in registry.operators()  # else measured elsewhere: none can be profiled
 

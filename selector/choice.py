@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -18,6 +19,8 @@ from .explain import explain
 if TYPE_CHECKING:
     from torch import nn
 
+    from .shown import Shown
+
 SUMMARY = (
     "implementation",
     "source",
@@ -29,6 +32,19 @@ SUMMARY = (
     "margin",
     "snapshot",
     "model_version",
+)
+# what a choice that was settled together with others has in their columns, until somebody looks
+LATER = frozenset(
+    {
+        "implementation",
+        "time_ms",
+        "time_interval_ms",
+        "memory_bytes",
+        "memory_interval_bytes",
+        "runner_up",
+        "margin",
+        "candidates",
+    }
 )
 
 
@@ -68,6 +84,33 @@ class Choice:
         choice = cls.__new__(cls)
         object.__setattr__(choice, "__dict__", fields)
         return choice
+
+    def __getattr__(self, name: str) -> Any:
+        # only reached for names that are no field yet; copy and pickle look for names before there are fields
+        kept = vars(self)
+        if name in LATER and "_shown" in kept:
+            shown, number = kept["_shown"]
+            kept.update(shown.fields(number))
+            return kept[name]
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+    def __getstate__(self) -> dict[str, Any]:
+        """The fields alone, without the other choices that this one was settled with."""
+        return {name: getattr(self, name) for name in self.__dataclass_fields__}
+
+    @property
+    def shown(self) -> tuple[Shown, int] | None:
+        """Of one that was settled together with others: all of them in columns, and its number there."""
+        return vars(self).get("_shown")
+
+    @property
+    def may_be_beaten(self) -> bool:
+        """Whether another candidate may be faster, as far as its interval goes, or has no time at all."""
+        if found := self.shown:
+            shown, number = found
+            return shown.may_be_beaten[number]
+        interval_ms = self.time_interval_ms
+        return self.candidates.lowest_ms() < (math.inf if interval_ms is None else interval_ms[1])
 
     def build(self, device: str | None = None) -> nn.Module:
         """The chosen module, with fresh parameters, in the problem's dtype and mode.
@@ -125,8 +168,7 @@ class Choice:
 
     def summary(self) -> dict[str, Any]:
         """JSON-ready and short, for answers by the hundred: without problem, device and other figures."""
-        kept = vars(self)
-        data = {name: kept[name] for name in SUMMARY}
+        data = {name: getattr(self, name) for name in SUMMARY}
         data["exclusions"] = self.candidates.exclusions()
         data["caveats"] = list(self.caveats)
         return data

@@ -55,11 +55,11 @@ class Predictions:
         found: list[float] = self._sizes[row].tolist()
         return found
 
-    def lowest_beside(self, chosen: Sequence[int]) -> list[float]:
+    def lowest_beside(self, chosen: Sequence[int]) -> Floats:
         """The least low end of the times of each question beside the chosen row; infinite without another."""
         lows = self.times[:, 1].copy()
         lows[chosen] = np.inf
-        return np.minimum.reduceat(lows, self.starts[:-1]).tolist()  # type: ignore[no-any-return]
+        return np.minimum.reduceat(lows, self.starts[:-1])
 
     def first_least(self, values: Floats) -> tuple[Places, Floats]:
         """The first row of each question that has its least value, of values [rows]; and that value."""

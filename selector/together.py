@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -17,14 +16,13 @@ from numpy.typing import NDArray
 from kernel_selector.kernels.contract import SelectorError
 
 from .alike import timed_alike
-from .candidates import Candidate, Candidates
 from .choice import Choice
 from .deciding import Decided, decided_by_time
 from .evidence import Tier
-from .policy import combine, decide
 from .predicted import Predicted, Predictions
-from .preparing import Opened, circumstances, question_of
-from .reading import MANY, Reading
+from .preparing import Opened, circumstances
+from .reading import MANY, places_of
+from .shown import Shown
 
 if TYPE_CHECKING:
     from .knowledge import Knowledge
@@ -103,33 +101,38 @@ def _settled(group: Mapping[int, Ready]) -> Settled | None:
 
 def choices(knowledge: Knowledge, group: Settled) -> dict[int, Choice]:
     """The choices for questions that are settled, and of whose choices the bytes were looked up."""
-    together, decided = group.together, group.decided
-    times = together.times[decided.chosen, :3].tolist()
-    sizes = together.sizes(np.array(decided.chosen))[:, :3].astype(np.int64).tolist()
-    lows = together.lowest_beside(decided.chosen)
-    shared: dict[object, dict[str, Any]] = {}
-    told = {}
-    for index, (one, found, tier) in group.members.items():
-        request, place, names = one.request, found.place, found.names
-        alike = id(request.where), request.operator_assumed, id(tier.caveats)
-        if alike not in shared:
-            shared[alike] = _shared(knowledge, one, tier)
-        start, other = together.bounds[place], decided.runner_up[place]
-        (time, low, high), (size, least, most) = times[place], sizes[place]
-        fields = {
-            **shared[alike],
-            "problem": request.problem,
-            "implementation": names[decided.chosen[place] - start],
-            "time_ms": time,
-            "time_interval_ms": (low, high),
-            "memory_bytes": size,
-            "memory_interval_bytes": (least, most),
-            "runner_up": None if other < 0 else names[other - start],
-            "margin": None if other < 0 else decided.margin[place],
-            "candidates": Later(one, tier, lows[place]),
-        }
-        told[index] = Choice.made(fields)
+    indices, members = list(group.members), list(group.members.values())
+    keys = [
+        (id(one.request.where), one.request.operator_assumed, id(tier.caveats)) for one, _, tier in members
+    ]
+    told: dict[int, Choice] = {}
+    for places in places_of(keys).values():
+        shown = _shown(knowledge, group, [members[place] for place in places])
+        told |= zip([indices[place] for place in places], map(Choice.made, shown.at_once()), strict=True)
     return told
+
+
+def _shown(knowledge: Knowledge, group: Settled, members: Sequence[Ready]) -> Shown:
+    """What is shown of the choices for some of a group, which are alike in all that is not in columns."""
+    together, (chosen, runner_up, margins) = group.together, group.decided
+    lows, starts = together.lowest_beside(chosen), together.bounds
+    places = [found.place for _, found, _ in members]
+    rows = np.array([chosen[place] for place in places])
+    others = [runner_up[place] for place in places]
+    names = [
+        (one.names[chosen[place] - starts[place]], None if other < 0 else one.names[other - starts[place]])
+        for place, other, (one, _, _) in zip(places, others, members, strict=True)
+    ]
+    one, _, tier = members[0]
+    return Shown(
+        _shared(knowledge, one, tier),
+        [(one.request, one.considered, tier) for one, _, tier in members],
+        names,
+        times=together.times[rows, :3],
+        sizes=together.sizes(rows)[:, :3].astype(np.int64),
+        margins=[None if other < 0 else margins[place] for place, other in zip(places, others, strict=True)],
+        lows=lows[places],
+    )
 
 
 def _shared(knowledge: Knowledge, one: Opened, tier: Tier) -> dict[str, Any]:
@@ -147,26 +150,3 @@ def _shared(knowledge: Knowledge, one: Opened, tier: Tier) -> dict[str, Any]:
         "caveats": (*knowledge.caveats, *circumstances(knowledge, request), *tier.caveats),
         "operator_assumed": request.operator_assumed,
     }
-
-
-class Later(Candidates):
-    """The candidates of a choice, for when somebody looks. It keeps no more than describing them takes."""
-
-    def __init__(self, one: Opened, tier: Tier, lowest_ms_of_others: float) -> None:
-        self._request, self._considered = one.request, one.considered
-        self._tier, self._lowest_ms_of_others = tier, lowest_ms_of_others
-
-    @cached_property
-    def _items(self) -> tuple[Candidate, ...]:
-        reading = Reading.of(self._request.problem)
-        question = question_of(self._request, reading, self._considered, {}, {})
-        figures = combine([self._tier], question.names, question.default)
-        return tuple(decide(question, figures).candidates)
-
-    def exclusions(self) -> dict[str, str]:
-        """As in `Candidates`: the refusals, since nothing failed and no limit is given."""
-        return dict(self._considered.refused)
-
-    def lowest_ms(self) -> float:
-        """As in `Candidates`."""
-        return self._lowest_ms_of_others

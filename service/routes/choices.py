@@ -12,7 +12,6 @@ from typing import Annotated
 
 from fastapi import APIRouter, Body, Request, Response
 from fastapi.concurrency import run_in_threadpool
-from pydantic_core import to_json
 
 from kernel_selector.kernels.contract import SelectorError
 
@@ -21,9 +20,11 @@ from ..documentation import problem_response
 from ..problems import document_of
 from ..schemas.choices import BatchDocument, BatchRequest, ChoiceDocument, ChooseRequest
 from ..strict_json import StrictJsonRoute
+from ..summaries import encoded, summaries
 from .common import BODY, INTERNAL, UNAVAILABLE, selector_of
 
 router = APIRouter(route_class=StrictJsonRoute, tags=["choices"])
+ENTRY = b'{"problem":%d,"device":%b,"choice":%b,"error":%b}'  # an answer of a batch
 
 
 @router.post(
@@ -76,14 +77,15 @@ def choose_each(
     pairs = [(number, device) for number in range(len(batch.problems)) for device in batch.devices]
     found = selector_of(request).choose_each(batch.problems[number].query(device) for number, device in pairs)
     request.app.state.metrics.choices(found)
+    written = iter(summaries([one for one in found if not isinstance(one, SelectorError)]))
+    devices = {device: encoded(device) for device in batch.devices}
     answers = [
-        {
-            "problem": number,
-            "device": device,
-            "choice": None if isinstance(answer, SelectorError) else answer.summary(),
-            "error": document_of(answer, request.scope) if isinstance(answer, SelectorError) else None,
-        }
+        ENTRY
+        % (
+            (number, devices[device], b"null", encoded(document_of(answer, request.scope)))
+            if isinstance(answer, SelectorError)
+            else (number, devices[device], next(written), b"null")
+        )
         for (number, device), answer in zip(pairs, found, strict=True)
     ]
-    # a quarter of the time that Python's own encoder takes for hundreds of answers
-    return Response(to_json({"answers": answers}, inf_nan_mode="null"), media_type="application/json")
+    return Response(b'{"answers":[%b]}' % b",".join(answers), media_type="application/json")
