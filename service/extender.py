@@ -30,7 +30,7 @@ from selector.node_scores import NEUTRAL, Verdict, judge
 from selector.placement_formats import PRODUCT_LABEL
 
 from .middleware import BodyLimit
-from .schemas.choices import Layer
+from .schemas.layers import Layer
 
 LOGGER = logging.getLogger("uvicorn.error.kernel_selector")
 ANNOTATION = "kernel-selector/problem"

@@ -75,7 +75,7 @@ def choose_each(
 ) -> Response:
     """What `POST /v1/choices` says of each, from one state of the database; one fault spoils one answer."""
     pairs = [(number, device) for number in range(len(batch.problems)) for device in batch.devices]
-    found = selector_of(request).choose_each(batch.problems[number].query(device) for number, device in pairs)
+    found = selector_of(request).choose_each(batch.queries())
     request.app.state.metrics.choices(found)
     written = iter(summaries([one for one in found if not isinstance(one, SelectorError)]))
     devices = {device: encoded(device) for device in batch.devices}

@@ -14,7 +14,7 @@ from selector.planning import measured_devices, placements, throughputs
 
 from .. import examples
 from ..documentation import problem_response
-from ..schemas.choices import MOST_ANSWERS
+from ..schemas.layers import MOST_ANSWERS
 from ..schemas.planning import (
     PlacementRequest,
     PlacementsDocument,

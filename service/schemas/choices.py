@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from itertools import chain
 from typing import Literal, Self
 
 from pydantic import Field, model_validator
@@ -10,42 +12,14 @@ from selector import Query
 
 from .catalogue import DeviceDocument
 from .errors import Problem
-from .fields import Amount, Answer, Hyperparameters, Name, Request
+from .fields import Answer, Name, Request
+from .layers import MOST_ANSWERS, Layer, Layers, queries
 
-MOST_ANSWERS = 1000
 MOST_DEVICES = 100
 DEVICE = (
     '"cpu", "cuda:0", a known device such as "h200" (`GET /v1/devices`), or null for the default device of '
     "the machine that serves."
 )
-
-
-class Layer(Request):
-    """A layer by its hyperparameters, and what matters about it."""
-
-    hyperparameters: Hyperparameters
-    operator: Name | None = Field(
-        None, description='Operator; null means "lstm", and the answer says that it was assumed.'
-    )
-    memory: Amount | None = Field(
-        None,
-        description="Most memory beyond parameters and inputs: bytes, or a text such as `1GiB`, `512MB`.",
-    )
-    objective: Literal["time", "memory"] = Field("time", description="What to make small.")
-    override: Name | None = Field(None, description="Name of an implementation to use whatever the evidence.")
-
-    def query(self, device: str | None) -> Query:
-        """What to ask the selector about this layer on a device."""
-        return Query.made(
-            {
-                "hyperparameters": self.hyperparameters,
-                "operator": self.operator,
-                "device": device,
-                "memory": self.memory,
-                "objective": self.objective,
-                "override": self.override,
-            }
-        )
 
 
 class ChooseRequest(Layer):
@@ -57,7 +31,7 @@ class ChooseRequest(Layer):
 class BatchRequest(Request):
     """The same question about every one of some layers on every one of some devices."""
 
-    problems: list[Layer] = Field(min_length=1, max_length=MOST_ANSWERS)
+    problems: Layers
     devices: list[Name | None] = Field(
         [None], min_length=1, max_length=MOST_DEVICES, description=f"Each: {DEVICE}"
     )
@@ -68,6 +42,11 @@ class BatchRequest(Request):
         if count > MOST_ANSWERS:
             raise ValueError(f"{count} questions at once: expected at most {MOST_ANSWERS}")
         return self
+
+    def queries(self) -> Iterable[Query]:
+        """What to ask the selector: about the first layer on every device, then the second, and so on."""
+        by_device = [queries(self.problems, device) for device in self.devices]
+        return chain.from_iterable(zip(*by_device, strict=True))
 
 
 class Candidate(Answer):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
+from itertools import chain
 from typing import Annotated, Any
 
 from pydantic import (
@@ -58,26 +60,38 @@ def _amount(value: Any) -> Any:
 
 def _hyperparameters(given: Any, check: ValidatorFunctionWrapHandler) -> Any:
     """Hyperparameters as they are where one look tells that nothing is wrong with them, as it mostly does."""
-    if type(given) is not dict or not 0 < len(given) <= MOST_HYPERPARAMETERS or not FIELDS.isdisjoint(given):
-        return check(given)
-    kinds = {*map(type, given.values())}
-    texts = [value for value in given.values() if type(value) is str] if str in kinds else []
-    if kinds <= PLAIN and _are_plain(tuple(given)) and all(map(_is_text, texts)):
+    if type(given) is dict and _are_plain(tuple(given), given.values()):
         return given
     return check(given)
+
+
+def are_plain(layers: Sequence[Any]) -> bool:
+    """Whether one look tells that nothing is wrong with the hyperparameters of layers, of the same names."""
+    if {*map(type, layers)} != {dict}:
+        return False
+    first, *others = {*map(tuple, layers)}
+    return not others and _are_plain(first, list(chain.from_iterable(map(dict.values, layers))))
+
+
+def _are_plain(names: tuple[object, ...], values: Collection[object]) -> bool:
+    if not 0 < len(names) <= MOST_HYPERPARAMETERS or not FIELDS.isdisjoint(names):
+        return False
+    kinds = {*map(type, values)}
+    texts = [value for value in values if type(value) is str] if str in kinds else []
+    return kinds <= PLAIN and _are_names(names) and all(map(_is_text, texts))
 
 
 _known_names: set[tuple[object, ...]] = set()  # with which nothing is wrong: most layers have the same
 
 
-def _are_plain(names: tuple[object, ...]) -> bool:
+def _are_names(names: tuple[object, ...]) -> bool:
     """Whether nothing is wrong with the names of a layer's hyperparameters."""
     if names in _known_names:
         return True
-    are_plain = all(type(name) is str and name and _is_text(name) for name in names)
-    if are_plain and len(_known_names) < MOST_KNOWN:
+    are_names = all(type(name) is str and name and _is_text(name) for name in names)
+    if are_names and len(_known_names) < MOST_KNOWN:
         _known_names.add(names)
-    return are_plain
+    return are_names
 
 
 def _is_text(value: str) -> bool:

@@ -6,8 +6,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from .choices import MOST_ANSWERS, MOST_DEVICES
+from .choices import MOST_DEVICES
 from .fields import LONGEST_TEXT, Answer, Hyperparameters, Name, Request
+from .layers import MOST_ANSWERS
 from .measurements import RECORD
 
 State = Literal["queued", "running", "done", "failed", "cancelled"]

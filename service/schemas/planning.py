@@ -8,8 +8,9 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from selector.planning import Job
 
-from .choices import MOST_ANSWERS, MOST_DEVICES, Layer
+from .choices import MOST_DEVICES
 from .fields import Answer, Name, Request
+from .layers import MOST_ANSWERS, Layer
 
 DEVICES = "Names as of `GET /v1/devices`; left out: those with measurements, or all when none has."
 

@@ -17,7 +17,7 @@ from kernel_selector.kernels.contract import Timing
 from kernel_selector.kernels.devices import known_device
 from kernel_selector.service.app import create_app
 from kernel_selector.service.extender import ANNOTATION, PREFIX, create_extender
-from kernel_selector.service.schemas.choices import Layer
+from kernel_selector.service.schemas.layers import Layer
 from selector import Selector
 from tests.service.conftest import measured_records
 
