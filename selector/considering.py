@@ -77,13 +77,15 @@ def _together(problems: Table, device: Device) -> Iterator[Considered]:
             if not accepts:
                 refused[places, column] = numbers.setdefault((name, reason), len(numbers))
     each, shared = list(numbers), dict[bytes, Considered]()
-    for place, numbered in enumerate(map(bytes, refused)):
-        found = shared.get(numbered)
+    numbered, width = refused.tobytes(), refused[0].nbytes
+    for place in range(len(problems)):
+        mine_key = numbered[place * width : (place + 1) * width]
+        found = shared.get(mine_key)
         if found is None:
             mine = [each[number] for number in refused[place].tolist() if number >= 0]
             found = _considered(known, mine, problems[place], device)
             if not isinstance(found.refused, Refusals):
-                shared[numbered] = found
+                shared[mine_key] = found
         yield found
 
 

@@ -57,12 +57,17 @@ class Counting:
         if self._together is None:
             return self._each_alone(members, of_each, which, known)
         places, counted = np.array(members, dtype=np.intp), np.empty((len(of_each), len(COUNTS)))
+        parts: dict[bytes, Together] = {}  # most implementations are asked about the same problems
         for number, item in enumerate(known.values()):
             rows = np.flatnonzero(which == number)
             if len(rows):
                 row_of = np.full(len(self._problems), -1)
                 row_of[places[of_each[rows]]] = rows
-                told = told_each(counts(item), self._together.part(row_of >= 0), self._row, self._problems)
+                is_asked = row_of >= 0
+                key = is_asked.tobytes()
+                if key not in parts:
+                    parts[key] = self._together.part(is_asked)
+                told = told_each(counts(item), parts[key], self._row, self._problems)
                 _fill(counted, *told, row_of)
         return self._least[places], counted
 
