@@ -34,18 +34,7 @@ SUMMARY = (
     "model_version",
 )
 # what a choice that was settled together with others has in their columns, until somebody looks
-LATER = frozenset(
-    {
-        "implementation",
-        "time_ms",
-        "time_interval_ms",
-        "memory_bytes",
-        "memory_interval_bytes",
-        "runner_up",
-        "margin",
-        "candidates",
-    }
-)
+LATER = {*SUMMARY, "candidates"} - {"source", "snapshot", "model_version"}
 
 
 @dataclass(frozen=True, kw_only=True)
