@@ -65,6 +65,12 @@ def counts(item: Implementation) -> ByPaths:
     return _counts(item.work, item.operator)
 
 
+def counts_alone(problem: Problem) -> Callable[[Implementation], tuple[float, ...]]:
+    """What gives COUNTS of implementations for one problem, by paths that are known; none are looked for."""
+    row = (*problem.row, *least(problem.operator).of_one(problem.row, problem))
+    return lambda item: counts(item).of_one(row, problem)
+
+
 class _Described:
     """A device, equal to others of which everything is equal."""
 

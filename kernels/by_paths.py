@@ -65,6 +65,11 @@ class ByPaths:
             self._learn([(rows[index], problems[index], found[index]) for index in missed])
         return found
 
+    def of_one(self, row: Row, problem: Problem) -> Said:
+        """The same of one problem; nothing is learned from it."""
+        found, missed = self._by_paths([row])
+        return self._asked.said(self._asked.function(problem)) if missed else found[0]
+
     def _by_paths(self, rows: Sequence[Row]) -> tuple[list[Any], Sequence[int]]:
         known = self._known
         if known is not None:

@@ -25,6 +25,8 @@ VARIABLE = "SELECTOR_REMEMBER"
 LARGEST_BYTES = 2**18  # of the file: some thousand questions; then no more are added
 MOST_NOTED = 2**14  # questions of which a process knows that it noted them: more than a file has room for
 
+State = tuple[int, int]  # of a file: when it was changed last, in nanoseconds, and its bytes
+
 log = logging.getLogger(__name__)
 
 
@@ -42,21 +44,34 @@ def noting(database: Database | None) -> Callable[[Iterable[Choice]], None]:
     if os.environ.get(VARIABLE, "1").lower() in ("0", "false", "no", "off"):
         return lambda _choices: None
     noted: set[tuple[object, ...]] = set()
+    full: State | None = None  # of the file when it had no more room; most services ask this alone, and soon
 
     def noted_once(choices: Iterable[Choice]) -> None:
+        nonlocal full
         new: dict[tuple[object, ...], Choice] = {}
-        for choice in choices:
-            if is_uncertain(choice):
-                question = choice.problem.operator, choice.problem.row, choice.device.key
-                if question not in noted:
-                    new.setdefault(question, choice)
+        for choice in filter(is_uncertain, choices):
+            if full is not None and not new and _state(file_of(database)) == full:
+                return
+            question = choice.problem.operator, choice.problem.row, choice.device.key
+            if question not in noted:
+                new.setdefault(question, choice)
         if new:
             if len(noted) > MOST_NOTED:  # else they would be kept for as long as the process lives
                 noted.clear()
             noted.update(new)
-            note(file_of(database), new.values())
+            file = file_of(database)
+            full = None if note(file, new.values()) else _state(file)
 
     return noted_once
+
+
+def _state(file: Path) -> State | None:
+    """When a file was changed and how long it is; None without one."""
+    try:
+        found = file.stat()
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_size
 
 
 def is_uncertain(choice: Choice) -> bool:
@@ -69,19 +84,21 @@ def is_uncertain(choice: Choice) -> bool:
     return choice.problem.operator in registry.operators()  # else measured elsewhere: none can be profiled
 
 
-def note(file: Path, choices: Collection[Choice]) -> None:
+def note(file: Path, choices: Collection[Choice]) -> bool:
     """Add questions to a file, as far as there is room; an answer is worth more than the note of it.
 
-    They are one write, so that lines of other processes come before or after all of them.
+    They are one write, so that lines of other processes come before or after all of them. False where there
+    is no room for any.
     """
     try:
         if file.exists() and not any(_lines(choices, LARGEST_BYTES - file.stat().st_size)):
-            return
+            return False
         file.parent.mkdir(parents=True, exist_ok=True)
         with file.open("ab", buffering=0) as handle:
             handle.write(b"".join(_lines(choices, LARGEST_BYTES - handle.tell())))
     except OSError as error:
         log.info("%d questions are not remembered: %s", len(choices), error)
+    return True
 
 
 def _lines(choices: Iterable[Choice], room: int) -> Iterator[bytes]:

@@ -117,7 +117,7 @@ def _dividing(function: Callable[[Any, Any], Any], bound: Bound | None) -> Calla
     operation = _arithmetic(function, bound)
 
     def divided(one: Any, other: Any) -> Column:
-        if not np.all(_raw(other)):
+        if not (other.values.all() if isinstance(other, Column) else other):
             raise Inexact("divided by zero")
         return operation(one, other)
 

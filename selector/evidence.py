@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from kernel_selector.kernels.contract import Device, Environment, Problem, Record, Status
 
-from .neighbours import MAX_DISTANCE, Neighbours, distance, structure, work_ratio
+from .neighbours import MAX_DISTANCE, Neighbours, distance, structure, work_ratios
 from .possible import Possible
 
 if TYPE_CHECKING:
@@ -209,10 +209,10 @@ class Evidence:
         if neighbour is None or tier is None:
             return None
         apart, other = distance(problem, neighbour), self.neighbours.readings[neighbour]
+        known = {name: estimate for name, estimate in tier.estimates.items() if name in self.versions}
+        ratios = work_ratios(problem, other, known, here)
         estimates = {
-            name: _scaled(estimate, work_ratio(problem, other, name, here), apart)
-            for name, estimate in tier.estimates.items()
-            if name in self.versions
+            name: _scaled(known[name], ratio, apart) for name, ratio in zip(known, ratios, strict=True)
         }
         differing = [name for name, value in problem.values if neighbour[name] != value]
         words = ", ".join(f"{name}={neighbour[name]} instead of {problem[name]}" for name in differing)

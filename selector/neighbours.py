@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import product
 from typing import Any
 
@@ -12,9 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kernel_selector.kernels import registry
+from kernel_selector.kernels.asking import counts_alone
 from kernel_selector.kernels.contract import Device, Problem
 
-from .physics import estimate_seconds
+from .physics import estimating
 from .reading import Reading, Readings
 
 # beyond a fifth more or less in one dimension the cost model is the better witness
@@ -121,10 +122,15 @@ def _cells(points: NDArray[np.float64]) -> set[tuple[int, ...]]:
     return {tuple(map(sum, zip(cell, step, strict=True))) for cell in cells for step in around}
 
 
-def work_ratio(problem: Problem, other: Reading, name: str, device: Device) -> tuple[float, float]:
-    """How much longer, and how much larger in memory, `problem` should be than `other`, by counted work."""
-    work = registry.implementation(problem.operator, name).work
-    mine, theirs = work(problem), other.kept_work(work)
-    time = estimate_seconds(mine, problem, device) / estimate_seconds(theirs, other, device)
-    held = (mine.saved_bytes or mine.moved_bytes) / max(theirs.saved_bytes or theirs.moved_bytes, 1)
-    return time, held
+def work_ratios(
+    problem: Problem, other: Reading, names: Iterable[str], device: Device
+) -> Iterator[tuple[float, float]]:
+    """How much longer, and how much larger in memory, `problem` should be than `other`, its neighbour, by
+    what each of some implementations counts."""
+    known, counts = registry.implementations(problem.operator), counts_alone(problem)
+    seconds = estimating(device, problem["dtype"])
+    for item in map(known.__getitem__, names):
+        flops, moved, saved, launches, _ = counts(item)
+        their_flops, their_moved, their_saved, their_launches, _ = other.kept_counts(item)
+        time = seconds(flops, moved, launches) / seconds(their_flops, their_moved, their_launches)
+        yield time, (saved or moved) / max(their_saved or their_moved, 1)

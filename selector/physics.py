@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from kernel_selector.kernels.contract import Device, Problem, Work
 
 from .errors import NoMeasurements
@@ -48,8 +50,15 @@ def rates_of(device: Device) -> tuple[float, float]:
     return device.copy_bytes_per_s, device.launch_us
 
 
-def estimate_seconds(work: Work, problem: Problem, device: Device) -> float:
-    """The sum of the terms; the plain count of operations where the device's rates are not known."""
+def estimating(device: Device, dtype: str) -> Callable[[float, float, float], float]:
+    """What gives the sum of these seconds by operations, bytes moved and launches, for problems of a dtype.
+
+    It is the plain count of operations and bytes where the device's rates are not known.
+    """
     if missing_rates(device):
-        return work.flops + work.moved_bytes
-    return sum(terms_seconds(work, problem, device))
+        return lambda flops, moved_bytes, _launches: flops + moved_bytes
+    copy_bytes_per_s, launch_us = rates_of(device)
+    flops_per_s = matmul_rate(device, dtype)
+    return lambda flops, moved_bytes, launches: (
+        flops / flops_per_s + moved_bytes / copy_bytes_per_s + launches * launch_us * 1e-6
+    )

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any, TypeVar
 
 from kernel_selector.kernels import registry
-from kernel_selector.kernels.asking import Counted, CountedBytes, counted
-from kernel_selector.kernels.contract import Problem, Work
+from kernel_selector.kernels.asking import Counted, CountedBytes, counted, counts_of
+from kernel_selector.kernels.contract import Implementation, Problem, Work
 from kernel_selector.kernels.contract.hyperparameter import Value
 
 Key = TypeVar("Key")
@@ -52,12 +52,12 @@ class Reading(dict[str, Value], Problem):
             kept["_counted"] = (*names_before, *new), before
         return before
 
-    def kept_work(self, work: Callable[[Problem], Work]) -> Work:
-        """What an implementation counts, kept: of a problem that was measured it is asked again and again."""
-        kept = vars(self).setdefault("_works", {})
-        if work not in kept:
-            kept[work] = work(self)
-        found: Work = kept[work]
+    def kept_counts(self, item: Implementation) -> tuple[float, ...]:
+        """COUNTS of an implementation, kept: of a problem that was measured it is asked again and again."""
+        kept = vars(self).setdefault("_counts", {})
+        if item.work not in kept:
+            kept[item.work] = counts_of(item.work(self))
+        found: tuple[float, ...] = kept[item.work]
         return found
 
     @classmethod

@@ -81,3 +81,18 @@ def test_without_questions_there_is_nothing_to_measure(sqlite_database: Database
     place = sqlite_database.location
     with pytest.raises(InvalidRequest, match="there is nothing to measure"):
         Wanted(given={}, asked=True, device="cpu", database=place).jobs()
+
+
+def test_a_full_file_is_looked_at_alone_until_somebody_empties_it(sqlite_database: Database) -> None:
+    file = asked.file_of(sqlite_database)
+    file.write_text("x" * asked.LARGEST_BYTES)
+    note, selector = asked.noting(sqlite_database), Selector(sqlite_database)
+    first, second, third = (
+        selector.choose("lstm", device=replay.HERE, hidden=each, batch=3) for each in range(70, 73)
+    )
+    note([first])
+    note([second])
+    assert file.stat().st_size == asked.LARGEST_BYTES
+    file.unlink()
+    note([third, second])
+    assert [problem["hidden"] for problem in remembered(sqlite_database)] == [72, 71]
