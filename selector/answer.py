@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -49,6 +49,7 @@ def answer_each(
     wanted = _wanted([(asked[index], tiers[index]) for index in others])
     look_up([*(group.chosen for group in groups), *wanted])
     told = {index: choice for group in groups for index, choice in choices(knowledge, group).items()}
+    told |= _unknown(knowledge, {index: (opened[index], tiers.get(index)) for index in quiet & others})
     return [
         told[index] if index in told else _tried(_finished, knowledge, _with(one, tiers.get(index)))
         for index, one in enumerate(asked)
@@ -154,6 +155,29 @@ def _finished(knowledge: Knowledge, given: tuple[Opened | Prepared, Tier | None]
     return _choice(
         knowledge, prepared.opened.request, decide(question, figures), set(figures.sources.values())
     )
+
+
+def _unknown(
+    knowledge: Knowledge, asked: Mapping[int, tuple[Opened | SelectorError, Tier | SelectorError | None]]
+) -> dict[int, Choice]:
+    """The choices for quiet questions, by their places, from which the cost model abstains.
+
+    Those whose problems the same implementations accept are decided once, and differ in problem and caveats.
+    """
+    told: dict[int, Choice] = {}
+    decided: dict[tuple[int, int, bool], tuple[Choice, int]] = {}
+    for index, (one, tier) in asked.items():
+        if not isinstance(one, Opened) or not isinstance(tier, Tier) or tier.estimates:
+            continue
+        request = one.request
+        key = id(one.considered), id(request.where), request.operator_assumed
+        if key not in decided:
+            first = _finished(knowledge, (one, tier))
+            decided[key] = first, len(first.caveats) - len(tier.caveats)
+        choice, own = decided[key]
+        caveats = *choice.caveats[:own], *tier.caveats
+        told[index] = Choice.made({**vars(choice), "problem": request.problem, "caveats": caveats})
+    return told
 
 
 def _software(request: Request) -> Environment | None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import Problem, SelectorError
@@ -13,7 +13,8 @@ from .asking import decide
 from .choice import Choice
 from .collecting import collected_seldom
 from .knowledge import Knowledge
-from .query import Arguments, Query, arguments_each
+from .query import Arguments, Query, arguments_each, hyperparameters_each
+from .reading import places_of
 from .request import DEFAULT_OPERATOR, Request, parse
 
 MOST = 8192  # answers that are remembered,
@@ -21,6 +22,8 @@ KEPT = MOST // 2  # of which so many, the last ones, stay when there are more
 
 # the problem of a question, or what is wrong with it; None of an operator that is not ours
 Found = Problem | SelectorError | None
+Layer = Mapping[str, object]
+Asked = tuple[Arguments, Layer, Found]
 
 
 class Batch:
@@ -36,63 +39,58 @@ class Batch:
             return self._answers(queries)
 
     def _answers(self, queries: Sequence[Query]) -> list[Choice | SelectorError]:
-        given, problems, remembered = arguments_each(queries), _problems(queries), self._remembered
-        keys: list[object] = []
-        found: list[Choice | SelectorError | None] = []
-        for query, arguments, problem in zip(queries, given, problems, strict=True):
-            if isinstance(problem, Problem):
-                key: object = arguments, problem.row, problem.assumed
-            else:
-                key = _key(arguments, query.hyperparameters)
-            try:
-                found.append(remembered.get(key))
-                keys.append(key)
-            except TypeError:  # what has no hash is not remembered
-                found.append(None)
-                keys.append(None)
+        given, layers = arguments_each(queries), hyperparameters_each(queries)
+        problems, remembered = _problems(given, layers), self._remembered
+        keys = [
+            (arguments, problem.row, problem.assumed)
+            if isinstance(problem, Problem)
+            else _key(arguments, layer)
+            for arguments, layer, problem in zip(given, layers, problems, strict=True)
+        ]
+        found: list[Choice | SelectorError | None] = [_remembered(remembered, key) for key in keys]
         new = [index for index, choice in enumerate(found) if choice is None]
-        fresh = self._answered([(queries[index], given[index], problems[index]) for index in new])
+        fresh = self._answered([(given[index], layers[index], problems[index]) for index in new])
         if len(self._remembered) + len(new) > MOST:
             # another thread goes on with the old ones
             self._remembered = dict(list(self._remembered.items())[-KEPT:])
         for index, choice in zip(new, fresh, strict=True):
             found[index] = choice
-            if isinstance(choice, Choice) and keys[index] is not None:
-                self._remembered[keys[index]] = choice
+            if isinstance(choice, Choice):
+                try:
+                    self._remembered[keys[index]] = choice
+                except TypeError:  # what has no hash is not remembered
+                    continue
         self._note([choice for choice in fresh if isinstance(choice, Choice)])
         return [choice for choice in found if choice is not None]
 
-    def _answered(self, asked: Sequence[tuple[Query, Arguments, Found]]) -> list[Choice | SelectorError]:
+    def _answered(self, asked: Sequence[Asked]) -> list[Choice | SelectorError]:
         """Those about operators of ours go through the cost model together, the others one by one."""
-        parsed: dict[Arguments, Request | SelectorError] = {}
-        requests = [
-            self._request(problem, arguments, parsed) if isinstance(problem, Problem) else problem
-            for _, arguments, problem in asked
-            if problem is not None
-        ]
-        answers = iter(answer_each(self._knowledge, requests))
+        ours = [one for one in asked if one[2] is not None]
+        answers = iter(answer_each(self._knowledge, self._requests(ours)))
         return [
-            self._alone(query, arguments) if problem is None else next(answers)
-            for query, arguments, problem in asked
+            self._alone(arguments, layer) if problem is None else next(answers)
+            for arguments, layer, problem in asked
         ]
 
-    def _alone(self, query: Query, arguments: Arguments) -> Choice | SelectorError:
+    def _alone(self, arguments: Arguments, hyperparameters: Layer) -> Choice | SelectorError:
         try:
-            return decide(self._knowledge, *arguments, **query.hyperparameters)
+            return decide(self._knowledge, *arguments, **hyperparameters)
         except SelectorError as error:
             return error
 
-    def _request(
-        self, problem: Problem, arguments: Arguments, parsed: dict[Arguments, Request | SelectorError]
-    ) -> Request | SelectorError:
-        """The question parsed. `parsed` are those of arguments before, which most questions share."""
-        try:
-            known = parsed.get(arguments)
-            if known is None:
-                known = parsed[arguments] = self._parsed(problem, arguments)
-        except TypeError:  # a Device has no hash
-            known = self._parsed(problem, arguments)
-        return known if isinstance(known, SelectorError) else Request(problem, *known[1:])
+    def _requests(self, asked: Sequence[Asked]) -> list[Request | SelectorError]:
+        """The questions parsed: the arguments once for all that share them, as most do."""
+        requests: list[Any] = [problem for _, _, problem in asked]
+        for places in places_of(id(arguments) for arguments, _, _ in asked).values():
+            whole = [place for place in places if isinstance(requests[place], Problem)]
+            if not whole:
+                continue
+            parsed = self._parsed(requests[whole[0]], asked[whole[0]][0])
+            for place in whole:
+                requests[place] = (
+                    parsed if isinstance(parsed, SelectorError) else Request(requests[place], *parsed[1:])
+                )
+        return requests
 
     def _parsed(self, problem: Problem, arguments: Arguments) -> Request | SelectorError:
         try:
@@ -101,27 +99,26 @@ class Batch:
             return error
 
 
-def _problems(queries: Sequence[Query]) -> list[Found]:
-    """The problems of questions, of which those of one operator are made together."""
+def _problems(given: Sequence[Arguments], layers: Sequence[Layer]) -> list[Found]:
+    """The problems of questions with these arguments and hyperparameters; of one operator made together."""
     ours = registry.operators()
-    layers: dict[str | None, dict[int, Mapping[str, object]]] = defaultdict(dict)
-    for query in queries:
-        if query.operator is None or query.operator in ours:
-            layers[query.operator][id(query.hyperparameters)] = query.hyperparameters
-    made: dict[str | None, dict[int, Problem | SelectorError]] = {
-        name: dict(
-            zip(
-                given,
-                registry.operator(name or DEFAULT_OPERATOR).problem_each([*given.values()]),
-                strict=True,
-            )
+    found: list[Found] = [None] * len(given)
+    for operator, places in places_of([operator for operator, *_ in given]).items():
+        if operator is not None and operator not in ours:
+            continue
+        made = registry.operator(operator or DEFAULT_OPERATOR).problem_each(
+            [layers[place] for place in places]
         )
-        for name, given in layers.items()
-    }
-    return [
-        made[query.operator][id(query.hyperparameters)] if query.operator in made else None
-        for query in queries
-    ]
+        for place, problem in zip(places, made, strict=True):
+            found[place] = problem
+    return found
+
+
+def _remembered(answers: Mapping[object, Choice], key: object) -> Choice | None:
+    try:
+        return answers.get(key)
+    except TypeError:  # what has no hash is not remembered
+        return None
 
 
 def _key(arguments: Arguments, hyperparameters: Mapping[str, object]) -> object:

@@ -95,7 +95,7 @@ class Selector:
         Those that were not asked before go through the cost model together.
         """
         self._refresh()
-        asked = list(queries)
+        asked = queries if isinstance(queries, Sequence) else list(queries)
         for _ in range(SNAPSHOT_TRIES):
             try:
                 return self._ended(self._batch.answers(asked), asked)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from typing import overload
 
 from .request import DEFAULT_OPERATOR
 
@@ -58,10 +60,47 @@ class Query:
         return self.operator, self.device, self.memory, self.objective, override
 
 
+class Alike(Sequence[Query]):
+    """Questions like the first but for their hyperparameters; each is made when somebody looks at it."""
+
+    def __init__(self, first: Query, hyperparameters: Sequence[Mapping[str, object]]) -> None:
+        self.first, self.hyperparameters = first, hyperparameters
+
+    @overload
+    def __getitem__(self, place: int) -> Query: ...
+
+    @overload
+    def __getitem__(self, place: slice) -> list[Query]: ...
+
+    def __getitem__(self, place: int | slice) -> Query | list[Query]:
+        if isinstance(place, slice):
+            return [self[number] for number in range(len(self))[place]]
+        return Query.made({**vars(self.first), "hyperparameters": self.hyperparameters[place]})
+
+    def __len__(self) -> int:
+        return len(self.hyperparameters)
+
+
 def arguments_each(queries: Sequence[Query]) -> list[Arguments]:
-    """The `arguments` of each; the environment is looked at once for each operator."""
+    """The `arguments` of each, of which equal ones are one; the environment is asked once an operator."""
+    if isinstance(queries, Alike):
+        return [queries.first.arguments] * len(queries)
     looked_up = {name: _of_environment(name) for name in {str(query.operator or "") for query in queries}}
-    return [query._arguments(looked_up[str(query.operator or "")]) for query in queries]
+    known: dict[object, Arguments] = {}
+    found = []
+    for query in queries:
+        arguments = query._arguments(looked_up[str(query.operator or "")])
+        with suppress(TypeError):  # a Device has no hash
+            arguments = known.setdefault((arguments, type(query.memory)), arguments)
+        found.append(arguments)
+    return found
+
+
+def hyperparameters_each(queries: Sequence[Query]) -> Sequence[Mapping[str, object]]:
+    """The hyperparameters of each."""
+    if isinstance(queries, Alike):
+        return queries.hyperparameters
+    return [query.hyperparameters for query in queries]
 
 
 def _of_environment(operator: object) -> str | None:

@@ -65,14 +65,12 @@ class Metrics:
 
     def choices(self, answers: Iterable[Choice | SelectorError]) -> None:
         """Count choices, or the errors in their place."""
-        found = Tally(
-            (self._errors, type(one).__name__)
-            if isinstance(one, SelectorError)
-            else (self._choices, one.source)
-            for one in answers
-        )
-        for (counter, label), number in found.items():
-            counter.labels(label).inc(number)
+        found = list(answers)
+        errors = Tally(type(one).__name__ for one in found if isinstance(one, SelectorError))
+        sources = Tally([one.source for one in found if not isinstance(one, SelectorError)])
+        for counter, counts in ((self._errors, errors), (self._choices, sources)):
+            for label, number in counts.items():
+                counter.labels(label).inc(number)
 
     def received(self, **counts: int) -> None:
         """Count measurements that were sent by what became of them."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from itertools import chain
 from typing import Literal, Self
 
@@ -43,10 +43,10 @@ class BatchRequest(Request):
             raise ValueError(f"{count} questions at once: expected at most {MOST_ANSWERS}")
         return self
 
-    def queries(self) -> Iterable[Query]:
+    def queries(self) -> Sequence[Query]:
         """What to ask the selector: about the first layer on every device, then the second, and so on."""
-        by_device = [queries(self.problems, device) for device in self.devices]
-        return chain.from_iterable(zip(*by_device, strict=True))
+        first, *others = [queries(self.problems, device) for device in self.devices]
+        return list(chain.from_iterable(zip(first, *others, strict=True))) if others else first
 
 
 class Candidate(Answer):

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal, overload
 from pydantic import Field, ValidationError, ValidatorFunctionWrapHandler, WrapValidator
 
 from selector import Query
+from selector.query import Alike as AlikeQueries
 
 from .fields import Amount, Hyperparameters, Name, Request, are_plain
 
@@ -65,12 +66,11 @@ class Alike(Sequence[Layer]):
         return len(self.hyperparameters)
 
 
-def queries(layers: Sequence[Layer], device: str | None) -> list[Query]:
+def queries(layers: Sequence[Layer], device: str | None) -> Sequence[Query]:
     """What to ask the selector about each layer on a device."""
     if not isinstance(layers, Alike):
         return [layer.query(device) for layer in layers]
-    fields = vars(layers.first.query(device))
-    return [Query.made({**fields, "hyperparameters": given}) for given in layers.hyperparameters]
+    return AlikeQueries(layers.first.query(device), layers.hyperparameters)
 
 
 def _layers(given: Any, check: ValidatorFunctionWrapHandler) -> Any:

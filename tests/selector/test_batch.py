@@ -5,6 +5,7 @@ from dataclasses import replace
 from kernel_selector.kernels import registry
 from kernel_selector.kernels.asking import counted
 from selector import Choice, Query, UnknownHyperparameter, batch
+from selector.query import Alike
 from selector.reading import Reading
 from tests.selector import replay
 
@@ -25,6 +26,16 @@ def test_a_batch_answers_as_single_questions_do(trained):
     for query, choice in zip(asked, found, strict=True):
         alone = trained.choose(**query.hyperparameters, objective=query.objective)
         assert choice.to_dict() == alone.to_dict()
+
+
+def test_questions_that_share_all_but_their_layers_are_made_when_somebody_looks(trained):
+    layers = [{"hidden": 60 + step, "batch": 9} for step in range(20)]
+    layers += [{"hiden": 1}, {"hidden": 64, "batch": 8, "mode": "inference"}]
+    alike = Alike(Query(operator="lstm", memory="1 GiB"), layers)
+    each = queries(*layers, operator="lstm", memory="1 GiB")
+    assert (list(alike), alike[3:5], alike[-1]) == (each, each[3:5], each[-1])
+    for found, expected in zip(trained.choose_each(alike), trained.choose_each(each), strict=True):
+        assert str(found) == str(expected)
 
 
 def test_one_layer_on_many_devices_answers_as_on_each_alone(trained):

@@ -57,6 +57,19 @@ def test_a_large_batch_answers_as_single_questions_do(trained, more):
         assert pickle.loads(pickle.dumps(found)) == alone
 
 
+def test_what_the_model_has_not_seen_is_decided_once_for_all(trained, monkeypatch):
+    decided = []
+    monkeypatch.setattr("selector.answer.decide", lambda *given: decided.append(given) or decide(*given))
+    asked = [Query(hyperparameters={"hidden": 5000 + step, "batch": 8}) for step in range(2 * MANY)]
+    answers = trained.choose_each(asked)
+    assert len(decided) == 1
+    for query, found in zip(asked, answers, strict=True):
+        alone = trained.choose(**query.hyperparameters)
+        assert (found.source, repr(found)) == ("default", repr(alone))
+        assert any(f"hidden={query.hyperparameters['hidden']}" in caveat for caveat in found.caveats)
+        assert pickle.loads(pickle.dumps(found)) == alone
+
+
 def test_what_is_quiet_has_neither_failures_nor_figures(trained):
     evidence = trained.evidence("lstm", replay.HERE.key)
     stored = list(evidence.problems.values())
