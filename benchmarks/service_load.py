@@ -46,7 +46,7 @@ OURS = ["--factory", "kernel_selector.service.app:from_environment"]
 LAYER = {"operator": "lstm", "hyperparameters": {"hidden": 256, "batch": 32}}
 CONNECTIONS = 16
 BATCH = 500
-LEARNING, BATCHES = 5, 10
+LEARNING, BATCHES = 8, 60
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,9 @@ def main() -> None:
             least = at_once(trivial, question, given.requests)
             figures |= at_once(ours, question, given.requests)
             figures |= {f"trivial_{name}": value for name, value in least.items()}
-            figures["batch_of_500_new_ms"] = batch_ms(ours, given.device)
+            batches_ms = batch_ms(ours, given.device)
+            figures["batch_of_500_new_ms"] = statistics.median(batches_ms)
+            figures["batch_of_500_new_least_ms"] = min(batches_ms)
     print(json.dumps(figures, indent=2))
     print(write_result("service_load", {"requests": given.requests, "figures": figures}))
 
@@ -142,8 +144,8 @@ def at_once(server: Server, question: str, requests: int) -> dict[str, float]:
     return {"requests_per_s": len(times_ms) / spent_s, "p50_ms": cuts[49], "p99_ms": cuts[98]}
 
 
-def batch_ms(server: Server, device: str) -> float:
-    """Median time of a batch of problems that were not asked before, in milliseconds.
+def batch_ms(server: Server, device: str) -> list[float]:
+    """Times of batches of problems that were not asked before, in milliseconds.
 
     The first ones, while the paths of what implementations count are learned, do not count.
     """
@@ -164,7 +166,7 @@ def batch_ms(server: Server, device: str) -> float:
         started = time.perf_counter()
         post("/v1/choices:batch", body)
         times_ms.append((time.perf_counter() - started) * 1e3)
-    return statistics.median(times_ms[LEARNING:])
+    return times_ms[LEARNING:]
 
 
 @contextmanager

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import Environment, SelectorError
@@ -40,15 +40,20 @@ def answer_each(
     knowledge: Knowledge, requests: Sequence[Request | SelectorError]
 ) -> list[Choice | SelectorError]:
     """The choice for each request, or the error that it met; the cost model is asked once for all of them."""
-    opened = _opened(requests)
-    quiet = quiet_ones(knowledge, opened)
-    asked = [one if index in quiet else _tried(prepare, knowledge, one) for index, one in enumerate(opened)]
+    groups = _opened(requests)
+    opened = {index: one for group in groups for index, one in group.items()}
+    given = [
+        request if isinstance(request, SelectorError) else opened[index]
+        for index, request in enumerate(requests)
+    ]
+    quiet = quiet_ones(knowledge, groups)
+    asked = [one if index in quiet else _tried(prepare, knowledge, one) for index, one in enumerate(given)]
     tiers = _tiers(knowledge, asked)
-    groups = settled({index: (opened[index], tiers.get(index)) for index in quiet})
-    others = set(tiers).difference(*(group.members for group in groups))
+    ready = settled({index: (opened[index], tiers.get(index)) for index in quiet})
+    others = set(tiers).difference(*(group.members for group in ready))
     wanted = _wanted([(asked[index], tiers[index]) for index in others])
-    look_up([*(group.chosen for group in groups), *wanted])
-    told = {index: choice for group in groups for index, choice in choices(knowledge, group).items()}
+    look_up([*(group.chosen for group in ready), *wanted])
+    told = {index: choice for group in ready for index, choice in choices(knowledge, group).items()}
     told |= _unknown(knowledge, {index: (opened[index], tiers.get(index)) for index in quiet & others})
     return [
         told[index] if index in told else _tried(_finished, knowledge, _with(one, tiers.get(index)))
@@ -56,20 +61,29 @@ def answer_each(
     ]
 
 
-def _opened(requests: Sequence[Request | SelectorError]) -> list[Opened | SelectorError]:
-    """The requests with what the implementations say of their problems."""
-    opened: list[Any] = list(requests)
+def _opened(requests: Sequence[Request | SelectorError]) -> list[dict[int, Opened]]:
+    """The requests by their places, with what the implementations say of their problems.
+
+    Those about one operator and one device are together.
+    """
+    groups: list[dict[int, Opened]] = []
     readings = Readings()
     asked = [(index, one) for index, one in enumerate(requests) if isinstance(one, Request)]
     for numbers in places_of(one.problem.operator for _, one in asked).values():
         members = [asked[number] for number in numbers]
         table = Table([one.problem for _, one in members], readings)
-        for places in places_of(id(one.where.device) for _, one in members).values():
-            found = considered_each(table.part(places), members[places[0]][1].where.device)
-            for place, considered in zip(places, found, strict=True):
-                index, one = members[place]
-                opened[index] = Opened(one, table, place, considered, _software(one))
-    return opened
+        for places in places_of(id(one.where) for _, one in members).values():
+            where = members[places[0]][1].where
+            software = current_environment(where.torch_device) if where.torch_device else None
+            found = zip(places, considered_each(table.part(places), where.device), strict=True)
+            opened = [(members[place], place, considered) for place, considered in found]
+            groups.append(
+                {
+                    index: Opened(one, table, place, considered, software)
+                    for (index, one), place, considered in opened
+                }
+            )
+    return groups
 
 
 def _tried(
@@ -158,7 +172,7 @@ def _finished(knowledge: Knowledge, given: tuple[Opened | Prepared, Tier | None]
 
 
 def _unknown(
-    knowledge: Knowledge, asked: Mapping[int, tuple[Opened | SelectorError, Tier | SelectorError | None]]
+    knowledge: Knowledge, asked: Mapping[int, tuple[Opened, Tier | SelectorError | None]]
 ) -> dict[int, Choice]:
     """The choices for quiet questions, by their places, from which the cost model abstains.
 
@@ -167,7 +181,7 @@ def _unknown(
     told: dict[int, Choice] = {}
     decided: dict[tuple[int, int, bool], tuple[Choice, int]] = {}
     for index, (one, tier) in asked.items():
-        if not isinstance(one, Opened) or not isinstance(tier, Tier) or tier.estimates:
+        if not isinstance(tier, Tier) or tier.estimates:
             continue
         request = one.request
         key = id(one.considered), id(request.where), request.operator_assumed
@@ -178,11 +192,6 @@ def _unknown(
         caveats = *choice.caveats[:own], *tier.caveats
         told[index] = Choice.made({**vars(choice), "problem": request.problem, "caveats": caveats})
     return told
-
-
-def _software(request: Request) -> Environment | None:
-    """That of a device of this machine; others have none of their own."""
-    return current_environment(request.where.torch_device) if request.where.torch_device else None
 
 
 @cache

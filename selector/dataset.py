@@ -14,8 +14,9 @@ from numpy.typing import NDArray
 from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import Device, Operator, Record, Status
 
+from .error_factors import situation
 from .errors import TooFewProblems
-from .features import FeatureSpec, runs, situation
+from .features import FeatureSpec, runs
 from .physics import missing_rates
 from .possible import Possible
 from .visits import standing

@@ -10,6 +10,8 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from kernel_selector.kernels.contract import Device
+
 FACTORS = 7
 
 
@@ -41,6 +43,11 @@ class ErrorFactors:
     def place(self, situation: str) -> int:
         """Where a situation is in the table."""
         return self.situations.get(situation, -1)
+
+
+def situation(mode: str, device: Device) -> str:
+    """What decides most about how an implementation works: the kind of device and the problem's mode."""
+    return f"{device.kind} {mode}"
 
 
 def _factors(found: Mapping[str, Any], where: str) -> list[float]:

@@ -22,6 +22,10 @@ from .physics import matmul_rate, rates_of
 
 Floats = NDArray[np.float64]
 
+DERIVED = ("flops_per_byte", "flops_per_launch", "bytes_per_launch", "bytes_per_step_over_l2")
+COUNTED = (
+    2 + len(COUNTS) + len(DERIVED)
+)  # columns by alignment, of counts and derived, before those in seconds
 MOST_ALIGNMENT = 7  # doublings
 MOST_POWER = 2**MOST_ALIGNMENT
 NARROW_BYTES = 2
@@ -74,10 +78,15 @@ class Shared(NamedTuple):
     columns: Floats
     parts: tuple[int, ...]  # columns of each
 
+    @property
+    def each(self) -> list[Floats]:
+        """The parts, [columns, problems] each."""
+        ends = accumulate(self.parts)
+        return [self.columns[end - width : end] for width, end in zip(self.parts, ends, strict=True)]
+
     def of_each(self, of_each: NDArray[np.intp]) -> list[Floats]:
         """The parts for each row, [columns, rows] each, whose problem is `of_each`."""
-        ends, rows = accumulate(self.parts), self.columns.take(of_each, axis=1)
-        return [rows[end - width : end] for width, end in zip(self.parts, ends, strict=True)]
+        return self._replace(columns=self.columns.take(of_each, axis=1)).each
 
     def for_times(self, of_each: NDArray[np.intp]) -> tuple[Floats, Floats, Floats]:
         """Of each row the bytes of an element, whether it is training, and operations per second, [rows]."""
@@ -194,6 +203,26 @@ def log2(values: NDArray[Any]) -> Floats:
     """The logarithms, 0 where a value is not positive."""
     found: Floats = np.log2(values, out=np.zeros(values.shape), where=values > 0)
     return found
+
+
+def joined_columns(
+    parts: Sequence[Floats], counted: Floats, terms: Floats, saved: Floats, more: Floats, flags: Floats
+) -> Floats:
+    """The rows by the parts that problems share and by what is of each implementation, [rows, columns]."""
+    asked, vector, of_device, element, sums, least, memory, training, _ = parts
+    by_modes = by_mode(np.concatenate((memory, more)), training[0] == 1)
+    columns = (
+        *(asked, vector, counted[:COUNTED], of_device, counted[COUNTED:], element, sums, least, terms),
+        *(saved, by_modes, flags),
+    )
+    joined: Floats = np.concatenate(columns).T  # column by column, as trees look at them
+    return joined
+
+
+def flags_at(columns: int, places: NDArray[np.intp]) -> Floats:
+    """Columns of which each row has a 1 at its place, and zeros beside it, [columns, rows]."""
+    flags: Floats = (np.arange(columns)[:, None] == places).astype(np.float64)
+    return flags
 
 
 def _log2_of(value: float | None) -> float:

@@ -24,14 +24,16 @@ from . import tiles
 from .column_sums import column_sums, kinds
 from .counts import Counts, Own, Rows
 from .feature_columns import (
+    DERIVED,
     MOST_VECTOR,
     Shared,
     alignments,
-    by_mode,
     counted_columns,
     device_columns,
     dtypes_of,
+    flags_at,
     intermediate,
+    joined_columns,
     log2,
     memory_parts,
     seconds_of,
@@ -48,10 +50,8 @@ Integers = NDArray[np.int64]
 
 FEATURES_VERSION = 7  # raise when the meaning of a column changes
 
-DERIVED = ("flops_per_byte", "flops_per_launch", "bytes_per_launch", "bytes_per_step_over_l2")
 DEVICE = ("cuda", "copy_bytes_per_s", "matmul_flops_per_s", "launch_us", "multiprocessors", "memory_bytes")
 ROOFLINE = ("operations_s", "transfer_s", "launch_s", "sum_s", "launch_share")
-COUNTED = 2 + len(COUNTS) + len(DERIVED)
 KINDS = ("cpu", "cuda")
 MODES = ("training", "inference")
 TIME_PARTS = ("operations_16_bit", "operations_wider", "launch", "call")
@@ -194,22 +194,26 @@ class FeatureSpec:
 
     def rows(self, shared: Shared, rows: Rows) -> Floats:
         """The rows of `matrix` for given counts, [rows, columns]."""
-        device, counts = shared.device, rows.counts
-        asked, vector, of_device, element, sums, least, memory, training, rates = shared.of_each(rows.of_each)
+        device, counts, parts = shared.device, rows.counts, shared.of_each(rows.of_each)
+        _, vector, _, element, _, _, memory, training, rates = parts
         seconds = seconds_of(counts, rates[0], device)
-        counted = counted_columns(counts, seconds, vector[0], device)
-        memory = np.concatenate((memory, intermediate(counts, memory[0])))
-        terms = time_terms(seconds, rates_of(device)[1] * 1e-6, element[0], training[0] == 1)
         flags = (
-            _set(len(self._flags), self._flag_places(rows.implementations, device)),
-            _set(len(self.callers), rows.callers),
+            flags_at(len(self._flags), self._flag_places(rows.implementations, device)),
+            flags_at(len(self.callers), rows.callers),
         )
-        columns = (
-            *(asked, vector, counted[:COUNTED], of_device, counted[COUNTED:], element, sums, least, terms),
-            *(counts.saved_bytes[None], by_mode(memory, training[0] == 1), *flags),
+        return joined_columns(
+            parts,
+            counted_columns(counts, seconds, vector[0], device),
+            time_terms(seconds, rates_of(device)[1] * 1e-6, element[0], training[0] == 1),
+            counts.saved_bytes[None],
+            intermediate(counts, memory[0]),
+            np.concatenate(flags),
         )
-        joined: Floats = np.concatenate(columns).T  # column by column, as trees look at them
-        return joined
+
+    def common(self, shared: Shared) -> Floats:
+        """What the rows of each problem have in common, zeros in their own columns, [problems, columns]."""
+        own = COUNTED_COLUMNS, TIME_TERMS, ("saved",), ("intermediate",), (*self._flags, *self._called)
+        return joined_columns(shared.each, *(np.zeros((len(names), len(shared.columns.T))) for names in own))
 
     def own(self, shared: Shared, rows: Rows) -> Own:
         """What the columns `own_columns` of `rows` say, of which most are 0."""
@@ -282,18 +286,7 @@ class FeatureSpec:
         return np.where(places < 0, -1, places * len(KINDS) + KINDS.index(device.kind))
 
 
-def _set(columns: int, places: NDArray[np.intp]) -> Floats:
-    """Columns of which each row has a 1 at its place, and zeros beside it, [columns, rows]."""
-    flags: Floats = (np.arange(columns)[:, None] == places).astype(np.float64)
-    return flags
-
-
 def runs(operator: Operator, name: str, problem: Problem, device: Device) -> str:
     """The implementation whose code one of this name runs for a problem: mostly its own."""
     other = registry.implementation(operator.name, name).runs
     return name if other is None else other(problem, device)
-
-
-def situation(mode: str, device: Device) -> str:
-    """What decides most about how an implementation works: the kind of device and the problem's mode."""
-    return f"{device.kind} {mode}"

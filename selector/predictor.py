@@ -17,11 +17,11 @@ from kernel_selector.kernels.contract import Device, Environment, Implementation
 from .counting import Counting
 from .counts import Counts, Rows
 from .domain import Domain
-from .error_factors import ErrorFactors
+from .error_factors import ErrorFactors, situation
 from .errors import ModelVersionMismatch
 from .evidence import Tier
 from .feature_columns import Shared
-from .features import FEATURES_VERSION, FeatureSpec, situation
+from .features import FEATURES_VERSION, FeatureSpec
 from .physics import missing_rates
 from .predicted import Predicted, Predictions
 from .reading import MANY
@@ -205,9 +205,8 @@ class Predictor:
     def _time(self, shared: Shared, asked: Rows) -> Floats:
         """The times of many rows, [rows]: features of all of them are made where there is no other way."""
         if self._by_problem is not None:
-            begins = np.diff(asked.of_each, prepend=-1) > 0
-            first = self._spec.rows(shared, asked.part(np.flatnonzero(begins)))
-            found = self._by_problem.predict(first, self._spec.own(shared, asked), np.cumsum(begins) - 1)
+            problems, own = self._spec.common(shared), self._spec.own(shared, asked)
+            found = self._by_problem.predict(problems, own, asked.of_each)
             if not np.isnan(found).any():
                 return found
         return self.time_ms.predict(self._spec.rows(shared, asked), asked.of_each)

@@ -102,7 +102,7 @@ class ByProblem:
     def predict(self, problems: Floats, own: Own, which: NDArray[np.intp]) -> Floats:
         """The figures of rows of problems `which`, shape [rows]; NaN where the network does not know enough.
 
-        problems [problems, columns] is a row of features for each of them.
+        problems [problems, columns] has what the rows of each have in common, as `FeatureSpec.common`.
         """
         outputs = self.network.outputs(problems)
         left_over = self.network.told(

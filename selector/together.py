@@ -7,7 +7,7 @@ candidates are described when somebody looks, and by the decision that every sin
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -30,20 +30,14 @@ if TYPE_CHECKING:
 Ready = tuple[Opened, Predicted, Tier]
 
 
-def quiet_ones(knowledge: Knowledge, opened: Sequence[Opened | SelectorError]) -> set[int]:
+def quiet_ones(knowledge: Knowledge, groups: Iterable[Mapping[int, Opened]]) -> set[int]:
     """The places of questions that ask for times alone, and of whose problems no measurement says anything.
 
-    Raises Changed. Few of one operator and device are not worth to be looked at together.
+    The questions of a group are about one operator and device. Few are not worth to be looked at together.
+    Raises Changed.
     """
-    if len(opened) < MANY:
-        return set()
-    groups: dict[tuple[int, int], dict[int, Opened]] = defaultdict(dict)
-    for index, one in enumerate(opened):
-        if isinstance(one, Opened) and one.request.is_plain:
-            groups[id(one.table), id(one.request.where.device)][index] = one
-    return {
-        index for members in groups.values() if len(members) >= MANY for index in _quiet(knowledge, members)
-    }
+    plain = [{index: one for index, one in group.items() if one.request.is_plain} for group in groups]
+    return {index for group in plain if len(group) >= MANY for index in _quiet(knowledge, group)}
 
 
 def _quiet(knowledge: Knowledge, opened: Mapping[int, Opened]) -> Iterator[int]:
@@ -75,13 +69,11 @@ class Settled(NamedTuple):
         return self.together, np.array(self.decided.chosen)
 
 
-def settled(
-    asked: Mapping[int, tuple[Opened | SelectorError, Tier | SelectorError | None]],
-) -> list[Settled]:
+def settled(asked: Mapping[int, tuple[Opened, Tier | SelectorError | None]]) -> list[Settled]:
     """Those of quiet questions, by their places, that can be decided together."""
     groups: dict[int, dict[int, Ready]] = defaultdict(dict)
     for index, (one, tier) in asked.items():
-        if not isinstance(one, Opened) or not isinstance(tier, Tier):
+        if not isinstance(tier, Tier):
             continue
         found = tier.estimates
         if isinstance(found, Predicted) and found.names == one.names:
