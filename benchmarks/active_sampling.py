@@ -88,7 +88,7 @@ def _records(file: Path) -> Iterator[tuple[Problem, str, float | None]]:
         record = Record.from_json(line)
         if record.status != "unsupported":
             total = record.total
-            yield record.problem, record.implementation, total.p50_ms if total else None
+            yield record.problem, record.implementation, total.undisturbed_ms if total else None
 
 
 def compared(operator: str, times: Times, seeds: int) -> dict[str, Any]:
