@@ -20,15 +20,13 @@ from kernel_selector.kernels.contract import Problem
 
 Array = NDArray[Any]
 
-# standard deviations of log time; fitted to the measurements instead, they chose no better in replays
-LINE, OWN_LINE = (
-    2.0,
-    0.3,
-)  # of the coefficients of counted work: of all implementations, and of each about them
-PLACE, OWN_PLACE = 0.6, 0.4  # what is alike at problems near each other: of all, and of each
-OWN_WORDS = 0.3  # of an implementation at problems alike in words and switches, whatever their sizes
-NOISE = 0.05  # of a median
-REACH = 2.0  # doublings of a size over which times are alike
+# standard deviations of log time, by which measured LSTMs and linear layers are likeliest
+LINE, OWN_LINE = 0.65, 0.1  # of the coefficients of counted work: of all implementations, of each about them
+PLACE, OWN_PLACE = 0.8, 0.38  # what is alike at problems near each other: of all, and of each
+OWN_WORDS = 0.33  # of an implementation at problems alike in words and switches, whatever their sizes
+PROBLEM = 0.2  # of a problem by itself, whatever runs on it
+NOISE = 0.08  # of a measurement, and of what an implementation does at a problem by itself
+REACH = 4.0  # doublings of a size over which times are alike
 
 
 @dataclass(frozen=True)
@@ -91,6 +89,12 @@ def squared_distances(places: Array) -> Array:
     return apart
 
 
+def alike(apart: Array) -> Array:
+    """How alike times are that far apart, in squared doublings: in the far they stay more so than with a
+    Gaussian's tail, as some sizes hardly matter."""
+    return 1 / (1 + apart / (2 * REACH**2))
+
+
 class JointTimes:
     """The process given what was measured so far.
 
@@ -100,16 +104,16 @@ class JointTimes:
     def __init__(self, coordinates: Coordinates) -> None:
         self._at = coordinates
         apart = squared_distances(coordinates.sizes), squared_distances(coordinates.words)
-        near = np.exp(-0.5 * (apart[0] + apart[1]) / REACH**2)
-        self._together = PLACE**2 * near  # [N, N]
-        self._own = OWN_PLACE**2 * near + OWN_WORDS**2 * np.exp(-0.5 * apart[1] / REACH**2)  # [N, N]
+        near = alike(apart[0] + apart[1])
+        self._together = PLACE**2 * near + PROBLEM**2 * np.eye(len(near))  # [N, N]
+        self._own = OWN_PLACE**2 * near + OWN_WORDS**2 * alike(apart[1])  # [N, N]
         pairs = len(coordinates.problem)
         self._every = np.arange(pairs)
         self._whitened = np.zeros((64, pairs))  # covariance with the M measured, in uncorrelated units
         self._measured = 0  # M
         self.mean = np.zeros(pairs)
         of_line = (LINE**2 + OWN_LINE**2) * (coordinates.line**2).sum(1)
-        self.variance = of_line + PLACE**2 + OWN_PLACE**2 + OWN_WORDS**2
+        self.variance = of_line + PLACE**2 + PROBLEM**2 + OWN_PLACE**2 + OWN_WORDS**2
 
     def learn(self, pairs: Sequence[int], log_times: Sequence[float]) -> None:
         """From the log times measured of K pairs; it takes time in proportion to K * (M + K) * P."""
@@ -130,12 +134,20 @@ class JointTimes:
         result: Array = self._prior(ones, others) - known[:, ones].T @ known[:, others]
         return result
 
-    def moves(self, candidates: Array, others: Array) -> Array:
-        """How far the means of others move when a candidate's time comes out one standard deviation above
-        what is expected: [candidates, others]."""
-        deviation = np.sqrt(self.variance[candidates] + NOISE**2)
-        result: Array = self.covariance(candidates, others) / deviation[:, None]
-        return result
+    def moves(self, groups: Sequence[Sequence[int]], ones: Array, others: Array) -> Array:
+        """The standard deviation by which the means of Q pairs come nearer to others' [Q] when a candidate is
+        measured with all that come before it in its group, C in all: [C, Q]."""
+        index = np.concatenate(groups)
+        pairs, place = np.unique(np.concatenate((ones, others)), return_inverse=True)
+        covariance = self.covariance(index, np.concatenate((pairs, index)))
+        theirs = covariance[:, len(pairs) :] + NOISE**2 * np.eye(len(index))
+        moved: Array = covariance[:, place[: len(ones)]] - covariance[:, place[len(ones) :]]
+        end = 0
+        for group in groups:
+            mine = slice(end, end := end + len(group))
+            factor = np.linalg.cholesky(theirs[mine, mine])
+            moved[mine] = np.cumsum(np.linalg.solve(factor, moved[mine]) ** 2, axis=0)
+        return np.sqrt(moved, out=moved)
 
     def _prior(self, ones: Array, others: Array) -> Array:
         at = self._at

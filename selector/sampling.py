@@ -1,8 +1,9 @@
 """Active sampling: what to measure next, so that the choices become good with few measurements.
 
 One model says how long each implementation takes on each problem, how sure that is, and whether it fails.
-Next is the measurement by which the choices for all problems are expected to gain the most (the knowledge
-gradient of Frazier, Powell and Dayanik, 2008).
+Next are those measurements of a problem by which the choices for all problems are expected to gain the most
+for what they cost: the knowledge gradient of Frazier, Powell and Dayanik (2008), of several at once, since
+one implementation's time says little without its rivals'.
 """
 
 from __future__ import annotations
@@ -27,10 +28,9 @@ Array = NDArray[Any]
 STARTED = 4  # measurements, before which whole problems are taken at random
 CONSIDERED = 300  # candidates, drawn at random from more
 JUDGED_BY = 500  # problems, drawn at random from more
-WORTH = 0.001  # of log time, over all problems together: what gains less is not worth measuring
-TOGETHER = (
-    0.5  # of the best gain, from which on others of its problem come along: visits to a problem cost time too
-)
+CONTEND = 3.0  # standard deviations: who is further behind a choice is no alternative to it
+WORTH = 0.0001  # of log time, over all problems together: what gains less a measurement is not worth it
+VISIT = 0.5  # measurements, as many as the way to a problem costs
 FAILURE = 2.0  # of log time: what choosing somebody who fails costs
 NEVER = 1e3  # of log time, for what cannot run
 
@@ -84,22 +84,21 @@ class Sampler:
 
         What was proposed once is not proposed again.
         """
-        started = len(self._proposed) >= STARTED
         still = [self._open(self._index[problem]) for problem in waiting]
         still = [pairs for pairs in still if pairs]
         if not still:
             return None
-        if not started:
+        if len(self._proposed) < STARTED:
             return self._propose(self._random.choice(still))
-        pairs = [pair for each in still for pair in each]
-        if len(pairs) > CONSIDERED:
-            pairs = self._random.sample(pairs, CONSIDERED)
-        index = np.array(pairs)
-        gains = self._gains(index)
-        if gains.max() < WORTH:
+        costs = self._costs()
+        groups = self._considered(still, costs)
+        count = np.concatenate([np.arange(1, len(group) + 1) for group in groups])
+        gains = self._gains(groups, costs) / (count + VISIT)
+        best = int(np.argmax(gains))
+        if gains[best] < WORTH:
             return None
-        here = self._at.problem[index] == self._at.problem[index[np.argmax(gains)]]
-        return self._propose([int(pair) for pair in index[here & (gains >= TOGETHER * gains.max())]])
+        group = groups[int(np.searchsorted(np.cumsum([len(group) for group in groups]), best, side="right"))]
+        return self._propose(group[: count[best]])
 
     def choices(self) -> dict[Problem, str]:
         """The implementation to take for each problem, by what is known."""
@@ -130,21 +129,51 @@ class Sampler:
         costs += FAILURE * self._failing.chance
         return np.where(bad, NEVER, costs)
 
-    def _gains(self, candidates: Array) -> Array:
+    def _considered(self, still: list[list[int]], costs: Array) -> list[list[int]]:
+        """Problems drawn at random, each with its open pairs: those first that may be the fastest."""
+        hoped = costs[self._at.problem, self._at.implementation] - np.sqrt(self._times.variance)
+        groups: list[list[int]] = []
+        count = 0
+        for pairs in self._random.sample(still, len(still)):
+            if count >= CONSIDERED:
+                break
+            groups.append(sorted(pairs, key=lambda pair: float(hoped[pair])))
+            count += len(pairs)
+        return groups
+
+    def _gains(self, groups: Sequence[Sequence[int]], costs: Array) -> Array:
         """By how much log time, summed over the problems, the choices are expected to get better by measuring
-        each of C candidates: [C]."""
-        costs = self._costs()
+        a candidate and all that come before it in its group, C in all: [C]."""
         rows = np.arange(len(costs))
         if len(rows) > JUDGED_BY:
             rows = np.array(self._random.sample(range(len(costs)), JUDGED_BY))
-        pairs = self._pairs[rows]  # [rows, I]
-        moves = np.zeros((len(candidates), *pairs.shape))
-        moves[:, pairs >= 0] = self._times.moves(candidates, pairs[pairs >= 0])
+        candidates = np.concatenate(groups)
         problems, columns = self._at.problem[candidates], self._at.implementation[candidates]
         if_bad, if_good = self._failing.after(problems, columns)  # [C, N] each
         chance = self._failing.chance[problems, columns]
-        gains: Array = by_times(costs[rows], moves) + by_failures(
+        by_each = by_failures(
             costs[rows], columns, chance, FAILURE * if_bad[:, rows], FAILURE * if_good[:, rows]
-        )
-        found: Array = gains.sum(1) * (len(costs) / len(rows))
+        ).sum(1)
+        parts = np.split(by_each, np.cumsum([len(group) for group in groups])[:-1])
+        together = np.concatenate([np.cumsum(part) for part in parts])
+        gains: Array = (self._by_times(groups, costs, rows) + together) * (len(costs) / len(rows))
+        return gains
+
+    def _by_times(self, groups: Sequence[Sequence[int]], costs: Array, rows: Array) -> Array:
+        """What the times gain on problems in some rows: [C]. Of the alternatives to each choice it counts the
+        one that gains most."""
+        chosen = np.argmin(costs, axis=1)
+        behind = costs - costs.min(axis=1)[:, None]
+        deviation = np.full(self._shape, np.inf)
+        deviation[self._at.problem, self._at.implementation] = np.sqrt(self._times.variance)
+        both = deviation + deviation[np.arange(len(costs)), chosen][:, None]
+        contends = (costs < NEVER) & (behind < CONTEND * both)
+        contends[np.arange(len(costs)), chosen] = False
+        problem, column = np.nonzero(contends & np.isin(np.arange(len(costs)), rows)[:, None])
+        if not len(problem):
+            return np.zeros(sum(map(len, groups)))
+        alternatives, choices = self._pairs[problem, column], self._pairs[problem, chosen[problem]]
+        gains = by_times(behind[problem, column], self._times.moves(groups, alternatives, choices))
+        first = np.flatnonzero(np.diff(problem, prepend=-1))  # alternatives of each problem lie together
+        found: Array = np.maximum.reduceat(gains, first, axis=1).sum(1)
         return found

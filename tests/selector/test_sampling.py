@@ -94,7 +94,7 @@ def test_the_same_seed_proposes_the_same() -> None:
 
 def test_who_failed_nearby_is_not_chosen() -> None:
     one = sampler()
-    for problem in PROBLEMS[::10]:
+    for problem in PROBLEMS[::9]:  # training and inference in turn
         for name in NAMES:
             failed = name == "steep" and problem["elements"] < 2**14
             one.add(problem, name, None if failed else time_ms(problem, name))
@@ -167,11 +167,56 @@ def test_learning_one_after_the_other_is_learning_together() -> None:
     np.testing.assert_allclose(together.mean[pairs], log_times, atol=0.3)
 
 
+def test_what_a_measurement_moves_adds_up_to_what_it_narrows() -> None:
+    times = JointTimes(COORDINATES)
+    times.learn([pair(9, name) for name in NAMES], [1.0, 2.0, 3.0, 4.0])
+    group, ones, others = (
+        [pair(3, "flat"), pair(3, "steep")],
+        np.array([pair(5, "flat")]),
+        np.array([pair(5, "steep")]),
+    )
+    both = np.concatenate((ones, others))
+
+    def spread() -> float:
+        (first, between), (_, second) = times.covariance(both, both)
+        return first + second - 2 * between
+
+    moved, before = times.moves([[pair(70, "flat")], group], ones, others), spread()
+    for row, candidate in enumerate(group, start=1):
+        times.learn([candidate], [0.0])
+        np.testing.assert_allclose(moved[row, 0] ** 2, before - spread(), rtol=1e-6)
+
+
+def test_rivals_of_a_problem_are_proposed_together() -> None:
+    one = sampler()
+    active(one, 12)
+    counts = []
+    for _ in range(6):
+        problem, names = one.next(PROBLEMS)
+        counts.append(len(names))
+        for name in names:
+            one.add(problem, name, time_ms(problem, name))
+    assert max(counts) > 1
+
+
+def test_where_all_failed_there_is_nothing_to_gain() -> None:
+    one = sampler()
+    for problem in PROBLEMS[:8]:
+        for name in NAMES:
+            one.add(problem, name, None)
+    for problem in PROBLEMS[8::20]:
+        for name in NAMES:
+            one.add(problem, name, time_ms(problem, name))
+    problem, names = one.next(PROBLEMS)
+    assert problem not in PROBLEMS[:8]
+    assert names
+
+
 def test_the_gain_by_times_is_that_of_drawn_outcomes() -> None:
-    costs, moves = np.array([[1.0, 1.2], [0.0, 3.0]]), np.array([[[0.1, 0.4], [0.2, 0.2]]])
+    behind, moved = np.array([0.2, 0.0, 3.0]), np.array([[0.3, 0.1, 0.2], [0.0, 0.4, 0.1]])
     drawn = np.random.default_rng(0).standard_normal(200_000)
-    outcomes = (costs[None] + drawn[:, None, None] * moves).min(axis=2)
-    np.testing.assert_allclose(by_times(costs, moves), (costs.min(1) - outcomes.mean(0))[None], atol=2e-3)
+    gained = np.maximum(drawn[:, None, None] * moved - behind, 0.0).mean(axis=0)
+    np.testing.assert_allclose(by_times(behind, moved), gained, atol=2e-3)
 
 
 def test_a_risk_is_worth_a_look_where_it_would_change_the_choice() -> None:
