@@ -1,11 +1,11 @@
 """How many measurements active sampling needs for choices as good as random sampling's, by replay.
 
-    python -m benchmarks.active_sampling [FILE...] [--seeds N]
+    python -m benchmarks.active_sampling [FILE...] [--seeds N] [--name NAME]
 
-Each file is a comparison's result or JSON lines of records. Of each operator three tenths of the problems are
-held out; the others are measured, which is looking up what was measured, in random order with everything on
-each, or as the sampler proposes. After every so many measurements the sampler's model, the same for
-both, chooses for the problems held out: the slowdown is the time of its choice over the best.
+Each file is a comparison's result or JSON lines of records, packed or not. Of each operator three tenths of
+the problems are held out; the others are measured, which is looking up what was measured, in random order
+with everything on each, or as the sampler proposes. After every so many measurements the sampler's model, the
+same for both, chooses for the problems held out: the slowdown is the time of its choice over the best.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks._result import RESULTS, write_result
+from benchmarks.sweep_result import text_of
 from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import Problem, Record
 from selector.sampling import Sampler
@@ -40,6 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("files", type=Path, nargs="*", default=FILES)
     parser.add_argument("--seeds", type=int, default=10)
+    parser.add_argument("--name", default="active_sampling", help="of the result")
     parser.add_argument("--results", type=Path, default=RESULTS, help="where to write")
     options = parser.parse_args(arguments)
     found = [
@@ -58,7 +60,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         ),
     }
     print(json.dumps(payload, indent=2))
-    print(write_result("active_sampling", payload, torch_device="cpu", folder=options.results))
+    print(write_result(options.name, payload, torch_device="cpu", folder=options.results))
 
 
 def by_operator(files: Sequence[Path]) -> dict[str, Times]:
@@ -84,7 +86,7 @@ def _comparison(file: Path) -> Iterator[tuple[Problem, str, float | None]]:
 
 
 def _records(file: Path) -> Iterator[tuple[Problem, str, float | None]]:
-    for line in file.read_text().splitlines():
+    for line in text_of(file).splitlines():
         record = Record.from_json(line)
         if record.status != "unsupported":
             total = record.total
