@@ -23,9 +23,8 @@ from .physics import matmul_rate, rates_of
 Floats = NDArray[np.float64]
 
 DERIVED = ("flops_per_byte", "flops_per_launch", "bytes_per_launch", "bytes_per_step_over_l2")
-COUNTED = (
-    2 + len(COUNTS) + len(DERIVED)
-)  # columns by alignment, of counts and derived, before those in seconds
+# columns by alignment, of counts and of what is derived from these: those of a count that are not in seconds
+COUNTED = 2 + len(COUNTS) + len(DERIVED)
 MOST_ALIGNMENT = 7  # doublings
 MOST_POWER = 2**MOST_ALIGNMENT
 NARROW_BYTES = 2
