@@ -30,11 +30,17 @@ def terms_seconds(work: Work, problem: Problem, device: Device) -> tuple[float, 
 
     Raises NoMeasurements when the device's rates are not known.
     """
+    return _terms(device, problem["dtype"])(work.flops, work.moved_bytes, work.launches)
+
+
+def _terms(device: Device, dtype: str) -> Callable[[float, float, float], tuple[float, float, float]]:
+    """What gives these seconds by operations, bytes moved and launches, for problems of a dtype."""
     copy_bytes_per_s, launch_us = rates_of(device)
-    return (
-        work.flops / matmul_rate(device, problem["dtype"]),
-        work.moved_bytes / copy_bytes_per_s,
-        work.launches * launch_us * 1e-6,
+    flops_per_s = matmul_rate(device, dtype)
+    return lambda flops, moved_bytes, launches: (
+        flops / flops_per_s,
+        moved_bytes / copy_bytes_per_s,
+        launches * launch_us * 1e-6,
     )
 
 
@@ -51,14 +57,11 @@ def rates_of(device: Device) -> tuple[float, float]:
 
 
 def estimating(device: Device, dtype: str) -> Callable[[float, float, float], float]:
-    """What gives the sum of these seconds by operations, bytes moved and launches, for problems of a dtype.
+    """What gives the sum of these seconds, as `_terms` does.
 
     It is the plain count of operations and bytes where the device's rates are not known.
     """
     if missing_rates(device):
         return lambda flops, moved_bytes, _launches: flops + moved_bytes
-    copy_bytes_per_s, launch_us = rates_of(device)
-    flops_per_s = matmul_rate(device, dtype)
-    return lambda flops, moved_bytes, launches: (
-        flops / flops_per_s + moved_bytes / copy_bytes_per_s + launches * launch_us * 1e-6
-    )
+    terms = _terms(device, dtype)
+    return lambda flops, moved_bytes, launches: sum(terms(flops, moved_bytes, launches))

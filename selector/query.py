@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import overload
+from typing import Protocol, Self, TypeVar, overload
 
 from .request import DEFAULT_OPERATOR
 
@@ -47,6 +47,10 @@ class Query:
         object.__setattr__(query, "__dict__", fields)
         return query
 
+    def like(self, hyperparameters: Mapping[str, object]) -> Query:
+        """The same question about another layer."""
+        return self.made({**vars(self), "hyperparameters": hyperparameters})
+
     @property
     def arguments(self) -> Arguments:
         """All but the hyperparameters, in the order in which `selector.request.parse` takes them.
@@ -60,22 +64,32 @@ class Query:
         return self.operator, self.device, self.memory, self.objective, override
 
 
-class Alike(Sequence[Query]):
-    """Questions like the first but for their hyperparameters; each is made when somebody looks at it."""
+class Layered(Protocol):
+    """What is about hyperparameters, and can be about others."""
 
-    def __init__(self, first: Query, hyperparameters: Sequence[Mapping[str, object]]) -> None:
+    def like(self, hyperparameters: Mapping[str, object]) -> Self:
+        """The same about these."""
+
+
+One = TypeVar("One", bound=Layered)
+
+
+class Alike(Sequence[One]):
+    """Many like the first but for their hyperparameters; each is made when somebody looks at it."""
+
+    def __init__(self, first: One, hyperparameters: Sequence[Mapping[str, object]]) -> None:
         self.first, self.hyperparameters = first, hyperparameters
 
     @overload
-    def __getitem__(self, place: int) -> Query: ...
+    def __getitem__(self, place: int) -> One: ...
 
     @overload
-    def __getitem__(self, place: slice) -> list[Query]: ...
+    def __getitem__(self, place: slice) -> list[One]: ...
 
-    def __getitem__(self, place: int | slice) -> Query | list[Query]:
+    def __getitem__(self, place: int | slice) -> One | list[One]:
         if isinstance(place, slice):
-            return [self[number] for number in range(len(self))[place]]
-        return Query.made({**vars(self.first), "hyperparameters": self.hyperparameters[place]})
+            return [self.first.like(given) for given in self.hyperparameters[place]]
+        return self.first.like(self.hyperparameters[place])
 
     def __len__(self) -> int:
         return len(self.hyperparameters)

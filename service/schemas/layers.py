@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import Annotated, Any, Literal, overload
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, ValidationError, ValidatorFunctionWrapHandler, WrapValidator
 
 from selector import Query
-from selector.query import Alike as AlikeQueries
+from selector.query import Alike
 
 from .fields import Amount, Hyperparameters, Name, Request, are_plain
 
@@ -44,33 +44,16 @@ class Layer(Request):
             }
         )
 
-
-class Alike(Sequence[Layer]):
-    """Layers like one but for their hyperparameters; each is made when somebody looks at it."""
-
-    def __init__(self, first: Layer, hyperparameters: Sequence[Mapping[str, object]]) -> None:
-        self.first, self.hyperparameters = first, hyperparameters
-
-    @overload
-    def __getitem__(self, place: int) -> Layer: ...
-
-    @overload
-    def __getitem__(self, place: slice) -> list[Layer]: ...
-
-    def __getitem__(self, place: int | slice) -> Layer | list[Layer]:
-        if isinstance(place, slice):
-            return [self[number] for number in range(len(self))[place]]
-        return self.first.model_copy(update={"hyperparameters": self.hyperparameters[place]})
-
-    def __len__(self) -> int:
-        return len(self.hyperparameters)
+    def like(self, hyperparameters: Mapping[str, object]) -> Self:
+        """The same layer but for these."""
+        return self.model_copy(update={"hyperparameters": hyperparameters})
 
 
 def queries(layers: Sequence[Layer], device: str | None) -> Sequence[Query]:
     """What to ask the selector about each layer on a device."""
     if not isinstance(layers, Alike):
         return [layer.query(device) for layer in layers]
-    return AlikeQueries(layers.first.query(device), layers.hyperparameters)
+    return Alike(layers.first.query(device), layers.hyperparameters)
 
 
 def _layers(given: Any, check: ValidatorFunctionWrapHandler) -> Any:
