@@ -97,8 +97,8 @@ class Sampler:
         best = int(np.argmax(gains))
         if gains[best] < WORTH:
             return None
-        group = groups[int(np.searchsorted(np.cumsum([len(group) for group in groups]), best, side="right"))]
-        return self._propose(group[: count[best]])
+        of_each = np.repeat(np.arange(len(groups)), [len(group) for group in groups])
+        return self._propose(groups[of_each[best]][: count[best]])
 
     def choices(self) -> dict[Problem, str]:
         """The implementation to take for each problem, by what is known."""
@@ -162,14 +162,14 @@ class Sampler:
     def _by_times(self, groups: Sequence[Sequence[int]], costs: Array, rows: Array) -> Array:
         """What the times gain on problems in some rows: [C]. Of the alternatives to each choice it counts the
         one that gains most."""
-        chosen = np.argmin(costs, axis=1)
-        behind = costs - costs.min(axis=1)[:, None]
+        every, chosen = np.arange(len(costs)), np.argmin(costs, axis=1)
+        behind = costs - costs[every, chosen][:, None]
         deviation = np.full(self._shape, np.inf)
         deviation[self._at.problem, self._at.implementation] = np.sqrt(self._times.variance)
-        both = deviation + deviation[np.arange(len(costs)), chosen][:, None]
+        both = deviation + deviation[every, chosen][:, None]
         contends = (costs < NEVER) & (behind < CONTEND * both)
-        contends[np.arange(len(costs)), chosen] = False
-        problem, column = np.nonzero(contends & np.isin(np.arange(len(costs)), rows)[:, None])
+        contends[every, chosen] = False
+        problem, column = np.nonzero(contends & np.isin(every, rows)[:, None])
         if not len(problem):
             return np.zeros(sum(map(len, groups)))
         alternatives, choices = self._pairs[problem, column], self._pairs[problem, chosen[problem]]
