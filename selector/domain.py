@@ -76,11 +76,18 @@ class Domain:
             found[key] = words, [(name, *edges) for name, edges in ranges.items()], operations
         return found
 
+    def unseen(self, device: Device) -> str | None:
+        """Why every problem on a device is outside, or None when some may be inside."""
+        if device.key in self.devices:
+            return None
+        return f"the cost model has not seen {device.name} (it knows {', '.join(self.devices)})"
+
     def outside(self, problem: Problem, device: Device) -> str | None:
         """Why a problem on a device is outside, or None when it is inside."""
-        seen = self.devices.get(device.key)
-        if seen is None:
-            return f"the cost model has not seen {device.name} (it knows {', '.join(self.devices)})"
+        unseen = self.unseen(device)
+        if unseen:
+            return unseen
+        seen = self.devices[device.key]
         for name, values in seen["words"].items():
             if problem[name] not in values:
                 words = " or ".join(map(str, values))

@@ -119,6 +119,9 @@ class Predictor:
 
     def tiers(self, asked: Questions, known: Mapping[str, Implementation]) -> list[Tier]:
         """What `tier` says of each, of whose names all are known, with one pass through the model."""
+        unseen = self._domain.unseen(asked.device)
+        if unseen:  # as are most of the devices that a scheduler has, of which there is nothing to count
+            return [Tier("model", {}, (f"No prediction: {unseen}.",))] * len(asked.problems)
         counting = Counting(asked.problems)
         inside = self._domain.covers_each(asked.problems, asked.device, counting.operations)
         by_names = {names: self._begun(names, asked, known) for names in set(asked.names)}
