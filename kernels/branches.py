@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Mapping
+from functools import lru_cache
 from types import CodeType
 from typing import Any, NamedTuple
 
 from .paths import Node, used
 
+MOST = 2**14  # texts that are kept: of a tree that grows by a path all others stay as they are
 PICK = "pick_if"  # (whether, one, other), in the place of `one if whether else other`
 
 
@@ -51,6 +53,7 @@ class _Picking(ast.NodeTransformer):
         return ast.Call(ast.Name(PICK, ast.Load()), parts, [])
 
 
+@lru_cache(MOST)
 def _compiled(text: str) -> CodeType:
     tree: Any = _Picking().visit(ast.parse(text, mode="eval"))
     return compile(ast.fix_missing_locations(tree), "<path>", "eval")
