@@ -60,8 +60,8 @@ def about(database: str | None, text: str) -> str:
 
 
 def seconds(text: str) -> float:
-    """A time span: `90`, `90s`, `4m`, `1.5h`."""
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([smh]?)\s*", text.lower())
+    """A time span: `90`, `90s`, `4m` or `4min`, `1.5h`."""
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([smh]?|min)\s*", text.lower())
     if match is None or float(match[1]) == 0:
         raise typer.BadParameter(f"{shorten(text)}: expected a time above zero such as 90s, 4m or 1h.")
-    return float(match[1]) * SECONDS[match[2]]
+    return float(match[1]) * SECONDS[match[2][:1]]

@@ -218,7 +218,9 @@ def test_a_reader_that_leaves_early_is_no_error() -> None:
     assert "Error" not in run.stderr
 
 
-@pytest.mark.parametrize(("text", "seconds"), [("90", 90), ("90s", 90), ("4m", 240), ("1.5h", 5400)])
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("90", 90), ("90s", 90), ("4m", 240), ("20min", 1200), ("1.5h", 5400)]
+)
 def test_time_spans(text: str, seconds: float) -> None:
     from kernel_selector.service.cli import words
 
