@@ -17,6 +17,7 @@ from benchmarks._result import write_result
 from kernel_selector.db import Database
 from selector.judgements import BASELINES, MODEL, Judgements, judge_all
 from selector.report import write_report
+from selector.shipped import unpacked
 
 # asked and aimed at, over the held-out shapes of all operators
 GMEAN = (1.015, 1.005)
@@ -30,11 +31,11 @@ COVERED = (0.85, 0.95)
 def main() -> None:
     """Judge, print and write."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--database", help="URL or path (default: the user's)")
+    parser.add_argument("--database", help="URL or path (default: the measurements that ship)")
     parser.add_argument("--device", help="only measurements of this kind of device count, such as h200")
     parser.add_argument("--report", type=Path, help="folder for the written report with its plots")
     options = parser.parse_args()
-    with Database.open(options.database) as database:
+    with Database.open(options.database or unpacked()) as database:
         overview = judge_all(database, options.device)
     if options.report:
         print(write_report(options.report, overview))
