@@ -37,17 +37,12 @@ class Domain:
             problems[record.device.key][record.problem.key] = record.problem
         return cls({key: _seen(operator, list(found.values())) for key, found in sorted(problems.items())})
 
-    def covers(self, problem: Problem, device: Device, operations: float) -> bool:
-        """Whether a problem of so many operations is well inside: quick, where `outside` says nothing."""
-        (is_covered,) = self.covers_each(Table([problem]), device, [operations])
-        return is_covered
-
     def covers_each(self, problems: Table, device: Device, operations: Sequence[float]) -> list[bool]:
-        """The same for each problem, all on one device; whether it is inside is asked name by name."""
-        seen = self._inner.get(device.key)
-        if seen is None:
-            return [False] * len(problems)
-        words, ranges, (low, high) = seen
+        """Whether each problem, of so many operations, is well inside, on a device that was seen.
+
+        Quick, where `outside` says nothing: that is asked name by name.
+        """
+        words, ranges, (low, high) = self._inner[device.key]
         found = [low <= each <= high for each in operations]
         for name, values in words:
             given = problems.columns[name]
