@@ -11,6 +11,7 @@ from selector.domain import EDGE, SIZE_SLACK, Domain
 from selector.neighbours import MAX_DISTANCE, Neighbours, distance, structure
 from selector.problem_sets import random_problems
 from selector.reading import least_work
+from selector.table import Table
 
 LSTM, H200 = registry.operator("lstm"), known_device("h200")
 WORDS = {"bidirectional": [False], "bias": [True], "dtype": ["float16", "float32"], "mode": ["training"]}
@@ -25,8 +26,10 @@ def domain(**ranges: tuple[float, float]) -> Domain:
 @pytest.mark.parametrize("ranges", [{}, {"hidden": (5.0, 7.3)}, {"operations": (20.0, 28.0)}])
 def test_what_is_well_inside_is_not_outside(ranges):
     seen, found = domain(**ranges), {True: 0, False: 0}
-    for problem in random_problems("lstm", "cuda", count=300, seed=3):
-        is_covered = seen.covers(problem, H200, least_work(problem).flops)
+    problems = random_problems("lstm", "cuda", count=300, seed=3)
+    operations = [least_work(problem).flops for problem in problems]
+    each = seen.covers_each(Table(problems), H200, operations)
+    for problem, is_covered in zip(problems, each, strict=True):
         assert is_covered == (seen.outside(problem, H200) is None)  # none of these is at an edge
         found[is_covered] += 1
     assert min(found.values()) > 20
@@ -36,7 +39,7 @@ def test_at_an_edge_the_logarithm_decides():
     high = np.log2(96) - SIZE_SLACK  # so that 96 is the last one inside
     seen = domain(hidden=(5.0, float(high)))
     problem = LSTM.problem(hidden=96, batch=8, mode="training")
-    assert not seen.covers(problem, H200, least_work(problem).flops)
+    assert seen.covers_each(Table([problem]), H200, [least_work(problem).flops]) == [False]
     assert seen.outside(problem, H200) is None
     assert EDGE < 1e-6
 

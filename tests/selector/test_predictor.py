@@ -67,6 +67,14 @@ def test_unknown_device_abstains(trained):
     assert any("has not seen Unseen GPU" in caveat for caveat in choice.caveats)
 
 
+def test_of_an_unknown_device_nothing_is_counted(predictor, monkeypatch):
+    monkeypatch.setattr("selector.predictor.Counting", None)
+    lstm, unseen = registry.operator("lstm"), Device(name="Unseen GPU", kind="cuda")
+    tier = predictor.tier(lstm.problem(hidden=96, batch=8), unseen, None, registry.implementations("lstm"))
+    assert not tier.estimates
+    assert "has not seen Unseen GPU" in tier.caveats[0]
+
+
 def test_changed_implementation_has_no_prediction(predictor):
     changed = {**IMPLEMENTATIONS, "hoisted": replace(IMPLEMENTATIONS["hoisted"], version="new")}
     tier = predictor.tier(LSTM.problem(hidden=96, batch=8), replay.HERE, replay.SOFTWARE, changed)
