@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fastapi.concurrency import run_in_threadpool
-from pydantic_core import from_json, to_json
+from pydantic_core import from_json
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response
@@ -96,15 +96,8 @@ def create_extender(selector: Selector, *, nodes: Mapping[str, str] | None = Non
 
 
 def _json(document: object) -> Response:
-    return Response(_written(document), media_type="application/json")
-
-
-def _written(document: object) -> bytes:
-    """JSON text of a value. Of 100 whole nodes in 0.2 ms, where json.dumps takes 0.5."""
-    try:
-        return to_json(document)
-    except ValueError:  # what came in may hold half of a character, which no UTF-8 has, but ASCII spells
-        return json.dumps(document, allow_nan=False).encode()
+    # ASCII: what came in may hold half of a character, which no UTF-8 has
+    return Response(json.dumps(document, allow_nan=False), media_type="application/json")
 
 
 def filtered(selector: Selector, known: Mapping[str, str], body: bytes) -> dict[str, Any]:

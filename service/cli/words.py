@@ -10,7 +10,7 @@ import typer
 from kernel_selector.kernels.contract.errors import shorten
 
 COMMAND = re.compile(r"`(selector (?:quickstart|profile|train|import)\b(?:(?!--database)[^`])*)`")
-SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600}
+SECONDS = {"": 1, "s": 1, "m": 60, "min": 60, "h": 3600}
 
 
 def split(words: Sequence[str]) -> tuple[str | None, dict[str, str]]:
@@ -64,4 +64,4 @@ def seconds(text: str) -> float:
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([smh]?|min)\s*", text.lower())
     if match is None or float(match[1]) == 0:
         raise typer.BadParameter(f"{shorten(text)}: expected a time above zero such as 90s, 4m or 1h.")
-    return float(match[1]) * SECONDS[match[2][:1]]
+    return float(match[1]) * SECONDS[match[2]]

@@ -69,8 +69,8 @@ def test_unknown_device_abstains(trained):
 
 def test_of_an_unknown_device_nothing_is_counted(predictor, monkeypatch):
     monkeypatch.setattr("selector.predictor.Counting", None)
-    lstm, unseen = registry.operator("lstm"), Device(name="Unseen GPU", kind="cuda")
-    tier = predictor.tier(lstm.problem(hidden=96, batch=8), unseen, None, registry.implementations("lstm"))
+    unseen = Device(name="Unseen GPU", kind="cuda")
+    tier = predictor.tier(LSTM.problem(hidden=96, batch=8), unseen, None, IMPLEMENTATIONS)
     assert not tier.estimates
     assert "has not seen Unseen GPU" in tier.caveats[0]
 
