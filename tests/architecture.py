@@ -42,7 +42,7 @@ HOMES = {  # libraries that belong to a layer
     "rich": {"service"},
     "uvicorn": {"service"},
 }
-MAX_FILE_LINES, MAX_FUNCTION_LINES, MAX_KERNEL_LINES, MAX_PARAMETERS = 300, 40, 120, 7
+MAX_FILE_LINES, MAX_FUNCTION_LINES, MAX_KERNEL_LINES, MAX_PARAMETERS = 500, 60, 120, 7
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 

@@ -11,9 +11,9 @@ import pytest
 from tests.architecture import FOLDERS, RULES
 
 ROOT = Path(__file__).parents[1]
-LONG_FUNCTION = "def long():\n" + "    print()\n" * 41
+LONG_FUNCTION = "def long():\n" + "    print()\n" * 61
 LONG_KERNEL = "@triton.jit\ndef kernel(a):\n" + "    a += 1\n" * 121
-LONG_COMMAND = "def command(a: Annotated[int, typer.Option()]):\n" + "    print()\n" * 41
+LONG_COMMAND = "def command(a: Annotated[int, typer.Option()]):\n" + "    print()\n" * 61
 MANY = "def many(a, b, c, d, e, f, g, h): ...\n"
 
 PLANTED = [
@@ -39,7 +39,7 @@ PLANTED = [
     ("cycles", "kernels/one.py", "from . import two\n"),
     ("shadowing", "alembic/__init__.py", ""),
     ("shadowing", "tests/kernels/__init__.py", ""),
-    ("file_sizes", "selector/x.py", "x = 1\n" * 301),
+    ("file_sizes", "selector/x.py", "x = 1\n" * 501),
     ("function_sizes", "selector/x.py", LONG_FUNCTION),
     ("function_sizes", "kernels/x.py", LONG_KERNEL),
     ("function_sizes", "db/x.py", MANY),
