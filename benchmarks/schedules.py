@@ -22,6 +22,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
+from math import gcd
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,7 @@ from benchmarks._figures import geometric_mean, rounded
 from benchmarks._result import RESULTS, write_result
 from benchmarks._rows import Goal
 from benchmarks._schedule_runs import SHORTLIST, Effort, Product, autotuned, compiled, tuned
+from kernel_selector.kernels.matmul.launch import ALIGN
 from kernel_selector.kernels.matmul.limits import Limits
 from kernel_selector.kernels.matmul.ranking import Size, shortlist
 from kernel_selector.kernels.measure import identify
@@ -231,7 +233,7 @@ def replayed(record: Mapping[str, Any], limits: Limits | None = None) -> float:
     any_one = record["whole"]["records"][0]
     depth, element_bytes = any_one["depth"], getattr(torch, any_one["dtype"]).itemsize
     bulk = depth * element_bytes % 16 == 0
-    size = Size(any_one["rows"], any_one["columns"], depth, element_bytes, 1, bulk)
+    size = Size(any_one["rows"], any_one["columns"], depth, element_bytes, 1, bulk, (gcd(depth, ALIGN),) * 2)
     listed = [str(one) for one in shortlist(size, limits or Limits(), SHORTLIST)]
     return float(min(times.values()) / min(times[one] for one in listed if one in times))
 

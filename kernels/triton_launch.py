@@ -19,6 +19,8 @@ Grid = tuple[int, ...]
 # of Triton, major and minor, whose compiled kernels start as here; kernels of others take Triton's own way
 KNOWN_VERSIONS = ("3.6",)
 INT32 = range(-(2**31), 2**31)
+# what ptxas leaves a thread where it gives up on sharing registers out, and spills all the rest
+GIVEN_UP_REGISTERS = 32
 
 
 class _Ready(NamedTuple):
@@ -59,6 +61,7 @@ def _launch(
     ready = _ready.get(whole)
     if ready is None or any(ready.hooks):
         compiled = kernel[grid](*arguments, **constants)
+        _refuse_given_up(kernel, compiled)
         if ready is None and None not in key and _known(kernel, compiled):
             _ready[whole] = _of(kernel, compiled, len(arguments), constants)
         return
@@ -67,6 +70,17 @@ def _launch(
     ready.run(
         x, y, z, stream, ready.function, ready.metadata, None, None, None, *passed, *ready.constants
     )  # fmt: skip
+
+
+def _refuse_given_up(kernel: Any, compiled: Any) -> None:
+    """Raises RuntimeError for a kernel on which ptxas gave up: one such was seen to compute wrong results."""
+    spilled = getattr(compiled, "n_spills", None) or 0
+    if spilled and compiled.n_regs <= GIVEN_UP_REGISTERS:
+        raise RuntimeError(
+            f"{kernel.__name__}: ptxas gave up on this kernel, left {compiled.n_regs} registers a thread and "
+            f"spilled {spilled}; such kernels were seen to compute wrong results. Choose another "
+            "implementation for this problem."
+        )
 
 
 def _device(arguments: tuple[Any, ...]) -> int:

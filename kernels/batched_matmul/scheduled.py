@@ -7,6 +7,7 @@ The schedule comes from measurements where there are some nearby, else from a mo
 from __future__ import annotations
 
 import sys
+from math import gcd
 from typing import Any
 
 import torch
@@ -15,7 +16,7 @@ from torch._compile import _disable_dynamo
 
 from ..autograd import first_order
 from ..contract import Device, Problem, Work
-from ..matmul.launch import DTYPES, MOST_BATCH, chosen, matmul
+from ..matmul.launch import ALIGN, DTYPES, MOST_BATCH, chosen, matmul
 from ..matmul.limits import limits_of
 from ..matmul.ranking import Size, estimate_us
 from . import ELEMENT_BYTES, sizes
@@ -52,7 +53,9 @@ def describe(problem: Problem, device: Device) -> str:
     """The layout and the schedule of a problem on a device, and why this one."""
     batch, rows, inner, columns = sizes(problem)
     limits = limits_of(device)
-    size = Size(rows, columns, inner, ELEMENT_BYTES[problem["dtype"]], batch, False)
+    element = ELEMENT_BYTES[problem["dtype"]]
+    together = (gcd(inner, ALIGN), gcd(inner if problem["transposed"] else columns, ALIGN))
+    size = Size(rows, columns, inner, element, batch, False, together)
     schedule = chosen(size, limits, device_name=device.name)
     lies = "b by columns" if problem["transposed"] else "b in rows"
     return f"a in rows, {lies}; {schedule}; about {estimate_us(schedule, size, limits):.1f} us."

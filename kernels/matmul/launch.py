@@ -15,7 +15,7 @@ from . import tuned
 from .epilogue import Step
 from .generated import combine_kernel, matmul_kernel
 from .limits import Limits, limits_here
-from .ranking import Size
+from .ranking import MOST_LOADS, Size, can
 from .schedule import Schedule
 from .source import COMBINE_COLUMNS, COMBINE_ROWS, STRIDES, Form, hinted
 
@@ -130,11 +130,17 @@ def _plan(
     flips = [_flip(stride, size, element) for stride, size in ((a_stride, (m, k)), (b_stride, (k, n)))]
     bulk = aligned and not batch and None not in flips
     limits = limits_here(device)
-    size = Size(m, n, k, element, count, bulk)
+    together = (_together(a_stride), _together(b_stride)) if aligned else (1, 1)
+    size = Size(m, n, k, element, count, bulk, together)
     if schedule is None:
         schedule = chosen(size, limits, only, _name(device))
     elif schedule.bulk and not bulk:
         raise ValueError(f"{schedule}: descriptors cannot read matrices with strides {a_stride}, {b_stride}")
+    elif not can(schedule, size):
+        raise ValueError(
+            f"{schedule}: with strides {a_stride} and {b_stride} a thread would load more often than "
+            f"{MOST_LOADS} times a step: expected more warps or a smaller tile"
+        )
     form = Form(() if schedule.split > 1 else steps, prologue, bool(batch), *_flipped(schedule, flips))
     tiles_m, tiles_n = -(-m // schedule.block_m), -(-n // schedule.block_n)
     group = next((rows for rows in GROUPS if tiles_m % rows == 0), min(GROUPS[0], tiles_m))
@@ -192,6 +198,12 @@ def _flip(stride: Sequence[int], size: tuple[int, int], element: int) -> bool | 
     if first == 1 and second >= rows and second * element % ALIGNED == 0:
         return True
     return None
+
+
+def _together(stride: Sequence[int]) -> int:
+    """How many elements lie together at each start of a row or column of [.., R, C]: a power of two."""
+    *outer, first, second = stride
+    return gcd(*outer, max(first, second), ALIGN) if 1 in (first, second) else 1
 
 
 def _aligned(a: Tensor, b: Tensor) -> bool:

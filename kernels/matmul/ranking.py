@@ -32,12 +32,20 @@ LOOSE_ELEMENTS = 7e9  # a second, of a multiprocessor
 LOOSE_STAYING = 1.5  # times as long in programs that stay: the compiler pipelines their loads worse
 LOOSE_SPILLED = 6  # times as long where addresses and so many accumulators do not fit into registers
 MOST_LOOSE_ACCUMULATORS = 64  # of a thread
+# Loads of a thread in a step, each at an address of two registers. With more (from 144 on, elements one by
+# one) ptxas 12.9 and 13.0 give up: 32 registers a thread and all else spilled, 880 to 3,000 registers. Such a
+# kernel is slow, and that of 32x128x128 with 4 warps was wrong in one row of each tile.
+MOST_LOADS = 128
 REST = 0.05  # of what is hidden behind something longer
 WARP_RATE = 0.5  # of it without warpgroups
 
 
 class Size(NamedTuple):
-    """A product's size, and whether descriptors can read both matrices."""
+    """A product's size, and how its matrices lie in memory.
+
+    `bulk`: descriptors can read both. `together`: how many elements of each one load brings, by where rows
+    (or columns) start.
+    """
 
     rows: int
     columns: int
@@ -45,6 +53,7 @@ class Size(NamedTuple):
     element_bytes: int
     batch: int = 1
     bulk: bool = True
+    together: tuple[int, int] = (8, 8)
 
     @property
     def loose(self) -> bool:
@@ -63,7 +72,7 @@ def ranked(size: Size, limits: Limits, only: str = "") -> tuple[Schedule, ...]:
 
     `only` is "split", "persistent" or "" for all. Raises ValueError where none is left.
     """
-    usable = [one for one in space(limits, size.element_bytes) if _can(one, size) and _is(one, only)]
+    usable = [one for one in space(limits, size.element_bytes) if can(one, size) and _is(one, only)]
     if not usable:
         raise ValueError(f"no {only} schedule for {size} on a device with {limits}")
     return tuple(sorted(usable, key=lambda one: (round(estimate_us(one, size, limits), 2), *_taste(one))))
@@ -139,8 +148,13 @@ def _taste(schedule: Schedule) -> tuple[int | str, ...]:
     return (-schedule.bulk, -schedule.stages, abs(schedule.warps - 4), str(schedule))
 
 
-def _can(schedule: Schedule, size: Size) -> bool:
-    return not (schedule.bulk and (size.batch > 1 or not size.bulk))
+def can(schedule: Schedule, size: Size) -> bool:
+    """Whether a schedule's kernel can read a product's matrices: by descriptor, or within its registers."""
+    if schedule.bulk:
+        return size.batch == 1 and size.bulk
+    left, right = size.together
+    loads = schedule.block_k * (schedule.block_m / left + schedule.block_n / right)
+    return loads <= MOST_LOADS * schedule.threads
 
 
 def _is(schedule: Schedule, only: str) -> bool:

@@ -21,6 +21,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
+from math import gcd
 from statistics import median
 from typing import Any, NamedTuple
 
@@ -31,7 +32,7 @@ from ..measure.clock import Clock, EventClock, HostClock
 from ..measure.environment import current_environment
 from ..measure.graphs import capture
 from ..measure.workload import Mark
-from .launch import _name, matmul
+from .launch import ALIGN, _name, matmul
 from .limits import limits_here
 from .ranking import Size, estimate_us, ranked, shortlist
 from .schedule import Schedule
@@ -72,7 +73,7 @@ class Product(NamedTuple):
         rows = torch.unique(torch.cat((torch.arange(half), torch.arange(m - half, m).clamp(min=0))))
         rows = rows.to(device)
         bulk = k * dtype.itemsize % 16 == 0
-        size = Size(m, n, k, dtype.itemsize, 1, bulk)
+        size = Size(m, n, k, dtype.itemsize, 1, bulk, (gcd(k, ALIGN),) * 2)
         return cls(size, a, b, a[rows].double() @ b.double(), rows)
 
     def error(self, c: Tensor) -> float:

@@ -10,7 +10,7 @@ from functools import lru_cache
 from math import log2
 
 from .limits import Limits
-from .ranking import Size, best
+from .ranking import Size, best, can
 from .schedule import Schedule, parse
 from .tuned_table import TABLE
 
@@ -20,7 +20,7 @@ FARTHEST = 1.0  # sum of the doublings of rows, columns and depth up to which a 
 def schedule(size: Size, limits: Limits, only: str = "", device_name: str = "") -> Schedule:
     """The tuned schedule of the nearest measured product, else the one with the shortest estimate."""
     found = nearest(size, device_name) if not only else None
-    return best(size, limits, only=only) if found is None else found
+    return found if found is not None and can(found, size) else best(size, limits, only=only)
 
 
 @lru_cache(maxsize=4096)

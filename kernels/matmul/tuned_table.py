@@ -50,7 +50,6 @@ TABLE: dict[str, dict[Key, str]] = {
         (768, 3072, 8192, 2, False, True): "128x256x64 warps=8 stages=4 bulk",
         (777, 1000, 333, 2, False, False): "64x64x64 warps=4 stages=4",
         (777, 1000, 333, 4, False, False): "16x64x64 warps=2 stages=4",
-        (1000, 333, 777, 2, False, False): "32x128x128 warps=4 stages=4",
         (1001, 1001, 1001, 2, False, False): "128x64x64 warps=8 stages=4",
         (1024, 768, 50257, 2, False, False): "64x128x64 warps=8 stages=4 split=16",
         (1024, 1024, 128, 2, False, True): "64x128x64 warps=4 stages=4 bulk persistent",

@@ -37,6 +37,24 @@ def test_tensors_are_passed_by_address_and_unknown_things_are_never_remembered()
     assert key[-1] is None
 
 
+def test_a_kernel_on_which_ptxas_gave_up_is_refused():
+    """As 32x128x128 with 4 warps was compiled for matrices of odd strides: one row of each tile was wrong."""
+
+    class Compiled:
+        n_regs, n_spills = 32, 1296
+
+    class Kernel:
+        __name__ = "matmul_kernel"
+
+        def __getitem__(self, grid):
+            return lambda *_given, **_constants: Compiled
+
+    with pytest.raises(RuntimeError, match=r"matmul_kernel: ptxas gave up .* spilled 1296.*Choose another"):
+        triton_launch.launch(Kernel(), (1,), torch.zeros(32))
+    Compiled.n_regs = 255  # many kernels spill a little, and are right
+    triton_launch.launch(Kernel(), (1,), torch.zeros(32))
+
+
 def test_a_second_launch_starts_the_compiled_kernel_and_hooks_bring_triton_back(monkeypatch):
     """With a kernel that notes how it is started."""
     started = []
