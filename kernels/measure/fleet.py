@@ -17,7 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 
-from ..contract import Record, Status
+from ..contract import MeasurementFailed, Record, Status
 from .jobs import Job
 from .outcomes import Judged
 from .session import Session
@@ -59,8 +59,9 @@ class Fleet:
     def run(self, jobs: Sequence[Job]) -> Generator[Step]:
         """The records of the jobs as they come. A job whose end is not among them was left out.
 
-        An implementation that hung MOST_HANGS times is not run again. Raises MeasurementFailed when a
-        process cannot be started.
+        An implementation that hung MOST_HANGS times is not run again. A judge that cannot be started again,
+        for want of memory beside the others, leaves its jobs to who times. Raises MeasurementFailed when a
+        process that times cannot be started.
         """
         judged: dict[Job, dict[str, Judged]] = {}
         ended: dict[Job, set[str]] = defaultdict(set)
@@ -88,7 +89,10 @@ class Fleet:
 
         def judge_in(session: Session) -> Worker:
             def worker(job: Job) -> Iterator[Record]:
-                passed, ended = session.judge(job.problem, self._patient(job))
+                try:
+                    passed, ended = session.judge(job.problem, self._patient(job))
+                except MeasurementFailed as error:
+                    raise _Ended from error
                 judged[job] = passed
                 return (record for record in ended if record.status in FINAL)
 
@@ -141,6 +145,10 @@ class Fleet:
                 self.seconds[stage] += seconds
 
 
+class _Ended(Exception):
+    """A process that takes no further job, while the others go on."""
+
+
 class _Share:
     """Jobs that several threads take from, and what they give as it comes: None from each at its end."""
 
@@ -156,7 +164,7 @@ class _Share:
         """Take one job after the other, while there are any that will end in time."""
         start, count = time.monotonic(), 0
         try:
-            with suppress(queue.Empty):
+            with suppress(queue.Empty, _Ended):
                 while not self.stop.is_set():
                     now = time.monotonic()
                     if now + (now - start) / max(count, 1) > self._end:

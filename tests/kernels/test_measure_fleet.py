@@ -108,6 +108,45 @@ class Stub:
             yield make(problem, name)
 
 
+class Judge(Stub):
+    """A judge; the second one of a fleet finds no memory to start again in."""
+
+    made: list["Judge"] = []
+
+    def __init__(self, *_given, **_named):
+        super().__init__()
+        self.made.append(self)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        pass
+
+    def judge(self, problem, implementations):
+        time.sleep(0.01)
+        self.asked.append((problem.key, ""))
+        if self is self.made[1]:
+            raise MeasurementFailed("the process did not start: CUDA out of memory")
+        return dict.fromkeys(implementations), iter(())
+
+
+def test_a_judge_that_cannot_start_again_does_not_end_the_sweep(monkeypatch):
+    """Seen on an H100: 14 judges held its memory, one could not come back, and 500 judgements were lost."""
+    monkeypatch.setattr("kernel_selector.kernels.measure.fleet.Session", Judge)
+    monkeypatch.setattr(Judge, "made", [])
+    jobs = [Job(problem(hidden=hidden), ("a", "b")) for hidden in range(8, 20)]
+    timing = Stub()
+    steps = list(Fleet(sessions=[timing], judges=3).run(jobs))
+    lost = Judge.made[1].asked
+    assert len(lost) == 1  # it takes no other
+    assert {step.job for step in steps if step.record is None and not step.judged} == set(jobs)
+    assert sorted(timing.asked) == sorted(
+        (job.problem.key, name) for job in jobs for name in job.implementations
+    )
+    assert timing.asked[-1][0] == lost[0][0]  # what nobody judged comes last
+
+
 MADE = []
 
 
