@@ -16,6 +16,7 @@ from benchmarks._rows import Cell, Row, problems
 from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import Problem, Record
 from kernel_selector.kernels.measure import Session
+from kernel_selector.kernels.versions import holds
 
 RAW_SAMPLES = 10  # kept of each timing: percentiles are of all
 TIMES = ("forward", "forward_backward", "graph_forward", "graph_forward_backward")
@@ -91,7 +92,12 @@ class Store:
         operator, versions = cell.problem.operator, self.runs[known["run"]]["versions"]
         return all(
             name in known["candidates"]
-            and versions.get(f"{operator}.{name}") == registry.implementation(operator, name).version
+            and holds(
+                operator,
+                name,
+                versions.get(f"{operator}.{name}", ""),
+                registry.implementation(operator, name).version,
+            )
             for name in cell.implementations
         )
 

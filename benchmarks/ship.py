@@ -168,7 +168,8 @@ def _added(known: Sequence[Record], later: Sequence[Record]) -> list[Record]:
 
 
 def _version(record: Record) -> tuple[str, str]:
-    return record.implementation, record.implementation_version
+    name, version = record.implementation, record.implementation_version
+    return name, registry.standing_version(record.problem.operator, name, version)
 
 
 def _where(record: Record) -> tuple[str, str]:

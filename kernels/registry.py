@@ -7,10 +7,7 @@ RUNS which implementations run the code of others.
 
 from __future__ import annotations
 
-import ast
-import hashlib
 import importlib
-import re
 from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
@@ -27,14 +24,12 @@ from .contract import (
 )
 from .contract.errors import shorten, suggest
 from .remembered import remember
+from .versions import Versions, standing_for
 
 if TYPE_CHECKING:
     from torch import nn
 
 ROOT = Path(__file__).parent
-CUDA_SUFFIXES = (".cu", ".cuh")
-INCLUDE = re.compile(r'^#include "([\w.]+)"', re.MULTILINE)
-NOT_BEHAVIOUR = {"contract", "registry"}  # what every implementation shares and none computes with
 
 
 @cache
@@ -58,7 +53,9 @@ def implementations(operator_name: str) -> dict[str, Implementation]:
     default = operator(operator_name).default
     files = sorted((ROOT / operator_name).glob("[!_]*.py"))
     names = [file.stem for file in files if file.stem != "reference"]
-    return {name: _implementation(operator_name, name, default) for name in names}
+    found = {name: _implementation(operator_name, name, default) for name in names}
+    _versions().release()
+    return found
 
 
 def implementation(operator_name: str, name: str) -> Implementation:
@@ -70,6 +67,12 @@ def implementation(operator_name: str, name: str) -> Implementation:
         raise UnknownImplementation(
             f"Unknown implementation {shorten(name)} of {operator_name}. {suggest(name, known)}"
         ) from None
+
+
+def standing_version(operator_name: str, name: str, recorded: str) -> str:
+    """The present version of an implementation where a recorded one does the same; else the recorded one."""
+    known = implementations(operator_name).get(name) if operator_name in operators() else None
+    return recorded if known is None else standing_for(operator_name, name, recorded, known.version)
 
 
 def is_valid(problem: Problem) -> bool:
@@ -139,7 +142,8 @@ def _implementation(operator_name: str, name: str, default: str) -> Implementati
     needs = ("__doc__", "unsupported", "build")
     module = _load(f"{operator_name}.{name}", file, needs=needs)
     try:
-        version = source_version(file)
+        version = _versions().of(file)
+        counted_by = _versions().of_work(file)
     except (SyntaxError, ValueError, OSError) as error:  # of a file that it imports only when it runs
         raise _broken(file, f"{type(error).__name__}: {error}", needs) from error
     return Implementation(
@@ -153,6 +157,7 @@ def _implementation(operator_name: str, name: str, default: str) -> Implementati
         work=getattr(module, "work", operator(operator_name).work),
         describe=getattr(module, "describe", None),
         runs=_runs(operator_name).get(name),
+        counted_by=counted_by,
     )
 
 
@@ -170,46 +175,6 @@ def _runs(operator_name: str) -> Mapping[str, Callable[[Problem, Device], str]]:
     return found
 
 
-def source_version(file: Path) -> str:
-    """A hash of a file and of every file of ours that it imports, directly or through others."""
-    digest = hashlib.sha256()
-    for path in sorted(_closure(file)):
-        digest.update(path.relative_to(ROOT).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
-    return digest.hexdigest()[:12]
-
-
-def _closure(file: Path) -> set[Path]:
-    seen: set[Path] = set()
-    waiting = [file]
-    while waiting:
-        path = waiting.pop()
-        if path not in seen:
-            seen.add(path)
-            waiting.extend(_imported_files(path))
-    return seen
-
-
-def _imported_files(path: Path) -> tuple[Path, ...]:
-    return _files_named_in(path, path.read_text())
-
-
-@cache  # implementations share most of their files, and parsing is nearly all of the time
-def _files_named_in(path: Path, source: str) -> tuple[Path, ...]:
-    """The files of ours that one file names: by relative imports, or CUDA sources beside it."""
-    if path.suffix in CUDA_SUFFIXES:
-        return tuple(path.with_name(name) for name in INCLUDE.findall(source))
-    found: list[Path] = []
-    for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.Constant) and str(node.value).endswith(CUDA_SUFFIXES):
-            found.append(path.with_name(str(node.value)))
-        if not isinstance(node, ast.ImportFrom) or node.level == 0:
-            continue
-        folder = path.parents[node.level - 1]
-        base = folder.joinpath(*(node.module or "").split(".")) if node.module else folder
-        targets = [base, *(base / alias.name for alias in node.names)]
-        found += [file for target in targets for file in (target.with_suffix(".py"), target / "__init__.py")]
-    return tuple(
-        file
-        for file in found
-        if file.is_file() and file.relative_to(ROOT).parts[0].removesuffix(".py") not in NOT_BEHAVIOUR
-    )
+@cache
+def _versions() -> Versions:
+    return Versions(ROOT)

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import Problem, Record, Status
+from kernel_selector.kernels.versions import holds
 
 from .profiling import measure_into, missing, opened
 
@@ -162,7 +163,12 @@ def _records(store: Database, measuring: Session, problem: Problem) -> list[Reco
             and record.policy == measuring.policy.name
             and record.device.fingerprint == measuring.device.fingerprint
             and record.environment.fingerprint == measuring.environment.fingerprint
-            and record.implementation_version == versions.get(record.implementation)
+            and holds(
+                problem.operator,
+                record.implementation,
+                record.implementation_version,
+                versions.get(record.implementation),
+            )
         ),
         key=lambda record: record.measured_at,
     )

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import Status, UnknownOperator
+from kernel_selector.kernels.versions import holds
 
 from .evidence import FAILURES
 from .kept import Kept
@@ -78,7 +79,11 @@ def _coverage(rows: Iterable[dict[str, Any]], problems: int) -> Coverage:
     found = list(rows)
     operator = found[0]["operator"]
     versions = _versions(operator)
-    present = [row for row in found if versions.get(row["implementation"]) == row["version"]]
+    present = [
+        row
+        for row in found
+        if holds(operator, row["implementation"], row["version"], versions.get(row["implementation"]))
+    ]
     good = [row for row in present if row["status"] == Status.OK]
     newest = max(found, key=lambda row: row["last_measured_at"])
     return Coverage(

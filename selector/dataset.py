@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import Device, Operator, Record, Status
+from kernel_selector.kernels.versions import holds
 
 from .error_factors import situation
 from .errors import TooFewProblems
@@ -109,7 +110,8 @@ def build_dataset(operator: Operator, records: Iterable[Record], devices: Iterab
     for record in standing(possible):
         if record.status is not Status.OK:
             continue
-        if versions.get(record.implementation) != record.implementation_version:
+        now = versions.get(record.implementation)
+        if not holds(operator.name, record.implementation, record.implementation_version, now):
             left_out["of an earlier version of an implementation"] += 1
         elif missing_rates(record.device):
             left_out["of a device without measured rates"] += 1

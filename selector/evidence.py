@@ -15,6 +15,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, NamedTuple
 
 from kernel_selector.kernels.contract import Device, Environment, Problem, Record, Status
+from kernel_selector.kernels.versions import standing_for
 
 from .neighbours import MAX_DISTANCE, Neighbours, distance, structure, work_ratios
 from .possible import Possible
@@ -91,7 +92,7 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What is kept of a record."""
+    """What is kept of a record. `version` is the present one where the recorded one does the same."""
 
     version: str
     status: Status
@@ -100,8 +101,8 @@ class Measured:
     measured_at: datetime
 
     @classmethod
-    def of(cls, record: Record | Figures) -> Measured:
-        """The part of a record that choosing needs."""
+    def of(cls, record: Record | Figures, now: str | None) -> Measured:
+        """The part of a record that choosing needs, where an implementation's version is `now`."""
         estimate, total, peak = None, record.total, record.peak_bytes
         if record.status is Status.OK and total is not None and peak is not None:
             estimate = Estimate(
@@ -114,7 +115,10 @@ class Measured:
                 noise=NOISE_OF_SPREAD * (total.p80_ms - total.p20_ms) / 2 / total.p50_ms / total.samples**0.5,
                 memory_noise=0.0,
             )
-        return cls(record.implementation_version, record.status, record.reason, estimate, record.measured_at)
+        version = standing_for(
+            record.problem.operator, record.implementation, record.implementation_version, now
+        )
+        return cls(version, record.status, record.reason, estimate, record.measured_at)
 
 
 Group = dict[str, Measured]  # by implementation
@@ -148,7 +152,8 @@ class Evidence:
         setting = self.settings.setdefault(setting.key, setting)
         problem = self.problems.setdefault(record.problem.key, record.problem)
         group = self.groups[problem.key].setdefault(setting.key, {})
-        measured, before = Measured.of(record), group.get(record.implementation)
+        measured = Measured.of(record, self.versions.get(record.implementation))
+        before = group.get(record.implementation)
         if before is None or before.measured_at <= measured.measured_at:
             group[record.implementation] = measured
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import Problem, Record
+from kernel_selector.kernels.versions import holds
 
 if TYPE_CHECKING:
     from kernel_selector.db import Database
@@ -51,7 +52,7 @@ def is_current(record: Record, measuring: Session) -> bool:
     known = registry.implementations(record.problem.operator).get(record.implementation)
     return (
         known is not None
-        and known.version == record.implementation_version
+        and holds(known.operator, known.name, record.implementation_version, known.version)
         and record.device.fingerprint == measuring.device.fingerprint
         and record.environment.fingerprint == measuring.environment.fingerprint
         and record.policy == measuring.policy.name

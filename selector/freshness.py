@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import Device, Environment, Problem, UnknownOperator
+from kernel_selector.kernels.versions import holds
 
 from .devices import resolve
 from .profiling import opened, session
@@ -233,7 +234,8 @@ def _pair(one: Standing) -> Pair:
 
 
 def _is_present(one: Standing) -> bool:
-    return _versions(one.operator).get(one.implementation) == one.version
+    now = _versions(one.operator).get(one.implementation)
+    return holds(one.operator, one.implementation, one.version, now)
 
 
 @cache

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import Device, Environment, Problem, Record
+from kernel_selector.kernels.versions import holds
 
 from .errors import InvalidRequest
 
@@ -53,7 +54,12 @@ class Assignment:
         """The implementations to measure, as this machine has them."""
         known = registry.implementations(self.problem.operator)
         names = known if self.implementations is None else self.implementations
-        return [name for name in names if (name, known[name].version) not in self.finished]
+        done = {
+            name
+            for name, version in self.finished
+            if name in known and holds(self.problem.operator, name, version, known[name].version)
+        }
+        return [name for name in names if name not in done]
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready; `from_dict` reads it back."""

@@ -159,7 +159,7 @@ _FORWARDS = frozenset(
     {
         *(f"torch.nn.modules.{file}" for file in ("activation", "dropout", "linear", "normalization")),
         *(f"transformers.{file}" for file in ("activations", "pytorch_utils")),
-        *(f"selector.nn.{file}" for file in ("joined", "norms", "selected")),
+        *(f"selector.nn.{file}" for file in ("norms", "selected")),
     }
 )
 

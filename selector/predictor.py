@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kernel_selector.kernels.contract import Device, Environment, Implementation, Operator, Problem
+from kernel_selector.kernels.versions import holds
 
 from .counting import Counting
 from .counts import Counts, Rows
@@ -144,8 +145,16 @@ class Predictor:
 
     def known(self, names: Sequence[str], implementations: Mapping[str, Implementation]) -> tuple[str, ...]:
         """Those of the names whose present version the model has learned."""
-        versions = self._manifest["implementations"]
-        return tuple([name for name in names if versions.get(name) == implementations[name].version])
+        versions, counts = self._manifest["implementations"], self._manifest.get("work", {})
+        return tuple(
+            [
+                name
+                for name in names
+                if name in versions
+                and holds(implementations[name].operator, name, versions[name], implementations[name].version)
+                and counts.get(name, implementations[name].counted_by) == implementations[name].counted_by
+            ]
+        )
 
     def _begun(
         self, names: tuple[str, ...], asked: Questions, implementations: Mapping[str, Implementation]

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import Problem, Record
+from kernel_selector.kernels.versions import holds
 
 from .fastest import winners
 from .network_place import network_warning
@@ -77,10 +78,13 @@ def missing(
                 # asked before each problem of a sweep: then the rest of the database is not read
                 problem_key=problems[0].key if len(problems) == 1 else None,
             )
+        done = {
+            (key, name)
+            for key, name, version in finished
+            if holds(operator, name, version, versions.get(name))
+        }
         for problem in problems:
-            names = [
-                name for name, version in versions.items() if (problem.key, name, version) not in finished
-            ]
+            names = [name for name in versions if (problem.key, name) not in done]
             if problem.operator == operator and names:
                 found[problem] = names
     return found

@@ -249,6 +249,7 @@ def _manifest(dataset: Dataset, held_out: HeldOut, snapshot: str) -> dict[str, A
         "features": list(dataset.spec.names),
         "code": list(dataset.spec.implementations),
         "implementations": {name: known[name].version for name in dataset.implementations},
+        "work": {name: known[name].counted_by for name in dataset.implementations},
         "devices": Domain.of(dataset.operator, dataset.records).devices,
         "hosts": sorted({record.device.host for record in dataset.records}),
         "environments": [environment.to_dict() for environment in environments.values()],

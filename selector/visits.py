@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
+from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import Record, Status, Timing
 from kernel_selector.kernels.contract.record import TIMINGS
 
@@ -22,10 +23,17 @@ def standing(records: Iterable[Record]) -> Iterator[Record]:
     """A record for each identity: the newest, which says how it ends, and where good with all samples."""
     groups: dict[tuple[str, ...], list[Record]] = defaultdict(list)
     for record in records:
-        groups[record.identity].append(record)
+        groups[_identity(record)].append(record)
     for group in groups.values():
         group.sort(key=lambda record: record.measured_at)
         yield together(group)
+
+
+def _identity(record: Record) -> tuple[str, ...]:
+    """The record's, and the same for versions that do the same."""
+    name, version = record.implementation, record.implementation_version
+    key, _, _, *circumstances = record.identity
+    return key, name, registry.standing_version(record.problem.operator, name, version), *circumstances
 
 
 def together(records: Sequence[Record]) -> Record:

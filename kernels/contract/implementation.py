@@ -41,9 +41,10 @@ class Work:
 class Implementation:
     """An implementation as found by listing an operator's folder: one file, one implementation.
 
-    `version` is a hash of the sources that decide its behaviour. `unsupported(problem, device)` returns
-    the reason why it refuses, or None; it looks at plain values and needs no GPU. `build(problem)`
-    returns an `nn.Module` with the parameter names of the torch module it stands in for, on the CPU.
+    `version` says by hashes what `build` does, `counted_by` what `work` counts. `unsupported(problem,
+    device)` returns the reason why it refuses, or None; it looks at plain values and needs no GPU.
+    `build(problem)` returns an `nn.Module` with the parameter names of the torch module it stands in for,
+    on the CPU.
     `describe(problem, device)`, where there is one, says in words how it computes a problem, and why so.
     `runs(problem, device)`, where there is one, names the implementation whose code it runs for a problem.
     """
@@ -58,3 +59,4 @@ class Implementation:
     work: Callable[[Problem], Work]
     describe: Callable[[Problem, Device], str] | None = None
     runs: Callable[[Problem, Device], str] | None = None
+    counted_by: str = ""

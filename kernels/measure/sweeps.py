@@ -9,6 +9,7 @@ from pathlib import Path
 
 from ..contract import CorruptRecord, InvalidHyperparameter, Operator, Problem, Record, SelectorError
 from ..contract.errors import shorten
+from ..versions import equivalents
 from .session import Session
 
 LARGEST_SEED = 2**63 - 1
@@ -117,6 +118,9 @@ class Finished:
         policy = session.policy.name
         return [
             name
-            for name, version in versions.items()
-            if (problem.key, name, version, device, environment, policy) not in self.keys
+            for name, now in versions.items()
+            if not any(
+                (problem.key, name, version, device, environment, policy) in self.keys
+                for version in equivalents(problem.operator, name, now)
+            )
         ]

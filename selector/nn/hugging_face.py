@@ -21,6 +21,7 @@ from ..layer_problems import (
 )
 from .activations import Activation
 from .hugging_face_losses import CausalGPT2, MaskedBert, MaskedRoberta
+from .joined import JoinedAttention
 from .selected import Selected, outside_of_graphs, stands_for, watched
 
 
@@ -176,13 +177,21 @@ STANDS_FOR: Mapping[str, tuple[str, type[Selected]]] = {
     "SiLUActivation": ("transformers.activations", _SiLU),
 }
 
+# the same of attention whose linear layers may be one product
+JOINED: Mapping[str, tuple[str, type[nn.Module]]] = {
+    "BertSelfAttention": (f"{_MODELS}.bert.modeling_bert", JoinedAttention),
+    "RobertaSelfAttention": (f"{_MODELS}.roberta.modeling_roberta", JoinedAttention),
+}
+
 
 def __getattr__(name: str) -> Any:
-    """A class of STANDS_FOR, made when it is first named: until then their models are not imported."""
-    if name not in STANDS_FOR:
+    """A class of STANDS_FOR or JOINED, made when first named: until then their models are not imported."""
+    found = STANDS_FOR.get(name) or JOINED.get(name)
+    if found is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    home, mixed_in = STANDS_FOR[name]
-    theirs = getattr(import_module(home), name)
-    ours = type(name, (mixed_in, theirs), {"__module__": __name__, "__doc__": mixed_in.__doc__})
+    home, mixed_in = import_module(found[0]), found[1]
+    theirs = getattr(home, name)
+    own = {"__module__": __name__, "__doc__": mixed_in.__doc__, "HOME": home}
+    ours = type(name, (mixed_in, theirs), own)
     globals()[name] = ours
     return ours

@@ -1,63 +1,108 @@
-"""Linear layers that are called with the same input one after the other, as one product in training."""
+"""Attention of Hugging Face's whose query, key and value are one product within one call of the module.
+
+Nothing is kept between calls, and nobody but the attention function sees the three outputs: they are one
+node of autograd, which layers that a model calls one by one cannot be.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from types import ModuleType
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
+from torch.autograd import forward_ad
+from torch.nn.modules.module import _has_any_global_hook
 
 from kernel_selector.kernels.linear._joined import joined
 
-GROUP = "_joined_with"  # the attribute of a layer that has its group
+from .selected import watched
+
+COMPUTED = (torch.float32, torch.float16, torch.bfloat16)  # what autocast casts
 
 
-class Group:
-    """Layers that are computed together. Whichever is called first computes all of them; the others' outputs
-    are kept until they are called with the same tensor, or any of them with another.
+class JoinedAttention(nn.Module):
+    """Mixed into the self-attention of BERT and RoBERTa; each call looks whether its layers can be one."""
+
+    MEMBERS = ("query", "key", "value")
+    HOME: ClassVar[ModuleType]  # the module that theirs is in
+
+    def forward(
+        self,
+        hidden_states: Tensor,
+        attention_mask: Tensor | None = None,
+        past_key_values: Any = None,
+        **kwargs: Any,
+    ) -> tuple[Tensor, Tensor | None]:
+        """hidden_states [B, S, H] to that and the weights or None, as theirs."""
+        own: Any = self
+        members = [getattr(own, name) for name in self.MEMBERS]
+        # keys and values in a cache outlive the call, and may be differentiated apart
+        if past_key_values is not None or not can_be_one(hidden_states, members):
+            theirs: tuple[Tensor, Tensor | None] = super().forward(
+                hidden_states, attention_mask, past_key_values, **kwargs
+            )
+            return theirs
+        weights, biases = [one.weight for one in members], [one.bias for one in members]
+        parts = joined(hidden_states, weights, None if biases[0] is None else biases)
+        heads = (-1, own.attention_head_size)
+        query, key, value = (one.unflatten(-1, heads).transpose(1, 2) for one in parts)  # type: ignore[no-untyped-call]
+        home: Any = self.HOME
+        attend = home.ALL_ATTENTION_FUNCTIONS.get_interface(
+            own.config._attn_implementation, home.eager_attention_forward
+        )
+        share = own.dropout.p if self.training else 0.0
+        out, seen = attend(
+            self, query, key, value, attention_mask, dropout=share, scaling=own.scaling, **kwargs
+        )
+        return out.reshape(*hidden_states.shape[:-1], -1).contiguous(), seen
+
+
+def can_be_one(x: Tensor, members: Sequence[nn.Module]) -> bool:
+    """Whether linear layers, called with x [..., K] now, give as one product what they give one by one.
+
+    They do where gradients follow for all of their parameters, and nothing looks into them: no compiler,
+    transform, mode or hook, no class of tensors or layers other than torch's own.
     """
-
-    def __init__(self, members: Sequence[nn.Linear]) -> None:
-        self.members = tuple(members)
-        self._x: Tensor | None = None
-        self._version = 0
-        self._held: dict[int, Tensor] = {}
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {"members": self.members, "_x": None, "_version": 0, "_held": {}}
-
-    def part(self, member: nn.Linear, x: Tensor) -> Tensor | None:
-        """What a member gives for x, or None where it is to compute that by itself."""
-        place = next((place for place, one in enumerate(self.members) if one is member), None)
-        if place is None or not _trains(x):  # a replica of a member is none
-            return None
-        if any(
-            "weight" not in one._parameters for one in self.members
-        ):  # computed before each call of its own
-            return None
-        if x is not self._x or x._version != self._version or place not in self._held:
-            weights = [one.weight for one in self.members]
-            biases = [one.bias for one in self.members if one.bias is not None]
-            self._held = dict(enumerate(joined(x, weights, biases)))
-            self._x, self._version = x, x._version
-        y = self._held.pop(place)
-        if not self._held:
-            self._x = None
-        return y
-
-
-class JoinedLinear(nn.Linear):
-    """As `torch.nn.Linear`; its product is part of its group's wherever gradients may follow."""
-
-    def forward(self, input: Tensor) -> Tensor:
-        """x [..., K] to y [..., N]."""
-        y: Tensor | None = getattr(self, GROUP).part(self, input)
-        return super().forward(input) if y is None else y
-
-
-def _trains(x: Tensor) -> bool:
-    """Whether a call may be differentiated, and is no transform's or compiler's to see through."""
-    if not torch.is_grad_enabled() or x.is_nested or not x.dim():
+    if torch.compiler.is_compiling() or torch._C._get_tracing_state() or not torch.is_grad_enabled():
         return False
-    return not (torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active())
+    if torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0:
+        return False
+    if torch._C._len_torch_dispatch_stack() or _has_any_global_hook():  # type: ignore[no-untyped-call]
+        return False
+    if type(x) is not Tensor or x.is_nested or x.is_meta or x.dim() < 2 or not x.numel():
+        return False
+    if any(type(one) is not nn.Linear or watched(one) for one in members):
+        return False
+    weights = [one._parameters.get("weight") for one in members]
+    biases = [one._parameters.get("bias") for one in members]
+    first = weights[0]
+    if first is None or not _castable(x, first.dtype):
+        return False
+    with_bias = biases[0] is not None
+    return all(
+        weight is not None
+        and _like(weight, first, (weight.size(0), x.size(-1)), x)
+        and (bias is not None) == with_bias
+        and (bias is None or _like(bias, first, (weight.size(0),), x))
+        for weight, bias in zip(weights, biases, strict=True)
+    )
+
+
+def _castable(x: Tensor, dtype: torch.dtype) -> bool:
+    """Whether a product of x and weights of a dtype is computed in one that is known."""
+    if torch.is_autocast_enabled(x.device.type):
+        return x.dtype in COMPUTED and dtype in COMPUTED
+    return x.dtype == dtype and dtype.is_floating_point
+
+
+def _like(parameter: Tensor, first: Tensor, shape: tuple[int, ...], x: Tensor) -> bool:
+    return (
+        type(parameter) is nn.Parameter
+        and parameter.requires_grad
+        and parameter.shape == shape
+        and parameter.dtype == first.dtype
+        and parameter.device == x.device
+        and parameter.layout == torch.strided
+    )

@@ -16,6 +16,7 @@ from functools import cached_property
 
 from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import Device, Problem, Record, Status
+from kernel_selector.kernels.versions import holds
 
 from ..alike import timed_alike
 from ..neighbours import distance, structure
@@ -261,7 +262,7 @@ class Measurements:
         self.outdated = {
             name
             for name, found in self._records.items()
-            if all(record.implementation_version != versions[name] for record in found)
+            if not any(_is_present(record, versions) for record in found)
         }
 
     @cached_property
@@ -271,7 +272,12 @@ class Measurements:
 
 
 def _rank(record: Record, versions: Mapping[str, str]) -> tuple[bool, object]:
-    return versions.get(record.implementation) == record.implementation_version, record.measured_at
+    return _is_present(record, versions), record.measured_at
+
+
+def _is_present(record: Record, versions: Mapping[str, str]) -> bool:
+    name = record.implementation
+    return holds(record.problem.operator, name, record.implementation_version, versions.get(name))
 
 
 def counted(problem: Problem, implementation: str, device: Device) -> Figures:

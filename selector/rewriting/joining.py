@@ -1,10 +1,15 @@
-"""Linear layers of one input, such as query, key and value, that a model gets as one product."""
+"""Linear layers of one input, such as query, key and value, that a module of ours gets as one product.
+
+Only where the module that calls them is replaced as a whole: whoever calls layers one by one may use some of
+them alone, differentiate each by itself, and change one between two calls.
+"""
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from inspect import signature
 from typing import Any
 
 import torch
@@ -14,12 +19,16 @@ from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import Problem
 
 from ..layers import Layer, arguments_of, undisturbed
-from ..nn.joined import GROUP, Group, JoinedLinear
+from ..nn import hugging_face
+from ..nn.joined import JoinedAttention
 from ..nn.replay_state import hooked
 from ..units import format_ms
+from .places import full_name
 from .swapping import rebased
 
 TORCHS = "torch_linear"
+# full name of a class of theirs -> its name, which is also that of ours
+KNOWN = {f"{home}.{name}": name for name, (home, _) in hugging_face.JOINED.items()}
 
 
 @dataclass(frozen=True)
@@ -52,39 +61,33 @@ def joints(model: nn.Module, example_inputs: Any, layers: Sequence[Layer], times
     found = []
     for paths in _of_one_input(model, example_inputs, linear):
         own = tuple(linear[path] for path in paths)
-        parent = paths[0].rpartition(".")[0]
-        reason = _refusal([model.get_submodule(path) for path in paths])
-        if reason is not None:
-            found.append(Joint(parent, own, own[0].problem, reason, refused=True))
-            continue
         problem = _whole(own)
-        why = _gain(problem, own, times)
-        if why is not None:
-            found.append(Joint(parent, own, problem, why))
+        gain = _gain(problem, own, times)
+        if gain is not None:
+            parent = paths[0].rpartition(".")[0]
+            reason = _refusal(model.get_submodule(parent), paths, model)
+            why = gain if reason is None else f"{gain}, which they are not: {reason}"
+            found.append(Joint(parent, own, problem, why, refused=reason is not None))
     return found
 
 
 def join(model: nn.Module, found: Sequence[Joint]) -> None:
-    """Let the layers of each joint compute together."""
+    """Let the layers of each joint compute together: their module gets a class of ours."""
     for joint in found:
-        members: list[Any] = [model.get_submodule(layer.path) for layer in joint.layers]
-        group = Group(members)
-        for member in members:
-            member.__class__ = JoinedLinear
-            setattr(member, GROUP, group)
+        module = model.get_submodule(joint.path)
+        module.__class__ = getattr(hugging_face, KNOWN[full_name(type(module))])
 
 
 def part(model: nn.Module, found: Sequence[Joint] | None = None) -> int:
     """Undo `join`, of all or of the joints given. The number of groups that there were."""
-    groups = set()
-    asked: Iterable[Any] = model.modules()
+    asked: Iterable[nn.Module] = model.modules()
     if found is not None:
-        asked = (model.get_submodule(layer.path) for joint in found for layer in joint.layers)
-    members = [module for module in asked if isinstance(module, JoinedLinear)]
-    for member in members:
-        groups.add(member.__dict__.pop(GROUP))
-        member.__class__ = rebased(type(member), JoinedLinear, nn.Linear)
-    return len(groups)
+        asked = [model.get_submodule(joint.path) for joint in found]
+    modules = [module for module in asked if isinstance(module, JoinedAttention)]
+    for module in modules:
+        ours = next(kind for kind in type(module).__mro__ if JoinedAttention in kind.__bases__)
+        module.__class__ = rebased(type(module), ours, ours.__bases__[1])
+    return len(modules)
 
 
 def _of_one_input(
@@ -113,11 +116,25 @@ def _of_one_input(
     return [tuple(paths) for paths in calls.values() if len(set(paths)) == len(paths) > 1]
 
 
-def _refusal(members: Sequence[nn.Module]) -> str | None:
-    """Why layers cannot be computed together, or None."""
+def _refusal(parent: nn.Module, paths: Sequence[str], model: nn.Module) -> str | None:
+    """Why layers of a module cannot be computed together, or None."""
+    kind = type(parent)
+    if isinstance(parent, JoinedAttention):
+        return "they are one product already"
+    if full_name(kind) not in KNOWN:
+        return (
+            f"what {kind.__name__} calls one by one may be used, differentiated and changed one by one. One "
+            "nn.Linear with the columns of all, split after it, is that product in a model of one's own; "
+            f"modules replaced for it are Hugging Face's {' and '.join(KNOWN.values())}"
+        )
+    if {path.rpartition(".")[2] for path in paths} != set(JoinedAttention.MEMBERS):
+        return f"{kind.__name__} is known to call {', '.join(JoinedAttention.MEMBERS)}"
+    if "forward" in parent.__dict__ or kind.forward.__qualname__ != f"{kind.__name__}.forward":
+        return f"the forward of {kind.__name__} was replaced"
+    if list(signature(kind.forward).parameters) != list(signature(JoinedAttention.forward).parameters):
+        return f"the forward of {kind.__name__} takes other arguments in this version of transformers"
+    members = [model.get_submodule(path) for path in paths]
     for one in members:
-        if type(one) is JoinedLinear:
-            return "they are one product already"
         if type(one) is not nn.Linear:
             return f"{type(one).__name__} is a subclass of Linear, and may compute something else"
         if hooked(one):

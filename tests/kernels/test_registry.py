@@ -12,6 +12,7 @@ import pytest
 
 from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import Device, Problem, UnknownImplementation, UnknownOperator
+from kernel_selector.kernels.versions import Versions
 
 PLANTED = '''"""nn.LSTM under another name, planted by a test."""
 
@@ -75,25 +76,31 @@ def test_a_planted_file_is_a_candidate_gated_and_refused_for_its_reason(checkout
         assert answer["versions"][name] == found.version
 
 
-def test_a_version_follows_the_file_and_what_it_imports(checkout, monkeypatch):
+def test_a_version_follows_what_build_reaches_in_the_files_that_it_imports(checkout):
     folder = checkout / "kernels"
-    monkeypatch.setattr(registry, "ROOT", folder)
 
-    def versions():
-        files = [folder / "lstm" / f"{name}.py" for name in ("hoisted", "recompute", "unfused", "torch_lstm")]
-        return {file.stem: registry.source_version(file) for file in files}
+    def found():
+        known = Versions(folder)
+        return {
+            name: known.of(folder / "lstm" / f"{name}.py")
+            for name in ("hoisted", "recompute", "unfused", "torch_lstm")
+        }
 
-    def changed_by(name):
-        before = versions()
-        file = folder / name
-        file.write_text(file.read_text() + "\n# changed\n")
-        after = versions()
-        return {stem for stem in before if before[stem] != after[stem]}
+    def changed_by(name, before, after):
+        versions, file = found(), folder / name
+        assert before in file.read_text()
+        file.write_text(file.read_text().replace(before, after))
+        return {name for name, version in found().items() if version != versions[name]}
 
-    assert changed_by("recurrent/hoisted_lstm.py") == {"hoisted", "recompute"}
-    assert changed_by("lstm/unfused.py") == {"unfused"}
-    assert changed_by("recurrent/module.py") == {"hoisted", "recompute", "unfused"}
-    assert changed_by("lstm/reference.py") == changed_by("gate/gate.py") == set()
+    assert changed_by("recurrent/hoisted_lstm.py", "torch.empty", "torch.zeros") == {"hoisted", "recompute"}
+    assert changed_by("recurrent/module.py", ".new_zeros(", ".new_ones(") == {
+        "hoisted",
+        "recompute",
+        "unfused",
+    }
+    assert changed_by("lstm/unfused.py", "return ", "return None or ") == {"unfused"}
+    assert changed_by("lstm/reference.py", "return ", "return None or ") == set()
+    assert changed_by("gate/gate.py", "return ", "return None or ") == set()
 
 
 def test_private_files_and_the_reference_are_no_candidates():
@@ -171,7 +178,12 @@ BREAKAGES = {
     "no build": ('"""A candidate."""\n\ndef unsupported(problem, device): ...\n', "it lacks build"),
     "nothing": ("", "it lacks __doc__, unsupported, build"),
     "no docstring": (PLANTED.partition("\n")[2], "it lacks __doc__"),
-    "late syntax error": (PLANTED + "\ndef late():\n    from . import _bad\n", "SyntaxError"),
+    "late syntax error": (
+        PLANTED.replace(
+            "    return build_torch", "    from ._bad import late\n\n    late()\n    return build_torch"
+        ),
+        "SyntaxError",
+    ),
 }
 ASK_BROKEN = """
 import json

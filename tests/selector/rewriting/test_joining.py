@@ -1,4 +1,7 @@
-"""Linear layers of one input become one product: what they compute, what stays, and what is refused."""
+"""Query, key and value of BERT's attention become one product; others stay apart, and are told why.
+
+What the module then does, against three layers: tests/selector/nn/test_joined.py.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import copy
 import io
 import pickle
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -13,21 +17,10 @@ from torch import Tensor, nn
 
 import selector
 from kernel_selector.kernels.linear._joined import joined
-from selector.nn.joined import GROUP, JoinedLinear
+from selector.nn.joined import JoinedAttention
 from selector.rewriting import optimizing
 
 transformers = pytest.importorskip("transformers", reason="Hugging Face's transformers is not installed")
-
-
-class Attention(nn.Module):
-    def __init__(self, bias: bool = True) -> None:
-        super().__init__()
-        self.query, self.key = nn.Linear(6, 8, bias=bias), nn.Linear(6, 8, bias=bias)
-        self.value, self.other = nn.Linear(6, 4, bias=bias), nn.Linear(4, 6, bias=bias)
-
-    def forward(self, x: Tensor) -> Tensor:
-        weights = (self.query(x) @ self.key(x).transpose(-1, -2)).softmax(-1)
-        return self.other(weights @ self.value(x)) + x
 
 
 @pytest.fixture(autouse=True)
@@ -35,24 +28,45 @@ def faster_together(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(optimizing, "_alone_ms", lambda _problem, name, *_: 1.5 if name else 1)
 
 
-@pytest.fixture
-def model() -> nn.Module:
+def published(family: str = "Bert", **more: Any) -> Any:
+    """A small one of Hugging Face's, with two layers."""
     torch.manual_seed(0)
-    return nn.Sequential(Attention(), Attention(bias=False)).train()
+    sizes = {"vocab_size": 40, "hidden_size": 16, "num_attention_heads": 2, "num_hidden_layers": 2, **more}
+    config = getattr(transformers, f"{family}Config")(
+        **sizes, intermediate_size=32, max_position_embeddings=20
+    )
+    return getattr(transformers, f"{family}ForMaskedLM")(config).train()
 
 
 @pytest.fixture
-def x() -> Tensor:
-    return torch.randn(2, 5, 6, generator=torch.Generator().manual_seed(1))
+def model() -> Any:
+    still = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+    return published(**still)
 
 
-def gradients(model: nn.Module, x: Tensor) -> list[Tensor]:
-    given = x.clone().requires_grad_()
-    loss = model(given).square().mean()
-    return [loss, *torch.autograd.grad(loss, [given, *model.parameters()])]
+@pytest.fixture
+def example() -> dict[str, Tensor]:
+    words = torch.randint(3, 40, (2, 8), generator=torch.Generator().manual_seed(1))
+    return {"input_ids": words, "labels": words.clone()}
 
 
-def products(model: nn.Module, x: Tensor, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+def attention(model: Any, layer: int = 0) -> Any:
+    return model.bert.encoder.layer[layer].attention.self
+
+
+def places(report: Any) -> list[str]:
+    return [one.path for one in report.replaced if "as one product" in one.why]
+
+
+EVERY = [f"bert.encoder.layer.{number}.attention.self" for number in range(2)]
+
+
+def gradients(model: Any, example: dict[str, Tensor]) -> list[Tensor]:
+    loss = model(**example).loss
+    return [loss, *torch.autograd.grad(loss, list(model.parameters()))]
+
+
+def products(model: Any, example: dict[str, Tensor], monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many layers each joined product of a call has."""
     seen: list[int] = []
 
@@ -62,106 +76,52 @@ def products(model: nn.Module, x: Tensor, monkeypatch: pytest.MonkeyPatch) -> li
 
     with monkeypatch.context() as patch:
         patch.setattr("selector.nn.joined.joined", counting)
-        model(x)
+        model(**example)
     return seen
 
 
-def test_the_parts_of_one_product_are_differentiated_as_products_of_their_own() -> None:
-    layers = [nn.Linear(3, columns, dtype=torch.float64) for columns in (2, 5, 1)]
-    x = torch.randn(2, 4, 3, dtype=torch.float64, requires_grad=True)
-    weights, biases = [one.weight for one in layers], [one.bias for one in layers]
-    for given in ((), biases):
-        every = [*weights, *given]
-        assert torch.autograd.gradcheck(lambda x, *rest: joined(x, rest[:3], rest[3:]), (x, *every))
-    for part, layer in zip(joined(x, weights, biases), layers, strict=True):
-        torch.testing.assert_close(part, layer(x))
-        part.add_(1)  # of its own, not a view
-    weights[1].requires_grad_(False)
-    found = torch.autograd.grad(
-        sum(part.sum() for part in joined(x, weights, None)), [weights[0], weights[2]]
-    )
-    assert [one.shape for one in found] == [weights[0].shape, weights[2].shape]
-
-
 def test_a_model_computes_trains_and_is_restored_as_before(
-    model: nn.Module, x: Tensor, monkeypatch: pytest.MonkeyPatch
+    model: Any, example: dict[str, Tensor], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     original, keys = copy.deepcopy(model), list(model.state_dict())
     identities = list(model.parameters())
-    report = selector.optimize(model, x)
-    assert [(one.path, one.implementation) for one in report.replaced] == [
-        ("0", "torch_linear"),
-        ("1", "torch_linear"),
-    ]
-    assert report.replaced[0].problem["out_features"] == 20
+    report = selector.optimize(model, example)
+    assert places(report) == EVERY
+    (first, _) = [one for one in report.replaced if one.path in EVERY]
+    assert (first.implementation, first.problem["out_features"]) == ("torch_linear", 48)
     assert "3 layers as one product, 1.5 ms for 3 ms" in str(report)
-    assert products(model, x, monkeypatch) == [3, 3]
+    assert products(model, example, monkeypatch) == [3, 3]
+    with torch.no_grad():
+        assert products(model, example, monkeypatch) == []
     assert list(model.state_dict()) == keys
     assert all(mine is other for mine, other in zip(model.parameters(), identities, strict=True))
-    torch.testing.assert_close(gradients(model, x), gradients(original, x))
-    optimizers = [torch.optim.SGD(one.parameters(), lr=0.5) for one in (model, original)]
+    torch.testing.assert_close(gradients(model, example), gradients(original, example))
+    optimizers = [torch.optim.SGD(one.parameters(), lr=0.1) for one in (model, original)]
     for _ in range(3):
         for one, optimizer in zip((model, original), optimizers, strict=True):
             optimizer.zero_grad()
-            one(x).square().mean().backward()
+            one(**example).loss.backward()
             optimizer.step()
     torch.testing.assert_close(list(model.parameters()), list(original.parameters()))
-    assert selector.restore(model) == 2
+    assert selector.restore(model) == len(report.replaced)
     assert [type(one) for one in model.modules()] == [type(one) for one in original.modules()]
-    assert GROUP not in model[0].query.__dict__
+    assert attention(model).__dict__.keys() == attention(original).__dict__.keys()
 
 
-def test_hooks_see_their_layers_and_a_changed_input_is_computed_alone(model: nn.Module, x: Tensor) -> None:
-    original = copy.deepcopy(model)
-    selector.optimize(model, x)
-    seen: list[tuple[Tensor, Tensor]] = []
-    for one in (model, original):
-        one[0].key.register_forward_hook(lambda _module, args, y: seen.append((args[0], y)))
-        one[0].value.register_forward_pre_hook(lambda _module, args: (2 * args[0],))
-    torch.testing.assert_close(gradients(model, x), gradients(original, x))
-    torch.testing.assert_close(seen[0], seen[1])
-
-
-def test_weights_that_are_computed_since_are_those_of_each_call(model: nn.Module, x: Tensor) -> None:
-    original = copy.deepcopy(model)
-    selector.optimize(model, x)
-    for one in (model, original):
-        torch.nn.utils.prune.l1_unstructured(one[0].value, "weight", 0.5)
-        torch.nn.utils.parametrizations.weight_norm(one[0].key)
-    for _ in range(2):
-        torch.testing.assert_close(gradients(model, x), gradients(original, x))
-        with torch.no_grad():
-            for one in (model, original):
-                one[0].value.weight_orig.mul_(2)
+def test_restore_keeps_a_parametrization_of_the_module(model: Any, example: dict[str, Tensor]) -> None:
+    selector.optimize(model, example)
+    nn.utils.parametrizations.weight_norm(attention(model).key)
+    scale = nn.Parameter(torch.ones(1))
+    attention(model).scale = scale
+    nn.utils.parametrize.register_parametrization(attention(model), "scale", nn.Identity())
+    expected = gradients_of_used(model, example)
     selector.restore(model)
-    assert type(model[0].query) is type(model[0].value) is nn.Linear
-    torch.testing.assert_close(gradients(model, x), gradients(original, x))
+    assert not isinstance(attention(model), JoinedAttention)
+    torch.testing.assert_close(gradients_of_used(model, example), expected)
 
 
-def test_calls_that_are_not_differentiated_or_differ_are_torchs(
-    model: nn.Module, x: Tensor, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    original = copy.deepcopy(model)
-    selector.optimize(model, x)
-    with torch.no_grad():
-        assert products(model, x, monkeypatch) == []
-    layer, given = model[0].query, x.clone()
-    expected = original[0].query(x), original[0].key(2 * x)
-    torch.testing.assert_close(layer(given), expected[0])
-    given.mul_(2)  # the same tensor, with other values
-    torch.testing.assert_close(model[0].key(given), expected[1])
-    torch.testing.assert_close(torch.func.vmap(model)(x), original(x))
-    torch.testing.assert_close(model.to(torch.float64)(x.double()), original.to(torch.float64)(x.double()))
-
-
-def test_under_autocast_and_torch_compile_it_gives_what_torch_does(model: nn.Module, x: Tensor) -> None:
-    original = copy.deepcopy(model)
-    selector.optimize(model, x)
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        ours, theirs = (gradients(one, x) for one in (model, original))
-    torch.testing.assert_close(ours, theirs, rtol=5e-2, atol=5e-3)
-    compiled = torch.compile(model, backend="eager", fullgraph=True)
-    torch.testing.assert_close(compiled(x), original(x))
+def gradients_of_used(model: Any, example: dict[str, Tensor]) -> list[Tensor | None]:
+    return list(torch.autograd.grad(model(**example).loss, list(model.parameters()), allow_unused=True))
 
 
 def _saved(model: nn.Module) -> nn.Module:
@@ -173,37 +133,43 @@ def _saved(model: nn.Module) -> nn.Module:
 
 
 @pytest.mark.parametrize("copied", [copy.deepcopy, lambda one: pickle.loads(pickle.dumps(one)), _saved])
-def test_copies_have_groups_of_their_own(
-    copied: Callable[[nn.Module], nn.Module], model: nn.Module, x: Tensor, monkeypatch: pytest.MonkeyPatch
+def test_copies_are_joined_by_themselves(
+    copied: Callable[[nn.Module], Any],
+    model: Any,
+    example: dict[str, Tensor],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    selector.optimize(model, x)
+    selector.optimize(model, example)
     other = copied(model)
-    assert getattr(other[0].query, GROUP).members[0] is other[0].query
-    assert products(other, x, monkeypatch) == [3, 3]
-    expected = model(x)
+    assert products(other, example, monkeypatch) == [3, 3]
+    expected = model(**example).loss
     with torch.no_grad():
-        model[0].query.weight.zero_()
-    torch.testing.assert_close(other(x), expected)
+        attention(model).query.weight.zero_()
+    torch.testing.assert_close(other(**example).loss, expected)
 
 
 class Subclass(nn.Linear):
     pass
 
 
-def _hooked(one: Attention) -> None:
+def _hooked(one: Any) -> None:
     one.key.register_forward_hook(lambda *_: None)
 
 
-def _subclassed(one: Attention) -> None:
-    one.key = Subclass(6, 8)
+def _subclassed(one: Any) -> None:
+    one.key = Subclass(16, 16)
 
 
-def _patched(one: Attention) -> None:
-    one.key.forward = one.key.forward  # type: ignore[method-assign]
+def _patched(one: Any) -> None:
+    one.key.forward = one.key.forward
 
 
-def _without_bias(one: Attention) -> None:
-    one.key = nn.Linear(6, 8, bias=False)
+def _without_bias(one: Any) -> None:
+    one.key = nn.Linear(16, 16, bias=False)
+
+
+def _replaced(one: Any) -> None:
+    one.forward = one.forward
 
 
 @pytest.mark.parametrize(
@@ -213,63 +179,106 @@ def _without_bias(one: Attention) -> None:
         (_subclassed, "Subclass is a subclass of Linear"),
         (_patched, "forward of one was replaced"),
         (_without_bias, "differ in dtype, device or bias"),
+        (_replaced, "the forward of BertSelfAttention was replaced"),
     ],
 )
 def test_layers_that_differ_from_what_their_class_made_are_left_alone(
-    change: Callable[[Attention], None], words: str, x: Tensor
+    change: Callable[[Any], None], words: str, model: Any, example: dict[str, Tensor]
 ) -> None:
-    model = Attention().train()
-    change(model)
+    change(attention(model))
+    report = selector.optimize(model, example)
+    assert places(report) == EVERY[1:]
+    assert any(one.path == EVERY[0] and words in one.why for one in report.left_alone)
+
+
+def test_a_forward_of_another_version_is_left_alone(
+    model: Any, example: dict[str, Tensor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    theirs: Any = type(attention(model))
+    before = theirs.forward
+
+    def forward(self: Any, hidden_states: Tensor, head_mask: Tensor | None = None, **rest: Any) -> Any:
+        assert head_mask is None
+        return before(self, hidden_states, **rest)
+
+    forward.__qualname__ = before.__qualname__
+    monkeypatch.setattr(theirs, "forward", forward)
+    report = selector.optimize(model, example)
+    assert places(report) == []
+    assert any("takes other arguments in this version" in one.why for one in report.left_alone)
+
+
+class Heads(nn.Module):
+    """Layers of one input that a module of the user's own calls one by one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.actor, self.critic, self.extra = (nn.Linear(6, 8) for _ in range(3))
+
+    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
+        return self.actor(x), self.critic(x), self.extra(x)
+
+
+def test_layers_that_are_called_one_by_one_stay_apart_and_a_report_says_what_would_be_faster() -> None:
+    model, x = nn.Sequential(Heads()).train(), torch.randn(5, 6)
     report = selector.optimize(model, x)
     assert report.replaced == ()
-    assert any(one.path == "" and words in one.why for one in report.left_alone)
+    assert [type(one) for one in model[0].children()] == [nn.Linear] * 3
+    (said,) = (one.why for one in report.left_alone if one.path == "0")
+    assert said.startswith("3 layers as one product, 1.5 ms for 3 ms, which they are not: what Heads calls")
+    assert "One nn.Linear with the columns of all, split after it" in said
+    assert "BertSelfAttention and RobertaSelfAttention" in said
+    actor, critic, _ = model(x)
+    actor.sum().backward()
+    assert model[0].critic.weight.grad is None
+    critic.sum().backward()
+    assert model[0].extra.weight.grad is None
 
 
-def test_layers_asked_for_by_name_in_inference_or_for_memory_stay_apart(model: nn.Module, x: Tensor) -> None:
-    assert [
-        one.path for one in selector.optimize(model, x, overrides={"0.key": "torch_linear"}).replaced
-    ] == [
-        "0",
-        "1",
-    ]
-    assert type(model[0].key) is nn.Linear
-    assert type(model[0].query) is JoinedLinear
-    again = selector.optimize(model, x)
+def test_layers_asked_for_by_name_in_inference_or_for_memory_stay_apart(
+    model: Any, example: dict[str, Tensor]
+) -> None:
+    named = selector.optimize(model, example, overrides={f"{EVERY[0]}.key": "torch_linear"})
+    assert places(named) == EVERY[1:]
+    again = selector.optimize(model, example)
     assert any("one product already" in one.why for one in again.left_alone)
     selector.restore(model)
-    assert selector.optimize(model, x, objective="memory").replaced == ()
-    assert selector.optimize(model.eval(), x).replaced == ()
+    assert places(selector.optimize(model, example, objective="memory")) == []
+    selector.restore(model)
+    assert places(selector.optimize(model.eval(), example)) == []
 
 
 def test_what_is_no_faster_or_not_known_stays_apart(
-    model: nn.Module, x: Tensor, monkeypatch: pytest.MonkeyPatch
+    model: Any, example: dict[str, Tensor], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for together in (3, None):
         monkeypatch.setattr(optimizing, "_alone_ms", lambda *given, ms=together: ms if given[1] else 1)
-        assert selector.optimize(model, x).replaced == ()
+        report = selector.optimize(model, example)
+        assert places(report) == []
+        assert "as one product" not in str(report)
 
 
 def test_a_joint_that_computes_something_else_is_put_back(
-    model: nn.Module, x: Tensor, monkeypatch: pytest.MonkeyPatch
+    model: Any, example: dict[str, Tensor], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("selector.nn.joined.joined", lambda *given: tuple(2 * one for one in joined(*given)))
-    report = selector.optimize(model, x)
-    assert report.replaced == ()
-    assert all("the model computed something else" in one.why for one in report.left_alone[-2:])
-    assert type(model[0].query) is nn.Linear
-
-
-@pytest.mark.parametrize("family", ["Bert", "Roberta"])
-def test_query_key_and_value_of_hugging_faces_models(family: str) -> None:
-    torch.manual_seed(0)
-    sizes = {"vocab_size": 40, "hidden_size": 16, "num_attention_heads": 2, "num_hidden_layers": 2}
-    config = getattr(transformers, f"{family}Config")(
-        **sizes, intermediate_size=32, max_position_embeddings=20
-    )
-    model = getattr(transformers, f"{family}ForMaskedLM")(config).train()
-    words = torch.randint(3, 40, (2, 8))
-    example = {"input_ids": words, "labels": words.clone()}
     report = selector.optimize(model, example)
-    assert [one.path.rpartition(".")[2] for one in report.replaced] == ["self", "self"]
-    assert [one.problem["out_features"] for one in report.replaced] == [48, 48]
-    assert selector.restore(model) == 2
+    assert places(report) == []
+    assert all("the model computed something else" in one.why for one in report.left_alone[-2:])
+    assert not any(isinstance(one, JoinedAttention) for one in model.modules())
+
+
+@pytest.mark.parametrize("implementation", ["eager", "sdpa"])
+def test_robertas_and_models_within_ones_own(implementation: str, example: dict[str, Tensor]) -> None:
+    class Own(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = published("Roberta", attn_implementation=implementation)
+
+        def forward(self, **words: Tensor) -> Any:
+            return self.inner(**words)
+
+    model = Own().train()
+    report = selector.optimize(model, example)
+    assert places(report) == [f"inner.roberta.encoder.layer.{number}.attention.self" for number in range(2)]
+    assert selector.restore(model) == len(report.replaced)
