@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import Problem
 
-from ..layers import Layer, arguments_of, undisturbed
+from ..example import arguments_of, undisturbed
+from ..layers import Layer
 from ..nn.joined import GROUP, Group, JoinedLinear
 from ..nn.replay_state import hooked
 from ..units import format_ms

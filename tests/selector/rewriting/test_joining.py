@@ -17,6 +17,7 @@ from selector.nn.joined import GROUP, JoinedLinear
 from selector.rewriting import optimizing
 
 transformers = pytest.importorskip("transformers", reason="Hugging Face's transformers is not installed")
+pytestmark = pytest.mark.usefixtures("everything_pays")
 
 
 class Attention(nn.Module):
