@@ -17,7 +17,7 @@ from torch import nn
 from ..nn.replay_state import hooked
 from . import joining, replaying
 from .arrangements import Arrangement
-from .contest import Limits, Outcome, Turn, contest
+from .contest import Limits, Outcome, Turn, contest, outcome
 from .joining import Joint
 from .replaying import ReplayedStack
 from .report import factor
@@ -29,6 +29,7 @@ MOST_SECONDS, LEAST_SECONDS = 10.0, 2.0  # for one of them
 FEW = 1.0  # the same where modules have hooks: what these do beside, they do at every step
 PASSES = 2 * (Limits.steps + 2)  # of the least contest
 
+NO_ROOM = "torch.OutOfMemoryError: there is no memory for both, to be timed in turns"
 AS_GIVEN, OURS = "as given", "ours"
 
 
@@ -88,7 +89,7 @@ class Arranging:
         """What a step takes with all that was chosen, which stays. Raises what a step raises."""
         limits = Limits(seconds=FEW if self._few else LEAST_SECONDS)
         before, after = (self._turn(one) for one in (self._given.arrangement, self._ours))
-        found = contest(before, after, limits, enough=lambda outcome: outcome.narrow)
+        found = contest(before, after, limits, enough=lambda found: found.narrow)
         self._ours.apply()
         return found
 
@@ -128,6 +129,8 @@ class Arranging:
 
     def _replayed(self, *, left: int) -> tuple[_Tried, Outcome | str, tuple[ReplayedStack, ...]]:
         """The model as given with its blocks replayed, where that is faster, else launched; and why."""
+        self._given.arrangement.apply()
+        alone = self._steps(Limits.steps)
         try:
             wider = self._arranged((), True)
         except _Broken as error:
@@ -135,6 +138,11 @@ class Arranging:
         if not wider.replayed:
             return self._given, "", wider.stacks
         found = self._compared(self._given, wider, left=left)
+        if found == NO_ROOM:  # for launched steps beside the graphs: one after the other then
+            try:
+                found = outcome(list(zip(alone, self._tried(wider)(Limits.steps + 1)[1:], strict=True)))
+            except _Broken as error:
+                found = str(error)
         if isinstance(found, Outcome) and found.faster:
             return wider, found, wider.stacks
         return self._given, "", _refused(wider.stacks, _words(found))
@@ -170,7 +178,8 @@ class Arranging:
         except _Broken as error:
             return str(error)
         except torch.OutOfMemoryError:  # of a step that fits where nothing else is held
-            return "torch.OutOfMemoryError: there is no memory for both, to be timed in turns"
+            _give_memory_back()
+            return NO_ROOM
         if current is self._given:
             self._step_ms = found.before_ms
         return found
@@ -214,10 +223,14 @@ def _breaking() -> Iterator[None]:
         words = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
     else:
         return
-    gc.collect()  # what was raised holds the memory that it was short of
+    _give_memory_back()  # what was raised held what it was short of
+    raise _Broken(words)
+
+
+def _give_memory_back() -> None:
+    gc.collect()
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         torch.cuda.empty_cache()
-    raise _Broken(words)
 
 
 def _words(found: Outcome | str) -> str:
