@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from torch import nn
 
 from . import attention_interface
+
+WRAPPERS = ("torch.nn.parallel", "torch.distributed")  # which count their steps, and are never rewritten
 
 
 class Arrangement:
@@ -18,8 +18,10 @@ class Arrangement:
 
     def __init__(self, name: str, model: nn.Module) -> None:
         self.name = name
-        self._parts: list[tuple[nn.Module, type[nn.Module], dict[str, Any], dict[str, Any]]] = [
-            (part, type(part), dict(part.__dict__), dict(part._modules)) for part in model.modules()
+        self._parts = [
+            (part, type(part), dict(part.__dict__), dict(part._modules))
+            for part in model.modules()
+            if not type(part).__module__.startswith(WRAPPERS)
         ]
         self._attention = attention_interface.names(model)
 

@@ -34,6 +34,9 @@ from .wishes import DEVICE_TIME, OBJECTIVES, Counted, Wishes, device_of
 
 PUT_BACK = "put back, because the model computed something else: "
 RAISED = "put back, because the model raised "
+TIMED_HERE = (
+    "What was tried is what measurements promise, most of them of other machines; what stays was timed here."
+)
 UNSEEN = (
     "left as it was, because nothing that the model gives for the example can be compared: expected floating-"
     "point tensors, by themselves or in tuples, lists, mappings or data classes"
@@ -123,6 +126,8 @@ def _tried(
     if not (wishes.for_speed_alone or verdict.kept):
         first_line = "Nothing was replaced: the model is as it was."
     agreed = [_agreed(training, wishes)] if verdict.kept else []
+    if wishes.for_speed_alone and kinds:
+        agreed.append(TIMED_HERE)
     return Report(
         first_line=first_line,
         replaced=tuple(row for kind in verdict.kept for row in _rows(kind)),
