@@ -70,28 +70,32 @@ def optimize(
     database: str | Path | Database | None = None,
     **more: Unpack[Use],
 ) -> Report:
-    """Give an existing model the implementations that win for it, in place; the report says which, and why.
+    """Give an existing model the implementations that are faster in it, in place; the report says which.
 
     `example_inputs` are one tensor, a tuple of positional arguments, or a mapping of keyword arguments; the
-    model is run on them, in the mode it is in. `memory_limit` is of a training step in all, in bytes or as
-    text: the layers are then what `selector.plan` counts for the examples' batch. `objective` is
-    "throughput"; "device_time" for steps that are replayed as CUDA graphs, by `selector.replay` or by code of
-    your own, whose launches cost nothing; or "memory", without a limit. `overrides` names implementations by
-    operator or by a module's path, whatever was measured: `{"lstm": "hoisted"}`. `plan` is
-    what `selector.plan` made for this model: layers then get the implementations that it counted.
-    `outputs=("loss",)` says that of the model's outputs the loss alone is used, as in training: the heads of
-    Hugging Face's BERT and RoBERTa for masked words, and of GPT-2, then compute it without the logits of all
-    words, and give none where they are called with labels. `database` is as for `Selector`.
+    model is run on copies of them, in the mode it is in. `memory_limit` is of a training step in all, in
+    bytes or as text: the layers are then what `selector.plan` counts for the examples' batch. `objective` is
+    "throughput"; "device_time" for steps whose blocks are replayed as CUDA graphs, as by `selector.replay`;
+    or "memory", without a limit. `overrides` names implementations by operator or by a module's path,
+    whatever was measured: `{"lstm": "hoisted"}`. `plan` is what `selector.plan` made for this model: layers
+    then get the implementations that it counted. `outputs=("loss",)` says that of the model's outputs the
+    loss alone is used, as in training: the heads of Hugging Face's BERT and RoBERTa for masked words, and of
+    GPT-2, then compute it without the logits of all words, and give none where they are called with labels.
+    `database` is as for `Selector`.
 
     Modules keep their identity, parameters, hooks and mode, and the state dict its keys: only their class
     changes, to one of `selector.nn` that inherits from the former. What is replaced is checked: outputs, and
     in training all gradients, of the example without dropout must be the original's within the gate's
-    tolerances, else it is put back. `selector.restore(model)` undoes everything.
+    tolerances, else it is put back. Where speed alone was asked for, steps are timed in turns for about a
+    minute at most, and what makes none faster here is put back, all of it where nothing does; where memory, a
+    plan or names were asked for, the report's first line is what they cost. `selector.restore(model)` undoes
+    everything.
 
     Raises InvalidRequest for a model that is compiled, has no weights yet or gives no loss where that is all
-    that is used, and for arguments of no use,
-    UnknownOperator and UnknownImplementation for overrides, UnsupportedProblem for one that refuses its
-    layer, the errors of `selector.plan` with a memory limit, and what the model raises on the example.
+    that is used, for example inputs that cannot be copied, and for arguments of no use, UnknownOperator and
+    UnknownImplementation for overrides, UnsupportedProblem for one that refuses its layer, the errors of
+    `selector.plan` with a memory limit, and what the model raises on the example. The model is then as it
+    was.
     """
     from .rewriting import optimizing, wishes
 
@@ -110,20 +114,21 @@ def optimize(
 
 
 def replay(model: nn.Module, example_inputs: object) -> list[ReplayedStack]:
-    """Replay the blocks of a model's stacks as CUDA graphs in training; says which stacks, or why not.
+    """Replay the blocks of a model's stacks as CUDA graphs in training where that is faster; says which.
 
     A stack is a list of modules of one class, as the layers of a transformer are. The model is run on
     `example_inputs`, as of `optimize`; calls like the example's, under the same autocast, are replayed from
     then on, so that the host launches two graphs a block and step. All other calls run as before: other
     shapes, evaluation, a pass while another is still to be differentiated, modules with hooks, checkpointing.
-    Optimize first: `optimize` ends it, as `selector.restore(model)` does.
+    Steps with and without graphs are timed in turns, and the graphs are dropped where they are no faster.
+    Optimize first: what `optimize` changes is not replayed, and `selector.restore(model)` ends it.
 
     Raises InvalidRequest for a model that is not on an NVIDIA GPU, is compiled, or is in evaluation mode, and
     what the model raises on the example.
     """
-    from .rewriting import replaying
+    from .rewriting import arranging
 
-    return replaying.turn_on(model, example_inputs)
+    return arranging.replay(model, example_inputs)
 
 
 def restore(model: nn.Module) -> int:

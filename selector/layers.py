@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -14,14 +13,12 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, scaled_dot_product_attention
-from torch.nn.utils.rnn import PackedSequence
 from torch.overrides import TorchFunctionMode
-from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import Problem, SelectorError
 
-from .errors import InvalidRequest
+from .example import arguments_of, undisturbed
 from .layer_parts import Part, parts_of
 from .layer_problems import IGNORED, attention_values, computed_dtype, loss_values
 
@@ -59,76 +56,6 @@ def find(model: nn.Module, example_inputs: Any) -> list[Layer]:
     with recorder, undisturbed(model), torch.no_grad():
         model(*args, **kwargs)
     return recorder.layers()
-
-
-def arguments_of(example_inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Positional and keyword arguments of a call, their tensors copied, which a model may change in place.
-
-    Raises InvalidRequest for what is neither.
-    """
-    args, kwargs = _given(example_inputs)
-    leaves, form = tree_flatten((args, kwargs))
-    copies = {id(one): _copied(one) for one in leaves if isinstance(one, Tensor)}
-    args, kwargs = tree_unflatten([copies.get(id(one), one) for one in leaves], form)
-    return args, kwargs
-
-
-def _copied(tensor: Tensor) -> Tensor:
-    return tensor.detach().clone().requires_grad_(tensor.requires_grad)
-
-
-def _given(example_inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    if isinstance(example_inputs, (Tensor, PackedSequence)):
-        return (example_inputs,), {}
-    if isinstance(example_inputs, Mapping):
-        return (), dict(example_inputs)
-    if isinstance(example_inputs, (tuple, list)):
-        return tuple(example_inputs), {}
-    raise InvalidRequest(
-        f"example_inputs of type {type(example_inputs).__name__}: expected a tensor, a tuple of positional "
-        "arguments, or a mapping of keyword arguments to call the model with."
-    )
-
-
-@contextmanager
-def undisturbed(model: nn.Module) -> Iterator[None]:
-    """Afterwards put buffers, what modules keep as attributes, and random numbers back as they were.
-
-    What is changed inside of an attribute, such as a list that grows, stays; so do attributes of torch's own
-    modules and wrappers.
-    """
-    held = [(members, dict(members)) for part in model.modules() for members in _members(part)]
-    python = random.getstate()
-    try:
-        with same_values(model):
-            yield
-    finally:
-        random.setstate(python)
-        for members, before in held:
-            for name in [name for name in members if name not in before]:
-                del members[name]
-            members.update(before)
-
-
-def _members(part: nn.Module) -> Iterator[dict[str, Any]]:
-    yield part._buffers
-    if not type(part).__module__.startswith("torch."):
-        yield part.__dict__
-
-
-@contextmanager
-def same_values(model: nn.Module) -> Iterator[None]:
-    """Afterwards put the values of buffers, and the state of random numbers, back as they were."""
-    buffers = [(buffer, buffer.detach().clone()) for buffer in model.buffers()]
-    devices = {tensor.device for tensor in (*model.parameters(), *model.buffers())}
-    gpus = [device.index for device in devices if device.type == "cuda"]
-    with torch.random.fork_rng(devices=gpus):
-        try:
-            yield
-        finally:
-            with torch.no_grad():
-                for buffer, before in buffers:
-                    buffer.data.copy_(before)  # unnoticed by autograd, which may need what they are now
 
 
 class _Key(NamedTuple):

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 import selector
+from benchmarks import optimize as optimize_program
 from benchmarks import plans
 from benchmarks.models import __main__ as program
 from benchmarks.models import hugging_face as hugging_face_program
@@ -26,7 +27,7 @@ from selector.plans import ask
 from selector.plans.parts import Model
 from selector.plans.published import families, published
 from selector.plans.training import Training
-from selector.rewriting import replaying
+from selector.rewriting import arranging, replaying
 from selector.rewriting.replaying import ReplayedStack
 from tests.selector.rewriting import replayed
 
@@ -297,3 +298,23 @@ def test_the_batch_of_hugging_faces_model_is_a_plans(monkeypatch: pytest.MonkeyP
     tiny, parts = hugging_face("bert-base", "sdpa", tiny=True), Parts(dtype="bfloat16", device=HERE)
     assert plan_of(tiny, parts, "cpu", 7, "nvidia-h200").batch == 7
     assert plan_of(tiny, parts, "cpu", 7, "nvidia-h200", replayed=True).batch == 8
+
+
+def test_models_before_and_after_optimize_as_a_user_calls_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("transformers", reason="Hugging Face's transformers is not installed")
+    monkeypatch.setattr(arranging, "MOST_SECONDS", 0.2)
+    monkeypatch.setattr(arranging, "LEAST_SECONDS", 0.2)
+    arguments = ["--smoke", "--only", "vit", "gpt2", "--results", str(tmp_path)]
+    assert optimize_program.main(arguments) in (0, 1)  # so short a look may err
+    printed = capsys.readouterr().out
+    (file,) = tmp_path.glob("optimize_*.json")
+    rows = {one["model"]: one for one in json.loads(file.read_text())["rows"]}
+    assert list(rows) == ["vit", "gpt2"]
+    for one in rows.values():
+        assert one["outcome"]["pairs"] >= 3
+        assert one["loss_difference"] < 1e-3
+        assert one["first_line"] in printed
+    for name, (kind, *_) in (optimize_program.SMALL | optimize_program.LARGE).items():
+        assert name.partition("-")[0] in kind.lower()

@@ -182,11 +182,13 @@ def replay(module: nn.Module, replays: Replays) -> None:
     module.__dict__[REPLAYS] = replays
 
 
-def unreplay(module: nn.Module) -> bool:
-    """Undo `replay`. Whether there was anything to undo."""
+def unreplay(module: nn.Module, *, for_good: bool = True) -> bool:
+    """Undo `replay`, and let go of the graphs `for_good`. Whether there was anything to undo."""
     if not isinstance(module, Replayed):
         return False
-    module.__dict__.pop(REPLAYS).stop()
+    replays = module.__dict__.pop(REPLAYS)
+    if for_good:
+        replays.stop()
     theirs: Any = module.THEIRS
     module.__class__ = theirs
     return True

@@ -19,7 +19,8 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.hooks import RemovableHandle
 
-from ..layers import Layer, arguments_of, undisturbed
+from ..example import arguments_of, undisturbed
+from ..layers import Layer
 
 HEAD = "linear_cross_entropy"
 SMALL = 2**10  # of bytes: ids, statistics and scalars are not looked for

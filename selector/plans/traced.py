@@ -17,7 +17,8 @@ from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import Problem
 
 from ..errors import InvalidRequest
-from ..layers import Layer, arguments_of, find
+from ..example import arguments_of
+from ..layers import Layer, find
 from .figures import ROWS
 from .ledger import HEAD, Ledger
 from .parts import Model, Part, Workload

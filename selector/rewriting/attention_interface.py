@@ -8,7 +8,6 @@ need a class of ours for each of theirs, and a copy of its forward.
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
 from itertools import accumulate
 from typing import Any
 
@@ -41,13 +40,25 @@ def name_at(model: nn.Module, path: str) -> str | None:
     return next((name for name in found if name is not None), None)
 
 
+def names(model: nn.Module) -> list[tuple[nn.Module, str]]:
+    """The models of theirs among a model's parts, with what their configs say of their attention."""
+    found = ((part, attention_name(part)) for part in model.modules())
+    return [(part, name) for part, name in found if name is not None]
+
+
+def rename(model: Any, name: str) -> None:
+    """Let the config of one of their models say this of its attention."""
+    if model.config._attn_implementation != name:
+        model.set_attn_implementation(name)
+
+
 def turn_on(model: nn.Module) -> None:
     """Let attention modules call ours where they have one, in a model of theirs or in those that it has."""
     _register()
     for part in model.modules():
         ours = any(CHILD in one._modules for one in part.modules())
         if ours and attention_name(part) in NAMES:
-            _rename(part, NAMES)
+            rename(part, NAMES[str(attention_name(part))])
 
 
 def turn_off(model: nn.Module) -> None:
@@ -55,11 +66,7 @@ def turn_off(model: nn.Module) -> None:
     back = {ours: theirs for theirs, ours in NAMES.items()}
     for part in model.modules():
         if attention_name(part) in back:
-            _rename(part, back)
-
-
-def _rename(model: Any, names: Mapping[str, str]) -> None:
-    model.set_attn_implementation(names[model.config._attn_implementation])
+            rename(part, back[str(attention_name(part))])
 
 
 def _register() -> None:

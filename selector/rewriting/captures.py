@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from ..layers import same_values
+from ..example import same_values
 from ..nn.replay_block import Argument, Block, Graph, form_of, leaves
 from .checking import difference
 
@@ -144,8 +144,10 @@ def _outputs(result: Any, module: nn.Module) -> tuple[Tensor | None, ...]:
 
 def _constant(leaf: Any, module: nn.Module) -> Any:
     if not isinstance(leaf, CONSTANTS):
+        cache = "; with use_cache=False models of Hugging Face's take none" * ("Cache" in type(leaf).__name__)
         raise CannotReplay(
             f"{type(module).__name__} takes a {type(leaf).__name__}: graphs know tensors and constants alone"
+            + cache
         )
     return leaf
 

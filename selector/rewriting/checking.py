@@ -19,7 +19,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from kernel_selector.kernels.gate.tolerance import TOLERANCES, Error, scales
 
-from ..layers import arguments_of, undisturbed
+from ..example import arguments_of, undisturbed
 from .outputs import Outputs, used
 
 Tensors = dict[str, Tensor]

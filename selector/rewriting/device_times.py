@@ -62,8 +62,8 @@ class DeviceTimes:
             return ()
         words = (
             f"Launching its layers one by one takes the host {format_ms(host_ms)} and more a step, and the "
-            f'device computes for {format_ms(device_ms)}: with objective="device_time", then '
-            "selector.replay(model, example_inputs), blocks are launched as CUDA graphs."
+            f'device computes for {format_ms(device_ms)}: with objective="device_time" blocks are launched '
+            "as CUDA graphs."
         )
         return (words,)
 

@@ -18,7 +18,8 @@ from torch import Tensor, nn
 from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import Problem
 
-from ..layers import Layer, arguments_of, undisturbed
+from ..example import arguments_of, undisturbed
+from ..layers import Layer
 from ..nn import hugging_face
 from ..nn.joined import JoinedAttention
 from ..nn.replay_state import hooked

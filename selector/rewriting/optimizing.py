@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any, cast
 
 import torch
@@ -18,18 +19,24 @@ from ..errors import InvalidRequest
 from ..layers import Layer
 from ..plans.ledger import HEAD
 from . import attention_interface, joining, replaying
+from .arrangements import Arrangement
+from .arranging import AS_GIVEN, Arranging, Kind, Verdict
 from .checking import Original
 from .device_times import DeviceTimes
 from .heads import place_with, with_linear_heads
 from .joining import Joint
 from .outputs import require
 from .places import Place, is_written_out
-from .report import LeftAlone, Replaced, Report, reason_of
+from .report import LeftAlone, Replaced, Report, headline, reason_of
 from .swapping import Decision, put_back, swap, undo
-from .timing import Timed
+from .timing import Steps
 from .wishes import DEVICE_TIME, OBJECTIVES, Counted, Wishes, device_of
 
 PUT_BACK = "put back, because the model computed something else: "
+RAISED = "put back, because the model raised "
+TIMED_HERE = (
+    "What was tried is what measurements promise, most of them of other machines; what stays was timed here."
+)
 UNSEEN = (
     "left as it was, because nothing that the model gives for the example can be compared: expected floating-"
     "point tensors, by themselves or in tuples, lists, mappings or data classes"
@@ -39,7 +46,42 @@ UNSEEN = (
 def optimize(model: nn.Module, example_inputs: Any, wishes: Wishes) -> Report:
     """See `selector.optimize`."""
     _check(model, wishes)
-    replaying.turn_off(model)
+    given = Arrangement(AS_GIVEN, model)
+    with _all_or_nothing(given):
+        replaying.turn_off(model, for_good=False)
+        chosen = _chosen(model, example_inputs, wishes)
+        if not (chosen.decisions or chosen.joints or _replayed(model, wishes)):
+            given.apply()
+            return Report(
+                first_line="Nothing was replaced: the model is as it was.",
+                replaced=(),
+                left_alone=chosen.left,
+                notes=chosen.notes,
+            )
+        try:
+            return _tried(model, example_inputs, wishes, given, chosen)
+        except torch.OutOfMemoryError as error:
+            given.apply()
+            return Report(
+                first_line="Nothing was replaced, for want of memory to compare: the model is as it was.",
+                replaced=(),
+                left_alone=(*chosen.left, *_left(chosen.decisions, chosen.joints, _first_line(error))),
+                notes=chosen.notes,
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Chosen:
+    """What the layers of a model are to get, which are left alone, and what is to be said of all."""
+
+    decisions: list[Decision]
+    joints: list[Joint]
+    left: tuple[LeftAlone, ...]
+    notes: tuple[str, ...]
+
+
+def _chosen(model: nn.Module, example_inputs: Any, wishes: Wishes) -> _Chosen:
+    """What measurements say, before anything is tried."""
     if wishes.outputs is not None:
         require(model, example_inputs, wishes.outputs)
     listed = layers.find(model, example_inputs)
@@ -52,41 +94,63 @@ def optimize(model: nn.Module, example_inputs: Any, wishes: Wishes) -> Report:
     )
     joints, left = _joints(model, example_inputs, found, wishes, times)
     joined = {path for joint in joints for path in joint.paths}
-    decisions, alone = _decisions(
-        model, [layer for layer in found if layer.path not in joined], wishes, times
-    )
+    alone = [layer for layer in found if layer.path not in joined]
+    decisions, others, caveats = _decisions(model, alone, wishes, times)
     asked = {(layer.path, layer.problem) for layer in listed}
-    left += [one for one in alone if (one.path, one.problem) in asked]
-    advice = (*_no_head(listed, wishes), *_unused(found, wishes), *times.advice)
-    if not (decisions or joints):
-        unchanged = "Nothing was replaced: the model is as it was."
-        return Report(replaced=(), left_alone=tuple(left), notes=(unchanged, *advice))
+    left += [one for one in others if (one.path, one.problem) in asked]
+    notes = (*caveats, *_no_head(listed, wishes), *_unused(found, wishes), *times.advice)
+    return _Chosen(decisions=decisions, joints=joints, left=tuple(left), notes=notes)
+
+
+def _tried(
+    model: nn.Module, example_inputs: Any, wishes: Wishes, given: Arrangement, chosen: _Chosen
+) -> Report:
+    """Replace what is right and, where speed alone was asked for, faster here; and say what was done."""
     training = any(module.training for module in model.modules()) and not torch.is_inference_mode_enabled()
     outputs = wishes.outputs
-    timed = None
-    if wishes.for_speed_alone:
-        timed = Timed(model, example_inputs, gradients=training, outputs=outputs)
-    original = Original(model, example_inputs, gradients=training, outputs=outputs)
-    with _all_or_nothing(model, decisions, joints):
-        replaced, undone = _replace(model, decisions, original, wishes)
-        together, apart = _join(model, joints, original)
-        notes = ["Nothing was replaced."]
-        if replaced or together:
-            notes = [_agreed(training, wishes), *((timed.compared(),) if timed else ())]
+    kinds, left = _right(model, example_inputs, wishes, chosen, training)
+    steps = Steps(model, example_inputs, gradients=training, outputs=outputs)
+    arranging = Arranging(model, example_inputs, given, kinds, steps)
+    replayed = _replayed(model, wishes)
+    if wishes.for_speed_alone and (kinds or replayed):
+        verdict = arranging.settled(replayed=replayed)
+    elif kinds:
+        verdict = Verdict(kept=tuple(kinds), put_back={}, outcome=arranging.noted(), step_ms=None)
+    else:
+        given.apply()
+        verdict = Verdict(kept=(), put_back={}, outcome=None, step_ms=None)
+    for kind in kinds:
+        if kind not in verdict.kept:
+            left += _left(kind.decisions, kind.joints, verdict.put_back[kind.name])
+    first_line = headline(steps.passes, verdict.outcome, verdict.step_ms)
+    if not (wishes.for_speed_alone or verdict.kept):
+        first_line = "Nothing was replaced: the model is as it was."
+    agreed = [_agreed(training, wishes)] if verdict.kept else []
+    if wishes.for_speed_alone and kinds:
+        agreed.append(TIMED_HERE)
     return Report(
-        replaced=(*replaced, *together), left_alone=(*left, *undone, *apart), notes=(*notes, *advice)
+        first_line=first_line,
+        replaced=tuple(row for kind in verdict.kept for row in _rows(kind)),
+        left_alone=(*chosen.left, *left),
+        notes=(*agreed, *map(str, verdict.stacks), *chosen.notes),
+        times=verdict.outcome,
     )
 
 
 @contextmanager
-def _all_or_nothing(model: nn.Module, decisions: list[Decision], joints: list[Joint]) -> Iterator[None]:
+def _all_or_nothing(given: Arrangement) -> Iterator[None]:
     """Where anything is raised meanwhile, the model is as it was before."""
     try:
         yield
     except BaseException:
-        joining.part(model, joints)
-        undo(model, decisions)
+        given.apply()
         raise
+
+
+def _replayed(model: nn.Module, wishes: Wishes) -> bool:
+    """Whether steps are to be compared with the blocks' launches replayed."""
+    on_gpu = device_of(model).startswith("cuda")
+    return wishes.objective == DEVICE_TIME and wishes.for_speed_alone and on_gpu and model.training
 
 
 def _agreed(training: bool, wishes: Wishes) -> str:
@@ -145,32 +209,39 @@ def _check(model: nn.Module, wishes: Wishes) -> None:
 
 def _decisions(
     model: nn.Module, found: Sequence[Layer], wishes: Wishes, times: DeviceTimes
-) -> tuple[list[Decision], list[LeftAlone]]:
-    """What layers get, and which are left alone."""
+) -> tuple[list[Decision], list[LeftAlone], list[str]]:
+    """What layers get, which are left alone, and what to know of the evidence, each once."""
     planned, decisions, left = Counted(wishes.plan), [], []
+    caveats: dict[str, None] = {}
     for layer in found:
         decided = _decided(model, layer, wishes, planned, times)
-        if isinstance(decided, str):
-            left.append(LeftAlone(path=layer.path, problem=layer.problem, why=decided))
-        else:
+        if isinstance(decided, Decision):
             decisions.append(decided)
-    return decisions, left
+            caveats |= dict.fromkeys(decided.caveats)
+        else:
+            why, more = decided
+            left.append(LeftAlone(path=layer.path, problem=layer.problem, why=why))
+            caveats |= dict.fromkeys(more)
+    return decisions, left, list(caveats)
+
+
+Left = tuple[str, tuple[str, ...]]  # why a layer is left alone, and the caveats of that
 
 
 def _decided(
     model: nn.Module, layer: Layer, wishes: Wishes, planned: Counted, times: DeviceTimes
-) -> Decision | str:
+) -> Decision | Left:
     """What a layer gets where it can be replaced, or why it is left alone."""
     place = place_with(model, layer, wishes.outputs)
     if isinstance(place, str):
         planned.next(layer, framework_only=True)
-        return place
+        return place, ()
     return _decide(model, layer, place, wishes, planned.next(layer) or times.faster(layer.problem))
 
 
 def _decide(
     model: nn.Module, layer: Layer, place: Place, wishes: Wishes, known: tuple[str, str] | None
-) -> Decision | str:
+) -> Decision | Left:
     """What a layer gets, or why it is left alone. `known`: what is best for the model as a whole, and why."""
     named = wishes.named(layer) or (known and known[0])
     try:
@@ -185,13 +256,13 @@ def _decide(
     except SelectorError as error:
         if named is not None:
             raise
-        return str(error)
+        return str(error), ()
     why = reason_of(choice) if wishes.named(layer) or known is None else known[1]
+    caveats = () if named else choice.caveats
     is_default = choice.implementation == registry.operator(layer.problem.operator).default
     if is_default and (choice.source == "default" or not is_written_out(model, layer)):
-        caveats = "" if named else " ".join(choice.caveats)
-        return f"torch's own is chosen ({why}). {caveats}".rstrip()
-    return Decision(layer, place, choice.implementation, why)
+        return f"torch's own is chosen ({why})", caveats
+    return Decision(layer, place, choice.implementation, why, caveats)
 
 
 def _joints(
@@ -222,43 +293,31 @@ def _alone_ms(problem: Problem, name: str | None, device: str, database: Any) ->
     return min((one.time_ms for one in able if one.time_ms is not None), default=None)
 
 
-def _replace(
-    model: nn.Module, decisions: list[Decision], original: Original, wishes: Wishes
-) -> tuple[list[Replaced], list[LeftAlone]]:
-    """Replace operator by operator, and put an operator back that changes what the model computes."""
-    replaced: list[Decision] = []
-    undone: list[LeftAlone] = []
-    for operator in dict.fromkeys(one.layer.problem.operator for one in decisions):
-        own = [one for one in decisions if one.layer.problem.operator == operator]
-        swap(model, own, wishes)
+def _right(
+    model: nn.Module, example_inputs: Any, wishes: Wishes, chosen: _Chosen, training: bool
+) -> tuple[list[Kind], list[LeftAlone]]:
+    """Replace kind by kind, and put one back with which the model computes something else. What stays."""
+    original = Original(model, example_inputs, gradients=training, outputs=wishes.outputs)
+    operators = dict.fromkeys(one.layer.problem.operator for one in chosen.decisions)
+    kinds = [
+        Kind(name, [one for one in chosen.decisions if one.layer.problem.operator == name])
+        for name in operators
+    ]
+    if chosen.joints:
+        kinds.append(Kind("layers as one product", joints=chosen.joints))
+    right: list[Kind] = []
+    left: list[LeftAlone] = []
+    for kind in kinds:
+        swap(model, kind.decisions, wishes)
+        joining.join(model, kind.joints)
         fault = _fault(original)
         if fault is None:
-            replaced += own
+            right.append(kind)
             continue
-        undo(model, own)
-        undone += [LeftAlone(path=one.layer.path, problem=one.layer.problem, why=fault) for one in own]
-    done = [
-        Replaced(
-            path=one.layer.path, problem=one.layer.problem, implementation=one.implementation, why=one.why
-        )
-        for one in replaced
-    ]
-    return done, undone
-
-
-def _join(
-    model: nn.Module, joints: list[Joint], original: Original
-) -> tuple[list[Replaced], list[LeftAlone]]:
-    """Make layers one product, and put all of them back where the model computes something else then."""
-    joining.join(model, joints)
-    fault = _fault(original) if joints else None
-    if fault is not None:
-        joining.part(model, joints)
-        return [], [LeftAlone(path=one.path, problem=one.problem, why=fault) for one in joints]
-    return [
-        Replaced(path=one.path, problem=one.problem, implementation=joining.TORCHS, why=one.why)
-        for one in joints
-    ], []
+        joining.part(model, kind.joints)
+        undo(model, kind.decisions)
+        left += _left(kind.decisions, kind.joints, fault)
+    return right, left
 
 
 def _fault(original: Original) -> str | None:
@@ -268,5 +327,25 @@ def _fault(original: Original) -> str | None:
     try:
         differs = original.differs()
     except Exception as error:  # whatever an implementation raises on this model, the model gets it not
-        differs = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
+        return RAISED + _first_line(error)
     return None if differs is None else PUT_BACK + differs
+
+
+def _first_line(error: BaseException) -> str:
+    return f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
+
+
+def _left(decisions: Sequence[Decision], joints: Sequence[Joint], why: str) -> list[LeftAlone]:
+    """Rows for what was put back."""
+    found = [(one.layer.path, one.layer.problem) for one in decisions]
+    found += [(one.path, one.problem) for one in joints]
+    return [LeftAlone(path=path, problem=problem, why=why) for path, problem in found]
+
+
+def _rows(kind: Kind) -> Iterator[Replaced]:
+    """Rows for what stays."""
+    for one in kind.decisions:
+        layer = one.layer
+        yield Replaced(path=layer.path, problem=layer.problem, implementation=one.implementation, why=one.why)
+    for joint in kind.joints:
+        yield Replaced(path=joint.path, problem=joint.problem, implementation=joining.TORCHS, why=joint.why)

@@ -13,7 +13,7 @@ from torch.utils._pytree import tree_flatten
 from kernel_selector.kernels.contract.errors import shorten
 
 from ..errors import InvalidRequest
-from ..layers import arguments_of, undisturbed
+from ..example import arguments_of, undisturbed
 
 Outputs = tuple[str, ...]
 LOSS: Outputs = ("loss",)

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten
 
 from ..errors import InvalidRequest
-from ..layers import arguments_of, undisturbed
+from ..example import arguments_of, undisturbed
 from ..nn.replay_state import hooked
 from ..nn.replays import Replays, replay, unreplay
 from .captures import Call, CannotReplay, Recorder, captured, lightened, record_on_gpu
@@ -46,8 +46,8 @@ class ReplayedStack:
 
 
 def turn_on(model: nn.Module, example_inputs: Any) -> list[ReplayedStack]:
-    """See `selector.replay`."""
-    _check(model)
+    """Replay what stacks of blocks a model has, as the example calls them; which, and why not the others."""
+    check(model)
     turn_off(model)
     stacks = list(find(model))
     calls = recorded(model, example_inputs, [block for stack in stacks for block in stack.blocks])
@@ -56,7 +56,8 @@ def turn_on(model: nn.Module, example_inputs: Any) -> list[ReplayedStack]:
     return [_turned_on(stack, its) for stack, its in zip(stacks, own, strict=True)]
 
 
-def _check(model: nn.Module) -> None:
+def check(model: nn.Module) -> None:
+    """Raise InvalidRequest for a model that nothing can be replayed of."""
     if not isinstance(model, nn.Module):
         raise InvalidRequest(f"model of type {type(model).__name__}: expected a torch.nn.Module.")
     if hasattr(model, "_orig_mod"):
@@ -72,9 +73,11 @@ def _check(model: nn.Module) -> None:
         )
 
 
-def turn_off(model: nn.Module) -> int:
-    """Undo `turn_on`. The number of blocks that were replayed."""
-    return sum(unreplay(module) for module in list(model.modules()))
+def turn_off(model: nn.Module, *, for_good: bool = True) -> int:
+    """Undo `turn_on`; not `for_good` keeps the graphs for an arrangement that has them. The number of blocks
+    that were replayed.
+    """
+    return sum(unreplay(module, for_good=for_good) for module in list(model.modules()))
 
 
 def find(model: nn.Module) -> Iterator[Stack]:

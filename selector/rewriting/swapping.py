@@ -29,6 +29,7 @@ class Decision:
     place: Place
     implementation: str
     why: str
+    caveats: tuple[str, ...] = ()  # of the evidence
 
 
 def swap(model: nn.Module, decisions: Sequence[Decision], wishes: Wishes) -> None:
@@ -92,7 +93,8 @@ def undo(model: nn.Module, decisions: Sequence[Decision]) -> None:
         if name == attention_interface.CHILD:
             module._modules.pop(name, None)
         elif isinstance(module, Selected):
-            module._selections.pop(name, None)
+            # another dict: arrangements that were taken before keep theirs
+            module._selections = {key: one for key, one in module._selections.items() if key != name}
             if not module._selections:
                 put_back(module)
     if not any(attention_interface.CHILD in module._modules for module in model.modules()):

@@ -1,63 +1,92 @@
-"""How long a pass of the example takes, before a model is optimized and after."""
+"""What a step of a model takes on its example."""
 
 from __future__ import annotations
 
+import gc
 import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from ..layers import arguments_of, undisturbed
-from ..units import format_ms
-from .outputs import Outputs, used
-
-WARM_UP, RUNS = 2, 5
-SLOWER = 1.03  # as much more than before is said to be slower
+from ..example import State, arguments_of
+from .outputs import LOSS, Outputs, used
 
 
-class Timed:
-    """A model on its example as it is now: forward, with `gradients` backward as well, in its own mode.
-    Backward begins at the `outputs` named, or at all.
+class Steps:
+    """Steps of a model as it is at each call: forward and, with `gradients`, backward, in its own mode.
+
+    Backward begins at the model's loss where it gives one by that name or as a scalar, else at all outputs,
+    and takes no more memory than a step of training. The model, the example and all random numbers are as
+    before after each step; what is between steps is not timed.
     """
 
     def __init__(
-        self, model: nn.Module, example_inputs: Any, *, gradients: bool, outputs: Outputs | None = None
+        self,
+        model: nn.Module,
+        example_inputs: Any,
+        *,
+        gradients: bool,
+        outputs: Outputs | None = None,
+        clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        self._model, self._gradients, self._outputs = model, gradients, outputs
-        self._args, self._kwargs = arguments_of(example_inputs)
-        self.before_ms = self._least_ms()
+        self._model, self._example, self._clock = model, example_inputs, clock
+        self._outputs = outputs
+        self._weights = [one for one in model.parameters() if one.requires_grad] if gradients else []
+        self._gpus = {one.device for one in model.parameters() if one.device.type == "cuda"}
 
-    def compared(self) -> str:
-        """What the same takes now, in words."""
-        passes = "forward and backward" if self._gradients else "forward"
-        after_ms = self._least_ms()
-        words = f"{passes}: {format_ms(self.before_ms)} before, {format_ms(after_ms)} after."
-        slower = " Slower: selector.restore(model) undoes it." if after_ms > SLOWER * self.before_ms else ""
-        return f"Timed on the example, {words}{slower}"
+    @property
+    def passes(self) -> str:
+        """What a step is, in words."""
+        return "forward and backward" if self._weights else "forward"
 
-    def _least_ms(self) -> float:
-        """Of some passes. The model's gradients, buffers and random numbers stay as they are."""
-        took = []
-        for _ in range(WARM_UP + RUNS):
-            with undisturbed(self._model), torch.set_grad_enabled(self._gradients):
-                _wait(self._model)
-                start = time.perf_counter()
-                self._pass()
-                _wait(self._model)
-                took.append((time.perf_counter() - start) * 1e3)
-        return min(took[WARM_UP:])
+    def __call__(self, count: int) -> list[float]:
+        """Milliseconds of so many steps."""
+        state, took = State(self._model), []
+        with torch.set_grad_enabled(bool(self._weights)), _no_garbage_collection():
+            for _ in range(count):
+                args, kwargs = arguments_of(self._example)
+                try:
+                    self._wait()
+                    start = self._clock()
+                    self._step(args, kwargs)
+                    self._wait()
+                    took.append((self._clock() - start) * 1e3)
+                finally:
+                    state.put_back()
+        return took
 
-    def _pass(self) -> None:
-        weights = [one for one in self._model.parameters() if one.requires_grad]
-        given = used(self._model(*self._args, **self._kwargs), self._outputs)
+    def _step(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        given = _ends(self._model(*args, **kwargs), self._outputs)
         reached = [one for one in given if one.requires_grad]
+        weights = [one for one in self._weights if one.requires_grad]  # forward may freeze some
         if reached and weights:
             seeds = [torch.ones_like(one) for one in reached]
             torch.autograd.grad(reached, weights, seeds, allow_unused=True)
 
+    def _wait(self) -> None:
+        for device in self._gpus:
+            torch.cuda.synchronize(device)
 
-def _wait(model: nn.Module) -> None:
-    device = next((one.device for one in model.parameters()), torch.device("cpu"))
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
+
+def _ends(found: Any, outputs: Outputs | None) -> list[Tensor]:
+    """Where backward begins in what a model gave."""
+    if outputs is None and isinstance(found, Mapping) and isinstance(found.get("loss"), Tensor):
+        outputs = LOSS
+    given = used(found, outputs)
+    scalars = [one for one in given if not one.dim() and one.requires_grad]
+    return scalars[:1] or given
+
+
+@contextmanager
+def _no_garbage_collection() -> Iterator[None]:
+    """A collection in the middle of a step would be charged to whichever happens to run."""
+    before = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if before:
+            gc.enable()

@@ -13,6 +13,7 @@ from kernel_selector.kernels.contract import Problem
 
 from .. import layers
 from ..errors import InvalidRequest
+from ..example import arguments_of
 from ..layers import Layer
 from .outputs import Outputs, outputs_of
 
@@ -40,14 +41,14 @@ class Wishes:
 
     objective: str
     overrides: Mapping[str, str]
-    plan: Sequence[Planned]
+    plan: Sequence[Planned] | None
     database: Any
     outputs: Outputs | None = None  # that are used; None: all
 
     @property
     def for_speed_alone(self) -> bool:
-        """Whether nothing but the time of a step counts, launched as it is."""
-        return self.objective == "throughput" and not self.plan
+        """Whether nothing but the time of a step counts: no memory, no plan, no names."""
+        return OBJECTIVES[self.objective] == "time" and self.plan is None and not self.overrides
 
     def named(self, layer: Layer) -> str | None:
         """The implementation asked for by the layer's path or its operator."""
@@ -57,9 +58,9 @@ class Wishes:
 class Counted:
     """The implementations of a plan, handed out layer by layer."""
 
-    def __init__(self, plan: Sequence[Planned]) -> None:
+    def __init__(self, plan: Sequence[Planned] | None) -> None:
         self._left: dict[Problem, list[str]] = {}
-        for one in plan:
+        for one in plan or ():
             problem = registry.operator(one.operator).problem(dict(one.hyperparameters))
             self._left.setdefault(problem, []).extend([one.implementation] * one.count)
 
@@ -93,7 +94,7 @@ def plan_within(
     from ..plans.ask import plan as fastest
     from ..plans.training import Training
 
-    args, kwargs = layers.arguments_of(example_inputs)
+    args, kwargs = arguments_of(example_inputs)
     sizes = [one.size(0) for one in (*args, *kwargs.values()) if isinstance(one, Tensor) and one.dim()]
     batch = sizes[0] if sizes else 1  # without samples the planner says so
     planned = rewritable(model, example_inputs, outputs_of(outputs))
@@ -130,7 +131,7 @@ def wishes_of(
             f"plan recomputes {plan.recomputed_blocks} blocks, which only the model's own code can do: "
             "checkpoint them there, or plan with a larger memory_limit."
         )
-    chosen: Sequence[Planned] = () if plan is None else getattr(plan, "layers", plan)
+    chosen: Sequence[Planned] | None = getattr(plan, "layers", plan)
     return Wishes(
         objective=objective,
         overrides=overrides or {},

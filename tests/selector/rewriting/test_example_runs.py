@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import copy
 import random
-from collections import UserDict
+import threading
+from collections import UserDict, deque
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy
 import pytest
 import torch
 from torch import Tensor, nn
@@ -16,6 +19,7 @@ from torch.nn.utils.rnn import pack_padded_sequence
 import selector
 from kernel_selector.kernels import registry
 from selector import layers
+from selector.example import arguments_of, undisturbed
 
 pytestmark = pytest.mark.usefixtures("stand_ins")
 
@@ -157,3 +161,119 @@ def test_overrides_for_no_layer_are_said_to_be(x: Tensor) -> None:
     )
     with pytest.raises(selector.InvalidRequest, match=r"overrides=.*expected names of implementations by"):
         selector.optimize(model, x, overrides=["relu"])  # type: ignore[arg-type]
+
+
+class Cache:
+    """As a language model's: objects within a list within an object, some of them shared, some computed."""
+
+    def __init__(self) -> None:
+        weight = torch.ones(2, requires_grad=True)
+        self.layers = [UserDict(keys=weight * 2), UserDict(keys=torch.zeros(2))]
+        self.first = self.layers[0]
+
+
+class Filling(nn.Module):
+    """Changes everything in its reach."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lstm, self.embedding = nn.LSTM(4, 4), nn.Embedding(3, 4, max_norm=0.1)
+        self.late = nn.Linear(4, 4)
+        self.history: list[Any] = []
+        self.counts, self.latest, self.seen = {"steps": [0]}, deque([1], maxlen=2), {1}
+        self.cache, self.offset = Cache(), torch.zeros(2)
+
+    def forward(self, x: Tensor, cache: Cache, names: list[str]) -> Tensor:
+        for one in (cache, self.cache):
+            one.layers[0]["keys"] = torch.cat((one.first["keys"], torch.ones(1)))
+            one.layers[1]["keys"].add_(1)
+            one.layers.append(UserDict())
+        names.append("more")
+        self.history.append(x)
+        self.counts["steps"][0] += 1
+        self.counts["more"] = []
+        self.latest.append(2)
+        self.seen.add(2)
+        self.offset.add_(1)
+        self.late.eval()
+        self.late.weight.requires_grad_(False)
+        self.late.bias.grad = torch.ones(4)
+        self.late.register_forward_hook(lambda *_: None)
+        self.late.extra = nn.Linear(1, 1)
+        numpy.random.rand()
+        y: Tensor = self.lstm(x + self.embedding(torch.tensor(1)))[0]
+        return self.late(y)
+
+
+def contents(value: Any) -> Any:
+    """Everything in it, in values that can be compared."""
+    if isinstance(value, Tensor):
+        return value.tolist()
+    if isinstance(value, (list, tuple, deque)):
+        return [contents(one) for one in value]
+    if isinstance(value, dict):
+        return {key: contents(one) for key, one in value.items()}
+    return contents(vars(value)) if isinstance(value, (Cache, UserDict)) else value
+
+
+def test_whatever_a_model_fills_is_as_before(x: Tensor) -> None:
+    model, cache, names = Filling(), Cache(), ["one"]
+    own = ("history", "counts", "latest", "seen", "cache", "offset")
+    kept = {name: getattr(model, name) for name in own}
+    before = copy.deepcopy([contents(kept), contents(cache)])
+    weights = {name: one.clone() for name, one in model.state_dict().items()}
+    drawn = numpy.random.get_state()[1].copy()
+    for name in ("optimize", "find"):
+        if name == "find":
+            layers.find(model, (x, cache, names))
+        else:
+            report = selector.optimize(model, (x, cache, names), overrides=BY_NAME)
+            assert len(report.replaced) == 1
+        assert all(getattr(model, name) is one for name, one in kept.items())
+        assert [contents(kept), contents(cache)] == before
+        assert names == ["one"]
+        assert model.late.training
+        assert model.late.weight.requires_grad
+        assert model.late.bias.grad is None
+        assert not model.late._forward_hooks
+        assert not list(model.late.children())
+        assert list(model.state_dict()) == list(weights)
+        assert all(torch.equal(one, weights[name]) for name, one in model.state_dict().items())
+        assert (numpy.random.get_state()[1] == drawn).all()
+
+
+def test_copies_of_the_example_are_alike_and_share_what_it_shares() -> None:
+    cache, module, generator = Cache(), nn.Linear(2, 2), torch.Generator().manual_seed(3)
+    given = {"cache": cache, "again": cache.first, "loss": module, "call": module.forward, "draws": generator}
+    _, found = arguments_of(given)
+    assert found["cache"].first is found["cache"].layers[0] is found["again"] is not cache.first
+    assert found["again"]["keys"].is_leaf
+    assert found["again"]["keys"].requires_grad
+    assert found["loss"] is module
+    assert found["call"].__self__ is module
+    torch.rand(1, generator=found["draws"])
+    assert torch.equal(generator.get_state(), torch.Generator().manual_seed(3).get_state())
+
+
+def test_what_cannot_be_copied_is_refused() -> None:
+    with pytest.raises(
+        selector.InvalidRequest, match=r"cannot be copied \(.*lock.*expected what copy.deepcopy"
+    ):
+        selector.optimize(nn.ReLU(), {"input": torch.ones(2), "lock": threading.Lock()})
+
+
+def test_spectral_norms_and_batch_norms_are_as_before_whatever_is_raised() -> None:
+    model = nn.Sequential(
+        torch.nn.utils.parametrizations.spectral_norm(nn.Linear(3, 3)), nn.BatchNorm1d(3), nn.Dropout()
+    )
+    before, random = copy.deepcopy(model.state_dict()), torch.get_rng_state()
+
+    def interrupted() -> None:
+        with undisturbed(model):
+            model(torch.randn(4, 3))
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert all(torch.equal(one, before[name]) for name, one in model.state_dict().items())
+    assert torch.equal(torch.get_rng_state(), random)

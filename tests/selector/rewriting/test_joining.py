@@ -21,6 +21,7 @@ from selector.nn.joined import JoinedAttention
 from selector.rewriting import optimizing
 
 transformers = pytest.importorskip("transformers", reason="Hugging Face's transformers is not installed")
+pytestmark = pytest.mark.usefixtures("everything_pays")
 
 
 @pytest.fixture(autouse=True)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import pickle
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -11,8 +13,9 @@ import torch
 from torch import Tensor, nn
 
 import selector
+from selector import nn as drop_in
 from selector.nn.replays import Replayed
-from selector.rewriting import replaying
+from selector.rewriting import arranging, captures, optimizing, replaying, timing
 from selector.rewriting.swapping import REPLACED_CLASS
 from tests.selector.rewriting.replayed import Block, Model, counts, draws, record, trained, turn_on
 
@@ -222,3 +225,99 @@ def test_hugging_faces_layers_are_replayed(kind: str, wishes: Any, sqlite_databa
             optimizer.step()
             optimizer.zero_grad()
     assert "replayed=9 of 9 calls in training" in repr(model)
+
+
+@pytest.fixture
+def graphs_on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`replay` and `optimize` take a model on a CPU, and tapes stand in for CUDA graphs."""
+
+    @contextmanager
+    def beside(_device: torch.device) -> Iterator[captures.Recorder]:
+        with torch.enable_grad():
+            yield record
+
+    monkeypatch.setattr(replaying, "_beside", beside)
+    monkeypatch.setattr(replaying, "check", lambda _model: None)
+
+
+def steps_take(monkeypatch: pytest.MonkeyPatch, replayed_ms: float) -> None:
+    """10 ms launched, and so long with blocks replayed."""
+
+    def steps(self: timing.Steps, count: int) -> list[float]:
+        replaying_now = any(isinstance(part, Replayed) for part in self._model.modules())
+        return [replayed_ms if replaying_now else 10.0] * count
+
+    monkeypatch.setattr(timing.Steps, "__call__", steps)
+
+
+@pytest.mark.usefixtures("graphs_on_a_cpu")
+@pytest.mark.parametrize("faster", [True, False])
+def test_graphs_are_kept_where_steps_are_faster_with_them(
+    model: Model, given: tuple[Tensor, Tensor], faster: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps_take(monkeypatch, 5.0 if faster else 12.0)
+    classes = [type(block) for block in model.layers]
+    for _ in range(2):  # again, of a model that is replayed
+        (stack,) = selector.replay(model, given)
+        assert (stack.refused is None) is faster
+        assert all(isinstance(block, Replayed) is faster for block in model.layers)
+    if not faster:
+        assert "is slower here: a step takes 1.20 (1.20 to 1.20) times as long with it" in str(stack)
+        assert [type(block) for block in model.layers] == classes
+    else:
+        trained(model, draws(2))
+        assert counts(model) == (6, 6)
+        assert selector.restore(model) == 3
+
+
+@pytest.mark.usefixtures("graphs_on_a_cpu")
+def test_where_memory_is_short_for_both_they_are_timed_one_after_the_other(
+    model: Model, given: tuple[Tensor, Tensor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def contest(*_: Any, **__: Any) -> None:
+        raise torch.OutOfMemoryError("tried to allocate")
+
+    steps_take(monkeypatch, 5.0)
+    monkeypatch.setattr(arranging, "contest", contest)
+    (stack,) = selector.replay(model, given)
+    assert stack.refused is None
+    assert all(isinstance(block, Replayed) for block in model.layers)
+
+
+@pytest.mark.usefixtures("graphs_on_a_cpu", "stand_ins")
+@pytest.mark.parametrize("factor", [0.8, 1.2])
+def test_device_time_is_that_of_replayed_steps(
+    model: Model, given: tuple[Tensor, Tensor], factor: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    choose = optimizing.api.choose
+
+    def promising(operator: str, **more: Any) -> Any:
+        return choose(operator, **{**more, "override": "stand_in" if operator == "layer_norm" else None})
+
+    def steps(self: timing.Steps, count: int) -> list[float]:
+        layers: Any = self._model
+        ms = 5.0 if isinstance(layers.layers[0], Replayed) else 10.0
+        return [ms * (factor if isinstance(layers.layers[0].norm, drop_in.LayerNorm) else 1)] * count
+
+    monkeypatch.setattr(optimizing.api, "choose", promising)
+    monkeypatch.setattr(optimizing, "_replayed", lambda *_: True)
+    monkeypatch.setattr(timing.Steps, "__call__", steps)
+    report = selector.optimize(model, given, objective="device_time")
+    after = 5 * min(factor, 1)
+    assert report.first_line.startswith(f"A step (forward and backward) took 10 ms and takes {after:.3g} ms")
+    assert len(report.replaced) == (3 if factor < 1 else 0)
+    assert "3 blocks of layers: replayed in training" in report.notes
+    assert all(isinstance(block, Replayed) for block in model.layers)
+    trained(model, draws(2))
+    assert counts(model) == (6, 6)
+    selector.restore(model)
+    assert not any(isinstance(part, Replayed) for part in model.modules())
+
+
+def test_a_replayed_model_that_nothing_is_faster_in_stays_replayed(
+    model: Model, given: tuple[Tensor, Tensor], sqlite_database: Any
+) -> None:
+    turn_on(model, given)
+    assert selector.optimize(model, given, database=sqlite_database).replaced == ()
+    trained(model, draws(2))
+    assert counts(model) == (6, 6)
