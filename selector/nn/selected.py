@@ -37,7 +37,9 @@ class Selected(nn.Module):
     sizes, dtypes, modes and devices get a choice of their own. All else is as torch has it: parameters, state
     dict, hooks.
 
-    Under torch.func's transforms, and for sizes of zero, torch's own forward is called.
+    Under torch.func's transforms, in torch.export, torch.jit and torch.fx, for subclasses of tensors, for
+    parameters of other shapes than the module was made with, and for sizes of zero, torch's own forward is
+    called. Threads may share a module.
     """
 
     OPERATORS: ClassVar[Mapping[str, str]]  # the operators of a call by name; most modules have one, ""
@@ -120,7 +122,7 @@ class Selected(nn.Module):
 
     def _torchs(self, *args: Any, **kwargs: Any) -> Any:
         """What torch's own module of this kind gives: for tools that write down what a forward does."""
-        return super().forward(*args, **kwargs)  # type: ignore[misc]
+        return super().forward(*args, **kwargs)
 
     def __prepare_scriptable__(self) -> nn.Module:
         """The module that torch.jit.script compiles: torch's own, with the same parameters and hooks.
@@ -129,7 +131,7 @@ class Selected(nn.Module):
         """
         if not self.TORCHS_OWN:
             raise InvalidRequest(
-                f"torch.jit.script of selector.nn.{type(self).__name__}: torch has no such module to compile. "
+                f"torch.jit.script of selector.nn.{type(self).__name__}: torch has no such module. "
                 "Use torch.jit.trace or torch.export, which write down the operations of a call."
             )
         order = type(self).__mro__
@@ -140,14 +142,14 @@ class Selected(nn.Module):
 
     @property
     def qconfig(self) -> Any:
-        """Never there: torch.ao finds the modules that it quantises by their class, and would leave ours out."""
+        """Never there: torch.ao finds what it quantises by its class, and would leave ours out."""
         raise AttributeError(f"{type(self).__name__!r} object has no attribute 'qconfig'")
 
     @qconfig.setter
     def qconfig(self, _value: Any) -> None:
         raise InvalidRequest(
-            f"torch.ao looks for modules by class, and would not quantise selector.nn.{type(self).__name__}. Call "
-            "selector.restore(model) first, where selector.optimize made it, or use torch.nn's class."
+            f"torch.ao looks for modules by class, and would leave out selector.nn.{type(self).__name__}. "
+            "Call selector.restore(model) first, where selector.optimize made it, or use torch.nn's class."
         )
 
     def _example(self, **sizes: int) -> tuple[Any, ...]:
@@ -242,9 +244,7 @@ def _left_to_torch(x: Tensor, torchs_own: bool) -> bool:
     """Whether no implementation of ours can take such a call, and torch's own forward can."""
     if not torchs_own:
         return False
-    return (
-        type(x) not in PLAIN or x.is_meta or x.is_nested or torch._C._are_functorch_transforms_active()
-    )
+    return type(x) not in PLAIN or x.is_meta or x.is_nested or torch._C._are_functorch_transforms_active()
 
 
 def _are_plain(x: Tensor, dtype: torch.dtype, parameters: Mapping[str, Tensor | None]) -> bool:
