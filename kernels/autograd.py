@@ -14,8 +14,8 @@ def first_order(backward: Callable[..., tuple[Tensor | None, ...]]) -> Callable[
     """For `backward` of an autograd.Function: whoever differentiates its gradients gets an error.
 
     As torch's `once_differentiable`, which says nothing where the upstream gradient is a constant: the
-    second derivative then comes out as zero. Here gradients hang on all saved tensors as well, and on
-    `ctx.anchors` where a function saves none.
+    second derivative then comes out as zero. Here gradients hang on all saved tensors as well, on
+    `ctx.anchors` where a function saves none, and on all inputs where it saves an `anchor`.
     """
 
     @wraps(backward)
@@ -29,6 +29,15 @@ def first_order(backward: Callable[..., tuple[Tensor | None, ...]]) -> Callable[
         return tuple(None if one is None else _Last.apply(one, *anchors) for one in gradients)  # type: ignore[no-untyped-call]
 
     return guarded
+
+
+def anchor(like: Tensor) -> Tensor:
+    """An output without elements, for a function that saves neither its inputs nor its outputs.
+
+    Returned beside the outputs and saved, it leads from gradients to the function and so to all its inputs,
+    which need not be kept in memory for that. Its own gradient, the last of `backward`, counts for nothing.
+    """
+    return like.new_empty(0)
 
 
 class _Last(torch.autograd.Function):

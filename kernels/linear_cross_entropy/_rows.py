@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from ..autograd import first_order
+from ..autograd import anchor, first_order
 from . import IGNORED
 from ._logits import add_product, buffer, cross_entropy_, for_weight, products, wide
 
@@ -54,7 +54,7 @@ def loss_of_chunks(
     """The same in such chunks."""
     wanted = (x, weight, bias)
     if torch.is_grad_enabled() and any(one is not None and one.requires_grad for one in wanted):
-        found: Tensor = RowChunks.apply(x, weight, bias, labels, smoothing, chunk)  # type: ignore[no-untyped-call]
+        found: Tensor = RowChunks.apply(x, weight, bias, labels, smoothing, chunk)[0]  # type: ignore[no-untyped-call]
         return found
     with torch.no_grad():
         return _over_rows(x, weight, bias, labels, smoothing, chunk, (False, False, False))[0]
@@ -117,19 +117,20 @@ class RowChunks(torch.autograd.Function):
         labels: Tensor,
         smoothing: float,
         chunk: Chunk,
-    ) -> Tensor:
-        """The mean loss []."""
+    ) -> tuple[Tensor, Tensor]:
+        """The mean loss [], and an anchor."""
         needs = ctx.needs_input_grad[:3]
         loss, scales, gradients = _over_rows(x, weight, bias, labels, smoothing, chunk, needs)
-        ctx.save_for_backward(*scales, *gradients)
+        hold = anchor(loss)
+        ctx.save_for_backward(*scales, *gradients, hold)
         ctx.dtype = x.dtype
-        return loss
+        return loss, hold
 
     @staticmethod
     @first_order
-    def backward(ctx: Any, factor: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, factor: Tensor, _anchor: Tensor) -> tuple[Tensor | None, ...]:
         """The gradients of x, weight and bias; new tensors, for the kept ones may be needed again."""
-        count, weight_factor, dx, dw, db = ctx.saved_tensors
+        count, weight_factor, dx, dw, db, _ = ctx.saved_tensors
         # a scalar of float32 leaves the dtype as it is, and is multiplied by in float32
         share = factor / count
         return (

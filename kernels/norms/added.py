@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch._compile import _disable_dynamo
 
-from ..autograd import first_order
+from ..autograd import anchor, first_order
 from ..contract import Problem
 from ..replay import draw_seed
 from .fused import FromOutput, parameter_gradients
@@ -141,10 +141,8 @@ def _fused(
     x: Tensor, residual: Tensor, weight: Tensor | None, bias: Tensor | None, call: Call, keeping: Keeping
 ) -> tuple[Tensor, Tensor | None]:
     if wants_gradients(x, residual, weight, bias):
-        pair: tuple[Tensor, Tensor | None] = _DropoutAddNorm.apply(  # type: ignore[no-untyped-call]
-            x, residual, weight, bias, call, keeping
-        )
-        return pair
+        y, z, _ = _DropoutAddNorm.apply(x, residual, weight, bias, call, keeping)  # type: ignore[no-untyped-call]
+        return y, z
     x, residual = x.contiguous(), residual.contiguous()
     y = torch.empty_like(residual, dtype=output_dtype(residual, rms=call.form.rms))
     z = torch.empty_like(residual) if call.prenorm else None
@@ -166,7 +164,7 @@ class _DropoutAddNorm(torch.autograd.Function):
     def forward(
         ctx: Any, x: Tensor, residual: Tensor, weight: Tensor | None, bias: Tensor | None, call: Call,
         keeping: Keeping,
-    ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
+    ) -> tuple[Tensor, Tensor | None, Tensor]:  # fmt: skip
         ctx.set_materialize_grads(False)
         x, residual = x.contiguous(), residual.contiguous()
         y = torch.empty_like(residual, dtype=output_dtype(residual, rms=call.form.rms))
@@ -185,14 +183,17 @@ class _DropoutAddNorm(torch.autograd.Function):
             call.form, x, residual, (weight, bias), Outputs(y, z, mean, rstd), Dropout(call.p, seed, mask)
         )
         kept = (y, weight, bias) if ctx.from_output else (z, weight, None)
-        ctx.save_for_backward(*kept, mean, rstd, None if keeping.bit_mask else seed, mask)
+        hold = anchor(x)
+        ctx.save_for_backward(*kept, mean, rstd, None if keeping.bit_mask else seed, mask, hold)
         ctx.call, ctx.dtypes = call, (x.dtype, residual.dtype, None if bias is None else bias.dtype)
-        return y, z if call.prenorm else None
+        return y, z if call.prenorm else None, hold
 
     @staticmethod
     @first_order
-    def backward(ctx: Any, dy: Tensor | None, dz: Tensor | None) -> tuple[Tensor | None, ...]:
-        source, weight, bias, mean, rstd, seed, mask = ctx.saved_tensors
+    def backward(
+        ctx: Any, dy: Tensor | None, dz: Tensor | None, _anchor: Tensor | None
+    ) -> tuple[Tensor | None, ...]:
+        source, weight, bias, mean, rstd, seed, mask, _ = ctx.saved_tensors
         x_dtype, dtype, bias_dtype = ctx.dtypes
         for_x, for_residual, for_weight, for_bias = ctx.needs_input_grad[:4]
         dy = torch.zeros_like(source) if dy is None else dy.contiguous()

@@ -55,11 +55,12 @@ class FromOutput(FusedNorm):
         if any(one.is_inference() for one in given):
             return False  # these do not count their versions
         circumstances = (dtype, *((one.data_ptr(), one._version) for one in given))
-        if self._known is None and weight.is_cuda:
+        known = self._known  # another thread may put another here
+        if known is None and weight.is_cuda:
             _load_kernels_that_keep_x(self.rms, weight, bias, dtype)
-        if self._known is None or self._known[0] != circumstances:
-            self._known = circumstances, _determined(weight.detach(), bias, dtype)
-        return self._known[1]
+        if known is None or known[0] != circumstances:
+            known = self._known = circumstances, _determined(weight.detach(), bias, dtype)
+        return known[1]
 
 
 def _load_kernels_that_keep_x(rms: bool, weight: Tensor, bias: Tensor | None, dtype: torch.dtype) -> None:

@@ -10,6 +10,7 @@ from kernel_selector.kernels import registry
 
 from ..layer_problems import Values, computed_dtype
 from .selected import Selected, outside_of_graphs
+from .selection import Built
 
 
 class AdditiveAttention(Selected):
@@ -88,6 +89,12 @@ class AdditiveAttention(Selected):
             "lengths": lengths is not None,
             "layout": "batch_first" if self.batch_first else "time_major",
         }
+
+    def _torchs(self, *args: Any, **kwargs: Any) -> Any:
+        operator = registry.operator("additive_attention")
+        layout = "batch_first" if self.batch_first else "time_major"
+        problem = operator.problem(self._form, batch=1, source=1, layout=layout)
+        return Built(problem, operator.default).lent(self._lent(""), self.training)(*args, **kwargs)
 
     def _lent(self, _name: str) -> dict[str, Tensor | None]:
         return {

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from torch import Tensor, nn
+from torch.nn.functional import cross_entropy, linear
 
-from ..layer_problems import computed_dtype, linear_values, loss_values
+from ..layer_problems import IGNORED, computed_dtype, linear_values, loss_values
 from .selected import OneInput, Selected, outside_of_graphs
 
 
@@ -46,6 +47,12 @@ class LinearCrossEntropy(Selected, nn.Linear):
 
     def _weights(self) -> Sequence[str]:
         return "weight", "bias"
+
+    def _torchs(self, input: Tensor, labels: Tensor) -> Tensor:
+        logits = linear(input.reshape(-1, input.size(-1)), self.weight, self.bias)
+        return cross_entropy(
+            logits, labels.reshape(-1), ignore_index=IGNORED, label_smoothing=self.label_smoothing
+        )
 
     @outside_of_graphs
     def forward(self, input: Tensor, labels: Tensor) -> Tensor:

@@ -37,7 +37,9 @@ class Selected(nn.Module):
     sizes, dtypes, modes and devices get a choice of their own. All else is as torch has it: parameters, state
     dict, hooks.
 
-    Under torch.func's transforms, and for sizes of zero, torch's own forward is called.
+    Under torch.func's transforms, in torch.export, torch.jit and torch.fx, for subclasses of tensors, for
+    parameters of other shapes than the module was made with, and for sizes of zero, torch's own forward is
+    called. Threads may share a module.
     """
 
     OPERATORS: ClassVar[Mapping[str, str]]  # the operators of a call by name; most modules have one, ""
@@ -118,6 +120,38 @@ class Selected(nn.Module):
             words.append(f"{name or 'implementation'}={chosen or named}")
         return ", ".join(word for word in (super().extra_repr(), *words) if word)
 
+    def _torchs(self, *args: Any, **kwargs: Any) -> Any:
+        """What torch's own module of this kind gives: for tools that write down what a forward does."""
+        return super().forward(*args, **kwargs)
+
+    def __prepare_scriptable__(self) -> nn.Module:
+        """The module that torch.jit.script compiles: torch's own, with the same parameters and hooks.
+
+        Raises InvalidRequest where torch has none.
+        """
+        if not self.TORCHS_OWN:
+            raise InvalidRequest(
+                f"torch.jit.script of selector.nn.{type(self).__name__}: torch has no such module. "
+                "Use torch.jit.trace or torch.export, which write down the operations of a call."
+            )
+        order = type(self).__mro__
+        theirs: type[nn.Module] = order[order.index(Selected) + 1]
+        plain = theirs.__new__(theirs)
+        plain.__dict__.update({name: one for name, one in self.__dict__.items() if name != "_selections"})
+        return plain
+
+    @property
+    def qconfig(self) -> Any:
+        """Never there: torch.ao finds what it quantises by its class, and would leave ours out."""
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute 'qconfig'")
+
+    @qconfig.setter
+    def qconfig(self, _value: Any) -> None:
+        raise InvalidRequest(
+            f"torch.ao looks for modules by class, and would leave out selector.nn.{type(self).__name__}. "
+            "Call selector.restore(model) first, where selector.optimize made it, or use torch.nn's class."
+        )
+
     def _example(self, **sizes: int) -> tuple[Any, ...]:
         """Arguments of a call with these sizes, whose tensors take no memory."""
         raise NotImplementedError
@@ -155,21 +189,29 @@ class Selected(nn.Module):
         if selection is None or selection.is_torchs_own or _left_to_torch(x, self.TORCHS_OWN):
             return None
         parameters = self._lent(name)
-        training = self.training or _needs_gradient(x, parameters)
-        full = (key, dtype, training, x.device)
+        training, kinds = self.training, list[Any]()
+        wanted = torch.is_grad_enabled() and not training
+        training |= wanted and x.requires_grad
+        for one in parameters.values():
+            if one is None:
+                kinds.append(None)
+                continue
+            kinds += (one.shape, one.dtype, one.device, type(one))
+            training |= wanted and one.requires_grad
+        full = (key, dtype, training, x.device, *kinds)
         chosen = selection.of_call(full)
         if chosen is None:
+            if self.TORCHS_OWN and not _are_plain(x, dtype, parameters):
+                return None
             mode = "training" if training else "inference"
-            chosen = selection.decide(full, values(), dtype, mode, str(x.device))
-            if chosen.built is not None:
-                chosen.built.lay_out(parameters)
+            chosen = selection.decide(full, values(), parameters, dtype, mode, str(x.device))
         return None if chosen.built is None else chosen.built.lent(parameters, self.training)
 
     def _lent(self, _name: str) -> Mapping[str, Tensor | None]:
         """The parameters of an operator, with the names that implementations have for them."""
         if all(name in self._parameters for name in self._weights()):
             return self._parameters
-        return {**self._parameters, **{name: getattr(self, name) for name in self._weights()}}
+        return {name: getattr(self, name) for name in self._weights()}
 
     def _weights(self) -> Sequence[str]:
         """The names of its parameters, any of which may be computed, and then be an attribute instead."""
@@ -195,16 +237,24 @@ def watched(part: Any) -> bool:
     return hooked(part) or "forward" in part.__dict__
 
 
+PLAIN = frozenset({Tensor, nn.Parameter})  # all others may mean something else by what they hold
+
+
 def _left_to_torch(x: Tensor, torchs_own: bool) -> bool:
     """Whether no implementation of ours can take such a call, and torch's own forward can."""
-    return torchs_own and (x.is_meta or x.is_nested or torch._C._are_functorch_transforms_active())
-
-
-def _needs_gradient(x: Tensor, parameters: Mapping[str, Tensor | None]) -> bool:
-    if not torch.is_grad_enabled():
+    if not torchs_own:
         return False
-    return x.requires_grad or any(
-        parameter is not None and parameter.requires_grad for parameter in parameters.values()
+    return type(x) not in PLAIN or x.is_meta or x.is_nested or torch._C._are_functorch_transforms_active()
+
+
+def _are_plain(x: Tensor, dtype: torch.dtype, parameters: Mapping[str, Tensor | None]) -> bool:
+    """Whether parameters are tensors without a meaning of their own, on the device of x and, but under
+    autocast, in its dtype. All else is torch's, to compute or to refuse in its words.
+    """
+    return all(
+        one is None
+        or (type(one) in PLAIN and one.device == x.device and (dtype != x.dtype or one.dtype == dtype))
+        for one in parameters.values()
     )
 
 
@@ -214,12 +264,22 @@ def outside_of_graphs(forward: Callable[..., Any]) -> Callable[..., Any]:
 
     @wraps(forward)
     def either(self: Selected, *args: Any, **kwargs: Any) -> Any:
+        if _is_looked_into(args, kwargs):
+            return self._torchs(*args, **kwargs)
         torchs_own = all(selection.is_torchs_own for selection in self._selections.values())
         if torchs_own or "torch._dynamo" not in sys.modules:  # nothing to hide, or nothing is compiled
             return forward(self, *args, **kwargs)
         return apart(self, *args, **kwargs)
 
     return either
+
+
+def _is_looked_into(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
+    """Whether a tool writes down what a forward does: torch.export, torch.jit.trace or torch.fx."""
+    if torch.compiler.is_exporting() or torch._C._get_tracing_state() is not None:
+        return True
+    first = args[0] if args else next(iter(kwargs.values()), None)
+    return isinstance(first, torch.fx.Proxy)
 
 
 class OneInput(Selected):

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from threading import Lock
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -51,43 +52,66 @@ class Chosen:
 
 
 class Built:
-    """An implementation without weights of its own: those of its owner are lent to it at each call."""
+    """An implementation without weights of its own, of which each call gets a copy that has its owner's.
+
+    The copy is of objects, not of tensors: threads that call one module share nothing that a call changes,
+    and no call leaves a weight behind.
+    """
 
     def __init__(self, problem: Problem, name: str) -> None:
         with torch.device("meta"):  # takes no memory, and no random numbers from the user's generator
             self.module = registry.implementation(problem.operator, name).build(problem)
-        self._holders = [
-            (path, part._parameters, leaf, f"{path}.{leaf}" if path else leaf)
-            for path, part in self.module.named_modules()
-            for leaf, parameter in part._parameters.items()
-            if parameter is not None
-        ]
-        self._layouts = {
-            full: holder[leaf].stride()
-            for _, holder, leaf, full in self._holders
-            if not holder[leaf].is_contiguous()
-        }
+        self._parts = [_Part.of(path, part) for path, part in self.module.named_modules()]
+        shapes = {name: one.shape for name, one in self.module.named_parameters()}
+        self._shapes = [(full, shapes.get(full)) for part in self._parts for _, full in part.leaves]
 
-    def lay_out(self, parameters: Mapping[str, Tensor | None]) -> None:
-        """Give parameters the order of elements in memory that the implementation wants; values stay."""
-        for name, strides in self._layouts.items():
-            parameter = parameters[name]
-            if isinstance(parameter, nn.Parameter) and parameter.stride() != strides:
-                wanted = torch.empty_strided(
-                    parameter.shape, strides, dtype=parameter.dtype, device=parameter.device
-                )
-                parameter.data = wanted.copy_(parameter.data)
+    def takes(self, parameters: Mapping[str, Tensor | None]) -> bool:
+        """Whether those among these that it knows are there, or are not, and have the shapes that it has."""
+        given = {name: one.shape for name, one in parameters.items() if one is not None}
+        return all(given.get(name) == shape for name, shape in self._shapes)
 
     def lent(self, parameters: Mapping[str, Tensor | None], training: bool) -> nn.Module:
-        """The module with its owner's parameters and mode."""
-        for _, holder, leaf, full in self._holders:
-            holder[leaf] = parameters[full]
-        module = self.module
+        """The module with its owner's parameters and mode, for one call."""
+        made: dict[str, Any] = {}
+        for part in self._parts:
+            module = made[part.path] = object.__new__(part.kind)
+            state = module.__dict__
+            state.update(part.state)
+            state["training"] = training
+            state["_parameters"] = own = {leaf: parameters.get(full) for leaf, full in part.leaves}
+            if part.flat is not None:
+                state["_flat_weights"] = [own.get(leaf) for leaf in part.flat]
+            if part.children:
+                state["_modules"] = {}
+            if part.parent is not None:
+                made[part.parent].__dict__["_modules"][part.name] = module
+        found: nn.Module = made[""]
+        return found
+
+
+class _Part(NamedTuple):
+    """What a copy of a module, of those that an implementation consists of, is made from."""
+
+    path: str
+    parent: str | None  # the path of the module that has it
+    name: str
+    kind: type[nn.Module]
+    state: Mapping[str, Any]
+    leaves: tuple[tuple[str, str], ...]  # its parameters' names, and those with its path
+    flat: Sequence[str] | None  # of a recurrent module, in torch's order
+    children: bool
+
+    @classmethod
+    def of(cls, path: str, module: nn.Module) -> _Part:
+        """The part at a path; the one that has it comes before it."""
+        parent, _, name = path.rpartition(".")
+        leaves = tuple((leaf, f"{path}.{leaf}" if path else leaf) for leaf in module._parameters)
+        state, flat = dict(module.__dict__), None
         if isinstance(module, nn.RNNBase):
-            module._flat_weights = [module._parameters.get(name) for name in module._flat_weights_names]
-        if module.training != training:
-            module.train(training)
-        return module
+            flat = module._flat_weights_names
+            state["_flat_weight_refs"] = [None] * len(flat)  # else torch would lay out the weights anew
+        kept = parent if path else None
+        return cls(path, kept, name, type(module), state, leaves, flat, bool(module._modules))
 
 
 class Selection:
@@ -114,6 +138,7 @@ class Selection:
         self._calls: OrderedDict[Any, Chosen] = OrderedDict()
         self._classes: OrderedDict[Any, Chosen] = OrderedDict()
         self._agreed: dict[Any, str] = {}  # names by class that were chosen for this module elsewhere
+        self._deciding = Lock()  # threads that share a module decide one after another
 
     def __getstate__(self) -> dict[str, Any]:
         kept = ("operator", "policy", "frozen", "_torchs_own", "_is_default", "_agreed")
@@ -166,12 +191,32 @@ class Selection:
         """What was decided for a call with this key, or None."""
         return self._calls.get(key)
 
-    def decide(self, key: Any, values: Values, dtype: torch.dtype, mode: str, device: str) -> Chosen:
+    def decide(
+        self,
+        key: Any,
+        values: Values,
+        parameters: Mapping[str, Tensor | None],
+        dtype: torch.dtype,
+        mode: str,
+        device: str,
+    ) -> Chosen:
         """What a new kind of call gets.
 
         Raises UnsupportedProblem where a named or frozen implementation refuses it, NothingFits, and the
-        other errors of `selector.choose`. What no problem can say, a size of zero, is left to torch.
+        other errors of `selector.choose`. What no problem can say, a size of zero or parameters in other
+        shapes than the module was made with, is left to torch.
         """
+        with self._deciding:
+            return self._decided(key, values, parameters, (dtype, mode, device))
+
+    def _decided(
+        self,
+        key: Any,
+        values: Values,
+        parameters: Mapping[str, Tensor | None],
+        circumstances: tuple[torch.dtype, str, str],
+    ) -> Chosen:
+        dtype, mode, device = circumstances
         try:
             problem = registry.operator(self.operator).problem(values, dtype=dtype, mode=mode)
         except SelectorError:
@@ -179,21 +224,25 @@ class Selection:
                 raise
             chosen = Chosen(registry.operator(self.operator).default, None, None)
         else:
-            chosen = self._for_class(problem, device)
+            chosen = self._for_class(problem, device, computed=any(map(_is_computed, parameters.values())))
+            if chosen.built is not None and not chosen.built.takes(parameters):
+                if not self._torchs_own:
+                    raise UnsupportedProblem(_unlike(chosen, parameters))
+                chosen = Chosen(registry.operator(self.operator).default, None, None)
         _remember(self._calls, key, chosen, MOST_CALLS)
         return chosen
 
-    def _for_class(self, problem: Problem, device: str) -> Chosen:
-        of_class = (*shape_class(problem), device)
+    def _for_class(self, problem: Problem, device: str, *, computed: bool) -> Chosen:
+        of_class = (*shape_class(problem), device, computed)
         known = self._classes.get(of_class)
         if known is not None and _refusal(problem, known.name, device) is None:
             self._classes.move_to_end(of_class)
             return known
-        chosen = self._chosen(problem, device)
+        chosen = self._chosen(problem, device, computed=computed)
         _remember(self._classes, of_class, chosen, MOST_BUILT)
         return chosen
 
-    def _chosen(self, problem: Problem, device: str) -> Chosen:
+    def _chosen(self, problem: Problem, device: str, *, computed: bool) -> Chosen:
         if device == META:
             default = registry.operator(problem.operator).default
             return Chosen(default, Built(problem, default), None)
@@ -209,7 +258,8 @@ class Selection:
             if name is None or _refusal(problem, name, device):
                 choice = self._asked(problem, device)
                 name = choice.implementation
-        own = self._is_default and name == registry.operator(problem.operator).default
+        # torch's own forward would compute a second time what was computed for this call
+        own = self._is_default and name == registry.operator(problem.operator).default and not computed
         return Chosen(name, None if own else Built(problem, name), choice)
 
     def _asked(self, problem: Problem, device: str) -> Choice:
@@ -234,6 +284,21 @@ def shape_class(problem: Problem) -> tuple[Any, ...]:
             for name, value in problem.values
         ),
     )
+
+
+def _unlike(chosen: Chosen, parameters: Mapping[str, Tensor | None]) -> str:
+    given = {name: None if one is None else list(one.shape) for name, one in parameters.items()}
+    return (
+        f"Parameters {given} are not those that {chosen.name!r} computes with: give the module parameters of "
+        "the shapes that it was made with, or make another with the sizes that these have."
+    )
+
+
+def _is_computed(parameter: Tensor | None) -> bool:
+    """Whether a parameter is made of others at each call, as parametrizations do; a view of one is not."""
+    if parameter is None or isinstance(parameter, nn.Parameter):
+        return False
+    return not isinstance(parameter._base, nn.Parameter)
 
 
 def _refusal(problem: Problem, name: str, device: str) -> str | None:

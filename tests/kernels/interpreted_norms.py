@@ -207,6 +207,25 @@ def added_calls() -> None:
             fails(RuntimeError, "normalized_shape", ours, x[:, :9], residual[:, :9])
 
 
+def second_derivatives() -> None:
+    """Refused in words whatever is frozen, absent or saved: nothing is left out of a sum."""
+    cases = [
+        ("dropout_add_norm", name, prenorm) for name in (*ADDED, "from_output") for prenorm in (False, True)
+    ]
+    for operator, name, prenorm in [*cases, *((*one, None) for one in NORMS)]:
+        for affine, frozen in ((True, True), (False, False)):
+            more = {} if prenorm is None else {"prenorm": prenorm, "dropout": 0.0}
+            module, _ = module_of(operator, name, affine=affine, rows=1, hidden=8, **more)
+            module.requires_grad_(not frozen)
+            for wanted in range(1 if prenorm is None else 2):
+                given = [torch.randn(1, 8) for _ in range(1 if prenorm is None else 2)]
+                given[wanted].requires_grad_()
+                y = module(*given)
+                loss = (y[0] if prenorm else y).sum()  # whose upstream gradient is a constant
+                (gradient,) = torch.autograd.grad(loss, given[wanted], create_graph=True)
+                fails(RuntimeError, "no second derivative", (loss + gradient.square().sum()).backward)
+
+
 def faults_are_found() -> None:
     """The gate refuses a gradient without its mean, and dropped elements that differ between the passes."""
     problem = registry.operator("layer_norm").problem(rows=9, hidden=33)

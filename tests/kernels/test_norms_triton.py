@@ -39,6 +39,7 @@ CALLS = (
     "bad_input",
     "other_calls",
     "dropout_is_replayed",
+    "second_derivatives",
     "added_calls",
     "faults_are_found",
 )
