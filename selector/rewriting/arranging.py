@@ -85,11 +85,18 @@ class Arranging:
         self._few = any(map(hooked, model.modules()))
         self._step_ms: float | None = None
 
-    def noted(self) -> Outcome:
-        """What a step takes with all that was chosen, which stays. Raises what a step raises."""
+    def noted(self) -> Outcome | None:
+        """What a step takes with all that was chosen, which stays; None where there is no memory for a step
+        of the model as given. Raises what a step raises.
+        """
         limits = Limits(seconds=FEW if self._few else LEAST_SECONDS)
         before, after = (self._turn(one) for one in (self._given.arrangement, self._ours))
-        found = contest(before, after, limits, enough=lambda found: found.narrow)
+        found: Outcome | None = None
+        try:
+            found = contest(before, after, limits, enough=lambda found: found.narrow)
+        except torch.OutOfMemoryError:
+            _give_memory_back()
+            after(1)  # what was asked for has to fit
         self._ours.apply()
         return found
 

@@ -34,6 +34,8 @@ from .wishes import DEVICE_TIME, OBJECTIVES, Counted, Wishes, device_of
 
 PUT_BACK = "put back, because the model computed something else: "
 RAISED = "put back, because the model raised "
+UNCHANGED = "Nothing was replaced: the model is as it was."
+NO_ROOM = "A step was not timed: there is no memory for one of the model as it was."
 TIMED_HERE = (
     "What was tried is what measurements promise, most of them of other machines; what stays was timed here."
 )
@@ -53,7 +55,7 @@ def optimize(model: nn.Module, example_inputs: Any, wishes: Wishes) -> Report:
         if not (chosen.decisions or chosen.joints or _replayed(model, wishes)):
             given.apply()
             return Report(
-                first_line="Nothing was replaced: the model is as it was.",
+                first_line=UNCHANGED,
                 replaced=(),
                 left_alone=chosen.left,
                 notes=chosen.notes,
@@ -123,8 +125,8 @@ def _tried(
         if kind not in verdict.kept:
             left += _left(kind.decisions, kind.joints, verdict.put_back[kind.name])
     first_line = headline(steps.passes, verdict.outcome, verdict.step_ms)
-    if not (wishes.for_speed_alone or verdict.kept):
-        first_line = "Nothing was replaced: the model is as it was."
+    if not wishes.for_speed_alone and verdict.outcome is None:
+        first_line = NO_ROOM if verdict.kept else UNCHANGED
     agreed = [_agreed(training, wishes)] if verdict.kept else []
     if wishes.for_speed_alone and kinds:
         agreed.append(TIMED_HERE)

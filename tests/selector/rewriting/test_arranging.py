@@ -246,6 +246,22 @@ def test_where_memory_runs_out_in_comparing_the_model_is_as_it_was(
     assert {one.path for one in report.left_alone} >= {"gelu", "relu"}
 
 
+def test_what_saves_memory_stays_where_the_model_as_given_does_not_fit(
+    x: Tensor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def milliseconds(model: Model) -> float:
+        if type(model.relu) is nn.ReLU:
+            raise torch.OutOfMemoryError("tried to allocate")
+        return 10.0
+
+    taken(monkeypatch, milliseconds)
+    model = Model()
+    report = selector.optimize(model, x, overrides={"relu": "stand_in"})
+    assert type(model.relu) is drop_in.ReLU
+    assert report.times is None
+    assert report.first_line.startswith("A step was not timed: there is no memory for one of the model")
+
+
 @pytest.mark.parametrize("error", [KeyboardInterrupt, None])
 def test_everything_of_the_users_is_as_before(
     x: Tensor, error: type[BaseException] | None, monkeypatch: pytest.MonkeyPatch
