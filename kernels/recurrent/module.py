@@ -151,9 +151,32 @@ class Layered(nn.RNNBase):
                 states += (x.new_zeros(rows, batch, self.hidden_size) if self.proj_size else states[0],)
         narrow = _autocast_dtype(x)
         if narrow is None:
-            return self._layers(x, states, lengths, None)
-        with torch.autocast(x.device.type, enabled=False):
-            return self._layers(x.to(narrow), tuple(state.to(narrow) for state in states), lengths, narrow)
+            y, last = self._layers(x, states, lengths, None)
+        else:
+            with torch.autocast(x.device.type, enabled=False):
+                own = tuple(state.to(narrow) for state in states)
+                y, last = self._layers(x.to(narrow), own, lengths, narrow)
+        # torch on a CPU keeps no states for backward, and y in oneDNN's LSTM alone: what it does not keep may
+        # be changed in place, and so is another tensor than what is kept here
+        copied = y.requires_grad and x.device.type == "cpu"
+        dtypes = [y.dtype] * len(last) if narrow is None else self._under_autocast(x, states, narrow)
+        y = y.to(dtypes[0], copy=copied and not self._is_one_operation(x))
+        return y, tuple(one.to(dtype, copy=copied) for one, dtype in zip(last, dtypes, strict=True))
+
+    def _under_autocast(self, x: Tensor, states: States, narrow: torch.dtype) -> list[torch.dtype]:
+        """The dtypes that torch gives states, the first of which is that of y.
+
+        Its cells on a CPU mix the states as they are with products in autocast's dtype. cuDNN, oneDNN's LSTM,
+        the nonlinearity of an RNN and a projection leave autocast's.
+        """
+        mixed = [torch.promote_types(state.dtype, narrow) for state in states]
+        if x.device.type != "cpu" or self.mode.startswith("RNN") or self._is_one_operation(x):
+            return [narrow] * len(states)
+        return [narrow, *mixed[1:]] if self.proj_size else mixed
+
+    def _is_one_operation(self, x: Tensor) -> bool:
+        """Whether torch on a CPU has oneDNN compute a layer for x."""
+        return self.mode == "LSTM" and x.dtype == torch.float32 and not self.proj_size
 
     def _layers(
         self, x: Tensor, states: States, lengths: Tensor | None, dtype: torch.dtype | None

@@ -61,6 +61,8 @@ class LinearCrossEntropy(Selected, nn.Linear):
         Raises IndexError for a label that is neither -100 nor within [0, V), RuntimeError for other shapes.
         """
         x, labels = input.reshape(-1, input.size(-1)), labels.reshape(-1)
+        if not x.size(0):
+            return self._torchs(x, labels)  # the mean of nothing
         loss: Tensor = self._chosen_for_call(x, labels)(x, labels)
         return loss
 
