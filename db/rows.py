@@ -139,6 +139,9 @@ def measurement_row(record: Record) -> dict[str, Any]:
         "gate_passed": bool(record.gate.passed),
         "gate_worst_error_ratio": _float(record.gate.worst_error_ratio),
         "gate_detail": record.gate.detail,
+        "gate_revision": None
+        if record.gate_revision is None
+        else _integer("gate_revision", record.gate_revision),
     }
     for name in TIMINGS:
         timing: Timing | None = getattr(record, name)
@@ -196,6 +199,7 @@ def record_of(row: RowMapping, **shared: Any) -> Record:
         reason=row["reason"],
         measured_at=row["measured_at"],
         seed=row["seed"],
+        gate_revision=row["gate_revision"],
         gate=GateResult(
             passed=row["gate_passed"],
             worst_error_ratio=row["gate_worst_error_ratio"],

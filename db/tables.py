@@ -197,6 +197,12 @@ class Measurement(Base):
     memory_held_bytes: Mapped[int | None]
     memory_workspace_bytes: Mapped[int | None]
     memory_kept_argument_bytes: Mapped[int | None]
+    gate_revision: Mapped[int | None]  # None: the first
+    # room for times that are not launched one by one; no record has them yet
+    regime: Mapped[str | None]
+    device_ms: Mapped[float | None]
+    host_ms: Mapped[float | None]
+    source: Mapped[str | None]
     # of what it came with, None when it was measured here. No foreign key: SQLite would have to
     # write the table anew to add one, and neither row can be removed
     submission_id: Mapped[int | None]
@@ -212,6 +218,10 @@ class Measurement(Base):
             name="ok_is_complete",
         ),
         CheckConstraint("gate_worst_error_ratio >= 0", name="gate_worst_error_ratio"),
+        CheckConstraint("gate_revision >= 1", name="gate_revision"),
+        CheckConstraint("regime IN ('launched', 'graph', 'compiled')", name="regime"),
+        CheckConstraint("device_ms >= 0", name="device_ms"),
+        CheckConstraint("host_ms >= 0", name="host_ms"),
         *(check for name in TIMINGS for check in _timing_checks(name)),
         *(
             CheckConstraint(f"memory_{part} >= 0", name=f"memory_{part}")

@@ -265,6 +265,11 @@ class Evidence:
         return {name: measured for name, (_, _, measured) in newest.items()}
 
 
+def says_wrong(reason: str) -> bool:
+    """Whether a reason of `failures` is that results were wrong."""
+    return reason.startswith(WORDS[Status.INCORRECT])
+
+
 def _same_host(setting: Setting, here: Device) -> bool:
     """A device that is not of this machine has no host: then every host counts."""
     return setting.device.fingerprint == here.fingerprint or not here.host

@@ -36,6 +36,7 @@ class Question(NamedTuple):
     objective: str = "time"
     limit_bytes: int | None = None
     override: str | None = None
+    default_is_wrong: str = ""  # the reason, where the gate rejected the default at the problem or near it
 
 
 class Decision(NamedTuple):
@@ -130,6 +131,8 @@ def decide(question: Question, figures: Figures) -> Decision:
             f"Every candidate is excluded; {chosen} is the framework's default, and excluded too: "
             f"{question.excluded.get(chosen, 'it is not among the candidates')}."
         )
+    elif question.default_is_wrong and question.default not in over:
+        chosen, source = _instead_of_a_wrong_default(question, figures, ranked, caveats)
     else:
         chosen, source, notes = _best(question, figures, free, ranked)
         if source == "default" and chosen != question.default:
@@ -203,6 +206,23 @@ class Standings(NamedTuple):
         time, low, high, size, least, most, *_ = estimate
         source = self.figures.sources[name]
         return Candidate(name, is_default, source, time, (low, high), size, (least, most), excluded, note)
+
+
+def _instead_of_a_wrong_default(
+    question: Question, figures: Figures, ranked: list[str], caveats: list[str]
+) -> tuple[str, str]:
+    """The best candidate of which something is known, however the default compares; else the default."""
+    default, reason = question.default, question.default_is_wrong.rstrip(".")
+    others = [name for name in ranked if name != default]
+    if others:
+        caveats.append(f"{default}, the framework's default, is not chosen: it {reason}.")
+        return others[0], figures.sources[others[0]]
+    if default in question.excluded:  # else it is among the doubtful, which is said of all of them
+        caveats.append(
+            f"{default}, the framework's default, stays for want of a correct candidate: it {reason}. "
+            "Profile this problem."
+        )
+    return default, "default"
 
 
 def _best(

@@ -10,6 +10,7 @@ from kernel_selector.kernels.contract import Environment, Problem, UnsupportedPr
 
 from .alike import timed_alike
 from .considering import Considered
+from .evidence import says_wrong
 from .policy import Question, combine
 from .reading import KeptBytes, Reading
 from .request import Request
@@ -98,8 +99,11 @@ def question_of(
     names, refused = considered
     if failed:
         names = tuple([name for name in names if name not in failed or name == request.override])
+    default = registry.operator(problem.operator).default
+    reason = failed.get(default) or doubtful.get(default, "")
     return Question(
-        default=registry.operator(problem.operator).default,
+        default=default,
+        default_is_wrong=reason if says_wrong(reason) else "",
         names=names,
         excluded={**failed, **refused} if failed else refused,
         doubtful=doubtful,

@@ -89,7 +89,8 @@ class Record:
 
     `forward` is one forward pass in the problem's mode; `forward_backward` a forward and a backward pass
     (training only); the `graph_` pair the same replayed as a CUDA graph, where it could be captured.
-    `policy` names how times were taken; times under different policies are not compared.
+    `policy` names how times were taken; times under different policies are not compared. `gate_revision`
+    says which gate judged it, from 1; None, which older records have, is the first.
     """
 
     problem: Problem
@@ -108,6 +109,7 @@ class Record:
     graph_forward_backward: Timing | None = None
     memory: Memory | None = None
     seed: int = 0
+    gate_revision: int | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.gate, GateResult):
@@ -137,6 +139,11 @@ class Record:
                 check_type("Record", kind, **{name: values[name]})
         if type(self.seed) is not int:
             raise CorruptRecord(f"Record.seed={shorten(self.seed)}: expected a whole number.")
+        revision = self.gate_revision
+        if revision is not None and (type(revision) is not int or revision < 1):
+            raise CorruptRecord(
+                f"Record.gate_revision={shorten(revision)}: expected a whole number from 1, or none."
+            )
 
     @property
     def total(self) -> Timing | None:
@@ -165,6 +172,8 @@ class Record:
         data = asdict(self)
         data["problem"] = {"operator": self.problem.operator, **self.problem.as_dict}
         data["measured_at"] = self.measured_at.astimezone(UTC).isoformat()
+        if self.gate_revision is None:  # which older readers do not know
+            del data["gate_revision"]
         return json.dumps({"schema": SCHEMA_VERSION, **data}, allow_nan=False)
 
     @classmethod

@@ -14,6 +14,7 @@ import torch
 
 from .. import registry
 from ..contract import GateResult, Implementation, Memory, Problem, Record, Status, Timing
+from ..gate import REVISION
 from .child import Child, ChildDied
 from .environment import canonical_torch_device, current_environment
 from .outcomes import Judged
@@ -214,6 +215,7 @@ class Session:
             measured_at=datetime.now(UTC),
             memory=Memory(**outcome["memory"]) if "memory" in outcome else None,
             seed=self.seed,
+            gate_revision=REVISION,
             **timings,
         )
 

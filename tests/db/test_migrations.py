@@ -103,7 +103,7 @@ def test_undisturbed_times_are_filled_in(database, database_url, make_record):
     with Database.migrating(database_url) as connection:
         stored = connection.execute(query).all()
         command.downgrade(migrations.configuration(connection), "0006")
-        command.upgrade(migrations.configuration(connection), "0007")
+        command.upgrade(migrations.configuration(connection), "head")
         filled = connection.execute(query).all()
     for mine, again, record in zip(stored, filled, given, strict=True):
         assert mine == (record.forward.undisturbed_ms, record.forward_backward.undisturbed_ms)

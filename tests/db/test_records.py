@@ -150,6 +150,7 @@ def test_more_records_than_one_batch_and_page(database, make_record):
     [
         {"reason": "x"},
         {"seed": 1},
+        {"gate_revision": 2},
         {"policy": "thorough"},
         {"implementation_version": "other"},
         {"measured_at": datetime(2026, 1, 2, 3, 4, 5, 678902, tzinfo=UTC)},

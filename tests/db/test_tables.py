@@ -14,6 +14,7 @@ from kernel_selector.kernels.contract import Device, Environment, GateResult, Me
 
 OWN = {"id", "content_hash"}
 DERIVED = {"forward_undisturbed_ms", "forward_backward_undisturbed_ms"}  # from the samples
+PREPARED = {"regime", "device_ms", "host_ms", "source"}  # which no record has yet
 HELD = {"gate": GateResult, "memory": Memory, **dict.fromkeys(tables.TIMINGS, Timing)}
 REFERENCES = {
     "problem": {"problem_id"},
@@ -39,7 +40,7 @@ def test_each_field_of_a_record_has_its_columns_and_no_column_is_left_over():
             expected |= {f"{name}_{part}" for part in names(HELD[name])}
         else:
             expected |= REFERENCES.get(name, {name})
-    assert columns(tables.Measurement) == expected | DERIVED | {"submission_id"}
+    assert columns(tables.Measurement) == expected | DERIVED | PREPARED | {"submission_id"}
 
 
 def test_what_a_record_holds_is_what_this_test_believes():

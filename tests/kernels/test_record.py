@@ -97,6 +97,7 @@ records = st.builds(
     ),
     measured_at=st.datetimes(timezones=st.just(UTC)),
     seed=st.integers(0, 2**31),
+    gate_revision=st.none() | st.integers(1, 9),
     policy=st.text(),
 )
 
@@ -110,6 +111,11 @@ def test_a_record_survives_json(record):
     assert again.problem.key == record.problem.key
     assert again.device.fingerprint == record.device.fingerprint
     assert again.to_json() == line
+
+
+def test_a_record_of_the_first_gate_is_written_as_before_there_were_others():
+    assert "gate_revision" not in make_record().to_json()
+    assert Record.from_json(make_record(gate_revision=2).to_json()).gate_revision == 2
 
 
 @pytest.mark.parametrize("gate", [None, True, {"passed": True}])
@@ -246,6 +252,9 @@ def _changed(path, value):
         (("reason",), None, "reason"),
         (("seed",), True, "seed"),
         (("seed",), "0", "seed"),
+        (("gate_revision",), 0, "gate_revision"),
+        (("gate_revision",), "2", "gate_revision"),
+        (("gate_revision",), True, "gate_revision"),
         (("measured_at",), 0, "not a measurement record"),
         (("device", "name"), 5, "name"),
         (("device", "memory_bytes"), "80 GB", "memory_bytes"),

@@ -10,6 +10,8 @@ from kernel_selector.db import Database, records
 from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import Status
 from selector import NothingFits, Selector, answer, choose, devices
+from selector.query import Query
+from selector.reading import MANY
 from tests.selector import replay
 
 LSTM = registry.operator("lstm")
@@ -138,6 +140,44 @@ def test_a_good_record_outweighs_a_failure_nearby(selector_of):
 def test_failed_default_is_excluded_at_the_problem(selector_of):
     found = [*measured({OTHERS[0]: 1.0}), replay.failed(PROBLEM, LSTM.default, Status.OUT_OF_MEMORY)]
     assert selector_of(found).choose(hidden=64, batch=8).implementation == OTHERS[0]
+
+
+def test_a_default_that_gave_wrong_results_is_not_chosen_at_and_near_the_problem(selector_of):
+    found = [*measured({OTHERS[0]: 1.0}), replay.failed(PROBLEM, LSTM.default, Status.INCORRECT)]
+    selector = selector_of(found)
+    queries = [
+        Query(operator="lstm", hyperparameters={"hidden": 64, "batch": batch}) for batch in (8, 9)
+    ] * MANY
+    alone = [selector.choose(hidden=64, batch=batch) for batch in (8, 9)]
+    for choice in (*alone, *selector.choose_each(queries)):
+        assert choice.implementation == OTHERS[0]
+        words = f"{LSTM.default}, the framework's default, is not chosen: it gave wrong results"
+        assert any(caveat.startswith(words) for caveat in choice.caveats)
+
+
+def test_where_nothing_is_known_of_others_a_wrong_default_stays_with_a_warning(selector_of):
+    selector = selector_of([replay.failed(PROBLEM, LSTM.default, Status.INCORRECT)])
+    queries = [Query(operator="lstm", hyperparameters={"hidden": 64, "batch": batch}) for batch in (8, 9)]
+    for choice in selector.choose_each(queries * MANY):
+        assert (choice.implementation, choice.source) == (LSTM.default, "default")
+        assert any("gave wrong results" in caveat for caveat in choice.caveats)
+
+
+def test_without_a_correct_candidate_the_default_stays_with_a_warning(selector_of):
+    selector = selector_of([replay.failed(PROBLEM, name, Status.INCORRECT) for name in NAMES])
+    queries = [
+        Query(operator="lstm", hyperparameters={"hidden": 64, "batch": batch}) for batch in (8, 9)
+    ] * MANY
+    for choice in (selector.choose(hidden=64, batch=9), *selector.choose_each(queries)):
+        assert (choice.implementation, choice.source) == (LSTM.default, "default")
+        assert any("gave wrong results" in caveat for caveat in choice.caveats)
+
+
+def test_a_default_that_crashed_nearby_is_chosen_with_doubts(selector_of):
+    near = LSTM.problem(hidden=64, batch=9)
+    choice = selector_of([replay.failed(near, LSTM.default, Status.CRASHED)]).choose(hidden=64, batch=8)
+    assert choice.implementation == LSTM.default
+    assert any("crashed on" in caveat for caveat in choice.caveats)
 
 
 def test_memory_limit_excludes_with_a_reason(selector_of):
