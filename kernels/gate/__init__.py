@@ -2,6 +2,7 @@
 
 from .gate import Gate
 from .poison import poisoned_memory
+from .revision import REVISION
 from .tolerance import TOLERANCES, Tolerance
 
-__all__ = ["TOLERANCES", "Gate", "Tolerance", "poisoned_memory"]
+__all__ = ["REVISION", "TOLERANCES", "Gate", "Tolerance", "poisoned_memory"]
