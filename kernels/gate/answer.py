@@ -111,14 +111,15 @@ class Answer:
             )
         ]
         if self._signed and tensor.numel() >= MANY:
-            bias, torchs, tolerance = Bias.of(tensor, expected), self._own[name].bias, self._tolerance(name)
+            bias, torchs = Bias.of(tensor, expected), self._own[name].bias
+            rounding = SIGNED[kind(name)] * self._tolerance(name).floor
             found.append(
                 (
-                    bias.ratio(torchs, tolerance),
+                    bias.ratio(torchs, rounding),
                     lambda: (
                         f"signed mean {bias.mean:.2g} of the mean magnitude, torch's own {torchs.mean:.2g}, "
                         f"{STANDARD_ERRORS} standard errors {STANDARD_ERRORS * bias.error:.2g}, "
-                        f"rounding {SIGNED * tolerance.floor:.2g}"
+                        f"rounding {rounding:.2g}"
                     ),
                 )
             )

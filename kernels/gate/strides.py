@@ -12,12 +12,15 @@ from torch import Tensor
 from ..contract import Inputs, Problem
 from .runs import Runs, map_tensors, real
 
+# equal numbers of so many rows can be added up in 16 bits: of hundreds torch's own norms on a CPU cannot
+FEW = 32
+
 
 class StridedRuns(Runs):
     """Runs whose arguments and gradients of outputs have strides of their own.
 
     Arguments are `scattered` in memory, and every other one is the same for all of the batch, as a learned
-    state is; so is the first output's gradient along an axis, as that of a mean is, and the others' are
+    state is; so is the first output's gradient along a short axis, as that of a mean is, and the others' are
     scattered. Integers of a packed sequence are left alone.
     """
 
@@ -42,9 +45,10 @@ class StridedRuns(Runs):
 
     def upstream(self, weight: Tensor, place: int) -> Tensor:
         """A gradient that is the same along one axis, or has other strides than the output."""
-        if place == 0 and weight.dim():
-            return _first(weight, 0 if weight.size(0) > 1 or weight.dim() == 1 else 1)
-        return scattered(weight)
+        if place == 0 and weight.dim() == 1:
+            return _first(weight, 0)
+        axes = [axis for axis, size in enumerate(weight.shape[:-1]) if 1 < size <= FEW]
+        return _first(weight, axes[0]) if place == 0 and axes else scattered(weight)
 
     def _expanded(self, argument: Tensor, place: int) -> int | None:
         """The axis of the batch, of every other argument, where it is plain which one that is."""

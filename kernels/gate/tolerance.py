@@ -23,14 +23,17 @@ from torch import Tensor
 # below this many elements a tensor's own RMS is chance, and that of its group stands in for it
 SMALL = 64
 # a difference of normal distribution has its maximum over 10^6 elements at 5 RMS, and rounding errors
-# grow with the elements that they belong to, whose own maximum is at 5 RMS too
+# grow with the elements that they belong to, whose own maximum is at 5 RMS too; where an element is larger,
+# as the first key's gradient under a causal mask, its error counts as a share of a TALL one's
 PEAK = 20
+TALL = 5
 
 
-# a signed mean is judged from so many elements on; as a share of the floor it may be SIGNED whatever torch's
-# own is: the order of sums, and where 16 bits are rounded in between, move it by that
+# a signed mean is judged from so many elements on; whatever torch's own is, it may be a SIGNED share of the
+# floor: where 16 bits are rounded in between, numbers of one size are rounded alike. Of bfloat16 that is 5e-5
+# of an output and 5e-4 of a gradient, which honest losses come to half of
 MANY = 1000
-SIGNED = 1 / 20
+SIGNED = {"output": 1 / 80, "gradient": 1 / 20}
 # standard errors that a signed mean may be away from 0, and slices along an axis that make one of them
 STANDARD_ERRORS = 4
 SLICES = 8
@@ -102,8 +105,10 @@ class Error:
         `scale` is one for all elements, or a tensor with one for each. Infinite where `actual` has elements
         that are not finite.
         """
-        difference = ((actual.double() - expected) / scale).abs()
-        pair = torch.stack([difference.square().mean().sqrt(), difference.max()])
+        reference = expected.double()
+        difference = ((actual.double() - reference) / scale).abs()
+        size = reference.abs().div_(scale).clamp_(min=TALL)
+        pair = torch.stack([difference.square().mean().sqrt(), TALL * (difference / size).max()])
         return cls(*(value if math.isfinite(value) else math.inf for value in pair.tolist()))
 
     def allowed(self, tolerance: Tolerance) -> Error:
@@ -148,9 +153,9 @@ class Bias:
         found = torch.stack([mean, torch.stack(squares).max().sqrt() / total])
         return cls(*(value if math.isfinite(value) else 0.0 for value in found.tolist()))
 
-    def ratio(self, torchs: Bias, tolerance: Tolerance) -> float:
+    def ratio(self, torchs: Bias, rounding: float) -> float:
         """How many times what may be this is: twice torch's, or what chance and rounding do."""
-        allowed = max(2 * abs(torchs.mean), STANDARD_ERRORS * self.error, SIGNED * tolerance.floor)
+        allowed = max(2 * abs(torchs.mean), STANDARD_ERRORS * self.error, rounding)
         return abs(self.mean) / allowed
 
 
