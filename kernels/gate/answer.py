@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from .. import registry
 from ..contract import GateResult, Problem
 from .runs import Runs, flatten, only_real
-from .tolerance import MANY, SIGNED, STANDARD_ERRORS, TOLERANCES, Bias, Error, Tolerance, kind, scales
+from .tolerance import MANY, STANDARD_ERRORS, TOLERANCES, Bias, Error, Tolerance, kind, scales, signed
 
 NO_ERROR = Error(0.0, 0.0)
 
@@ -112,7 +112,7 @@ class Answer:
         ]
         if self._signed and tensor.numel() >= MANY:
             bias, torchs = Bias.of(tensor, expected), self._own[name].bias
-            rounding = SIGNED[kind(name)] * self._tolerance(name).floor
+            rounding = signed(name, self._dtype)
             found.append(
                 (
                     bias.ratio(torchs, rounding),
@@ -189,6 +189,6 @@ class Answer:
 
     def _own_of(self, tensor: Tensor, name: str) -> Own:
         expected = self.expected[name]
-        signed = self._signed and tensor.numel() >= MANY
-        bias = Bias.of(tensor.detach(), expected) if signed else Bias(0.0, 0.0)
+        judged = self._signed and tensor.numel() >= MANY
+        bias = Bias.of(tensor.detach(), expected) if judged else Bias(0.0, 0.0)
         return Own(self._error(tensor.detach(), expected, name), bias)

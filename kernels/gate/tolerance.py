@@ -30,10 +30,11 @@ TALL = 5
 
 
 # a signed mean is judged from so many elements on; whatever torch's own is, it may be a SIGNED share of the
-# floor: where 16 bits are rounded in between, numbers of one size are rounded alike. Of bfloat16 that is 5e-5
-# of an output and 5e-4 of a gradient, which honest losses come to half of
+# floor, which is what rounding a common factor does: in float32 2e-7 of an output, in bfloat16, whose outputs
+# come of float32, 5e-5, and 1e-3 of a gradient, where losses round the factor of all of them to 16 bits
 MANY = 1000
-SIGNED = {"output": 1 / 80, "gradient": 1 / 20}
+SIGNED = {"output": 1 / 80, "gradient": 1 / 10}
+SIGNED_WIDE = 1 / 10
 # standard errors that a signed mean may be away from 0, and slices along an axis that make one of them
 STANDARD_ERRORS = 4
 SLICES = 8
@@ -185,6 +186,12 @@ def scales(expected: Mapping[str, Tensor]) -> dict[str, float]:
 def group(name: str) -> str:
     """`output`, `gradient of argument` or `gradient of parameter`: what a tensor is, without its place."""
     return " ".join(name.split("[")[0].split(" ")[:3])
+
+
+def signed(name: str, dtype: torch.dtype) -> float:
+    """What the signed mean of a tensor may be by rounding alone."""
+    share = SIGNED[kind(name)] if dtype.itemsize == 2 else SIGNED_WIDE
+    return share * TOLERANCES[dtype, kind(name)].floor
 
 
 def kind(name: str) -> str:
