@@ -1,12 +1,15 @@
-"""The second check of what drops at random: which elements, from which seed, and the same ones in backward.
+"""The check of what drops at random: which elements, from which seed, and the same ones in backward.
 
 A comparison with the equations needs nothing dropped, and so sees nothing of a module's masks. Here each
-module runs with its `dropout` set to SHARE:
+module runs with its `dropout` set to SHARE, and then at the problem's own share:
 
-- Equal seeds give equal results, within the tolerance of the comparison: another mask changes them by
-  orders of magnitude more than sums that are taken in another order do.
+- A second run draws other elements, without a new seed. Equal seeds give equal results, within the
+  tolerance of the comparison: another mask changes them by orders of magnitude more than sums that are
+  taken in another order do.
 - Other seeds give other results, as far from the undropped ones as those of torch's own module, and so is
   their mean over several seeds: another share dropped changes the first, a missing 1 / (1 - p) the second.
+  Rows, and places in them, are dropped independently, as far as torch's own are: with one mask for all rows,
+  what belongs to a place is changed alike in all of them.
 - Backward has the mask of forward. For the weighted sum F of the outputs under one seed, the gradients say
   how much F changes along a direction; two forward runs under that seed show how much it does. One
   direction is where the gradients of two seeds differ: what no mask touches cancels there, and a backward
@@ -18,17 +21,28 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from functools import cached_property
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from .. import registry
+from .answer import Answer
 from .poison import poisoned_memory
-from .runs import Results, Runs
+from .runs import Results, flatten, only_real
 from .slope import at_random, slope, uphill
-from .tolerance import CLEAR, DEVIATION, DIFFERENCES, MEAN_RUN, ONE_RUN, SLOPE, UNCERTAIN, Error
+from .tolerance import (
+    ALIKE,
+    CLEAR,
+    DEVIATION,
+    DIFFERENCES,
+    MEAN_RUN,
+    ONE_RUN,
+    SLICES,
+    SLOPE,
+    UNCERTAIN,
+    Error,
+)
 
 # not 0.5, where keeping what is to be dropped could not be told from dropping it
 SHARE = 0.3
@@ -39,52 +53,74 @@ SEEDS = 40
 GROUP = 8
 
 
+# results of a share that drop fewer elements than this in all seeds may be the same by chance
+FEWEST = 20
+
+
 class TorchsOwn(NamedTuple):
-    """What torch's own module does with the problem."""
+    """What torch's own module does with the problem at a share."""
 
     drops: bool
     follows_seeds: bool
+    advances: bool  # the random state: a second call drops others
     distance: float  # of dropped outputs from undropped ones, mean over seeds; 0 where not known
     spread: float  # standard deviation of that over seeds, as a share of it
     of_means: float  # distance of the mean of GROUP seeds' outputs
+    alike: Mapping[str, float]  # how much more slices along an axis change together than elements alone do
 
 
 class DropoutCheck:
-    """Judges modules with elements dropped. `expected` are the float64 tensors without."""
+    """Judges modules with elements dropped, against the outputs of the answer, which are without."""
 
-    def __init__(
-        self,
-        runs: Runs,
-        expected: Mapping[str, Tensor],
-        scales: Mapping[str, float],
-        allowed: Mapping[str, Error],
-    ) -> None:
-        self._runs = runs
-        self._expected = expected
-        self._scales = scales
-        self._allowed = allowed
+    def __init__(self, answer: Answer) -> None:
+        self._runs = answer.runs
+        self._expected = answer.expected
+        self._scales: Mapping[str, float] = answer.scales
+        self._allowed = answer.allowed
+        self._known: dict[float, TorchsOwn] = {}
 
     def check(self, module: nn.Module) -> tuple[str, str]:
         """What is wrong, in words, or empty; and what is to be added to the detail of a result that passes.
 
         The module is loaded; it is left so.
         """
-        with self._runs.dropping(module, SHARE), self._own_random_state(), poisoned_memory():
+        notes = []
+        for share in dict.fromkeys((SHARE, *self._own_share())):
+            fault, note = self._check(module, share)
+            if fault:
+                return f"with dropout set to {share:g}: {fault}", ""
+            notes.append(note)
+        return "", "".join(dict.fromkeys(notes))
+
+    def _own_share(self) -> list[float]:
+        """The problem's, where it drops some elements, and enough of them to say something."""
+        share = float(self._runs.problem["dropout"])
+        least = min(tensor.numel() for name, tensor in self._expected.items() if name.startswith("output"))
+        return [share] if share < 1 and SEEDS * share * least >= FEWEST else []
+
+    def _check(self, module: nn.Module, share: float) -> tuple[str, str]:
+        with self._runs.dropping(module, share), self._own_random_state(), poisoned_memory():
             first = self._runs.seeded(module, SEED)
             if fault := _not_finite(first):
                 return fault, ""
-            if not self._torchs_own.drops:
+            torchs = self._torchs(share)
+            if not torchs.drops:
                 return self._dropped_in_vain(first), "; torch drops nothing here"
+            with torch.no_grad():
+                following = only_real(flatten("output", module(*self._runs.arguments(self._runs.dtype))))
             again = self._runs.seeded(module, SEED)
             if differing := self._differing(first, again):
-                if not self._torchs_own.follows_seeds:
+                if not torchs.follows_seeds:
                     return "", "; masks not judged: as torch's own, they do not follow torch.manual_seed"
                 return f"{differing} is another after the same torch.manual_seed", ""
             del again
             other = self._other(module, first)
             if other is None:
                 return f"outputs are the same for {SEEDS} seeds: nothing is dropped at random", ""
-            if fault := self._unlike_torch(module):
+            if _same(first.outputs, following) and torchs.advances:
+                return "a second call drops the same elements: the random state is not advanced", ""
+            del following
+            if fault := self._unlike_torch(module, torchs):
                 return fault, ""
             return self._backward(module, first, other)
 
@@ -107,7 +143,7 @@ class DropoutCheck:
         """Results of another seed whose outputs are not the first's."""
         for seed in range(SEED + 1, SEED + SEEDS):
             found = self._runs.seeded(module, seed)
-            if any(not torch.equal(tensor, found.outputs[name]) for name, tensor in first.outputs.items()):
+            if not _same(first.outputs, found.outputs):
                 return found
         return None
 
@@ -127,12 +163,11 @@ class DropoutCheck:
                 return f"{name} has elements dropped, where torch drops nothing"
         return ""
 
-    def _unlike_torch(self, module: nn.Module) -> str:
+    def _unlike_torch(self, module: nn.Module, torchs: TorchsOwn) -> str:
         """Whether outputs are farther from the undropped ones than torch's or nearer, where one can tell."""
-        torchs = self._torchs_own
         if not torchs.distance:
             return ""
-        distances, of_mean = self._distances(module, SEED)
+        distances, of_mean, alike = self._moments(module, SEED)
         found = sum(distances) / GROUP
         pairs = (("", found, torchs.distance, ONE_RUN), ("on average ", of_mean, torchs.of_means, MEAN_RUN))
         for word, ours, theirs, errors in pairs:
@@ -141,16 +176,38 @@ class DropoutCheck:
                     f"outputs are {word}{ours:.2g} RMS from the undropped ones, those of torch {theirs:.2g}: "
                     "another share is dropped, or what is kept is not scaled by 1 / (1 - p)"
                 )
+        for place, ratio in alike.items():
+            if ratio > ALIKE * max(torchs.alike.get(place, 1.0), 1.0):
+                return (
+                    f"{place} are dropped alike: they change together {ratio:.2g} times as much as elements "
+                    f"alone, those of torch {torchs.alike.get(place, 1.0):.2g} times"
+                )
         return ""
 
-    def _distances(self, module: nn.Module, seed: int) -> tuple[list[float], float]:
-        """Of the outputs of GROUP seeds from the undropped ones, and of their mean."""
-        distances, means = [], dict[str, Tensor]()
+    def _moments(self, module: nn.Module, seed: int) -> tuple[list[float], float, dict[str, float]]:
+        """Of the outputs of GROUP seeds: distances from the undropped ones, that of their mean, `_alike`."""
+        distances, means, alike = [], dict[str, Tensor](), dict[str, float]()
         for sample in self._samples(module, seed, GROUP):
             distances.append(self._deviation(sample))
             for name, tensor in sample.items():
                 means[name] = tensor.double() / GROUP + means.get(name, 0.0)
-        return distances, self._deviation(means)
+                for place, ratio in self._alike(name, tensor).items():
+                    alike[place] = alike.get(place, 0.0) + ratio / GROUP
+        return distances, self._deviation(means), alike
+
+    def _alike(self, name: str, tensor: Tensor) -> dict[str, float]:
+        """How much slices along each axis change together: 1 where elements change by themselves."""
+        expected = self._expected[name].double()
+        change = (tensor.double() - expected) * expected
+        total = float(change.square().sum())
+        found = {}
+        for axis, count in enumerate(change.shape):
+            others = [other for other in range(change.dim()) if other != axis]
+            if count >= SLICES and others and total:
+                found[f"all of {name} at one place of axis {axis}"] = (
+                    float(change.sum(others).square().sum()) / total
+                )
+        return found
 
     def _samples(self, module: nn.Module, seed: int, count: int) -> Iterator[dict[str, Tensor]]:
         """Outputs of as many seeds, one after another."""
@@ -181,28 +238,40 @@ class DropoutCheck:
                 if misses:
                     return f"backward has another mask than forward: {_percent(misses)}", ""
         if judged:
-            return "", f"; masks judged with dropout set to {SHARE}"
+            return "", "; masks judged"
         return "", "; masks not judged in backward, where they change less than rounding may"
 
-    @cached_property
-    def _torchs_own(self) -> TorchsOwn:
+    def _torchs(self, share: float) -> TorchsOwn:
+        if share not in self._known:
+            self._known[share] = self._torchs_own(share)
+        return self._known[share]
+
+    def _torchs_own(self, share: float) -> TorchsOwn:
         operator = registry.operator(self._runs.problem.operator)
         try:
             module = registry.implementation(operator.name, operator.default).build(self._runs.problem)
             self._runs.load(module)
-            with self._runs.dropping(module, SHARE):
+            with self._runs.dropping(module, share):
                 first, again = (Results(SEED, next(self._samples(module, SEED, 1)), {}) for _ in range(2))
-                pairs = [self._distances(module, seed) for seed in (SEED, SEED + GROUP)]
+                with torch.no_grad():
+                    following = only_real(flatten("output", module(*self._runs.arguments(self._runs.dtype))))
+                moments = [self._moments(module, seed) for seed in (SEED, SEED + GROUP)]
         except Exception:  # the comparison has said so: see Gate
-            return TorchsOwn(True, True, 0.0, 0.0, 0.0)
-        distances = torch.tensor([one for several, _ in pairs for one in several], dtype=torch.float64)
+            return TorchsOwn(True, True, True, 0.0, 0.0, 0.0, {})
+        distances = torch.tensor([one for several, _, _ in moments for one in several], dtype=torch.float64)
         return TorchsOwn(
             drops=bool(self._dropped_in_vain(first)),  # what is kept is scaled, and so differs too
             follows_seeds=not self._differing(first, again),
+            advances=not _same(again.outputs, following),
             distance=(mean := float(distances.mean())),
             spread=float(distances.std()) / mean if mean else 0.0,
-            of_means=sum(of_mean for _, of_mean in pairs) / 2,
+            of_means=sum(of_mean for _, of_mean, _ in moments) / 2,
+            alike={place: max(alike[place] for _, _, alike in moments) for place in moments[0][2]},
         )
+
+
+def _same(one: Mapping[str, Tensor], two: Mapping[str, Tensor]) -> bool:
+    return all(torch.equal(tensor, two[name]) for name, tensor in one.items())
 
 
 def _percent(misses: list[float]) -> str:

@@ -1,186 +1,151 @@
-"""Judge an implementation's outputs and every gradient against the equations in float64."""
+"""Judge an implementation's outputs and every gradient, over several calls that differ in kind."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from .. import registry
 from ..contract import GateResult, Inputs, Problem
-from .dropout import SHARE, DropoutCheck
+from .answer import Answer
+from .dropout import DropoutCheck
+from .hard import HardAnswer, HardRuns
+from .longer import LongerAnswer
 from .poison import poisoned_memory
-from .runs import Runs, flatten, map_tensors, only_real, real
-from .tolerance import TOLERANCES, Error, Tolerance, kind, scales
+from .runs import Runs, draw, flatten, only_real
+from .strides import StridedRuns
 
 
 class Gate:
-    """Everything that the candidates of one problem share: inputs, the float64 answer, torch's own error.
+    """Everything that the candidates of one problem share: inputs, the float64 answers, torch's own errors.
+
+    A candidate is judged by these checks, one after another; the first that fails gives the result's detail:
+
+    - Two calls with different arguments, the second with strides of its own, both forward passes before
+      both backward passes: form, largest and RMS error, signed mean. Nothing that was given is changed.
+    - A call with rows out of the ordinary: large ones, equal ones, outliers, -0 and subnormal numbers.
+    - Where candidates are built for a `whole` problem of more time steps: a call with all of them.
+    - Where the problem drops elements: masks, at a share of the gate's own and at the problem's.
 
     `inputs` are on `torch_device` and must not be changed. In training mode the gradients of every
     floating-point argument and of every parameter are judged beside the outputs; in inference mode the
-    outputs alone, under `torch.inference_mode`.
-
-    Where torch's own implementation raises, is wrong, or gives something of another form, the bound is what
-    the equations' own operations err at the problem's precision, and every result's detail says so. What
-    drops outputs at random cannot be compared: modules run with their `dropout` set to 0, and the detail says
-    that too. They then run with it set to `dropout.SHARE`, which shows whether backward drops what forward
-    dropped.
+    outputs alone, under `torch.inference_mode`. What drops outputs at random cannot be compared: modules run
+    with their `dropout` set to 0 in all checks but the last, and the detail says that.
     """
 
-    def __init__(self, problem: Problem, torch_device: str, seed: int = 0) -> None:
+    def __init__(
+        self, problem: Problem, torch_device: str, seed: int = 0, *, whole: Problem | None = None
+    ) -> None:
         self.problem = problem
         self.torch_device = torch_device
         self._runs = Runs(problem, torch_device, seed)
         self.inputs: Inputs = self._runs.inputs
-        self._dtype = self._runs.dtype
-        self._expected, self._indices = self._reference()
-        self._scales = scales(self._expected)
-        torchs_own, note = self._bound()
-        self._note = note + ("; with dropout set to 0" if self._runs.drops else "")
-        self._allowed = {name: torchs_own[name].allowed(self._tolerance(name)) for name in self._expected}
-        self._dropout = DropoutCheck(self._runs, self._expected, self._scales, self._allowed)
+        other = replace(self.inputs, args=draw(problem, torch_device, seed + 1).args)
+        self._answer = Answer(self._runs)
+        self._strided = Answer(StridedRuns(problem, torch_device, seed + 1, other), "strided call: ")
+        hard = HardRuns(problem, torch_device, seed + 2, other)
+        self._hard = HardAnswer(hard, trusted=not self._answer.note)
+        self._longer, unjudged = self._all_steps(whole, seed) if whole else (None, "")
+        self._note = "; with dropout set to 0" if self._runs.drops else ""
+        self._note = self._torchs_own() + self._note + unjudged
+        self._dropout = DropoutCheck(self._answer)
 
     def check(self, module: nn.Module) -> GateResult:
         """Load the inputs' parameters into a built module, move it to the device, run it and judge it.
 
-        The module runs twice, on other inputs the second time, before its backward pass: a module that
-        keeps its results in memory of its own is found out. Errors that it raises pass through. It is
-        left on the device with the parameters loaded and no gradients.
+        Errors that it raises pass through. It is left on the device with the parameters loaded and no
+        gradients.
         """
         self._runs.load(module)
-        arguments = self._runs.arguments(self._dtype)
+        worst: GateResult | None = None
         with poisoned_memory(), self._runs.dropping(module, 0.0):
-            with self._runs.grad_mode():
-                outputs = flatten("output", module(*arguments))
-                halves = map_tensors(lambda tensor: tensor * 0.5 if real(tensor) else tensor, arguments)
-                again = flatten("output", module(*halves))
-            fault = self._form(outputs, "output") or self._form(again, "output")
-            if fault:
-                return _failed(fault)
-            outputs = only_real(outputs)
-            gradients = self._runs.gradients(module, arguments, outputs)
-        fault = self._form(gradients, "gradient") or self._changed(module, arguments)
-        result = _failed(fault) if fault else self._judge({**outputs, **gradients})
-        if not result.passed or not self._runs.drops:
-            return result
-        del outputs, again, gradients
+            for check in (self._two_calls, self._hard_rows, self._steps):
+                result = check(module)
+                if result is not None:
+                    worst = result if worst is None else max(worst, result, key=_ratio)
+                    if not result.passed:
+                        break
+        assert worst is not None
+        worst = replace(worst, detail=worst.detail + self._note)
+        if not worst.passed or not self._runs.drops:
+            return worst
         fault, note = self._dropout.check(module)
         if fault:
-            return _failed(f"with dropout set to {SHARE}: {fault}")
-        return replace(result, detail=result.detail + note)
+            return GateResult(passed=False, worst_error_ratio=None, detail=fault)
+        return replace(worst, detail=worst.detail + note)
 
-    def _reference(self) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        """The float64 tensors, and those that must be equal: indices of packed sequences."""
-        module = registry.reference(self.problem)
-        self._runs.load(module, torch.float64)
-        arguments = self._runs.arguments(torch.float64)
+    def _torchs_own(self) -> str:
+        """What is wrong with torch's own in some call, each in words once, the plain call's first."""
+        answers = (self._answer, self._strided, self._hard, self._longer)
+        notes = [answer.note for answer in answers if answer is not None]
+        return notes[0] or "".join(dict.fromkeys(notes))
+
+    def _two_calls(self, module: nn.Module) -> GateResult:
+        """Both are judged after both have run: a module that keeps results of its own is found out."""
+        answers = (self._answer, self._strided)
+        given = [answer.runs.arguments(self._runs.dtype) for answer in answers]
         with self._runs.grad_mode():
-            every = flatten("output", module(*arguments))
-        outputs = only_real(every)
-        gradients = self._runs.gradients(module, arguments, outputs)
-        expected = {name: tensor.detach() for name, tensor in {**outputs, **gradients}.items()}
-        return expected, {name: tensor for name, tensor in every.items() if name not in outputs}
+            found = [flatten("output", module(*arguments)) for arguments in given]
+        for answer, outputs, arguments in zip(answers, found, given, strict=True):
+            if fault := answer.form(outputs, "output"):
+                return answer.failed(fault)
+            if not (result := answer.judge(outputs)).passed:
+                fault = _changed(answer.runs, module, arguments)
+                return answer.failed(fault) if fault else result
+        results = []
+        for answer, arguments in zip(answers, given, strict=True):
+            outputs = only_real(found.pop(0))
+            results.append({**outputs, **answer.runs.gradients(module, arguments, outputs)})
+        for answer, arguments, actual in zip(answers, given, results, strict=True):
+            fault = answer.form(_gradients(actual), "gradient") or _changed(answer.runs, module, arguments)
+            if fault:
+                return answer.failed(fault)
+        return max((answer.judge(one) for answer, one in zip(answers, results, strict=True)), key=_ratio)
 
-    def _tolerance(self, name: str) -> Tolerance:
-        return TOLERANCES[self._dtype, kind(name)]
+    def _hard_rows(self, module: nn.Module) -> GateResult:
+        return _one_call(module, self._hard)
 
-    def _bound(self) -> tuple[dict[str, Error], str]:
-        """The errors that torch makes at the problem's precision, and whose they are where it matters.
+    def _steps(self, module: nn.Module) -> GateResult | None:
+        return None if self._longer is None else _one_call(module, self._longer)
 
-        The default implementation's; where that is wrong or raises, the equations' in torch's operations.
-        """
-        name = registry.operator(self.problem.operator).default
-        errors, fault = self._errors(registry.implementation(self.problem.operator, name).build, name)
-        if not fault:
-            return errors, ""
-        errors, other = self._errors(registry.reference, "the reference")
-        if not other:
-            return errors, f"{fault}: the equations in {self.problem['dtype']} set the bound"
-        return dict.fromkeys(self._expected, Error(0.0, 0.0)), fault + other
-
-    def _errors(self, build: Callable[[Problem], nn.Module], name: str) -> tuple[dict[str, Error], str]:
-        """A module's errors in the problem's dtype, and what is wrong with them, in words."""
+    def _all_steps(self, whole: Problem, seed: int) -> tuple[LongerAnswer | None, str]:
+        """The answer for all steps, or words for why there is none."""
+        args = draw(whole, self.torch_device, seed + 3).args
         try:
-            errors = self._errors_of(build(self.problem))
-        except Exception as error:
-            if self.torch_device != "cpu":
-                torch.cuda.synchronize()  # raises where this process can judge nobody any more
-            reason = str(error).strip().partition("\n")[0]
-            return {}, f"; {name} sets no bound here ({type(error).__name__}: {reason})"
-        worst = max(errors, key=lambda one: errors[one].rms / self._tolerance(one).cap)
-        if errors[worst].rms <= self._tolerance(worst).cap:
-            return errors, ""
-        return errors, f"; {name} itself is wrong here ({worst}: error {errors[worst].rms:.2g} RMS)"
-
-    def _errors_of(self, module: nn.Module) -> dict[str, Error]:
-        """A module's errors. Raises what it raises, and ValueError for tensors of another form."""
-        self._runs.load(module, self._dtype)
-        arguments = self._runs.arguments(self._dtype)
-        with self._runs.dropping(module, 0.0), self._runs.grad_mode():
-            every = flatten("output", module(*arguments))
-        outputs = only_real(every)
-        gradients = self._runs.gradients(module, arguments, outputs)
-        if fault := self._form(every, "output") or self._form(gradients, "gradient"):
-            raise ValueError(fault)
-        actual = {**outputs, **gradients}
-        return {
-            name: Error.of(actual[name], expected, self._scales[name])
-            for name, expected in self._expected.items()
-        }
-
-    def _form(self, actual: Mapping[str, Tensor], of_kind: str) -> str:
-        """What is wrong with names, shapes, dtypes or device, in words; empty when nothing is."""
-        both = {**self._expected, **self._indices}
-        expected = {name: tensor for name, tensor in both.items() if kind(name) == of_kind}
-        for name in expected.keys() - actual.keys():
-            return f"{name} is missing"
-        for name, tensor in actual.items():
-            if name in self._indices:
-                if not torch.equal(tensor, expected[name]):
-                    return f"{name} differs"
-                continue
-            if name not in expected:
-                return f"{name} is not expected"
-            if tensor.shape != expected[name].shape:
-                return f"{name} has shape {list(tensor.shape)}, expected {list(expected[name].shape)}"
-            if tensor.dtype != self._dtype:
-                return f"{name} has dtype {tensor.dtype}, expected {self._dtype}"
-            if tensor.device != expected[name].device:
-                return f"{name} is on {tensor.device}, expected {expected[name].device}"
-        return ""
-
-    def _changed(self, module: nn.Module, arguments: tuple[Any, ...]) -> str:
-        """Which argument or parameter the run changed, in words; empty when none."""
-        before = flatten("argument", self.inputs.args) | dict(self.inputs.state_dict)
-        after = flatten("argument", arguments) | dict(module.state_dict())
-        for name, tensor in before.items():
-            if not torch.equal(tensor, after[name]):
-                return f"{name} was changed in place"
-        return ""
-
-    def _judge(self, actual: Mapping[str, Tensor]) -> GateResult:
-        worst, detail = 0.0, ""
-        for name, expected in self._expected.items():
-            tensor = actual[name].detach()
-            if not bool(tensor.isfinite().all()):
-                count = int((~tensor.isfinite()).sum())
-                return _failed(
-                    f"{name} has {count} of {tensor.numel()} elements that are not finite{self._note}"
-                )
-            error, allowed = Error.of(tensor, expected, self._scales[name]), self._allowed[name]
-            ratio = error.ratio(allowed)
-            if ratio >= worst:
-                worst = ratio
-                detail = (
-                    f"{name}: error {error.rms:.2g} RMS and {error.peak:.2g} at most, "
-                    f"allowed {allowed.rms:.2g} and {allowed.peak:.2g}, of the float64 tensor's RMS"
-                )
-        return GateResult(passed=worst <= 1, worst_error_ratio=worst, detail=detail + self._note)
+            runs = Runs(whole, self.torch_device, seed + 3, replace(self.inputs, args=args))
+            return LongerAnswer(runs), ""
+        except torch.OutOfMemoryError:
+            return None, "; later steps not judged, for which torch's own runs out of memory"
 
 
-def _failed(fault: str) -> GateResult:
-    return GateResult(passed=False, worst_error_ratio=None, detail=fault)
+def _one_call(module: nn.Module, answer: Answer) -> GateResult:
+    arguments = answer.runs.arguments(answer.runs.dtype)
+    with answer.runs.grad_mode():
+        every = flatten("output", module(*arguments))
+    if fault := answer.form(every, "output"):
+        return answer.failed(fault)
+    outputs = only_real(every)
+    gradients = answer.runs.gradients(module, arguments, outputs)
+    fault = answer.form(gradients, "gradient") or _changed(answer.runs, module, arguments)
+    return answer.failed(fault) if fault else answer.judge({**outputs, **gradients})
+
+
+def _changed(runs: Runs, module: nn.Module, arguments: tuple[Any, ...]) -> str:
+    """Which argument or parameter a run changed, in words; empty when none."""
+    before = flatten("argument", runs.inputs.args) | dict(runs.inputs.state_dict)
+    after = flatten("argument", arguments) | dict(module.state_dict())
+    for name, tensor in before.items():
+        if not torch.equal(tensor, after[name]):
+            return f"{name} was changed in place"
+    return ""
+
+
+def _gradients(actual: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {name: tensor for name, tensor in actual.items() if name.startswith("gradient")}
+
+
+def _ratio(result: GateResult) -> float:
+    """How bad: what has no number is worse than any."""
+    return float("inf") if result.worst_error_ratio is None else result.worst_error_ratio

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from itertools import count
 from typing import Any, NamedTuple
 
 import torch
@@ -22,12 +23,15 @@ class Results(NamedTuple):
 
 
 class Runs:
-    """What all runs for one problem share; `inputs` are on `torch_device` and must not be changed."""
+    """What all runs of one call share; `inputs` are on `torch_device` and must not be changed.
 
-    def __init__(self, problem: Problem, torch_device: str, seed: int) -> None:
+    They are drawn where none are given.
+    """
+
+    def __init__(self, problem: Problem, torch_device: str, seed: int, inputs: Inputs | None = None) -> None:
         self.problem = problem
         self.torch_device = torch_device
-        self.inputs: Inputs = registry.operator(problem.operator).make_inputs(problem, torch_device, seed)
+        self.inputs = draw(problem, torch_device, seed) if inputs is None else inputs
         self.training: bool = problem["mode"] == "training"
         self.dtype: torch.dtype = getattr(torch, problem["dtype"])
         self.drops = bool(problem.as_dict.get("dropout")) and self.training
@@ -59,22 +63,32 @@ class Runs:
     def arguments(self, dtype: torch.dtype) -> tuple[Any, ...]:
         """Copies of the inputs that a run may not change, as leaves of its graph."""
 
+        places = count()
+
         def fresh(tensor: Tensor) -> Tensor:
-            return (
-                tensor.to(dtype, copy=True).requires_grad_(self.training) if real(tensor) else tensor.clone()
-            )
+            copy = tensor.to(dtype, copy=True) if real(tensor) else tensor.clone()
+            copy = self.laid_out(copy, next(places))
+            return copy.requires_grad_(self.training) if real(tensor) else copy
 
         copies: tuple[Any, ...] = map_tensors(fresh, self.inputs.args)
         return copies
+
+    def laid_out(self, argument: Tensor, _place: int) -> Tensor:
+        """The tensor of an argument as a module gets it."""
+        return argument
+
+    def upstream(self, weight: Tensor, _place: int) -> Tensor:
+        """The gradient of an output as autograd gets it."""
+        return weight
 
     def weights(self, outputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """A random weight for each element of the outputs, the same for every module."""
         generator = torch.Generator(self.torch_device).manual_seed(self._seed + 1)
         found = {}
-        for name, output in outputs.items():
+        for place, (name, output) in enumerate(outputs.items()):
             weight = torch.randn(output.shape, generator=generator, device=self.torch_device)
             # rounded to the problem's dtype first, so that the reference gets the same weights
-            found[name] = weight.to(self.dtype).to(output.dtype)
+            found[name] = self.upstream(weight.to(self.dtype).to(output.dtype), place)
         return found
 
     def leaves(self, module: nn.Module, arguments: tuple[Any, ...]) -> dict[str, Tensor]:
@@ -114,6 +128,11 @@ class Runs:
         outputs = self.outputs(module, arguments, seed)
         gradients = self.gradients(module, arguments, outputs)
         return Results(seed, {name: output.detach() for name, output in outputs.items()}, gradients)
+
+
+def draw(problem: Problem, torch_device: str, seed: int) -> Inputs:
+    """The operator's random arguments and parameters for a problem."""
+    return registry.operator(problem.operator).make_inputs(problem, torch_device, seed)
 
 
 def real(tensor: Tensor) -> bool:

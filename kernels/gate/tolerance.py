@@ -5,6 +5,10 @@ as the RMS of the difference, which sees a small fault everywhere, and as its ma
 large fault in one row. The allowed error is twice that of torch's own implementation at the same
 precision, within [floor, cap] of the table: the floor because torch may be exact by luck, the cap so
 that torch itself can fail.
+
+Rounding errors have either sign, faults such as a wrong factor have one: of tensors of MANY elements or more
+the signed mean is taken besides. What it may be is not in proportion to an element's rounding error, which
+mostly cancels there, and so it sees what is far below that.
 """
 
 from __future__ import annotations
@@ -19,8 +23,21 @@ from torch import Tensor
 # below this many elements a tensor's own RMS is chance, and that of its group stands in for it
 SMALL = 64
 # a difference of normal distribution has its maximum over 10^6 elements at 5 RMS, and rounding errors
-# grow with the elements that they belong to, whose own maximum is at 5 RMS too
+# grow with the elements that they belong to, whose own maximum is at 5 RMS too; where an element is larger,
+# as the first key's gradient under a causal mask, its error counts as a share of a TALL one's
 PEAK = 20
+TALL = 5
+
+
+# a signed mean is judged from so many elements on; whatever torch's own is, it may be a SIGNED share of the
+# floor, which is what rounding a common factor does: in float32 2e-7 of an output, in bfloat16, whose outputs
+# come of float32, 5e-5, and 1e-3 of a gradient, where losses round the factor of all of them to 16 bits
+MANY = 1000
+SIGNED = {"output": 1 / 80, "gradient": 1 / 10}
+SIGNED_WIDE = 1 / 10
+# standard errors that a signed mean may be away from 0, and slices along an axis that make one of them
+STANDARD_ERRORS = 4
+SLICES = 8
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,6 +87,9 @@ DIFFERENCES: Mapping[torch.dtype, tuple[float, ...]] = {
 DEVIATION = 0.04
 ONE_RUN = 6 * (1 / 8 + 1 / 16) ** 0.5
 MEAN_RUN = 6 * 1.6 * (1 + 1 / 2) ** 0.5
+# Slices that are dropped alike change together by as many times more than elements alone as they have of
+# them; the mean over eight runs and eight slices or more of what is independent spreads by a fifth
+ALIKE = 2.5
 
 
 @dataclass(frozen=True)
@@ -80,13 +100,16 @@ class Error:
     peak: float
 
     @classmethod
-    def of(cls, actual: Tensor, expected: Tensor, scale: float) -> Error:
-        """The error of `actual`, any dtype, against `expected` in float64, of the same shape.
+    def of(cls, actual: Tensor, expected: Tensor, scale: float | Tensor) -> Error:
+        """The error of `actual`, any dtype, against `expected`, wider or float64, of the same shape.
 
-        Infinite where `actual` has elements that are not finite.
+        `scale` is one for all elements, or a tensor with one for each. Infinite where `actual` has elements
+        that are not finite.
         """
-        difference = (actual.double() - expected).abs()
-        pair = torch.stack([difference.square().mean().sqrt(), difference.max()]) / scale
+        reference = expected.double()
+        difference = ((actual.double() - reference) / scale).abs()
+        size = reference.abs().div_(scale).clamp_(min=TALL)
+        pair = torch.stack([difference.square().mean().sqrt(), TALL * (difference / size).max()])
         return cls(*(value if math.isfinite(value) else math.inf for value in pair.tolist()))
 
     def allowed(self, tolerance: Tolerance) -> Error:
@@ -103,6 +126,40 @@ class Error:
         return max(self.rms / allowed.rms, self.peak / allowed.peak)
 
 
+@dataclass(frozen=True)
+class Bias:
+    """The signed mean of a difference, sum(sign(ref) (out - ref)) / sum(|ref|), and its standard error.
+
+    The error is the largest of those that single elements and the slices along each axis give: rounding
+    errors of a sequence, of a feature or of a row belong together.
+    """
+
+    mean: float
+    error: float
+
+    @classmethod
+    def of(cls, actual: Tensor, expected: Tensor) -> Bias:
+        """The bias of `actual` against `expected`, as in `Error.of`."""
+        reference = expected.double()
+        size = reference.abs()
+        signed = (actual.double() - reference) * reference.sign()
+        total = size.sum()
+        mean = signed.sum() / total
+        rest = signed.sub_(size.mul_(mean))
+        squares = [rest.square().sum()]
+        for axis, count in enumerate(rest.shape):
+            if count >= SLICES and rest.dim() > 1:
+                others = [other for other in range(rest.dim()) if other != axis]
+                squares.append(rest.sum(others).square().sum() * (count / (count - 1)))
+        found = torch.stack([mean, torch.stack(squares).max().sqrt() / total])
+        return cls(*(value if math.isfinite(value) else 0.0 for value in found.tolist()))
+
+    def ratio(self, torchs: Bias, rounding: float) -> float:
+        """How many times what may be this is: twice torch's, or what chance and rounding do."""
+        allowed = max(2 * abs(torchs.mean), STANDARD_ERRORS * self.error, rounding)
+        return abs(self.mean) / allowed
+
+
 def scales(expected: Mapping[str, Tensor]) -> dict[str, float]:
     """The size that each reference tensor's error is relative to: its RMS.
 
@@ -110,7 +167,7 @@ def scales(expected: Mapping[str, Tensor]) -> dict[str, float]:
     gradients of arguments, gradients of parameters) where that is larger: one element may be close to
     zero by chance, and its rounding error is not.
     """
-    squares = {name: float(tensor.square().sum()) for name, tensor in expected.items()}
+    squares = {name: float(tensor.double().square().sum()) for name, tensor in expected.items()}
     groups: dict[str, tuple[float, int]] = {}
     for name, tensor in expected.items():
         total, count = groups.get(group(name), (0.0, 0))
@@ -129,6 +186,12 @@ def scales(expected: Mapping[str, Tensor]) -> dict[str, float]:
 def group(name: str) -> str:
     """`output`, `gradient of argument` or `gradient of parameter`: what a tensor is, without its place."""
     return " ".join(name.split("[")[0].split(" ")[:3])
+
+
+def signed(name: str, dtype: torch.dtype) -> float:
+    """What the signed mean of a tensor may be by rounding alone."""
+    share = SIGNED[kind(name)] if dtype.itemsize == 2 else SIGNED_WIDE
+    return share * TOLERANCES[dtype, kind(name)].floor
 
 
 def kind(name: str) -> str:

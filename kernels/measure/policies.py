@@ -25,7 +25,8 @@ class Policy:
     those that take more than `far` times the best one's two samples are enough, and only those within
     `graph_far` times it are captured as CUDA graphs.
 
-    A problem of more time steps than `gate_seq` is judged at `gate_seq` of them, and its gate says so.
+    A problem of more time steps than `gate_seq` is judged in full at `gate_seq` of them, with one call of all
+    steps against torch's own, and its gate says so.
     Samples are taken in bursts of about `burst_ms` and `burst_samples` at most, one burst of each
     candidate a round, after runs of about `warmup_ms`. Runs of about `lead_ms` come ahead of each burst
     and are not counted: the host has to get ahead of the device, and back into its caches. `timeout_s`

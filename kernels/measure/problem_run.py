@@ -130,7 +130,7 @@ class ProblemRun:
             return None
 
     def _gate(self) -> tuple[Gate, str]:
-        """The gate, and what its results have to say where it judges fewer time steps than are timed."""
+        """The gate, and what its results have to say where it judges fewer time steps in full."""
         seq = self._policy.gate_seq
         whole: Any = self._problem.as_dict.get("seq", 0)
         if seq is None or whole <= seq:
@@ -139,7 +139,8 @@ class ProblemRun:
         # queries of as many keys stay so: for causal masks of others there are other refusals
         same = {name: seq for name in ("seq", "kv_seq") if values.get(name) == whole}
         shorter = registry.operator(self._problem.operator).problem({**values, **same})
-        return Gate(shorter, self._torch_device, self._seed), f"; judged at seq={seq}"
+        gate = Gate(shorter, self._torch_device, self._seed, whole=self._problem)
+        return gate, f"; judged at seq={seq}, and at all {whole} steps against torch's own"
 
     def _inputs(self) -> Inputs:
         operator = registry.operator(self._problem.operator)

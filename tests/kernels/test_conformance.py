@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from kernel_selector.kernels import registry
-from kernel_selector.kernels.contract import Device, Work
+from kernel_selector.kernels.contract import Device, Integer, InvalidHyperparameter, Work
 from kernel_selector.kernels.gate import Gate
 
 # torch says once that oneDNN has no projections
@@ -43,6 +43,7 @@ def runs_here(operator, name, **hyperparameters):
 
 
 HERE = [(operator, name) for operator, name in PAIRS if runs_here(operator, name, **shapes(operator)[-1])]
+NO_SIZES = ("layers", "heads", "kv_heads")  # counts, of which one has to divide the other
 CASES = [(operator, shape) for operator in registry.operators() for shape in shapes(operator)]
 
 
@@ -57,6 +58,32 @@ def test_every_accepted_candidate_passes_the_gate(operator, shape, dtype, mode):
     assert {name: result.detail for name, result in results.items() if not result.passed} == {}
     assert results
     assert all(refused.values())
+
+
+def sizes(operator):
+    """The sizes of an operator's problems: integers that may be 1, and a larger odd number."""
+    return [
+        spec.name
+        for spec in registry.operator(operator).hyperparameters
+        if isinstance(spec, Integer) and spec.name not in NO_SIZES
+    ]
+
+
+@pytest.mark.parametrize("value", [1, 5])
+@pytest.mark.parametrize("operator", registry.operators())
+def test_sizes_of_one_and_odd_ones_pass_the_gate(operator, value):
+    example, failed = shapes(operator)[1 % len(shapes(operator))], {}
+    for size in sizes(operator):
+        try:
+            problem = problem_of(operator, **{**example, size: value})
+        except InvalidHyperparameter:
+            continue
+        gate = Gate(problem, "cpu")
+        for candidate in registry.candidates(problem, CPU)[0]:
+            result = gate.check(candidate.build(problem))
+            if not result.passed:
+                failed[problem.key, candidate.name] = result.detail
+    assert failed == {}
 
 
 @pytest.mark.parametrize("device", [CPU, H200], ids=["cpu", "h200"])

@@ -150,13 +150,13 @@ def test_a_changed_input_fails(gate, changed):
         def forward(self, x, hx):
             target = {"argument[0]": x, "argument[1][1]": hx[1], "bias_hh_l0": self.bias_hh_l0}[changed]
             results = super().forward(x.clone(), (hx[0].clone(), hx[1].clone()))
-            target.detach().view(-1)[0] += 1
+            target.detach()[(0,) * target.dim()] += 1
             return results
 
     # of a parameter autograd itself notices, unless the module hides it behind a detached view
     gate = make_gate(bidirectional=True, mode="inference")
     result = gate.check(Changing(24, 24, bidirectional=True))
-    assert result.detail == f"{changed} was changed in place"
+    assert result.detail.endswith(f"{changed} was changed in place")
 
 
 def test_results_in_memory_of_the_module_fail(gate):

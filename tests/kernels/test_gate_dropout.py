@@ -134,7 +134,7 @@ def test_wrong_masks_fail_in_every_dtype(dtype, fault):
 def test_right_masks_pass(dtype, shape):
     result = check(make_gate(dtype=dtype, **shape), lambda x, p, _: dropout(x, p))
     assert result.passed, result.detail
-    assert f"with dropout set to 0; masks judged with dropout set to {SHARE}" in result.detail
+    assert "with dropout set to 0; masks judged" in result.detail
 
 
 @pytest.mark.parametrize(("dtype", "share"), [("float32", 0.1), ("float16", 0.5), ("bfloat16", 0.5)])

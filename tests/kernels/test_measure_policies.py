@@ -18,7 +18,10 @@ from kernel_selector.kernels.measure.timing import timing
 PROBLEM = registry.operator("lstm").problem(hidden=4, batch=2, seq=5)
 
 
-@pytest.mark.parametrize(("gate_seq", "note"), [(2, "; judged at seq=2"), (5, ""), (None, "")])
+SHORTER = "; judged at seq=2, and at all 5 steps against torch's own"
+
+
+@pytest.mark.parametrize(("gate_seq", "note"), [(2, SHORTER), (5, ""), (None, "")])
 def test_a_longer_sequence_is_judged_at_fewer_steps_and_timed_whole(gate_seq: int | None, note: str) -> None:
     with Session("cpu", policy=replace(ONCE, gate_seq=gate_seq)) as session:
         (record,) = session.measure(PROBLEM, ["hoisted"])
@@ -38,7 +41,7 @@ def test_causal_attention_is_judged_at_as_many_keys_as_queries() -> None:
     with Session("cpu", policy=replace(ONCE, gate_seq=3)) as session:
         (record,) = session.measure(problem, ["sdpa_flash"])
     assert record.status is Status.OK, record.reason
-    assert record.gate.detail.endswith("; judged at seq=3")
+    assert record.gate.detail.endswith("; judged at seq=3, and at all 6 steps against torch's own")
     assert record.problem == problem
 
 
