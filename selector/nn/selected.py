@@ -161,8 +161,6 @@ class Selected(nn.Module):
         if chosen is None:
             mode = "training" if training else "inference"
             chosen = selection.decide(full, values(), dtype, mode, str(x.device))
-            if chosen.built is not None:
-                chosen.built.lay_out(parameters)
         return None if chosen.built is None else chosen.built.lent(parameters, self.training)
 
     def _lent(self, _name: str) -> Mapping[str, Tensor | None]:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import warnings
 from collections import OrderedDict
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -62,21 +63,6 @@ class Built:
             for leaf, parameter in part._parameters.items()
             if parameter is not None
         ]
-        self._layouts = {
-            full: holder[leaf].stride()
-            for _, holder, leaf, full in self._holders
-            if not holder[leaf].is_contiguous()
-        }
-
-    def lay_out(self, parameters: Mapping[str, Tensor | None]) -> None:
-        """Give parameters the order of elements in memory that the implementation wants; values stay."""
-        for name, strides in self._layouts.items():
-            parameter = parameters[name]
-            if isinstance(parameter, nn.Parameter) and parameter.stride() != strides:
-                wanted = torch.empty_strided(
-                    parameter.shape, strides, dtype=parameter.dtype, device=parameter.device
-                )
-                parameter.data = wanted.copy_(parameter.data)
 
     def lent(self, parameters: Mapping[str, Tensor | None], training: bool) -> nn.Module:
         """The module with its owner's parameters and mode."""
@@ -102,12 +88,10 @@ class Selection:
         self, operator: str, policy: Policy, *, torchs_own: bool = True, written_out: bool = False
     ) -> None:
         self.operator = registry.operator(operator).name
-        self.policy = policy
+        self.policy = replace(policy, implementation=_asked_for(operator, policy.implementation))
         self.frozen: str | None = None
         self._torchs_own = torchs_own
         self._is_default = torchs_own and not written_out
-        if policy.implementation is not None:
-            registry.implementation(operator, policy.implementation)
         self._forget()
 
     def _forget(self) -> None:
@@ -120,8 +104,14 @@ class Selection:
         return {name: getattr(self, name) for name in kept}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
+        """What was saved may name implementations that are gone since."""
         self._forget()
         self.__dict__.update(state)
+        operator, asked = self.operator, self.policy.implementation
+        if asked is not None and registry.retirement(operator, asked):
+            self.policy = replace(self.policy, implementation=_asked_for(operator, asked))
+        if self.frozen is not None and registry.retirement(operator, self.frozen):
+            self.frozen = _asked_for(operator, self.frozen)
 
     @property
     def is_torchs_own(self) -> bool:
@@ -150,7 +140,7 @@ class Selection:
                     "Call the module once, or name an implementation: freeze('...')."
                 )
             name = next(reversed(self._classes.values())).name
-        self.frozen = registry.implementation(self.operator, name).name
+        self.frozen = _asked_for(self.operator, name)
         self._forget()
 
     def unfreeze(self) -> None:
@@ -206,7 +196,8 @@ class Selection:
                 )
         else:
             name = self._agreed.get(shape_class(problem))
-            if name is None or _refusal(problem, name, device):
+            is_there = name in registry.implementations(problem.operator)
+            if name is None or not is_there or _refusal(problem, name, device):
                 choice = self._asked(problem, device)
                 name = choice.implementation
         own = self._is_default and name == registry.operator(problem.operator).default
@@ -234,6 +225,14 @@ def shape_class(problem: Problem) -> tuple[Any, ...]:
             for name, value in problem.values
         ),
     )
+
+
+def _asked_for(operator: str, name: str | None) -> str | None:
+    """The name of the implementation that a user's name stands for; with a warning where that is another."""
+    found = None if name is None else registry.named(operator, name).name
+    if name is not None and found != name:
+        warnings.warn(str(registry.retirement(operator, name)), stacklevel=2)
+    return found
 
 
 def _refusal(problem: Problem, name: str, device: str) -> str | None:

@@ -189,7 +189,8 @@ def _decide(
     why = reason_of(choice) if wishes.named(layer) or known is None else known[1]
     is_default = choice.implementation == registry.operator(layer.problem.operator).default
     if is_default and (choice.source == "default" or not is_written_out(model, layer)):
-        caveats = "" if named else " ".join(choice.caveats)
+        gone = named and registry.retirement(layer.problem.operator, named)
+        caveats = gone or ("" if named else " ".join(choice.caveats))
         return f"torch's own is chosen ({why}). {caveats}".rstrip()
     return Decision(layer, place, choice.implementation, why)
 

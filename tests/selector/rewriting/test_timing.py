@@ -48,7 +48,7 @@ def test_the_report_has_it_where_speed_alone_counts(
     wishes: dict[str, str], timed: bool, sqlite_database: object
 ) -> None:
     model = nn.Sequential(nn.Linear(8, 8), nn.GELU()).train()
-    names = {"linear": "pre_transposed"}
+    names = {"linear": "column_major"}
     report = selector.optimize(
         model,
         torch.ones(4, 8),
