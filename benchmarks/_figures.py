@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from benchmarks._rows import Row, problems
+from kernel_selector.kernels import registry
 
 StoredCell = Mapping[str, Any]  # as `_store` keeps it
 Best = tuple[float, str]  # milliseconds, and whose
@@ -19,11 +20,12 @@ def kinds(cell: StoredCell) -> tuple[str, str]:
 
 
 def best(cell: StoredCell, wanted_kinds: Sequence[str], wanted: Callable[[str], bool]) -> Best | None:
-    """The fastest of the wanted candidates in any of these kinds of run."""
+    """The fastest of the wanted candidates in any of these kinds of run, of those that there are still."""
+    operator = cell["problem"]["operator"]
     times = [
         (candidate["times"][kind]["p50_ms"], name)
         for name, candidate in cell["candidates"].items()
-        if wanted(name)
+        if wanted(name) and not registry.retirement(operator, name)
         for kind in wanted_kinds
         if kind in candidate["times"]
     ]

@@ -12,7 +12,7 @@ BF16 = {"dtype": "bfloat16"}
 FP16 = {"dtype": "float16"}
 MODES = ("training", "inference")
 # cuBLAS on tensors that are laid out in another way; the rest of ours are generated kernels
-LAYOUTS = ("column_major", "padded", "pre_transposed", "split")
+LAYOUTS = ("column_major", "padded", "split")
 
 # rows, in_features, out_features of the layers of a training step: rows are batch times length
 RNN = (

@@ -60,7 +60,8 @@ class Store:
             for cell in result["records"]:
                 known = self.cells.get(cell["key"])
                 if known is None or known["measured_at"] < cell["measured_at"]:
-                    self.cells[cell["key"]] = {**cell, "run": first + cell["run"]}
+                    figures = self._kind.figures(cell)  # anew: a candidate may be gone since
+                    self.cells[cell["key"]] = {**cell, "run": first + cell["run"], "figures": figures}
         used = sorted({cell["run"] for cell in self.cells.values()})
         self.runs = [self.runs[run] for run in used]
         for cell in self.cells.values():

@@ -2,7 +2,7 @@
 
 A folder of `kernels` with a `reference.py` is an operator; its `__init__` holds `OPERATOR`. Each other
 file in it whose name has no leading underscore is an implementation. `_runs.py`, where there is one, says in
-RUNS which implementations run the code of others.
+RUNS which implementations run the code of others, and `_retired.py` in RETIRED which ones there were.
 """
 
 from __future__ import annotations
@@ -59,13 +59,15 @@ def implementations(operator_name: str) -> dict[str, Implementation]:
 
 
 def implementation(operator_name: str, name: str) -> Implementation:
-    """One implementation. Raises UnknownImplementation, which lists the known ones."""
+    """One implementation. Raises UnknownImplementation: the known ones, or what became of this one."""
     known = implementations(operator_name)
     try:
         return known[name]
     except (KeyError, TypeError):
+        gone = retirement(operator_name, name)
+        words = f"{gone} Known: {', '.join(known)}." if gone else suggest(name, known)
         raise UnknownImplementation(
-            f"Unknown implementation {shorten(name)} of {operator_name}. {suggest(name, known)}"
+            f"Unknown implementation {shorten(name)} of {operator_name}. {words}"
         ) from None
 
 
@@ -73,6 +75,24 @@ def standing_version(operator_name: str, name: str, recorded: str) -> str:
     """The present version of an implementation where a recorded one does the same; else the recorded one."""
     known = implementations(operator_name).get(name) if operator_name in operators() else None
     return recorded if known is None else standing_for(operator_name, name, recorded, known.version)
+
+
+def named(operator_name: str, name: str) -> Implementation:
+    """The implementation that a user's name stands for: of one that is gone, the one that took its place.
+
+    Where that is another, `retirement` has the words to say so. Raises UnknownImplementation.
+    """
+    successor, _ = _retired(operator_name).get(name, (name, "")) if isinstance(name, str) else (name, "")
+    return implementation(operator_name, successor)
+
+
+def retirement(operator_name: str, name: str) -> str | None:
+    """What became of an implementation that there was, or None."""
+    found = _retired(operator_name).get(name) if isinstance(name, str) else None
+    if found is None:
+        return None
+    successor, why = found
+    return f"{name} of {operator_name} was taken out: {why}. {successor} takes its place."
 
 
 def is_valid(problem: Problem) -> bool:
@@ -178,3 +198,14 @@ def _runs(operator_name: str) -> Mapping[str, Callable[[Problem, Device], str]]:
 @cache
 def _versions() -> Versions:
     return Versions(ROOT)
+
+
+@cache
+def _retired(operator_name: str) -> Mapping[str, tuple[str, str]]:
+    """RETIRED of an operator's `_retired.py`: by name of what is gone what took its place, and why."""
+    file = ROOT / operator(operator_name).name / "_retired.py"
+    if not file.exists():
+        return {}
+    found: Mapping[str, tuple[str, str]]
+    found = _load(f"{operator_name}._retired", file, needs=("RETIRED",)).RETIRED
+    return found

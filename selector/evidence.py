@@ -130,7 +130,7 @@ class Evidence:
 
     `versions` are those of its implementations now, by name; `groups` has what was measured, by the problem's
     key and its circumstances, and `failed` what failed, by structure; `left_out` counts records of impossible
-    problems.
+    problems. What is no implementation any more is passed over.
     """
 
     def __init__(self, records: Iterable[Record | Figures], versions: Mapping[str, str]) -> None:
@@ -139,7 +139,7 @@ class Evidence:
         self.problems: dict[str, Problem] = {}
         self.groups: dict[str, dict[tuple[str, str, str], Group]] = defaultdict(dict)
         self.failed: dict[tuple[object, ...], list[Failure]] = defaultdict(list)
-        possible = Possible(records)
+        possible = Possible(one for one in records if one.implementation in versions)
         for record in possible:
             self._add(record)
         self.left_out = possible.left_out

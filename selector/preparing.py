@@ -142,6 +142,8 @@ def _check_override(request: Request, refused: Mapping[str, str]) -> None:
 def circumstances(knowledge: Knowledge, request: Request) -> Iterator[str]:
     """What to know whatever was chosen."""
     device, operator = request.where.device, request.problem.operator
+    if request.retired is not None:
+        yield request.retired
     if request.where.torch_device is None:
         yield f"{device.name} is not in this machine: here, build() makes the module on the CPU."
     left_out = knowledge.evidence(operator, device.key).left_out

@@ -29,6 +29,7 @@ class Request(NamedTuple):
     objective: str
     override: str | None
     operator_assumed: bool
+    retired: str | None = None  # what became of the implementation that was asked for, where that is gone
 
     @property
     def is_plain(self) -> bool:
@@ -53,13 +54,13 @@ def parse(
     """The parsed arguments beside the problem. Raises the errors that `selector.choose` lists."""
     if objective not in OBJECTIVES:
         raise InvalidRequest(f"objective={shorten(objective)}: expected one of {', '.join(OBJECTIVES)}.")
-    if override is not None:
-        registry.implementation(problem.operator, override)
+    named = None if override is None else registry.named(problem.operator, override).name
     return Request(
         problem=problem,
         limit_bytes=None if memory is None else parse_bytes(memory),
         where=knowledge.resolved(device),
         objective=objective,
-        override=override,
+        override=named,
         operator_assumed=operator is None,
+        retired=None if override == named else registry.retirement(problem.operator, str(override)),
     )

@@ -69,7 +69,7 @@ def test_everybody_is_timed_and_the_compiler_where_it_was_asked() -> None:
     (one,) = cells([Row(name="x", title="", cases=(("linear", SHAPE),), goals=())])
     assert {name for name in one.implementations if of_users(name)} == {"torch_linear", "torch_compile"}
     assert {name for name in one.implementations if generated(name)} >= {"scheduled", "skinny", "persistent"}
-    assert not any(map(generated, ("pre_transposed", "column_major", "torch_linear", "split")))
+    assert not any(map(generated, ("padded", "column_major", "torch_linear", "split")))
 
 
 def cell(mode: str = "training", **milliseconds: tuple[float, float]) -> dict[str, Any]:
@@ -92,12 +92,12 @@ def cell(mode: str = "training", **milliseconds: tuple[float, float]) -> dict[st
 
 def test_figures_of_a_cell() -> None:
     found = _linear_figures.figures(
-        cell(torch_linear=(6, 4), torch_compile=(5, 3), pre_transposed=(3, 2), scheduled=(4, 2.5))
+        cell(torch_linear=(6, 4), torch_compile=(5, 3), padded=(3, 2), scheduled=(4, 2.5))
     )
     assert (found["eager"], found["graph"], found["default"], found["best"]) == (2, 2, 2, 1.5)
     assert (found["registered"], found["compiled"]) == (2, 1.5)
     assert (found["winner"], found["peer"], found["generated"]) == (
-        "pre_transposed",
+        "padded",
         "torch_compile",
         "scheduled",
     )

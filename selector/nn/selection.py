@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import warnings
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -126,12 +127,10 @@ class Selection:
         self, operator: str, policy: Policy, *, torchs_own: bool = True, written_out: bool = False
     ) -> None:
         self.operator = registry.operator(operator).name
-        self.policy = policy
+        self.policy = replace(policy, implementation=_asked_for(operator, policy.implementation))
         self.frozen: str | None = None
         self._torchs_own = torchs_own
         self._is_default = torchs_own and not written_out
-        if policy.implementation is not None:
-            registry.implementation(operator, policy.implementation)
         self._forget()
 
     def _forget(self) -> None:
@@ -145,8 +144,14 @@ class Selection:
         return {name: getattr(self, name) for name in kept}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
+        """What was saved may name implementations that are gone since."""
         self._forget()
         self.__dict__.update(state)
+        operator, asked = self.operator, self.policy.implementation
+        if asked is not None and registry.retirement(operator, asked):
+            self.policy = replace(self.policy, implementation=_asked_for(operator, asked))
+        if self.frozen is not None and registry.retirement(operator, self.frozen):
+            self.frozen = _asked_for(operator, self.frozen)
 
     @property
     def is_torchs_own(self) -> bool:
@@ -175,7 +180,7 @@ class Selection:
                     "Call the module once, or name an implementation: freeze('...')."
                 )
             name = next(reversed(self._classes.values())).name
-        self.frozen = registry.implementation(self.operator, name).name
+        self.frozen = _asked_for(self.operator, name)
         self._forget()
 
     def unfreeze(self) -> None:
@@ -255,7 +260,8 @@ class Selection:
                 )
         else:
             name = self._agreed.get(shape_class(problem))
-            if name is None or _refusal(problem, name, device):
+            is_there = name in registry.implementations(problem.operator)
+            if name is None or not is_there or _refusal(problem, name, device):
                 choice = self._asked(problem, device)
                 name = choice.implementation
         # torch's own forward would compute a second time what was computed for this call
@@ -299,6 +305,14 @@ def _is_computed(parameter: Tensor | None) -> bool:
     if parameter is None or isinstance(parameter, nn.Parameter):
         return False
     return not isinstance(parameter._base, nn.Parameter)
+
+
+def _asked_for(operator: str, name: str | None) -> str | None:
+    """The name of the implementation that a user's name stands for; with a warning where that is another."""
+    found = None if name is None else registry.named(operator, name).name
+    if name is not None and found != name:
+        warnings.warn(str(registry.retirement(operator, name)), stacklevel=2)
+    return found
 
 
 def _refusal(problem: Problem, name: str, device: str) -> str | None:

@@ -263,7 +263,8 @@ def _decide(
     caveats = () if named else choice.caveats
     is_default = choice.implementation == registry.operator(layer.problem.operator).default
     if is_default and (choice.source == "default" or not is_written_out(model, layer)):
-        return f"torch's own is chosen ({why})", caveats
+        gone = registry.retirement(layer.problem.operator, named) if named else None
+        return f"torch's own is chosen ({why})", (gone,) if gone else caveats
     return Decision(layer, place, choice.implementation, why, caveats)
 
 

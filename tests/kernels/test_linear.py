@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import copy
-
 import pytest
 import torch
 from torch import nn
@@ -14,7 +12,7 @@ from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import InvalidHyperparameter
 from kernel_selector.kernels.devices import known_device
 
-LAYOUTS = ["torch_linear", "column_major", "padded", "pre_transposed"]
+LAYOUTS = ["torch_linear", "column_major", "padded"]
 PRODUCTS = ["torch_bmm", "split", "column_major"]
 
 
@@ -127,18 +125,6 @@ def test_layouts_are_explained(name):
         assert len(lines) == products + 1
         assert "rows" in lines[0]
         assert "cuBLAS's own choice; " in lines[-1]
-
-
-def test_a_transposed_weight_stays_so():
-    module = layer("pre_transposed")
-    for changed in (module, copy.deepcopy(module), layer("pre_transposed").double(), module.to("cpu")):
-        assert changed.weight.shape == (5, 7)
-        assert changed.weight.stride() == (1, 5)
-    module.load_state_dict(layer("torch_linear").state_dict())
-    assert module.weight.stride() == (1, 5)
-    module(torch.randn(2, 7)).sum().backward()
-    torch.optim.SGD(module.parameters(), 0.1).step()
-    assert module.weight.stride() == (1, 5)
 
 
 def test_frozen_parameters_and_inputs_get_no_gradient():

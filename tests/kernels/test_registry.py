@@ -126,6 +126,26 @@ def test_an_unknown_implementation_lists_the_known(name):
         registry.implementation("lstm", name)
 
 
+def test_what_is_gone_says_what_took_its_place():
+    gone = {
+        (operator, name): one
+        for operator in registry.operators()
+        for name, (one, _) in registry._retired(operator).items()
+    }
+    assert ("linear", "pre_transposed") in gone
+    for (operator, name), successor in gone.items():
+        assert name not in registry.implementations(operator)
+        words = registry.retirement(operator, name)
+        assert words.endswith(f"{successor} takes its place.")
+        assert registry.named(operator, name) is registry.implementation(operator, successor)
+        with pytest.raises(UnknownImplementation, match=f"{name} of {operator} was taken out: .* Known: "):
+            registry.implementation(operator, name)
+    assert registry.retirement("lstm", "hoisted") is None
+    assert registry.named("lstm", "hoisted").name == "hoisted"
+    with pytest.raises(UnknownImplementation, match="Did you mean 'hoisted'"):
+        registry.named("lstm", "hoistd")
+
+
 def test_candidates_are_all_implementations_less_the_refused():
     device = Device(name="a processor", kind="cpu")
     problem = registry.operator("lstm").problem(hidden=8, batch=2, dtype="bfloat16", seq=200)

@@ -221,6 +221,24 @@ def test_override_wins_and_keeps_its_figures(selector_of, monkeypatch):
     assert selector.choose(hidden=64, batch=8, override=OTHERS[0]).implementation == OTHERS[0]
 
 
+def test_records_of_what_is_gone_are_passed_over_and_an_override_says_what_took_its_place(selector_of):
+    problem = registry.operator("linear").problem(rows=8, in_features=64)
+    found = measured({"torch_linear": 2.0, "column_major": 1.0}, problem, memory_bytes=1)
+    old = replace(
+        replay.record(problem, "padded", time_ms=0.1, memory_bytes=1),
+        implementation="pre_transposed",
+        implementation_version="0" * 12,
+    )
+    selector = selector_of([*found, old])
+    asked = {"rows": 8, "in_features": 64}
+    choice = selector.choose("linear", **asked)
+    assert choice.implementation == "column_major"
+    assert "pre_transposed" not in str(choice.to_dict())
+    named = selector.choose("linear", override="pre_transposed", **asked)
+    assert (named.implementation, named.source) == ("torch_linear", "override")
+    assert any("pre_transposed of linear was taken out" in one for one in named.caveats)
+
+
 def test_override_of_a_failed_candidate_warns(selector_of):
     found = [*measured({LSTM.default: 2.0}), replay.failed(PROBLEM, OTHERS[0], Status.INCORRECT)]
     choice = selector_of(found).choose(hidden=64, batch=8, override=OTHERS[0])

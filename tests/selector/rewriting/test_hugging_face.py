@@ -81,7 +81,7 @@ def test_the_linear_layer_of_a_head_is_chosen_for_where_its_logits_are_an_output
     model = make(family).train()
     original = copy.deepcopy(model)
     path = {"bert": "cls.predictions.decoder", "gpt2": "lm_head"}[family]
-    report = selector.optimize(model, batch(), overrides={path: "pre_transposed"})
+    report = selector.optimize(model, batch(), overrides={path: "column_major"})
     (head,) = [one for one in report.replaced if one.path == path]
     assert (head.problem.operator, head.problem["out_features"]) == ("linear", 40)
     assert any(one.path == path and "logits are an output" in one.why for one in report.left_alone)

@@ -55,17 +55,17 @@ def test_a_memory_limit_costs_as_little_speed_as_it_can(model: nn.Module, databa
     assert [(one.implementation, one.why) for one in tight.replaced] == [("column_major", "as planned")]
 
 
-def test_a_plan_says_which_layers_get_what(model: nn.Module) -> None:
-    x = torch.randn(3, 64)
-    problem = {"rows": 3, "in_features": 64, "dtype": "float32", "mode": "training"}
+def test_a_plan_says_which_layers_get_what() -> None:
+    model, x = nn.Sequential(*(nn.Linear(63, 63) for _ in range(3))), torch.randn(3, 63)
+    problem = {"rows": 3, "in_features": 63, "dtype": "float32", "mode": "training"}
     layers = [
         SimpleNamespace(operator="linear", hyperparameters=problem, implementation=name, count=1)
-        for name in ("column_major", "pre_transposed")
+        for name in ("column_major", "padded")
     ]
     expected = model(x)
     report = selector.optimize(model, x, plan=SimpleNamespace(layers=layers))
     found = {one.path: one.implementation for one in report.replaced}
-    assert found == {"0": "column_major", "1": "pre_transposed"}
+    assert found == {"0": "column_major", "1": "padded"}
     torch.testing.assert_close(model(x), expected)
 
 
