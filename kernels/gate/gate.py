@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from ..contract import GateResult, Inputs, Problem
 from .answer import Answer
@@ -88,21 +88,24 @@ class Gate:
         given = [answer.runs.arguments(self._runs.dtype) for answer in answers]
         with self._runs.grad_mode():
             found = [flatten("output", module(*arguments)) for arguments in given]
+        results: list[GateResult] = []
         for answer, outputs, arguments in zip(answers, found, given, strict=True):
             if fault := answer.form(outputs, "output"):
                 return answer.failed(fault)
-            if not (result := answer.judge(outputs)).passed:
+            results.append(answer.judge(outputs))
+            if not results[-1].passed:
                 fault = _changed(answer.runs, module, arguments)
-                return answer.failed(fault) if fault else result
-        results = []
-        for answer, arguments in zip(answers, given, strict=True):
-            outputs = only_real(found.pop(0))
-            results.append({**outputs, **answer.runs.gradients(module, arguments, outputs)})
-        for answer, arguments, actual in zip(answers, given, results, strict=True):
-            fault = answer.form(_gradients(actual), "gradient") or _changed(answer.runs, module, arguments)
+                return answer.failed(fault) if fault else results[-1]
+        both = [
+            answer.runs.gradients(module, arguments, only_real(found.pop(0)))
+            for answer, arguments in zip(answers, given, strict=True)
+        ]
+        for answer, arguments, gradients in zip(answers, given, both, strict=True):
+            fault = answer.form(gradients, "gradient") or _changed(answer.runs, module, arguments)
             if fault:
                 return answer.failed(fault)
-        return max((answer.judge(one) for answer, one in zip(answers, results, strict=True)), key=_ratio)
+            results.append(answer.judge(gradients))
+        return max(results, key=_ratio)
 
     def _hard_rows(self, module: nn.Module) -> GateResult:
         return _one_call(module, self._hard)
@@ -140,10 +143,6 @@ def _changed(runs: Runs, module: nn.Module, arguments: tuple[Any, ...]) -> str:
         if not torch.equal(tensor, after[name]):
             return f"{name} was changed in place"
     return ""
-
-
-def _gradients(actual: dict[str, Tensor]) -> dict[str, Tensor]:
-    return {name: tensor for name, tensor in actual.items() if name.startswith("gradient")}
 
 
 def _ratio(result: GateResult) -> float:
