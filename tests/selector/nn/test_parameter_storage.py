@@ -22,7 +22,12 @@ CASES: tuple[tuple[str, tuple[Any, ...], tuple[int, ...], tuple[Any, ...]], ...]
     ("RNN", (5, 6), (4, 3, 5), ("hoisted", "unfused", None)),
     ("LayerNorm", (6,), (4, 6), (None,)),
     ("RMSNorm", (6,), (4, 6), (None,)),
-    ("TransformerEncoderLayer", (8, 2, 16, 0.0), (3, 2, 8), (None, {"feed_forward": "recompute_first_linear"})),
+    (
+        "TransformerEncoderLayer",
+        (8, 2, 16, 0.0),
+        (3, 2, 8),
+        (None, {"feed_forward": "recompute_first_linear"}),
+    ),
 )
 EACH = [(name, given, shape, one) for name, given, shape, names in CASES for one in names]
 
