@@ -1,0 +1,67 @@
+"""Storage of parameters belongs to the caller on a GPU: every implementation, bare, under DDP and FSDP2."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import parameter_storage as storage
+import pytest
+import torch
+
+from kernel_selector.kernels import registry
+from kernel_selector.kernels.measure.probe import probe
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU"),
+    pytest.mark.filterwarnings("ignore:FSDP2-wrapped module"),
+    pytest.mark.filterwarnings("ignore:RNN module weights are not part of single contiguous chunk"),
+]
+PAIRS = [(operator, name) for operator in registry.operators() for name in registry.implementations(operator)]
+
+
+@cache
+def this_gpu():
+    return probe("cuda:0")
+
+
+def accepted(operator, name, dtype):
+    """The last of the operator's examples that the implementation takes, without dropout."""
+    device = this_gpu()
+    drops = "dropout" in {one.name for one in registry.operator(operator).hyperparameters}
+    for shape in reversed(registry.operator(operator).examples):
+        given = {**shape, "dtype": dtype, **({"dropout": 0.0} if drops else {})}
+        problem = registry.operator(operator).problem(given)
+        if registry.implementation(operator, name).unsupported(problem, device) is None:
+            return given
+    pytest.skip(f"{operator}.{name} takes none of the examples in {dtype} here")
+
+
+@pytest.fixture(scope="module")
+def one_process():
+    torch.cuda.set_device(0)
+    with storage.process_group("nccl"):
+        yield
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize(("operator", "name"), PAIRS)
+def test_storage_is_kept(operator, name, dtype):
+    given = accepted(operator, name, dtype)
+    module, args = storage.built(operator, name, given, "cuda")
+    if not list(module.parameters()):
+        return
+    storage.assert_kept(module, args, dtypes=False)
+
+
+@pytest.mark.parametrize("how", ["ddp", "fsdp2"])
+@pytest.mark.parametrize(("operator", "name"), PAIRS)
+@pytest.mark.usefixtures("one_process")
+def test_steps_of_wrapped_modules_are_those_of_the_bare_one(operator, name, how):
+    given = accepted(operator, name, "float32")
+    if not list(storage.built(operator, name, given, "cuda")[0].parameters()):
+        return
+    bare, wrapped = (
+        storage.losses(*storage.built(operator, name, given, "cuda"), one, "cuda") for one in ("bare", how)
+    )
+    assert wrapped == pytest.approx(bare, rel=1e-3)
