@@ -90,7 +90,7 @@ class Layered(nn.RNNBase):
             raise RuntimeError(f"{type(self).__name__}: torch takes such inputs or states, this does not.")
         if states is not None and _autocast_dtype(x) is None and any(s.dtype != x.dtype for s in states):
             dtypes = " and ".join(str(state.dtype) for state in states)
-            raise ValueError(f"{type(self).__name__}: states of {dtypes} with an input of {x.dtype}")
+            raise RuntimeError(f"{type(self).__name__}: states of {dtypes} with an input of {x.dtype}")
         if x.numel() == 0:
             empty: tuple[Any, Any] = super().forward(given, hx)  # no sequence; no step is an error
             return empty

@@ -43,6 +43,9 @@ class ScaledDotProductAttention(_Attending):
     Masks that are no booleans, heads of several sizes and inputs of other than four dimensions are torch's.
     """
 
+    def _torchs(self, *args: Any, **kwargs: Any) -> Tensor:
+        return scaled_dot_product_attention(*args, **kwargs)
+
     @outside_of_graphs
     def forward(
         self,

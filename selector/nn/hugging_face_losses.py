@@ -103,6 +103,10 @@ class LossAlone(Selected):
             loss: Tensor = cross_entropy(self.decoder(x), labels) if chosen is None else chosen(x, labels)
         return loss
 
+    def _torchs(self, x: Tensor, labels: Tensor) -> Tensor:
+        with self._precision(x):
+            return cross_entropy(self.decoder(x), labels)
+
     def _precision(self, _x: Tensor) -> AbstractContextManager[Any]:
         """What the loss is computed under; the linear layer keeps its dtype."""
         return nullcontext()

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 from torch import Tensor, nn
 from torch._compile import _disable_dynamo
+from torch.nn.utils.rnn import PackedSequence
 
 from kernel_selector.kernels.contract.errors import shorten
 
@@ -275,11 +276,13 @@ def outside_of_graphs(forward: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _is_looked_into(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
-    """Whether a tool writes down what a forward does: torch.export, torch.jit.trace or torch.fx."""
+    """Whether a tool writes down what a forward does, torch.export, torch.jit.trace or torch.fx, or a call is
+    without a tensor, which torch refuses in its words.
+    """
     if torch.compiler.is_exporting() or torch._C._get_tracing_state() is not None:
         return True
     first = args[0] if args else next(iter(kwargs.values()), None)
-    return isinstance(first, torch.fx.Proxy)
+    return not isinstance(first, (Tensor, PackedSequence))
 
 
 class OneInput(Selected):

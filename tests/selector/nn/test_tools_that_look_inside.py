@@ -68,6 +68,24 @@ def test_torch_export_of_any_batch() -> None:
     same(exported.module()(y[:2]), layer(y[:2]))
 
 
+def test_torch_export_of_attention() -> None:
+    q = torch.randn(2, 3, 4, 8)
+    attention = snn.ScaledDotProductAttention(implementation="recompute")
+    same(torch.export.export(attention, (q, q, q)).module()(q, q, q), attention(q, q, q))
+
+
+@pytest.mark.parametrize("name", ["Linear", "GRU", "LSTM", "MultiheadAttention"])
+def test_what_is_no_tensor_is_refused_as_by_torch(name: str) -> None:
+    ours, theirs, inputs = both(name)
+    for given in (None, [1.0, 2.0]):
+        raised = []
+        for module in (theirs, ours):
+            with pytest.raises((TypeError, AttributeError)) as refusal:
+                module(*(given for _ in inputs))
+            raised.append(refusal.type)
+        assert raised[0] is raised[1]
+
+
 @pytest.mark.parametrize("name", ["Linear", "LinearCrossEntropy", "GRU", "LSTM", "AdditiveAttention"])
 def test_torch_jit_trace(name: str) -> None:
     ours, _, inputs = both(name)
