@@ -19,8 +19,9 @@ Grid = tuple[int, ...]
 # of Triton, major and minor, whose compiled kernels start as here; kernels of others take Triton's own way
 KNOWN_VERSIONS = ("3.6",)
 INT32 = range(-(2**31), 2**31)
-# what ptxas leaves a thread where it gives up on sharing registers out, and spills all the rest
-GIVEN_UP_REGISTERS = 32
+# what ptxas leaves a thread where it gives up on sharing registers out, and spills all the rest: 880 to 3,000
+# registers; small kernels in their right number of registers spill two or so as well
+GIVEN_UP_REGISTERS, GIVEN_UP_SPILLS = 32, 100
 
 
 class _Ready(NamedTuple):
@@ -75,7 +76,7 @@ def _launch(
 def _refuse_given_up(kernel: Any, compiled: Any) -> None:
     """Raises RuntimeError for a kernel on which ptxas gave up: one such was seen to compute wrong results."""
     spilled = getattr(compiled, "n_spills", None) or 0
-    if spilled and compiled.n_regs <= GIVEN_UP_REGISTERS:
+    if spilled >= GIVEN_UP_SPILLS and compiled.n_regs <= GIVEN_UP_REGISTERS:
         raise RuntimeError(
             f"{kernel.__name__}: ptxas gave up on this kernel, left {compiled.n_regs} registers a thread and "
             f"spilled {spilled}; such kernels were seen to compute wrong results. Choose another "

@@ -33,6 +33,7 @@ from .runs import Results, flatten, only_real
 from .slope import at_random, slope, uphill
 from .tolerance import (
     ALIKE,
+    CHANCE,
     CLEAR,
     DEVIATION,
     DIFFERENCES,
@@ -184,6 +185,12 @@ class DropoutCheck:
                 )
         return ""
 
+    def _chance(self) -> float:
+        """The spread that few outputs have by chance, or few large ones among many."""
+        outputs = [one for name, one in self._expected.items() if name.startswith("output")]
+        squares = torch.cat([one.double().square().flatten() for one in outputs])
+        return CHANCE * float(squares.square().sum().sqrt() / squares.sum().clamp(min=1e-300))
+
     def _moments(self, module: nn.Module, seed: int) -> tuple[list[float], float, dict[str, float]]:
         """Of the outputs of GROUP seeds: distances from the undropped ones, that of their mean, `_alike`."""
         distances, means, alike = [], dict[str, Tensor](), dict[str, float]()
@@ -264,7 +271,9 @@ class DropoutCheck:
             follows_seeds=not self._differing(first, again),
             advances=not _same(again.outputs, following),
             distance=(mean := float(distances.mean())),
-            spread=float(distances.std()) / mean if mean else 0.0,
+            spread=max(
+                float(distances.std()) / mean if mean else 0.0, self._chance() if share != SHARE else 0.0
+            ),
             of_means=sum(of_mean for _, of_mean, _ in moments) / 2,
             alike={place: max(alike[place] for _, _, alike in moments) for place in moments[0][2]},
         )

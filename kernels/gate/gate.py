@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from .. import registry
 from ..contract import GateResult, Inputs, Problem
 from .answer import Answer
 from .dropout import DropoutCheck
@@ -44,7 +45,7 @@ class Gate:
         self.inputs: Inputs = self._runs.inputs
         other = replace(self.inputs, args=draw(problem, torch_device, seed + 1).args)
         self._answer = Answer(self._runs)
-        self._strided = Answer(StridedRuns(problem, torch_device, seed + 1, other), "strided call: ")
+        self._strided = Answer(self._strided_runs(other, seed + 1), "strided call: ")
         hard = HardRuns(problem, torch_device, seed + 2, other)
         self._hard = HardAnswer(hard, trusted=not self._answer.note)
         self._longer, unjudged = self._all_steps(whole, seed) if whole else (None, "")
@@ -75,6 +76,21 @@ class Gate:
         if fault:
             return GateResult(passed=False, worst_error_ratio=None, detail=fault)
         return replace(worst, detail=worst.detail + note)
+
+    def _strided_runs(self, inputs: Inputs, seed: int) -> StridedRuns:
+        """Runs with strides of as many arguments as torch's own takes with such: all, the first, or none."""
+        operator = registry.operator(self.problem.operator)
+        for first in (None, 1, 0):
+            runs = StridedRuns(self.problem, self.torch_device, seed, inputs, first)
+            try:
+                module = registry.implementation(operator.name, operator.default).build(self.problem)
+                runs.load(module)
+                with runs.grad_mode():
+                    module(*runs.arguments(runs.dtype))
+            except RuntimeError:  # which strides it does not take, or that it takes none of these calls
+                continue
+            break
+        return runs
 
     def _torchs_own(self) -> str:
         """What is wrong with torch's own in some call, each in words once, the plain call's first."""

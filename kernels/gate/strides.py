@@ -21,12 +21,16 @@ class StridedRuns(Runs):
 
     Arguments are `scattered` in memory, and every other one is the same for all of the batch, as a learned
     state is; so is the first output's gradient along a short axis, as that of a mean is, and the others' are
-    scattered. Integers of a packed sequence are left alone.
+    scattered. Integers of a packed sequence are left alone, and so are arguments from the `first` on: cuDNN's
+    recurrent layers, for example, take no states with strides.
     """
 
-    def __init__(self, problem: Problem, torch_device: str, seed: int, inputs: Inputs) -> None:
+    def __init__(
+        self, problem: Problem, torch_device: str, seed: int, inputs: Inputs, first: int | None = None
+    ) -> None:
         values, places = problem.as_dict, count()
         self._batch: Any = values.get("batch", values.get("rows"))
+        self._left_alone = first
 
         def alike(tensor: Tensor) -> Tensor:
             """What an expanded view can hold."""
@@ -38,7 +42,7 @@ class StridedRuns(Runs):
 
     def laid_out(self, argument: Tensor, place: int) -> Tensor:
         """The same values at other places of memory."""
-        if not real(argument) and self.problem.as_dict.get("packed"):
+        if self._is_left_alone(place) or (not real(argument) and self.problem.as_dict.get("packed")):
             return argument
         axis = self._expanded(argument, place)
         return scattered(argument) if axis is None else _first(scattered(argument), axis)
@@ -50,8 +54,13 @@ class StridedRuns(Runs):
         axes = [axis for axis, size in enumerate(weight.shape[:-1]) if 1 < size <= FEW]
         return _first(weight, axes[0]) if place == 0 and axes else scattered(weight)
 
+    def _is_left_alone(self, place: int) -> bool:
+        return self._left_alone is not None and place >= self._left_alone
+
     def _expanded(self, argument: Tensor, place: int) -> int | None:
         """The axis of the batch, of every other argument, where it is plain which one that is."""
+        if self._is_left_alone(place):
+            return None
         axes = [axis for axis, size in enumerate(argument.shape[:-1]) if size == self._batch != 1]
         return axes[0] if place % 2 and real(argument) and len(axes) == 1 else None
 

@@ -51,8 +51,8 @@ def test_a_kernel_on_which_ptxas_gave_up_is_refused():
 
     with pytest.raises(RuntimeError, match=r"matmul_kernel: ptxas gave up .* spilled 1296.*Choose another"):
         triton_launch.launch(Kernel(), (1,), torch.zeros(32))
-    Compiled.n_regs = 255  # many kernels spill a little, and are right
-    triton_launch.launch(Kernel(), (1,), torch.zeros(32))
+    for Compiled.n_regs, Compiled.n_spills in ((255, 1296), (32, 2)):  # many kernels spill, and are right
+        triton_launch.launch(Kernel(), (1,), torch.zeros(32))
 
 
 def test_a_second_launch_starts_the_compiled_kernel_and_hooks_bring_triton_back(monkeypatch):
