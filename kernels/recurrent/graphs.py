@@ -177,12 +177,16 @@ class Graphed(nn.RNNBase):
     def _stood_in_for(self, others: dict[int, Tensor]) -> Iterator[None]:
         """With other tensors in the place of parameters, by their identity."""
         if self._by_cudnn:  # torch's modules keep a list, and would flatten other parameters
-            kept: Any = self._flat_weights
-            self._flat_weights = [others.get(id(one), one) for one in kept]
+            kept: Any = self._flat_weights, self._flat_weight_refs
+            own = [getattr(self, name) for name in self._flat_weights_names]
+            self._flat_weights = [others.get(id(one), one) for one in own]
+            # else torch, where FSDP for example has put other parameters in, lays these out anew in memory of
+            # its own, from which replays would go on reading
+            self._flat_weight_refs = [None] * len(own)
             try:
                 yield
             finally:
-                self._flat_weights = kept
+                self._flat_weights, self._flat_weight_refs = kept
         else:
             parameters: Any = self._parameters
             before = dict(parameters)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import replace
 from itertools import product
 
@@ -9,8 +10,9 @@ import pytest
 import torch
 
 from kernel_selector.kernels import devices, registry
-from kernel_selector.kernels.recurrent.layer import GRU, LSTM, RNN_RELU, RNN_TANH
+from kernel_selector.kernels.recurrent.layer import GRU, LSTM, RNN_RELU, RNN_TANH, Weights
 from kernel_selector.kernels.recurrent.persistent import nvrtc
+from kernel_selector.kernels.recurrent.persistent.layer import projected, recurrent_bias
 from kernel_selector.kernels.recurrent.persistent.loop import SOURCE, defines
 from kernel_selector.kernels.recurrent.persistent.plan import (
     SHARED_LIMIT,
@@ -143,3 +145,13 @@ def test_a_layout_that_host_and_kernel_count_differently_does_not_compile() -> N
 def test_the_version_of_an_implementation_covers_its_cuda_sources() -> None:
     files = {path.name for path in registry._closure(registry.ROOT / "lstm" / "persistent.py")}
     assert {"kernel.cu", "hopper.cuh", "cells.cuh", "exchange.cuh", "product.cuh", "plan.py"} <= files
+
+
+def test_a_copied_cell_is_the_same_cell() -> None:
+    """Modules are copied with their cell: a copied GRU's backward wrote gradients to address 0."""
+    cell = copy.deepcopy(GRU)
+    assert cell is not GRU
+    weights = Weights(torch.zeros(6, 3), torch.zeros(6, 2), torch.ones(6), torch.arange(6.0))
+    assert recurrent_bias(cell, weights).tolist() == [4, 5]
+    x = torch.zeros(1, 1, 3)
+    assert torch.equal(projected(cell, x, weights), projected(GRU, x, weights))

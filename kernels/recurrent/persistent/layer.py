@@ -119,7 +119,7 @@ def projected(cell: Cell, x: Tensor, weights: Weights) -> Tensor:
         torch.mm(flat, w_t, out=flat_out)
         return out
     bias = weights.b_ih + weights.b_hh
-    if cell is GRU:  # the last gate's recurrent bias is inside the product with r
+    if cell == GRU:  # the last gate's recurrent bias is inside the product with r
         hidden = weights.w_hh.size(1)
         bias[2 * hidden :] = weights.b_ih[2 * hidden :]
     torch.addmm(bias, flat, w_t, out=flat_out)
@@ -128,7 +128,7 @@ def projected(cell: Cell, x: Tensor, weights: Weights) -> Tensor:
 
 def recurrent_bias(cell: Cell, weights: Weights) -> Tensor | None:
     """What is added to gru's product for the last gate [H], which r multiplies; None without it."""
-    return weights.b_hh[2 * weights.w_hh.size(1) :] if cell is GRU and weights.b_hh is not None else None
+    return weights.b_hh[2 * weights.w_hh.size(1) :] if cell == GRU and weights.b_hh is not None else None
 
 
 def _backward(ctx: Any, *upstream: Tensor | None) -> tuple[Tensor | None, ...]:
@@ -172,7 +172,7 @@ def backward_loop(
     states, weights, lengths = given
     directions = len(weights)
     hidden, batch, seq = weights[0].w_hh.size(1), states[0].size(1), kept.y.size(0) - directions
-    d_gates, d_extra = kept.gates, kept.extra if cell is GRU else ()
+    d_gates, d_extra = kept.gates, kept.extra if cell == GRU else ()
     if not in_place:
         d_gates = tuple(kept.y.new_empty(seq, batch, cell.gates * hidden) for _ in weights)
         d_extra = tuple(map(torch.empty_like, d_extra))
@@ -235,7 +235,7 @@ def _add_products(
             first = d[-1]
         elif direction:
             first = d[lengths.long() - 1, torch.arange(d.size(1), device=d.device)]  # type: ignore[union-attr]
-        if cell is GRU:
+        if cell == GRU:
             dh_0[direction].addmm_(first, one.w_hh)
         else:
             torch.mm(first, one.w_hh, out=dh_0[direction])

@@ -43,7 +43,7 @@ def rebuilt(cell: Cell, x: Tensor, given: Given, y: Tensor) -> Kept:
 
 def _add_recurrent(cell: Cell, weights: Weights, h_before: Tensor, gates: Tensor, extra: Tensor) -> None:
     """Add h_{t-1} W_hh^T to gates [T*B, G*H]; of gru's last gate, with b_hn, it is `extra` [T*B, H]."""
-    if cell is LSTM:
+    if cell == LSTM:
         gates.addmm_(h_before, weights.w_hh.t())
         return
     rows = 2 * extra.size(1)
@@ -59,8 +59,8 @@ def replay(cell: Cell, given: Given, gates: tuple[Tensor, ...], extra: tuple[Ten
     """Activate gates [T, B, G*H] of each direction in place; lstm: write c to `extra` [T, B, H]."""
     states, weights, lengths = given
     seq, batch, hidden = extra[0].shape
-    c_0 = states[1].contiguous() if cell is LSTM else None
-    steps = seq if cell is LSTM else STEPS
+    c_0 = states[1].contiguous() if cell == LSTM else None
+    steps = seq if cell == LSTM else STEPS
     parts = ceil(seq / steps)
     launch = Launch(parts * ceil(len(weights) * batch * hidden / 2 / THREADS), THREADS, 0, 0)
     addresses = [
