@@ -1,45 +1,49 @@
-"""The gate's verdict on every implementation of operators at many problems, as lines, in pieces of time.
+"""The gate's verdict on every implementation of operators at many problems, in pieces of time.
 
     python -m benchmarks.gate_verdicts --device cuda:0 --seconds 500 --out verdicts.jsonl
     python -m benchmarks.gate_verdicts --device cuda:0 --seconds 500 --out more.jsonl --skip verdicts.jsonl
-    python -m benchmarks.gate_verdicts --smoke --out verdicts.jsonl
+    python -m benchmarks.gate_verdicts --collect verdicts.jsonl more.jsonl
 
 Problems are those of `benchmarks.gate` and `benchmarks.recurrent_gate`, linear layers of random sizes, and
-sequences longer than are judged in full. Lines are appended as verdicts come: operator, hyperparameters,
-implementation, verdict (`passed`, `refused`, `failed`), status, detail, gate's revision. What is in `--out`
-or `--skip` is not judged again, so the same command goes on where it stopped. The exit code: 0, 3 where
-problems are left. Needs torch and the standard library alone.
+sequences longer than are judged in full. Verdicts are records without times, a line each as they come. What
+is in `--out` or `--skip` is not judged again, so the same command goes on where it stopped. The exit code: 0,
+3 where problems are left. `--collect` writes what all lines say: the counts to
+`results/gate_verdicts_<device>.json`, and what was rejected to the table that ships, where it replaces
+earlier verdicts of such devices. Needs torch and the standard library alone.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import random
 import sys
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 from benchmarks._gate_problems import Problems
+from benchmarks._result import RESULTS, ROOT, write_result
 from benchmarks._sessions import Job, measure_all
 from benchmarks.recurrent_gate import OPERATORS as RECURRENT
 from benchmarks.recurrent_gate import problems as recurrent_problems
 from kernel_selector.kernels import registry
-from kernel_selector.kernels.contract import Problem, Record, Status
+from kernel_selector.kernels.contract import CorruptRecord, Problem, Record, RecordReader, Status
 from kernel_selector.kernels.gate import REVISION
 from kernel_selector.kernels.measure import ONCE, default_torch_device
 
 DTYPES = ("bfloat16", "float16", "float32")
+TABLE = ROOT / "selector" / "shipped" / "rejected.jsonl"
 RANDOM = 300  # linear layers of random sizes
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Judge until the time is over; the exit code."""
     options = _parser().parse_args(arguments)
+    if options.collect:
+        return _collect(options.collect, options.results, options.table)
     device = "cpu" if options.smoke else options.device or default_torch_device()
     known = _known([options.out, *options.skip])
     wanted = [one for one in problems(smoke=options.smoke) if one.operator in options.operators]
@@ -59,10 +63,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         ):
             counts["problems"] += 1
             for record in records:
-                line = _line(record)
-                counts[line["verdict"]] += 1
-                print(json.dumps(line), file=lines, flush=True)
-                if line["verdict"] == "failed":
+                counts[_verdict(record)] += 1
+                print(record.to_json(), file=lines, flush=True)
+                if _verdict(record) == "failed":
                     print(record.problem.key, record.implementation, record.reason[:200], flush=True)
     print(dict(counts), f"{len(jobs) - counts['problems']} problems left")
     return 3 if counts["problems"] < len(jobs) else 0
@@ -73,7 +76,11 @@ def _parser() -> argparse.ArgumentParser:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     add = parser.add_argument
-    add("--out", type=Path, required=True, metavar="FILE", help="append verdicts to FILE")
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument("--out", type=Path, metavar="FILE", help="append verdicts to FILE")
+    what.add_argument("--collect", type=Path, nargs="+", metavar="FILE", help="write what these say")
+    add("--results", type=Path, metavar="DIR", default=RESULTS, help="where counts are written")
+    add("--table", type=Path, metavar="FILE", default=TABLE, help="the table of what was rejected")
     add("--skip", type=Path, nargs="*", default=[], metavar="FILE", help="verdicts that are known")
     add("--operators", nargs="*", default=registry.operators(), metavar="NAME", help="only these")
     add("--seconds", type=float, default=500, help="start no problem after this time (default: 500)")
@@ -126,31 +133,62 @@ def _long() -> Iterator[Problem]:
 
 def _known(files: Iterable[Path]) -> set[tuple[Problem, str]]:
     """What this gate has judged, by earlier runs' lines; a last line that was cut off is judged again."""
-    found = set()
+    return {(record.problem, record.implementation) for record in _read(files)}
+
+
+def _read(files: Iterable[Path]) -> Iterator[Record]:
+    reader = RecordReader()
     for file in files:
-        for text in file.read_text().splitlines() if file.exists() else ():
+        for line in file.read_text().splitlines() if file.exists() else ():
             try:
-                line = json.loads(text)
-            except json.JSONDecodeError:
+                record = reader.read(line)
+            except CorruptRecord:
                 continue
-            if line["gate_revision"] == REVISION:
-                problem = registry.operator(line["operator"]).problem(line["hyperparameters"])
-                found.add((problem, line["implementation"]))
-    return found
+            if record.gate_revision == REVISION:
+                yield record
 
 
-def _line(record: Record) -> dict[str, Any]:
-    verdicts = {Status.OK: "passed", Status.UNSUPPORTED: "refused"}
-    return {
-        "operator": record.problem.operator,
-        "hyperparameters": dict(record.problem.as_dict),
-        "implementation": record.implementation,
-        "verdict": verdicts.get(record.status, "failed"),
-        "status": record.status.value,
-        "worst_error_ratio": record.gate.worst_error_ratio,
-        "detail": record.gate.detail if record.status is Status.OK else record.reason,
+def _verdict(record: Record) -> str:
+    return {Status.OK: "passed", Status.UNSUPPORTED: "refused"}.get(record.status, "failed")
+
+
+def _collect(files: Sequence[Path], results: Path, table: Path) -> int:
+    records = list(_read(files))
+    if not records:
+        raise SystemExit(f"{', '.join(map(str, files))}: no verdicts of gate revision {REVISION}.")
+    device, counts = records[0].device, dict[str, Counter[str]]()
+    for record in records:
+        name = f"{record.problem.operator}.{record.implementation}"
+        counts.setdefault(name, Counter())[_verdict(record)] += 1
+    failed = [record for record in records if _verdict(record) == "failed"]
+    wrong = [record for record in failed if record.status is Status.INCORRECT]
+    payload = {
+        "measured_at": max(record.measured_at for record in records).isoformat(timespec="seconds"),
+        "device": device.name,
+        "environment": asdict(records[0].environment),
         "gate_revision": REVISION,
+        "problems": len({record.problem for record in records}),
+        "verdicts": dict(sum(counts.values(), Counter[str]())),
+        "each": {name: dict(sorted(found.items())) for name, found in sorted(counts.items())},
+        "failures": [
+            {
+                "problem": record.problem.key,
+                "implementation": record.implementation,
+                "status": record.status.value,
+                "reason": record.reason,
+            }
+            for record in failed
+        ],
     }
+    print(write_result(f"gate_verdicts_{device.key}", payload, torch_device="cpu", folder=results))
+    kept = [
+        line
+        for line in (table.read_text().splitlines() if table.exists() else ())
+        if Record.from_json(line).device.key != device.key
+    ]
+    table.write_text("".join(f"{line}\n" for line in (*kept, *(record.to_json() for record in wrong))))
+    print(f"{table}: {len(wrong)} rejected on {device.name}, {len(kept)} on others")
+    return 0
 
 
 if __name__ == "__main__":

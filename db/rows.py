@@ -39,7 +39,7 @@ OF_TOTAL = {
     for name in TOTALS.values()
 }
 FIGURES = (
-    *("policy", "status", "reason", "measured_at", "memory_peak_bytes"),
+    *("policy", "status", "reason", "measured_at", "gate_revision", "memory_peak_bytes"),
     *(column for columns in OF_TOTAL.values() for column in columns),
 )
 FOLLOWS = frozenset(f"{name}_{UNDISTURBED}" for name in OF_TOTAL)
@@ -62,6 +62,7 @@ class Figures(NamedTuple):
     measured_at: datetime
     total: Percentiles | None
     peak_bytes: int | None
+    gate_revision: int | None = None  # None: the first
 
 
 class Percentiles(NamedTuple):
@@ -223,6 +224,7 @@ def figures_of(row: RowMapping, *, problem: Problem, **shared: Any) -> Figures:
         measured_at=row["measured_at"],
         total=Percentiles(*(row[column] for column in OF_TOTAL[name])) if timed else None,
         peak_bytes=row["memory_peak_bytes"],
+        gate_revision=row["gate_revision"],
         **shared,
     )
 

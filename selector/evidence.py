@@ -99,6 +99,7 @@ class Measured:
     reason: str
     estimate: Estimate | None
     measured_at: datetime
+    gate_revision: int = 1
 
     @classmethod
     def of(cls, record: Record | Figures, now: str | None) -> Measured:
@@ -118,7 +119,15 @@ class Measured:
         version = standing_for(
             record.problem.operator, record.implementation, record.implementation_version, now
         )
-        return cls(version, record.status, record.reason, estimate, record.measured_at)
+        revision = record.gate_revision or 1
+        return cls(version, record.status, record.reason, estimate, record.measured_at, revision)
+
+    def outweighs(self, failure: Measured) -> bool:
+        """Whether this record of a problem counts for more than a failure near it.
+
+        It does, but for results that a gate found wrong which is newer than the one that judged this.
+        """
+        return failure.status is not Status.INCORRECT or self.gate_revision >= failure.gate_revision
 
 
 Group = dict[str, Measured]  # by implementation
@@ -130,10 +139,16 @@ class Evidence:
 
     `versions` are those of its implementations now, by name; `groups` has what was measured, by the problem's
     key and its circumstances, and `failed` what failed, by structure; `left_out` counts records of impossible
-    problems. What is no implementation any more is passed over.
+    problems. What is no implementation any more is passed over. `rejected` are verdicts of the gate by
+    themselves: they count among what failed, and are no measurements.
     """
 
-    def __init__(self, records: Iterable[Record | Figures], versions: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        records: Iterable[Record | Figures],
+        versions: Mapping[str, str],
+        rejected: Iterable[Record] = (),
+    ) -> None:
         self.versions = versions
         self.settings: dict[tuple[str, str, str], Setting] = {}
         self.problems: dict[str, Problem] = {}
@@ -144,6 +159,8 @@ class Evidence:
             self._add(record)
         self.left_out = possible.left_out
         self._note_failures()
+        for record in rejected:
+            self._note_failure(record)
         self.neighbours = Neighbours(self.problems.values())
         self._values = {problem.values for problem in self.problems.values()}
 
@@ -164,6 +181,13 @@ class Evidence:
                 for name, measured in group.items():
                     if measured.status in FAILURES and measured.version == self.versions.get(name):
                         self.failed[structure(problem)].append((problem, self.settings[key], name, measured))
+
+    def _note_failure(self, record: Record) -> None:
+        name, version = record.implementation, self.versions.get(record.implementation)
+        measured = Measured.of(record, version)
+        if measured.version == version:
+            setting = Setting(record.device, record.environment, record.policy)
+            self.failed[structure(record.problem)].append((record.problem, setting, name, measured))
 
     def tiers(self, problem: Problem, here: Device, software: Environment | None) -> Iterator[Tier]:
         """The tiers that measurements give, best first."""
@@ -232,7 +256,8 @@ class Evidence:
 
         Excluded at the problem: by the newest record of this host. Near it: by running out of memory on a
         problem that is no larger in any dimension, or by another failure within a neighbour's distance; a
-        good record at the problem itself outweighs that. Wrong results count on every host. The default,
+        good record at the problem itself outweighs that, where it was judged by a gate as new. Wrong results
+        count on every host. The default,
         the last resort, is excluded by failures at the problem and by memory; others make it doubtful.
         """
         newest = self._newest(problem, here)
@@ -243,8 +268,8 @@ class Evidence:
         }
         doubtful: dict[str, str] = {}
         for other, setting, name, measured in self.failed.get(structure(problem), ()):
-            is_known = name in newest or not _counts(setting, measured, here)
-            if is_known or not _concerns(problem, other, measured):
+            is_known = name in newest and newest[name].outweighs(measured)
+            if is_known or not _counts(setting, measured, here) or not _concerns(problem, other, measured):
                 continue
             kept = name == default and measured.status is not Status.OUT_OF_MEMORY
             words = f"{WORDS[measured.status]} on {other}: {measured.reason}"

@@ -14,6 +14,7 @@ from .errors import ModelVersionMismatch
 from .evidence import Evidence
 from .imported.description import ImportedOperator, imported_operators
 from .quiet import Quiet
+from .rejections import rejected
 from .stored_models import latest_model, model_listing
 
 if TYPE_CHECKING:
@@ -193,7 +194,9 @@ class Knowledge:
             return
         versions = {name: item.version for name, item in registry.implementations(operator).items()}
         found = db.records.newest(connection, operator=operator, device_key=device_key)
-        self._evidence[operator, device_key] = Evidence(found, versions)
+        device = next((one for one in self.devices if one.key == device_key), None)
+        verdicts = rejected(operator, device) if device else ()
+        self._evidence[operator, device_key] = Evidence(found, versions, verdicts)
 
 
 def state_of(connection: Any) -> State:

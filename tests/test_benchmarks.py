@@ -11,13 +11,14 @@ from typing import Any
 import pytest
 
 import selector
-from benchmarks import _comparison, recurrent, recurrent_gate, to_database
+from benchmarks import _comparison, gate_verdicts, recurrent, recurrent_gate, to_database
 from benchmarks._recurrent_rows import ROWS, Cell, Row, cells, problems, small
 from benchmarks._sessions import measure_all
 from benchmarks._store import Store
 from kernel_selector.db import Database, records
 from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import Record, Status
+from kernel_selector.kernels.gate import REVISION
 from kernel_selector.kernels.measure import ONCE, Session
 
 ROOT = Path(__file__).parents[1]
@@ -214,6 +215,33 @@ def test_the_gate_covers_what_each_operator_has() -> None:
     assert {one["hidden"] for one in of_lstm} == set(recurrent_gate.HIDDENS)
     assert {one["dtype"] for one in of_lstm} == {"float64", "float32", "float16", "bfloat16"}
     assert any(one["layers"] == 2 and one["bidirectional"] for one in of_lstm)
+
+
+def test_verdicts_go_on_where_they_stopped_and_become_a_table(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out, table = tmp_path / "verdicts.jsonl", tmp_path / "rejected.jsonl"
+    run = ["--smoke", "--operators", "rms_norm", "--out", str(out)]
+    assert gate_verdicts.main(run) == 0
+    judged = [Record.from_json(line) for line in out.read_text().splitlines()]
+    assert {one.gate_revision for one in judged} == {REVISION}
+    with out.open("a") as file:
+        file.write('{"cut off')
+    assert gate_verdicts.main(run) == 0
+    assert "{} 0 problems left" in capsys.readouterr().out
+    wrong = replace(judged[0], status=Status.INCORRECT, reason="half of it is wrong")
+    out.write_text("".join(f"{one.to_json()}\n" for one in (wrong, *judged[1:])))
+    elsewhere = replace(wrong, device=replace(wrong.device, name="another processor"))
+    table.write_text(f"{elsewhere.to_json()}\n")
+    where = ["--results", str(tmp_path), "--table", str(table)]
+    for _ in range(2):  # the second replaces what the first has written
+        assert gate_verdicts.main(["--collect", str(out), *where]) == 0
+        found = [Record.from_json(line) for line in table.read_text().splitlines()]
+        assert [one.device.name for one in found] == ["another processor", wrong.device.name]
+    (result,) = tmp_path.glob("gate_verdicts_*.json")
+    data = json.loads(result.read_text())
+    assert data["verdicts"]["failed"] == len(data["failures"]) == 1
+    assert data["failures"][0]["reason"] == "half of it is wrong"
 
 
 def test_a_smoke_run_of_the_gate_names_each_implementation(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -15,16 +16,18 @@ from ._module import Attention, Call, Compute, Parameters
 
 def compiled_module(problem: Problem, function: Compute) -> nn.Module:
     """The module whose computation is `function`, of a file, compiled."""
+    return Attention(problem, partial(_compute, function), traced=False)
 
-    def compute(query: Tensor, memory: Tensor, parameters: Parameters, call: Call) -> tuple[Tensor, Tensor]:
-        given = (query, memory, *parameters, call.keys, call.lengths)
-        circumstances = tuple(None if one is None else (one.shape, one.stride()) for one in given)
-        autocast = torch.is_autocast_enabled(query.device.type)
-        key = (query.dtype, query.device, torch.is_grad_enabled(), autocast, *call[2:])
-        found: tuple[Tensor, Tensor] = compiled(function, circumstances, key)(query, memory, parameters, call)
-        return found
 
-    return Attention(problem, compute, traced=False)
+def _compute(
+    function: Compute, query: Tensor, memory: Tensor, parameters: Parameters, call: Call
+) -> tuple[Tensor, Tensor]:
+    given = (query, memory, *parameters, call.keys, call.lengths)
+    circumstances = tuple(None if one is None else (one.shape, one.stride()) for one in given)
+    autocast = torch.is_autocast_enabled(query.device.type)
+    key = (query.dtype, query.device, torch.is_grad_enabled(), autocast, *call[2:])
+    found: tuple[Tensor, Tensor] = compiled(function, circumstances, key)(query, memory, parameters, call)
+    return found
 
 
 def compiled_work(problem: Problem, *, kept: int) -> Work:

@@ -34,7 +34,10 @@ def weigh(q: Tensor, k: Tensor, parameters: Parameters, lengths: Tensor | None) 
     q, k = (
         one if one.stride(3) == 1 and one.stride(2) == one.size(3) else one.contiguous() for one in (q, k)
     )
-    v, gain, shift = parameters[3:]
+    # the kernels read what has one axis or holds parameters without strides
+    v, gain, shift, lengths = (
+        None if one is None else one.contiguous() for one in (*parameters[3:], lengths)
+    )
     given = (q, k, v, gain, shift)
     autocast = torch.is_autocast_enabled(q.device.type) and q.dtype != torch.float64
     dtype = torch.float32 if autocast else q.dtype

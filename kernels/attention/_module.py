@@ -120,6 +120,11 @@ def _checked(call: Call) -> Call:
     return call
 
 
+def side_by_side(tensor: Tensor) -> Tensor:
+    """The tensor with the elements of its last axis side by side, as kernels load them: a copy if need be."""
+    return tensor if tensor.stride(-1) == 1 or tensor.size(-1) == 1 else tensor.contiguous()
+
+
 def _mismatch(call: Call, expected: str) -> RuntimeError:
     shapes = ", ".join(str(list(tensor.shape)) for tensor in call[:3])
     return RuntimeError(f"attention: {expected}; q, k and v have the shapes {shapes}")

@@ -10,25 +10,25 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import dropout, scaled_dot_product_attention
 
 from ..contract import Device, Problem
-from ._module import Attention, Call, Outputs
+from ._module import Attention, Call, Outputs, side_by_side
 
 LEAST_CAPABILITY = (8, 0)
 
 
 def sdpa_module(problem: Problem, backend: SDPBackend | None = None, *, repeat: bool = False) -> nn.Module:
     """Attention by `scaled_dot_product_attention`; `repeat` copies keys and values for each group."""
-    return Attention(problem, partial(attend, backend, repeat))
+    # by its name: torch's enumeration cannot be pickled, and so neither could the module
+    return Attention(problem, partial(attend, backend and backend.name, repeat))
 
 
-def attend(backend: SDPBackend | None, repeat: bool, call: Call) -> Outputs:
+def attend(backend: str | None, repeat: bool, call: Call) -> Outputs:
     """One call, restricted to a backend where one is named.
 
-    A named backend gets copies of tensors whose features are not side by side: where torch chooses, it
-    chooses another backend for them.
+    A named backend gets copies of tensors that its kernels do not read: where torch chooses, it chooses
+    another backend for them.
     """
     if backend is not None:
-        q, k, v = (one if one.stride(3) == 1 else one.contiguous() for one in call[:3])
-        call = call._replace(q=q, k=k, v=v)
+        call = in_rows(call)
     group = call.q.size(1) // max(call.k.size(1), 1)
     if repeat and group > 1:
         k, v = call.k.repeat_interleave(group, 1), call.v.repeat_interleave(group, 1)
@@ -42,8 +42,20 @@ def attend(backend: SDPBackend | None, repeat: bool, call: Call) -> Outputs:
 
     if backend is None:
         return run()
-    with sdpa_kernel(backend):
+    with sdpa_kernel(SDPBackend.__members__[backend]):
         return run()
+
+
+def in_rows(call: Call) -> Call:
+    """The call with copies of tensors whose last axis has a stride, and of q, k and v that are expanded."""
+    q, k, v = (one.contiguous() if expanded(one) else side_by_side(one) for one in call[:3])
+    mask, bias = (None if one is None else side_by_side(one) for one in (call.mask, call.bias))
+    return call._replace(q=q, k=k, v=v, mask=mask, bias=bias)
+
+
+def expanded(tensor: Tensor) -> bool:
+    """Whether places along some axis share their memory."""
+    return any(stride == 0 and size > 1 for stride, size in zip(tensor.stride(), tensor.shape, strict=True))
 
 
 def joined(call: Call) -> tuple[Tensor | None, bool]:

@@ -23,9 +23,9 @@ from ._triton_tiles import (
     keys_of,
     load_rows,
     logits,
+    mean_of_products,
     row_seeds,
     store_rows,
-    sum_of_products,
 )
 
 
@@ -108,9 +108,9 @@ def attention_queries_kernel(
     if seed_ptr is not None:
         seeds = row_seeds(tl.load(seed_ptr), place)[:, None]
     if CAUSAL or mask_ptr is not None:
-        # the rounding of out is all that is left of ds where a row has next to no keys: sum up W dP there
+        # the rounding of out is all that is left of ds where a row has next to no keys: dP itself there
         few = last - first <= BLOCK_M
-        exact = sum_of_products(
+        exact = mean_of_products(
             q, d_out, sums, rows, first, tl.where(few, last, first), k_ptr, v_ptr, k_s, v_s, masks, biases,
             seeds, keys, scale, share, factor, CAUSAL, seed_ptr is not None, D, BLOCK_D, BLOCK_N, PRECISION,
         )  # fmt: skip

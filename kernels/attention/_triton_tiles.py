@@ -142,7 +142,7 @@ def kept(seeds, columns, share):
 
 
 @triton.jit
-def sum_of_products(
+def mean_of_products(
     q,
     d_out,
     sums,
@@ -167,8 +167,12 @@ def sum_of_products(
     BLOCK_N: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
-    """delta as the sum of W dP over the keys from `first` to `last`, for a tile of queries: [M]."""
+    """delta as the mean of dP, weighted by W, over the keys from `first` to `last`, for some queries: [M].
+
+    The weights are divided by their sum: it is 1 but for the rounding of `sums`, 1e-4 where logits are large.
+    """
     total = tl.zeros_like(sums)
+    weight = tl.zeros_like(sums)
     for n in tl.range(first, last, BLOCK_N):
         columns = n + tl.arange(0, BLOCK_N)[None, :]
         k = load_rows(k_ptr, n, keys, k_s, BLOCK_N, D, BLOCK_D)
@@ -184,5 +188,7 @@ def sum_of_products(
         d_p = tl.dot(d_out, tl.trans(v), input_precision=PRECISION)
         if DROPS:
             d_p = tl.where(kept(seeds, columns, share), d_p * factor, 0.0)
-        total += tl.sum(tl.exp2(s - sums[:, None]) * d_p, 1)
-    return total
+        p = tl.exp2(s - sums[:, None])
+        total += tl.sum(p * d_p, 1)
+        weight += tl.sum(p, 1)
+    return total / tl.where(weight == 0, 1.0, weight)

@@ -17,6 +17,7 @@ from ..compiling import refused_by_compiler
 from ..contract import Device, Problem, Work
 from ._compiled import compiled
 from ._module import Attention, Call, Outputs
+from ._sdpa import in_rows
 from ._work import FLASH
 
 LEAST_FEATURES, MOST_FEATURES = 16, 256
@@ -53,6 +54,7 @@ def attend(call: Call) -> Outputs:
     """One call. Raises NotImplementedError where dropout was switched on afterwards."""
     if call.dropout:
         raise NotImplementedError("flex_attention has no dropout.")
+    call = in_rows(call)  # its kernels read tensors with other strides at wrong places
     blocks = None
     if call.causal:
         blocks = causal_blocks(call.q.size(2), call.k.size(2), str(call.q.device))

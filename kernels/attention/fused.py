@@ -19,7 +19,7 @@ from ..autograd import first_order
 from ..contract import Device, Problem, Work
 from ..replay import draw_seed
 from ..triton_launch import launch
-from ._module import Attention, Call, Outputs
+from ._module import Attention, Call, Outputs, side_by_side
 from ._tiles import Tile, Tiles, most_features, padded, tiles_of
 from ._work import ELEMENT_BYTES, Counts, row_sums, rows
 
@@ -156,11 +156,6 @@ def _bias_gradient(
         **_options(call, tile),
     )  # fmt: skip
     return d_bias
-
-
-def side_by_side(tensor: Tensor) -> Tensor:
-    """[B, H, S, D] with the features side by side in memory, as kernels load them: a copy if need be."""
-    return tensor if tensor.stride(3) == 1 or tensor.size(3) == 1 else tensor.contiguous()
 
 
 def like(tensor: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from .. import registry
 from ..contract import GateResult, Problem
 from .runs import Runs, flatten, only_real
-from .tolerance import MANY, STANDARD_ERRORS, TOLERANCES, Bias, Error, Tolerance, kind, scales, signed
+from .tolerance import MANY, SLICES, STANDARD_ERRORS, TOLERANCES, Bias, Error, Tolerance, kind, scales, signed
 
 NO_ERROR = Error(0.0, 0.0)
 
@@ -41,6 +41,7 @@ class Answer:
     ) -> None:
         self.runs = runs
         self._called, self._of, self._signed = called, of, signed
+        self._rows = _rows(runs.inputs.args)
         self._dtype = runs.dtype
         self._kept = torch.float64 if runs.dtype == torch.float64 else torch.float32
         self.expected, self._indices = self._reference()
@@ -110,7 +111,7 @@ class Answer:
                 ),
             )
         ]
-        if self._signed and tensor.numel() >= MANY:
+        if self._has_signed_mean(name):
             bias, torchs = Bias.of(tensor, expected), self._own[name].bias
             rounding = signed(name, self._dtype)
             found.append(
@@ -124,6 +125,14 @@ class Answer:
                 )
             )
         return found
+
+    def _has_signed_mean(self, name: str) -> bool:
+        """Whether a tensor has enough elements for one, and a gradient comes of enough rows.
+
+        A gradient of few rows has few roundings in it, however many its elements are.
+        """
+        judged = self._signed and self.expected[name].numel() >= MANY
+        return judged and (kind(name) == "output" or self._rows >= SLICES)
 
     def _reference(self) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """The expected tensors, and those that must be equal: indices of packed sequences."""
@@ -189,6 +198,11 @@ class Answer:
 
     def _own_of(self, tensor: Tensor, name: str) -> Own:
         expected = self.expected[name]
-        judged = self._signed and tensor.numel() >= MANY
-        bias = Bias.of(tensor.detach(), expected) if judged else Bias(0.0, 0.0)
+        bias = Bias.of(tensor.detach(), expected) if self._has_signed_mean(name) else Bias(0.0, 0.0)
         return Own(self._error(tensor.detach(), expected, name), bias)
+
+
+def _rows(arguments: tuple[Any, ...]) -> int:
+    """How many rows the first tensor of the arguments has: those of a vector are its elements."""
+    first = next(iter(flatten("argument", arguments).values()))
+    return first.numel() if first.dim() < 2 else first.numel() // max(first.size(-1), 1)

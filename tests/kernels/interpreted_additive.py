@@ -106,6 +106,7 @@ def built():
 
 if __name__ == "__main__":
     warnings.filterwarnings("ignore", "All-NaN", RuntimeWarning)  # numpy's, of a maximum of NaN
+    warnings.filterwarnings("ignore", "overflow", RuntimeWarning)  # and of an infinite exponential
     for check in (
         every_cut_passes_the_gate,
         planted_faults_are_found,

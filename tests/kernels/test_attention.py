@@ -10,7 +10,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from kernel_selector.kernels import registry
 from kernel_selector.kernels.attention import _replay, recompute, tempo
 from kernel_selector.kernels.attention._module import Attention, Call
-from kernel_selector.kernels.attention._sdpa import joined
+from kernel_selector.kernels.attention._sdpa import in_rows, joined
 from kernel_selector.kernels.contract import Device, InvalidHyperparameter
 from kernel_selector.kernels.gate import Gate
 
@@ -47,6 +47,20 @@ def test_reference_is_torchs_function(causal, mask, bias):
     attn_mask, is_causal = joined(given)
     expected = scaled_dot_product_attention(q, k, v, attn_mask, 0, is_causal, enable_gqa=True)
     torch.testing.assert_close(reference(*arguments), expected)
+
+
+def test_named_backends_get_rows_and_views_of_ordinary_layouts_are_not_copied():
+    _, k, v, mask = inputs_of(mask="boolean", dtype="float32")
+    packed = torch.randn(2, 7, 3, 4, 6).permute(2, 0, 3, 1, 4)  # [B, H, S, D] of one projection
+    plain = Call(*packed, mask, None, False, 0, False)
+    assert all(one is other for one, other in zip(in_rows(plain)[:4], plain[:4], strict=True))
+    wide = Call(
+        packed[0].mT.contiguous().mT, k[:1].expand(2, -1, -1, -1), v[:, :1].expand(-1, 4, -1, -1),
+        mask.mT.contiguous().mT, None, False, 0, False,
+    )  # fmt: skip
+    for one, other in zip(in_rows(wide)[:4], wide[:4], strict=True):
+        assert one.is_contiguous()
+        assert torch.equal(one, other)
 
 
 def test_rows_that_see_nothing_are_zero_and_so_are_their_gradients():
@@ -253,7 +267,8 @@ def test_a_gradient_that_is_nan_in_low_rows_is_found():
         def forward(self, q, k, v, mask):
             s = (q @ k.mT / 6**0.5).masked_fill(~mask, -torch.inf)
             sums = s.exp().sum(-1, keepdim=True)  # without the maximum: 0 in low rows
-            return torch.where(sums > 0, s.exp() / sums, 0.0) @ v
+            careless = torch.where(sums > 0, s.exp() / sums, 0.0) @ v
+            return scaled_dot_product_attention(q, k, v, mask) + 0 * careless
 
     result = Gate(problem, "cpu").check(Faulty())
     assert not result.passed

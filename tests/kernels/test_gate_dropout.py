@@ -9,6 +9,7 @@ from torch.nn.functional import dropout
 
 from kernel_selector.kernels import registry
 from kernel_selector.kernels.gate import Gate
+from kernel_selector.kernels.gate import dropout as gate_dropout
 from kernel_selector.kernels.gate.dropout import SHARE
 
 OPERATOR = registry.operator("lstm")
@@ -135,6 +136,17 @@ def test_right_masks_pass(dtype, shape):
     result = check(make_gate(dtype=dtype, **shape), lambda x, p, _: dropout(x, p))
     assert result.passed, result.detail
     assert "with dropout set to 0; masks judged" in result.detail
+
+
+def test_calls_that_drop_alike_by_chance_are_no_fault(monkeypatch):
+    """Seventeen elements, of which a tenth is dropped: every thirtieth call drops what the one before did."""
+    problem = registry.operator("dropout_add_norm").problem(rows=1, hidden=17, dropout=0.1)
+    gate = Gate(problem, "cpu")
+    module = registry.implementation("dropout_add_norm", "torch_dropout_add_norm").build(problem)
+    for seed in range(1000, 1060):
+        monkeypatch.setattr(gate_dropout, "SEED", seed)
+        result = gate.check(module)
+        assert result.passed, result.detail
 
 
 @pytest.mark.parametrize(("dtype", "share"), [("float32", 0.1), ("float16", 0.5), ("bfloat16", 0.5)])

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
+import pickle
 
 import parameter_storage as storage
 import pytest
@@ -40,6 +42,26 @@ HERE = [
     if runs_here(operator, name)
 ]
 STATEFUL = [pair for pair in HERE if storage.built(*pair, example(pair[0]))[0].state_dict()]
+
+
+EVERY = [(operator, name) for operator in registry.operators() for name in registry.implementations(operator)]
+
+
+def buildable(operator, name):
+    """A module for the last of the examples that the implementation builds one for, wherever that runs."""
+    for shape in reversed(registry.operator(operator).examples):
+        try:
+            return registry.implementation(operator, name).build(registry.operator(operator).problem(shape))
+        except (NotImplementedError, TypeError, ValueError):
+            continue
+    raise AssertionError(f"{operator}.{name} builds none of the examples")
+
+
+@pytest.mark.parametrize(("operator", "name"), EVERY)
+def test_every_module_is_copied_and_pickled(operator, name):
+    module = buildable(operator, name)
+    for other in (copy.deepcopy(module), pickle.loads(pickle.dumps(module))):
+        assert storage.layouts(other) == storage.layouts(module)
 
 
 @pytest.fixture(scope="module")

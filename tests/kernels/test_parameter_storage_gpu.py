@@ -15,6 +15,7 @@ pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU"),
     pytest.mark.filterwarnings("ignore:FSDP2-wrapped module"),
+    pytest.mark.filterwarnings("ignore:TensorFloat32 tensor cores"),  # the compiler's advice
     pytest.mark.filterwarnings("ignore:RNN module weights are not part of single contiguous chunk"),
 ]
 PAIRS = [(operator, name) for operator in registry.operators() for name in registry.implementations(operator)]

@@ -1,0 +1,89 @@
+"""What the present gate rejects outweighs what an earlier one let pass, there and near there."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from kernel_selector.kernels import registry
+from kernel_selector.kernels.contract import GateResult, Record, Status
+from kernel_selector.kernels.contract.record import TIMINGS
+from kernel_selector.kernels.gate import REVISION
+from kernel_selector.kernels.versions import holds
+from selector import rejections
+from selector.evidence import Evidence, says_wrong
+from selector.quiet import Quiet
+from selector.table import Table
+from tests.selector import replay
+
+VERSIONS = {name: one.version for name, one in registry.implementations("lstm").items()}
+SMALL, NEAR, FAR = replay.problems(
+    hidden=(64,), batch=(8, 9, 128), seq=(10,), layers=(1,), mode=("training",)
+)
+DEFAULT = "torch_lstm"
+
+
+def verdict(name: str = "hoisted", revision: int = REVISION) -> Record:
+    """That the gate found an implementation wrong at the small problem, without a time."""
+    return replace(
+        replay.record(SMALL, name),
+        status=Status.INCORRECT,
+        reason="signed mean",
+        gate=GateResult(passed=False, worst_error_ratio=None, detail="signed mean"),
+        memory=None,
+        **dict.fromkeys(TIMINGS),
+        gate_revision=revision,
+    )
+
+
+def failures(problem, measured, rejected):
+    return Evidence(measured, VERSIONS, rejected).failures(problem, replay.HERE, DEFAULT)
+
+
+def test_they_exclude_what_an_earlier_gate_let_pass_there_and_near_there() -> None:
+    measured = replay.sweep([SMALL, NEAR, FAR])
+    for problem, wanted in ((SMALL, {"hoisted"}), (NEAR, {"hoisted"}), (FAR, set())):
+        excluded, doubtful = failures(problem, measured, [verdict()])
+        assert set(excluded) == wanted
+        assert all(says_wrong(reason) for reason in excluded.values())
+        assert not doubtful
+
+
+def test_what_as_new_a_gate_let_pass_there_counts_for_more() -> None:
+    again = [replace(one, gate_revision=REVISION) for one in replay.sweep([NEAR])]
+    assert failures(NEAR, again, [verdict()]) == ({}, {})
+    assert set(failures(SMALL, again, [verdict()])[0]) == {"hoisted"}
+
+
+def test_a_rejected_default_is_doubtful_and_earlier_code_is_not_concerned() -> None:
+    measured = replay.sweep([SMALL, NEAR])
+    excluded, doubtful = failures(NEAR, measured, [verdict(DEFAULT)])
+    assert (excluded, list(doubtful)) == ({}, [DEFAULT])
+    old = replace(verdict(), implementation_version="0" * 12)
+    assert failures(SMALL, measured, [old]) == ({}, {})
+
+
+def test_they_are_no_measurements() -> None:
+    with_them, without = (Evidence(replay.sweep([FAR]), VERSIONS, one) for one in ([verdict()], []))
+    assert with_them.problems == without.problems
+    table = Table([SMALL, FAR])
+    assert Quiet("lstm", with_them).of_each(table, replay.HERE)[0] is False
+    assert Quiet("lstm", without).of_each(table, replay.HERE)[0] is True
+
+
+def test_they_concern_devices_that_run_the_same_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    hopper = replace(replay.HERE, kind="cuda", compute_capability=(9, 0), host="")
+    monkeypatch.setattr(rejections, "_verdicts", lambda: (replace(verdict(), device=hopper),))
+    assert len(rejections.rejected("lstm", replace(hopper, name="another Hopper card"))) == 1
+    assert not rejections.rejected("gru", hopper)
+    assert not rejections.rejected("lstm", replace(hopper, compute_capability=(8, 0)))
+    assert not rejections.rejected("lstm", replay.HERE)
+
+
+def test_those_that_ship_are_of_present_code_and_of_this_gate() -> None:
+    for one in rejections._verdicts():
+        name, version = one.implementation, one.implementation_version
+        now = registry.implementation(one.problem.operator, name).version
+        assert holds(one.problem.operator, name, version, now), f"{name}: judge it again"
+        assert (one.status, one.gate_revision) == (Status.INCORRECT, REVISION)
