@@ -9,12 +9,13 @@ sequences longer than are judged in full. Verdicts are records without times, a 
 is in `--out` or `--skip` is not judged again, so the same command goes on where it stopped. The exit code: 0,
 3 where problems are left. `--collect` writes what all lines say: the counts to
 `results/gate_verdicts_<device>.json`, and what was rejected to the table that ships, where it replaces
-earlier verdicts of such devices. Needs torch and the standard library alone.
+earlier verdicts of such devices; with `--least` only what erred so many times the bound. Needs torch and the standard library alone.
 """
 
 from __future__ import annotations
 
 import argparse
+import math
 import random
 import sys
 import time
@@ -43,7 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Judge until the time is over; the exit code."""
     options = _parser().parse_args(arguments)
     if options.collect:
-        return _collect(options.collect, options.results, options.table)
+        return _collect(options.collect, options.results, options.table, options.least)
     device = "cpu" if options.smoke else options.device or default_torch_device()
     known = _known([options.out, *options.skip])
     wanted = [one for one in problems(smoke=options.smoke) if one.operator in options.operators]
@@ -82,6 +83,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--results", type=Path, metavar="DIR", default=RESULTS, help="where counts are written")
     add("--table", type=Path, metavar="FILE", default=TABLE, help="the table of what was rejected")
     add("--skip", type=Path, nargs="*", default=[], metavar="FILE", help="verdicts that are known")
+    add("--least", type=float, default=1, metavar="TIMES", help="the bound, for the table (default: 1)")
     add("--operators", nargs="*", default=registry.operators(), metavar="NAME", help="only these")
     add("--seconds", type=float, default=500, help="start no problem after this time (default: 500)")
     add("--device", help="cpu or cuda:0 (default: the GPU if there is one)")
@@ -152,7 +154,7 @@ def _verdict(record: Record) -> str:
     return {Status.OK: "passed", Status.UNSUPPORTED: "refused"}.get(record.status, "failed")
 
 
-def _collect(files: Sequence[Path], results: Path, table: Path) -> int:
+def _collect(files: Sequence[Path], results: Path, table: Path, least: float) -> int:
     records = list(_read(files))
     if not records:
         raise SystemExit(f"{', '.join(map(str, files))}: no verdicts of gate revision {REVISION}.")
@@ -161,7 +163,11 @@ def _collect(files: Sequence[Path], results: Path, table: Path) -> int:
         name = f"{record.problem.operator}.{record.implementation}"
         counts.setdefault(name, Counter())[_verdict(record)] += 1
     failed = [record for record in records if _verdict(record) == "failed"]
-    wrong = [record for record in failed if record.status is Status.INCORRECT]
+    wrong = [
+        record
+        for record in failed
+        if record.status is Status.INCORRECT and (record.gate.worst_error_ratio or math.inf) >= least
+    ]
     payload = {
         "measured_at": max(record.measured_at for record in records).isoformat(timespec="seconds"),
         "device": device.name,

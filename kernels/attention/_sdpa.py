@@ -10,7 +10,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import dropout, scaled_dot_product_attention
 
 from ..contract import Device, Problem
-from ._module import Attention, Call, Outputs, side_by_side
+from ._module import Attention, Call, Outputs
 
 LEAST_CAPABILITY = (8, 0)
 
@@ -43,19 +43,32 @@ def attend(backend: str | None, repeat: bool, call: Call) -> Outputs:
     if backend is None:
         return run()
     with sdpa_kernel(SDPBackend.__members__[backend]):
-        return run()
+        out = run()
+    if out.requires_grad:  # cuDNN's backward pass reads an expanded gradient at wrong places
+        out.register_hook(_of_own_memory)  # type: ignore[no-untyped-call]
+    return out
 
 
 def in_rows(call: Call) -> Call:
     """The call with copies of tensors whose last axis has a stride, and of q, k and v that are expanded."""
-    q, k, v = (one.contiguous() if expanded(one) else side_by_side(one) for one in call[:3])
-    mask, bias = (None if one is None else side_by_side(one) for one in (call.mask, call.bias))
+    q, k, v = (one.contiguous() if expanded(one) else _row(one) for one in call[:3])
+    mask, bias = (None if one is None else _row(one) for one in (call.mask, call.bias))
     return call._replace(q=q, k=k, v=v, mask=mask, bias=bias)
+
+
+def _row(tensor: Tensor) -> Tensor:
+    """As `side_by_side`, also where the last axis has one place: torch looks at its stride all the same."""
+    return tensor if tensor.stride(-1) == 1 else tensor.clone(memory_format=torch.contiguous_format)
 
 
 def expanded(tensor: Tensor) -> bool:
     """Whether places along some axis share their memory."""
     return any(stride == 0 and size > 1 for stride, size in zip(tensor.stride(), tensor.shape, strict=True))
+
+
+def _of_own_memory(gradient: Tensor) -> Tensor | None:
+    """A copy of a gradient that is expanded, as that of a sum is; others stay."""
+    return gradient.contiguous() if expanded(gradient) else None
 
 
 def joined(call: Call) -> tuple[Tensor | None, bool]:

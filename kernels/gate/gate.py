@@ -45,7 +45,8 @@ class Gate:
         self.inputs: Inputs = self._runs.inputs
         other = replace(self.inputs, args=draw(problem, torch_device, seed + 1).args)
         self._answer = Answer(self._runs)
-        self._strided = Answer(self._strided_runs(other, seed + 1), "strided call: ")
+        strided = self._strided_runs(other, seed + 1)
+        self._strided = Answer(strided, "strided call: ", beside=self._answer)
         hard = HardRuns(problem, torch_device, seed + 2, other)
         self._hard = HardAnswer(hard, trusted=not self._answer.note)
         self._longer, unjudged = self._all_steps(whole, seed) if whole else (None, "")

@@ -15,9 +15,10 @@ from .. import registry
 from ..contract import Inputs, Problem
 from .answer import Answer, Own
 from .runs import Runs, map_tensors, real
-from .tolerance import SMALL, Error, Tolerance, scales
+from .tolerance import HARD_PEAK, HARD_TIMES, HARD_WIDE, SMALL, Error, Tolerance, kind, scales
 
 BLOCK = 32  # elements of a vector that count as a row
+KINDS_OF = ("output", "gradient")
 EQUAL = 100.5  # of few bits: any order of adding up a row of them is exact
 
 
@@ -59,8 +60,8 @@ def hard_inputs(inputs: Inputs) -> Inputs:
         kinds = SMALL_KINDS if place else KINDS
         found = tensor.clone(memory_format=torch.contiguous_format)
         rows = in_rows(found)
-        for index, kind in enumerate(kinds):
-            rows[index :: len(kinds)] = kind(rows[index :: len(kinds)])
+        for index, changed in enumerate(kinds):
+            rows[index :: len(kinds)] = changed(rows[index :: len(kinds)])
         return found
 
     return replace(inputs, args=map_tensors(harden, inputs.args))
@@ -111,7 +112,7 @@ class HardRuns(Runs):
 
 
 class HardAnswer(Answer):
-    """The answer for rows out of the ordinary: no more than twice what torch's own errs there.
+    """The answer for rows out of the ordinary: no more than HARD_TIMES what torch's own errs there.
 
     How much a large row errs is chance: of few rows, of the order of a sum, of a wider format in between. So
     torch's own is the largest of three: the default implementation, the equations in torch's operations at
@@ -126,19 +127,23 @@ class HardAnswer(Answer):
 
     def _scales(self) -> Mapping[str, float | Tensor]:
         pooled = scales(self.expected)
+        # of few elements all gradients may be next to nothing, as those of an activation's tail are
+        least = {
+            of: max([one for name, one in pooled.items() if kind(name) == of] or [0.0]) for of in KINDS_OF
+        }
         return {
-            name: row_scales(tensor, pooled[name] if tensor.numel() < SMALL else 0.0)
+            name: row_scales(tensor, least[kind(name)] if tensor.numel() < SMALL else 0.0)
             for name, tensor in self.expected.items()
         }
 
     def _tolerance(self, name: str) -> Tolerance:
         """Without a cap, and with a higher floor for few elements, of which torch's own error is chance.
 
-        In float64 the answer errs as much as anybody: there the floor is higher too.
+        In float64 the answer errs as much as anybody: there the floor is HARD_WIDE.
         """
         known, count = super()._tolerance(name), self.expected[name].numel()
-        times = SMALL if self._dtype == torch.float64 else SMALL / max(count, 1)
-        return Tolerance(floor=known.floor * max(1.0, times**0.5), cap=math.inf)
+        floor = HARD_WIDE if self._dtype == torch.float64 else known.floor
+        return Tolerance(floor=floor * max(1.0, SMALL / max(count, 1)) ** 0.5, cap=math.inf, peak=HARD_PEAK)
 
     def _bound(self) -> tuple[dict[str, Own], str]:
         name = registry.operator(self.runs.problem.operator).default
@@ -152,7 +157,8 @@ class HardAnswer(Answer):
         for one in self.expected:
             owns = [own[one] for own in (default, equations) if own]
             worst = _larger([*(own.error for own in owns), rounded[one]])
-            bounds[one] = Own(worst, not_finite=owns[0].not_finite)
+            half = HARD_TIMES / 2  # of a bound twice are allowed
+            bounds[one] = Own(Error(half * worst.rms, half * worst.peak), not_finite=owns[0].not_finite)
         return bounds, fault if self._trusted else ""
 
     def _rounded(self) -> dict[str, Error]:

@@ -27,6 +27,12 @@ SMALL = 64
 # as the first key's gradient under a causal mask, its error counts as a share of a TALL one's
 PEAK = 20
 TALL = 5
+# rows out of the ordinary have their errors in few of them, and how large these are is chance: of 8,474
+# verdicts on an H100, 21 of implementations that err as torch's operations do were by RMS or peaks of once to
+# twice the bound that other rows have. In float64, the answer errs as much as anybody
+HARD_PEAK = 40
+HARD_TIMES = 3  # what torch's own errs, where it is twice in other rows
+HARD_WIDE = 1e-9
 
 
 # a signed mean is judged from so many elements on; whatever torch's own is, it may be a SIGNED share of the
@@ -49,10 +55,11 @@ SLICES = 8
 
 @dataclass(frozen=True, kw_only=True)
 class Tolerance:
-    """Bounds of the allowed RMS error, as a fraction of the reference's RMS; PEAK times for the maximum."""
+    """Bounds of the allowed RMS error, as a fraction of the reference's RMS; `peak` times for the maximum."""
 
     floor: float
     cap: float
+    peak: float = PEAK
 
 
 # (dtype, kind) -> bounds. Unit roundoff: float64 1e-16, float32 6e-8, float16 5e-4, bfloat16 4e-3.
@@ -128,8 +135,12 @@ class Error:
         rms, peak = (self.rms, self.peak) if finite else (0.0, 0.0)
         return Error(
             min(max(tolerance.floor, 2 * rms), tolerance.cap),
-            min(max(PEAK * tolerance.floor, 2 * peak), PEAK * tolerance.cap),
+            min(max(tolerance.peak * tolerance.floor, 2 * peak), tolerance.peak * tolerance.cap),
         )
+
+    def or_more(self, other: Error) -> Error:
+        """The larger of each of two bounds."""
+        return Error(max(self.rms, other.rms), max(self.peak, other.peak))
 
     def ratio(self, allowed: Error) -> float:
         """How many times the allowed error this is; at most 1 when it is acceptable."""

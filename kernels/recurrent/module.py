@@ -176,7 +176,7 @@ class Layered(nn.RNNBase):
 
     def _is_one_operation(self, x: Tensor) -> bool:
         """Whether torch on a CPU has oneDNN compute a layer for x."""
-        return self.mode == "LSTM" and x.dtype == torch.float32 and not self.proj_size
+        return self.mode == "LSTM" and not self.proj_size and _has_lstm(x.dtype)
 
     def _layers(
         self, x: Tensor, states: States, lengths: Tensor | None, dtype: torch.dtype | None
@@ -218,6 +218,15 @@ class LayeredGRU(Layered, nn.GRU):
 
 class LayeredRNN(Layered, nn.RNN):
     """An nn.RNN whose layers a function of ours computes."""
+
+
+def _has_lstm(dtype: torch.dtype) -> bool:
+    """Whether oneDNN has an LSTM in a dtype on this processor."""
+    if dtype == torch.bfloat16:
+        return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+    if dtype == torch.float16:
+        return bool(torch.ops.mkldnn._is_mkldnn_fp16_supported())
+    return dtype == torch.float32
 
 
 def _autocast_dtype(x: Tensor) -> torch.dtype | None:

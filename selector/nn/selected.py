@@ -281,6 +281,8 @@ def _is_looked_into(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
     """
     if torch.compiler.is_exporting() or torch._C._get_tracing_state() is not None:
         return True
+    if torch.compiler.is_compiling():  # which looks at an argument as soon as it is asked about one
+        return False
     first = args[0] if args else next(iter(kwargs.values()), None)
     return not isinstance(first, (Tensor, PackedSequence))
 

@@ -34,11 +34,15 @@ from kernel_selector.kernels.recurrent.triton_tiles import Limits
 
 
 def round_to_nearest() -> None:
-    """Mend what the interpreter does to bfloat16: it cuts conversions off, and multiplies bit patterns."""
+    """Mend what the interpreter does to bfloat16: it cuts conversions off, also of subnormal numbers to
+    nothing, and multiplies bit patterns.
+    """
     builder, handle = interpreter.InterpreterBuilder, interpreter.TensorHandle
     cast, dot = builder.cast_impl, builder.create_dot
 
     def cast_impl(self, source, to):
+        if source.dtype.scalar == tl.bfloat16 and to.scalar == tl.float32:
+            return handle(wide(source).data, tl.float32)
         if source.dtype.scalar != tl.float32 or to.scalar != tl.bfloat16:
             return cast(self, source, to)
         rounded = torch.from_numpy(np.ascontiguousarray(source.data)).bfloat16()

@@ -226,7 +226,7 @@ def test_compiled_equations_are_one_graph_for_each_circumstance(name, monkeypatc
         module = registry.implementation("additive_attention", name).build(problem)
         result = Gate(problem, "cpu").check(module)
         assert result.passed, result.detail
-    assert len(seen) == 2
+    assert len(seen) == 4  # with and without lengths, with and without strides of their own
     compiling.compiled.cache_clear()
     unsupported = registry.implementation("additive_attention", name).unsupported
     assert "C++ compiler" in unsupported(problem, CPU)

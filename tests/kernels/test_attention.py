@@ -63,6 +63,16 @@ def test_named_backends_get_rows_and_views_of_ordinary_layouts_are_not_copied():
         assert torch.equal(one, other)
 
 
+def test_named_backends_get_gradients_of_their_own_memory():
+    q, k, v = inputs_of(dtype="float32")
+    out = module_of("sdpa_math", dtype="float32")(q, k, v)
+    given = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda one: one, lambda one: one):
+        out.grad_fn.register_prehook(lambda gradients: given.append(gradients[0].stride()))
+    out.sum().backward()
+    assert given == [torch.empty_like(out).contiguous().stride()]
+
+
 def test_rows_that_see_nothing_are_zero_and_so_are_their_gradients():
     for name in HERE:
         arguments = inputs_of(mask="boolean")

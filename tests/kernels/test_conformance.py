@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 
 import pytest
 import torch
@@ -202,8 +203,13 @@ def test_saved_bytes_are_those_that_autograd_holds(operator, name, dtype):
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
         outputs = module(*args)
     nested(keep, outputs)
-    actual = sum(tensor.untyped_storage().nbytes() for place, tensor in held.items() if place not in given)
-    assert implementation.work(problem).saved_bytes == pytest.approx(actual, rel=0.2)
+    own = [tensor for place, tensor in held.items() if place not in given]
+    actual = sum(tensor.untyped_storage().nbytes() for tensor in own)
+    # a user on a processor gets copies of outputs that are kept, and on a GPU these themselves
+    copies = [one for one in own if one.grad_fn is not None and "ToCopy" in one.grad_fn.name()]
+    less = actual - sum(one.untyped_storage().nbytes() for one in copies)
+    found = implementation.work(problem).saved_bytes
+    assert found in (pytest.approx(actual, rel=0.2), pytest.approx(less, rel=0.2))
 
 
 @pytest.mark.parametrize(("operator", "name"), PAIRS)
@@ -211,7 +217,7 @@ def test_summary_and_version(operator, name):
     implementation = registry.implementation(operator, name)
     assert 20 < len(implementation.summary) <= 110
     assert implementation.summary.endswith(".")
-    assert len(implementation.version) == 12
+    assert re.fullmatch("[0-9a-f]{12}[.][0-9a-f]{12}", implementation.version)
     assert isinstance(implementation.build(problem_of(operator, **shapes(operator)[0])), nn.Module)
 
 

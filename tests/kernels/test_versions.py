@@ -331,3 +331,36 @@ def test_no_node_of_a_tree_is_left_out_by_mistake():
         for field in getattr(kind, "_fields", ())
     }
     assert not canonical.SKIPPED - every - {"type_params"}
+
+
+@pytest.fixture(scope="module")
+def copied(tmp_path_factory):
+    """A copy of the kernels' sources."""
+    root = tmp_path_factory.mktemp("copy") / "kernels"
+    shutil.copytree(registry.ROOT, root, ignore=shutil.ignore_patterns("__pycache__"))
+    return root
+
+
+@pytest.mark.parametrize(
+    ("source", "covered", "apart"),
+    [
+        ("recurrent/persistent/kernel.cu", ["lstm/persistent", "gru/persistent_recompute"], "lstm/fused"),
+        ("recurrent/persistent/cells.cuh", ["rnn/persistent"], "attention/warpgroup"),
+        ("recurrent/persistent/hopper.cuh", ["lstm/persistent", "lstm/persistent_recompute"], "lstm/fused"),
+        ("recurrent/persistent/replay.cu", ["lstm/persistent_recompute"], "lstm/persistent"),
+        ("attention/warpgroup.cuh", ["attention/warpgroup"], "lstm/persistent"),
+        ("attention/warpgroup_keys.cu", ["attention/warpgroup"], "attention/fused"),
+    ],
+)
+def test_cuda_sources_belong_to_the_kernel(copied, source, covered, apart):
+    path = copied / source
+    before = path.read_text()
+    path.write_text(f"{before}\n__constant__ int further = 1;\n")
+    try:
+        found = versions.Versions(copied)
+        now = {name: found.of(copied / f"{name}.py") for name in (*covered, apart)}
+    finally:
+        path.write_text(before)
+    was = {name: registry.implementation(*name.split("/")).version for name in now}
+    assert all(versions.kernel_part(now[name]) != versions.kernel_part(was[name]) for name in covered)
+    assert now[apart] == was[apart]

@@ -11,6 +11,7 @@ from selector.errors import InvalidRequest
 from selector.published import published_problems
 from selector.sweep import COMPILED, COMPILED_EVERY, named_operators, sweep_jobs
 from selector.wanted import Wanted
+from tests.selector import replay
 
 
 def test_every_operator_has_layers_of_published_models_in_the_dtypes_that_matter() -> None:
@@ -54,10 +55,12 @@ def test_what_compiles_for_each_problem_runs_on_few_of_them() -> None:
 
 
 def test_the_slow_ones_are_those_that_torch_compiles() -> None:
+    """Which on a processor refuse because they compile."""
     for operator in registry.operators():
-        for name in registry.implementations(operator):
-            sources = registry._closure(registry.ROOT / operator / f"{name}.py")
-            assert name.startswith(COMPILED) == (registry.ROOT / "compiling.py" in sources)
+        some = registry.operator(operator)
+        for name, found in registry.implementations(operator).items():
+            refusals = {found.unsupported(some.problem(shape), replay.HERE) for shape in some.examples}
+            assert name.startswith(COMPILED) == any("torch.compile" in one for one in refusals if one)
 
 
 def test_operators_by_name() -> None:

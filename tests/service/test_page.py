@@ -231,7 +231,7 @@ def test_names_of_others_stay_text(opened) -> None:
     )
     page = read(client)
     names = [tag for tag, text in page.texts if text.startswith(EVIL.split("&")[0])]
-    assert {"th", "td", "li", "h3", "code", "option"} <= set(names)
+    assert {"th", "td", "h3", "code", "option"} <= set(names)
     assert "49" not in page.text.split("Cost models")[0]
     for name in ("operator", "x", "only.hidden", "set.hidden", "memory", EVIL):
         said = read(client, 422, **{**CHOICE, name: EVIL})
