@@ -9,7 +9,8 @@ sequences longer than are judged in full. Verdicts are records without times, a 
 is in `--out` or `--skip` is not judged again, so the same command goes on where it stopped. The exit code: 0,
 3 where problems are left. `--collect` writes what all lines say: the counts to
 `results/gate_verdicts_<device>.json`, and what was rejected to the table that ships, where it replaces
-earlier verdicts of such devices; with `--least` only what erred so many times the bound. Needs torch and the standard library alone.
+earlier verdicts of such devices; with `--least` only what erred so many times the bound. Needs torch and the
+standard library alone.
 """
 
 from __future__ import annotations
