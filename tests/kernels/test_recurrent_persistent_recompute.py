@@ -191,7 +191,7 @@ def test_keeps_nothing_but_the_arguments_and_the_output(operator):
     others = [
         tensor
         for tensor in kept
-        if tensor.untyped_storage().data_ptr() not in own and not torch.equal(tensor, y)
+        if tensor.untyped_storage().data_ptr() not in own and not torch.equal(tensor[1:], y)
     ]
     assert {tuple(tensor.shape) for tensor in others} <= {(1, 3, 6)}  # the initial states
 
