@@ -176,7 +176,7 @@ def test_kernels_pass_the_gate_in_the_interpreter():
     results += run("interpreted.py", *HERE, given=given)
     results += run("interpreted.py", "from_output", given=given[1:])
     assert len(results) == 5 * len(TRITON) + 3 * 3 + 2 * 3 + 1
-    # in eight bits a row with outliers leaves its other numbers few steps: there the gate rejects, and nowhere else
+    # in eight bits a row with outliers leaves its other numbers few steps: the gate rejects that alone
     coarse = [one for one in results if one[1] == "int8_activation" and "rows out of the ord" in one[3]]
     assert [result for result in results if not result[2] and result not in coarse] == []
 
