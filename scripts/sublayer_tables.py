@@ -53,6 +53,28 @@ def gate(folder: Path) -> str:
     return "".join(gate_of(result) + _unsafe(result) for result in results)
 
 
+def verdicts(folder: Path) -> str:
+    """For each device what the gate says of every operator's implementations, and which it rejects most."""
+    results = (json.loads(file.read_text()) for file in sorted(folder.glob("gate_verdicts_*.json")))
+    return "".join(_verdicts(result) for result in results)
+
+
+def _verdicts(result: Result) -> str:
+    shown = ("passed", "refused", "failed")
+    rows = (
+        (f"`{name}`", *(str(counts.get(one, 0)) for one in shown))
+        for name, counts in result["each"].items()
+        if counts.get("failed")
+    )
+    total = result["verdicts"]
+    return (
+        f"\n{result['device']}, torch {result['environment']['torch']}, commit `{result['commit']}`, "
+        f"{result['measured_at'][:10]}; {result['problems']} problems: {total['passed']} passed, "
+        f"{total['refused']} refused, {total['failed']} failed, by {len(result['each'])} implementations, of "
+        f"which these failed somewhere:\n{table(('implementation', *shown), rows)}"
+    )
+
+
 def bert_layer(folder: Path) -> str:
     """For each device the ways to make a layer of BERT-large: bytes, milliseconds, and both as ratios."""
     results = (json.loads(file.read_text()) for file in sorted(folder.glob("bert_layer_*.json")))
