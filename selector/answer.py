@@ -128,7 +128,9 @@ def _predicted(knowledge: Knowledge, given: tuple[str, Sequence[Opened | Prepare
     opened = [one.opened for one in members]
     for group in places_of((id(one.request.where.device), id(one.software)) for one in opened).values():
         first, names = opened[group[0]], [members[place].names for place in group]
-        asked = Questions(table.part(group), first.request.where.device, first.software, names)
+        device = first.request.where.device
+        least_noise = knowledge.evidence(operator, device.key).least_noise(device)
+        asked = Questions(table.part(group), device, first.software, names, least_noise)
         found |= zip(group, predictor.tiers(asked, known), strict=True)
     return [found[place] for place in range(len(members))]
 

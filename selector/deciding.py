@@ -12,9 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from .policy import LEAST_MARGIN
-from .predicted import Predictions
-
-TIME, NOISE = 0, 3  # columns of times
+from .predicted import NOISE, TIME, Predictions
 
 
 class Decided(NamedTuple):

@@ -13,6 +13,7 @@ from .evidence import Estimate
 
 Floats = NDArray[np.float64]
 Places = NDArray[np.intp]
+TIME, NOISE = 0, 3  # columns of times
 
 
 class Predictions:

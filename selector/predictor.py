@@ -24,7 +24,7 @@ from .evidence import Tier
 from .feature_columns import Shared
 from .features import FEATURES_VERSION, FeatureSpec
 from .physics import missing_rates
-from .predicted import Predicted, Predictions
+from .predicted import NOISE, Predicted, Predictions
 from .reading import MANY
 from .regression import Regression
 from .table import Table
@@ -45,6 +45,7 @@ class Questions(NamedTuple):
     device: Device
     software: Environment | None
     names: Sequence[tuple[str, ...]]
+    least_noise: float = 0.0  # of times, where what the model learned from is of other machines
 
 
 class Places(NamedTuple):
@@ -137,6 +138,7 @@ class Predictor:
         places = Places.of([begun[place][0] for place in members], known)
         counts = counting.tables(members, places.of_each, places.which, known)
         together = self._predictions(asked.problems.part(members), asked.device, known, places, counts)
+        np.maximum(together.times[:, NOISE], asked.least_noise, out=together.times[:, NOISE])
         rows = count()
         return [
             Tier("model", Predicted(together, next(rows)) if names else {}, caveats)
