@@ -44,7 +44,7 @@ def test_a_fault_of_one_call_leaves_what_an_earlier_one_did(
     model = Model()
     selector.optimize(model, x, overrides={"lstm": "hoisted"})
     right = registry.implementation("relu", "stand_in")
-    wrong = replace(right, build=lambda _problem: nn.LeakyReLU())
+    wrong = replace(right, build=lambda _problem: nn.LeakyReLU(0.5))
     monkeypatch.setitem(registry.implementations("relu"), "stand_in", wrong)
     report = selector.optimize(model, x, overrides={"relu": "stand_in"})
     assert "put back" in report.left_alone[-1].why
