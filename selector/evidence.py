@@ -76,10 +76,6 @@ class Setting:
         """Equal for equal circumstances."""
         return self.device.fingerprint, self.environment.fingerprint, self.policy
 
-    def elsewhere(self, here: Device) -> bool:
-        """Whether it is of another machine than `here`, and that is one, not a kind of device."""
-        return bool(here.host) and self.device.fingerprint != here.fingerprint
-
     def differences(self, here: Device, software: Environment | None) -> list[str]:
         """What differs from the device and software that were asked about, in words.
 
@@ -168,7 +164,9 @@ class Evidence:
         self.left_out = possible.left_out
         self._note_failures()
         for record in rejected:
-            self._note_failure(record)
+            setting = Setting(record.device, record.environment, record.policy)
+            measured = Measured.of(record, versions.get(record.implementation))
+            self._note_failure((record.problem, setting, record.implementation, measured))
         self.neighbours = Neighbours(self.problems.values())
         self._values = {problem.values for problem in self.problems.values()}
 
@@ -187,20 +185,19 @@ class Evidence:
         for problem in self.problems.values():
             for key, group in self.groups[problem.key].items():
                 for name, measured in group.items():
-                    if measured.status in FAILURES and measured.version == self.versions.get(name):
-                        self.failed[structure(problem)].append((problem, self.settings[key], name, measured))
+                    if measured.status in FAILURES:
+                        self._note_failure((problem, self.settings[key], name, measured))
 
-    def _note_failure(self, record: Record) -> None:
-        name, version = record.implementation, self.versions.get(record.implementation)
-        measured = Measured.of(record, version)
-        if measured.version == version:
-            setting = Setting(record.device, record.environment, record.policy)
-            self.failed[structure(record.problem)].append((record.problem, setting, name, measured))
+    def _note_failure(self, failure: Failure) -> None:
+        """Where it is of the implementation as it is now."""
+        problem, _, name, measured = failure
+        if measured.version == self.versions.get(name):
+            self.failed[structure(problem)].append(failure)
 
     def least_noise(self, here: Device) -> float:
         """What a cost model that learned from this cannot tell apart `here`: 0 if some is of this machine."""
         known = self.settings.values()
-        return OTHER_MACHINE if known and all(one.elsewhere(here) for one in known) else 0.0
+        return OTHER_MACHINE if known and not any(_same_host(one, here) for one in known) else 0.0
 
     def tiers(self, problem: Problem, here: Device, software: Environment | None) -> Iterator[Tier]:
         """The tiers that measurements give, best first."""
@@ -215,8 +212,9 @@ class Evidence:
         tiers.sort(key=lambda item: item[:2], reverse=True)
         for current in (True, False):
             for _, key, group in tiers:
-                differences = self.settings[key].differences(here, software)
-                least_noise = OTHER_MACHINE if self.settings[key].elsewhere(here) else 0.0
+                setting = self.settings[key]
+                differences = setting.differences(here, software)
+                least_noise = 0.0 if _same_host(setting, here) else OTHER_MACHINE
                 tier = self._tier(group, differences, current=current, least_noise=least_noise)
                 if tier is not None:
                     yield tier
@@ -278,8 +276,8 @@ class Evidence:
         Excluded at the problem: by the newest record of this host. Near it: by running out of memory on a
         problem that is no larger in any dimension, or by another failure within a neighbour's distance; a
         good record at the problem itself outweighs that, where it was judged by a gate as new. Wrong results
-        count on every host. The default,
-        the last resort, is excluded by failures at the problem and by memory; others make it doubtful.
+        count on every host. The default, the last resort, is excluded by failures at the problem and by
+        memory; others make it doubtful.
         """
         newest = self._newest(problem, here)
         excluded = {

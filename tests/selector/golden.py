@@ -40,14 +40,14 @@ INTERVALS = ("time_interval_ms", "memory_interval_bytes")
 Golden = dict[str, Any]
 
 
-def questions(selector: Selector, operator: str, device: str, count: int = COUNT) -> list[Query]:
+def questions(selector: Selector, operator: str, device: str) -> list[Query]:
     """Random problems of an operator for a device; each seventh asks for little memory, each eleventh for a
     limit of it. The device is the measured one: by name it would be this machine, where that is alike.
     """
     with selector.database.read() as connection:
         measured = next(one for one in records.devices(connection) if device in one.key)
     found = []
-    for number, problem in enumerate(random_problems(operator, DEVICES[device], count=count, seed=SEED)):
+    for number, problem in enumerate(random_problems(operator, DEVICES[device], count=COUNT, seed=SEED)):
         more: dict[str, Any] = {"objective": "memory"} if number % 7 == 3 else {}
         more |= {"memory": "64MiB"} if number % 11 == 5 else {}
         found.append(Query(operator=operator, hyperparameters=problem.as_dict, device=measured, **more))
@@ -115,14 +115,14 @@ def differences(one: Any, two: Any, place: str = "") -> list[str]:
     return [f"{place}: {one} instead of {two}"]
 
 
-def compared(selector: Selector, operator: str, device: str, golden: Golden, count: int = COUNT) -> list[str]:
-    """What differs from the golden answers of an operator on a device, among the first `count`."""
-    answers = [asked(selector, query) for query in questions(selector, operator, device)[:count]]
-    found = differences(answers[:WHOLE], golden["whole"][:count], f"{operator} on {device}: ")
+def compared(selector: Selector, operator: str, device: str, golden: Golden) -> list[str]:
+    """What differs from the golden answers of an operator on a device."""
+    answers = [asked(selector, query) for query in questions(selector, operator, device)]
+    found = differences(answers[:WHOLE], golden["whole"], f"{operator} on {device}: ")
     times = [one.get("time_ms") for one in answers]
-    found += differences(times, golden["times_ms"][:count], f"{operator} on {device}: times_ms")
-    for number, (one, two) in enumerate(zip(digests(answers), golden["digests"], strict=False)):
-        if one != two and len(answers) >= (number + 1) * TOGETHER:
+    found += differences(times, golden["times_ms"], f"{operator} on {device}: times_ms")
+    for number, (one, two) in enumerate(zip(digests(answers), golden["digests"], strict=True)):
+        if one != two:
             found.append(
                 f"{operator} on {device}: decisions {number * TOGETHER} to {(number + 1) * TOGETHER}"
             )
@@ -149,6 +149,10 @@ def main(arguments: Sequence[str]) -> int:
     """Make or check the golden answers; 1 where one differs."""
     what, *names = arguments or ["check"]
     golden, found = read() if FILE.exists() else {}, []
+    if what == "check" and not golden:
+        raise SystemExit(
+            f"{FILE} is not there: make it before a change, by `python -m tests.selector.golden make`."
+        )
     selector = opened()
     for operator, device in cases(names):
         key = f"{operator} {device}"
