@@ -58,6 +58,7 @@ class Child:
             "jobs": child_jobs,
         }
         self._events, self._jobs, self._buffer = events, jobs, bytearray()
+        self._torch_device = torch_device
         try:
             self._process = self._spawn(config, (child_events, child_jobs))
         except OSError as error:
@@ -68,17 +69,16 @@ class Child:
         finally:
             os.close(child_events)
             os.close(child_jobs)
+
+    def wait_until_ready(self) -> None:
+        """Wait until the process has started. Raises MeasurementFailed, with what it said, if it did not."""
         try:
             self.receive(time.monotonic() + START_TIMEOUT_S)
         except (ChildDied, TimeoutError):
-            tail = self.last_words()
-            self.close()
             raise MeasurementFailed(
-                f"The measuring process for {torch_device} did not start: {tail or 'it said nothing'}"
+                f"The measuring process for {self._torch_device} did not start: "
+                f"{self.last_words() or 'it said nothing'}"
             ) from None
-        except BaseException:
-            self.close()
-            raise
 
     def _spawn(self, config: dict[str, Any], descriptors: tuple[int, int]) -> subprocess.Popen[bytes]:
         # of torch.compile, which starts a process for each; 1: it compiles in this one

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,7 +14,16 @@ from typing import Any
 import torch
 
 from .. import registry
-from ..contract import GateResult, Implementation, Memory, Problem, Record, Status, Timing
+from ..contract import (
+    GateResult,
+    Implementation,
+    MeasurementFailed,
+    Memory,
+    Problem,
+    Record,
+    Status,
+    Timing,
+)
 from ..gate import REVISION
 from .child import Child, ChildDied
 from .environment import canonical_torch_device, current_environment
@@ -50,6 +60,8 @@ class Session:
         self.seconds: dict[str, float] = defaultdict(float)
         self._threads = threads
         self._child: Child | None = None
+        self._changing = threading.Lock()  # of the two below: another thread may interrupt
+        self._interrupted = False
 
     def __enter__(self) -> Session:
         return self
@@ -61,15 +73,20 @@ class Session:
 
     def close(self) -> None:
         """End the child process. The session can be used again: a new one starts when it is needed."""
-        if self._child is not None:
-            self._child.close()
-            self._child = None
+        with self._changing:
+            if self._child is not None:
+                self._child.close()
+                self._child = None
 
     def interrupt(self) -> None:
-        """End the child from another thread: whoever waits for it here goes on at once, with its death."""
-        child = self._child
-        if child is not None:
-            child.kill()
+        """End the child from another thread, for good: who waits for it goes on, and no other is started.
+
+        A later `measure` or `judge` raises MeasurementFailed.
+        """
+        with self._changing:
+            self._interrupted = True
+            if self._child is not None:
+                self._child.kill()
 
     def measure(
         self,
@@ -191,11 +208,16 @@ class Session:
                 progress.provisional[event["implementation"]] = event["outcome"]
 
     def _start(self) -> Child:
-        if self._child is None:
-            cache_bytes = self.device.l2_bytes or DEFAULT_CACHE_BYTES
-            threads = self._threads or torch.get_num_threads()
-            self._child = Child(self.torch_device, cache_bytes=cache_bytes, threads=threads)
-        return self._child
+        if self._child is not None:
+            return self._child
+        cache_bytes = self.device.l2_bytes or DEFAULT_CACHE_BYTES
+        threads = self._threads or torch.get_num_threads()
+        with self._changing:
+            if self._interrupted:
+                raise MeasurementFailed(f"Measuring on {self.torch_device} was interrupted.")
+            child = self._child = Child(self.torch_device, cache_bytes=cache_bytes, threads=threads)
+        child.wait_until_ready()
+        return child
 
     def _record(self, problem: Problem, implementation: Implementation, outcome: dict[str, Any]) -> Record:
         timings = {

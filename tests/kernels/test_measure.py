@@ -1,5 +1,7 @@
 import os
 import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
@@ -99,6 +101,25 @@ def test_a_child_that_cannot_start_says_why(monkeypatch):
     monkeypatch.setattr(child_module, "BOOT", "import sys; sys.exit('no luck today')")
     with Session("cpu") as session, pytest.raises(MeasurementFailed, match="no luck today"):
         list(session.measure(problem()))
+
+
+def test_an_interrupted_session_starts_no_child(monkeypatch):
+    monkeypatch.setattr(child_module, "BOOT", "raise AssertionError")
+    with Session("cpu") as session:
+        session.interrupt()
+        with pytest.raises(MeasurementFailed, match="interrupted"):
+            list(session.measure(problem()))
+
+
+def test_an_interrupt_ends_a_child_that_is_starting(monkeypatch):
+    monkeypatch.setattr(child_module, "BOOT", "import time; time.sleep(1000)")
+    with Session("cpu") as session, ThreadPoolExecutor(1) as threads:
+        measuring = threads.submit(lambda: list(session.measure(problem())))
+        while session._child is None:
+            time.sleep(0.01)
+        session.interrupt()
+        with pytest.raises(MeasurementFailed, match="did not start"):
+            measuring.result(timeout=30)
 
 
 def test_probe_of_the_cpu():
