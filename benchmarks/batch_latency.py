@@ -1,10 +1,9 @@
 """What a batch of new problems takes: python -m benchmarks.batch_latency [--operators A,B] [--batches N].
 
 Random problems of an operator on an H200, answered together from the measurements that come with this
-package. Median and least time of the clock and of the processor for each batch, and where the processor's
-time goes: what the implementations refuse and count, mostly by the paths that they took for earlier problems,
-and all the rest together, the cost model included. Writes `benchmarks/results/batch_latency.json`.
-Needs no GPU.
+package. Median and least time of the clock and of the processor for each batch, and what of the processor's
+time the implementations' refusals and counts take. Writes `benchmarks/results/batch_latency.json`. Needs no
+GPU.
 """
 
 from __future__ import annotations
@@ -19,14 +18,10 @@ from typing import Any
 
 from benchmarks._result import write_result
 from kernel_selector.kernels import registry
-from kernel_selector.kernels.contract import Device, Problem
+from kernel_selector.kernels.contract import Device, Implementation, Problem
 from selector import Choice, Query, Selector
-from selector.considering import considered_each
-from selector.counting import Counting
-from selector.predictor import Places
 from selector.problem_sets import random_problems
 from selector.shipped import unpacked
-from selector.table import Table
 
 DEVICE = "h200"
 SIZE = 500  # problems of a batch
@@ -80,16 +75,15 @@ def queries(problems: list[Problem]) -> list[Query]:
 
 def counting(problems: list[Problem], device: Device) -> dict[str, float]:
     """Processor milliseconds of what every implementation is asked about the problems, as a choice does."""
-    table = Table(problems)
-    known = registry.implementations(problems[0].operator)
-    accepting: list[tuple[str, ...]] = []
+    accepted: list[list[Implementation]] = []
 
     def refuse() -> None:
-        accepting.extend(one.accepted for one in considered_each(table, device))
+        accepted.extend(registry.candidates(problem, device)[0] for problem in problems)
 
     def count() -> None:
-        places = Places.of(accepting, known)
-        Counting(table).tables(range(len(table)), places.of_each, places.which, known)
+        for problem, items in zip(problems, accepted, strict=True):
+            for item in items:
+                item.work(problem)
 
     return {"refusals": spent(refuse), "counts": spent(count)}
 

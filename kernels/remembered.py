@@ -33,7 +33,7 @@ def remember(operator: Operator) -> None:
 
 
 def remembered(work: Counting, key: str) -> Counting:
-    """The same counts, found once for each problem and kept in its `__dict__`: it cannot change."""
+    """The same counts, found once for each problem and kept in its `__dict__`, which nothing changes."""
 
     @wraps(work)
     def once(problem: Problem) -> Work:
@@ -43,5 +43,4 @@ def remembered(work: Counting, key: str) -> Counting:
             found = kept[key] = work(problem)
         return found
 
-    vars(once)["kept_as"] = key
     return once

@@ -25,8 +25,7 @@ from kernel_selector.kernels.contract import (
 )
 
 from .api import choose, evaluate, optimize, replay, restore, train
-from .candidates import Candidate
-from .choice import Choice
+from .choice import Candidate, Choice
 from .client import Client
 from .engine import Selector
 from .errors import InvalidRequest, ModelVersionMismatch, NoMeasurements, NothingFits, ServiceError

@@ -1,199 +1,127 @@
-"""From a question and what is known to a choice."""
+"""From a question to a choice: what the measurements say, what the cost model says, and the decision."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from kernel_selector.kernels import registry
-from kernel_selector.kernels.contract import Environment, SelectorError
+from kernel_selector.kernels.contract import Environment, Problem, SelectorError, UnsupportedProblem
 
+from .alike import timed_alike
 from .choice import Choice
-from .considering import considered_each
-from .evidence import Tier
-from .policy import Decision, combine, decide
-from .predicted import Places, Predicted, Predictions, look_up
-from .preparing import Opened, Prepared, circumstances, prepare, unmeasured
-from .reading import Readings, places_of
-from .request import Request
-from .table import Table
-from .together import choices, quiet_ones, settled
+from .estimate import Tier
+from .evidence import says_wrong
+from .policy import Decision, Question, combine, decide
+from .query import Request
 
 if TYPE_CHECKING:
+    from .evidence import Evidence
     from .knowledge import Knowledge
 
 Given = TypeVar("Given")
 Result = TypeVar("Result")
 
 
-def answer(knowledge: Knowledge, request: Request) -> Choice:
-    """The choice for a request. Raises UnsupportedProblem, NothingFits, ModelVersionMismatch."""
-    (found,) = answer_each(knowledge, [request])
-    if isinstance(found, SelectorError):
-        raise found
-    return found
+class Prepared(NamedTuple):
+    """A question with all that is known of it but the cost model's estimates."""
+
+    request: Request
+    problem: Problem  # that of the request, or one that takes the same time and bytes
+    software: Environment | None
+    question: Question
+    measured: list[Tier]  # best first
+    least_noise: float  # of the cost model's times
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether every candidate was measured, so that the cost model has nothing to add."""
+        if not self.measured:
+            return False
+        found = combine(self.measured, self.question.names, self.question.default)
+        return found.base is not None and len(found.estimates) == len(self.question.names)
 
 
 def answer_each(
     knowledge: Knowledge, requests: Sequence[Request | SelectorError]
 ) -> list[Choice | SelectorError]:
     """The choice for each request, or the error that it met; the cost model is asked once for all of them."""
-    groups = _opened(requests)
-    opened = {index: one for group in groups for index, one in group.items()}
-    given = [
-        request if isinstance(request, SelectorError) else opened[index]
-        for index, request in enumerate(requests)
-    ]
-    quiet = quiet_ones(knowledge, groups)
-    asked = [one if index in quiet else _tried(prepare, knowledge, one) for index, one in enumerate(given)]
-    tiers = _tiers(knowledge, asked)
-    ready = settled({index: (opened[index], tiers.get(index)) for index in quiet})
-    others = set(tiers).difference(*(group.members for group in ready))
-    wanted = _wanted([(asked[index], tiers[index]) for index in others])
-    look_up([*(group.chosen for group in ready), *wanted])
-    told = {index: choice for group in ready for index, choice in choices(knowledge, group).items()}
-    told |= _unknown(knowledge, {index: (opened[index], tiers.get(index)) for index in quiet & others})
+    prepared = [_tried(prepare, knowledge, request) for request in requests]
+    predicted = _predicted(knowledge, prepared)
     return [
-        told[index] if index in told else _tried(_finished, knowledge, _with(one, tiers.get(index)))
-        for index, one in enumerate(asked)
+        tier if isinstance(tier, SelectorError) else _tried(finish, knowledge, one, tier)
+        for one, tier in zip(prepared, predicted, strict=True)
     ]
-
-
-def _opened(requests: Sequence[Request | SelectorError]) -> list[dict[int, Opened]]:
-    """The requests by their places, with what the implementations say of their problems.
-
-    Those about one operator and one device are together.
-    """
-    groups: list[dict[int, Opened]] = []
-    readings = Readings()
-    asked = [(index, one) for index, one in enumerate(requests) if isinstance(one, Request)]
-    for numbers in places_of(one.problem.operator for _, one in asked).values():
-        members = [asked[number] for number in numbers]
-        table = Table([one.problem for _, one in members], readings)
-        for places in places_of(id(one.where) for _, one in members).values():
-            where = members[places[0]][1].where
-            software = current_environment(where.torch_device) if where.torch_device else None
-            found = zip(places, considered_each(table.part(places), where.device), strict=True)
-            opened = [(members[place], place, considered) for place, considered in found]
-            groups.append(
-                {
-                    index: Opened(one, table, place, considered, software)
-                    for (index, one), place, considered in opened
-                }
-            )
-    return groups
 
 
 def _tried(
-    work: Callable[[Knowledge, Given], Result], knowledge: Knowledge, given: Given | SelectorError
+    step: Callable[..., Result], knowledge: Knowledge, given: Given | SelectorError, *more: object
 ) -> Result | SelectorError:
-    """What `work` makes of it, or the error that it met, now or before."""
+    """The result of a step, or the error that it or an earlier step met."""
     if isinstance(given, SelectorError):
         return given
     try:
-        return work(knowledge, given)
+        return step(knowledge, given, *more)
     except SelectorError as error:
         return error
 
 
-def _tiers(
-    knowledge: Knowledge, asked: Sequence[Opened | Prepared | SelectorError]
-) -> dict[int, Tier | SelectorError]:
-    """The cost models' tiers, or the errors of asking for them, by the places of those that need them."""
-    by_operator: dict[str, dict[int, Opened | Prepared]] = defaultdict(dict)
-    for index, one in enumerate(asked):
-        if isinstance(one, Opened) or (isinstance(one, Prepared) and not one.is_complete):
-            by_operator[one.opened.request.problem.operator][index] = one
-    found: dict[int, Tier | SelectorError] = {}
-    for operator, members in by_operator.items():
-        predicted = _tried(_predicted, knowledge, (operator, list(members.values())))
-        if isinstance(predicted, SelectorError):
-            found |= dict.fromkeys(members, predicted)
-        else:
-            found |= dict(zip(members, predicted, strict=False))  # there are none without a model
-    return found
+def prepare(knowledge: Knowledge, request: Request) -> Prepared:
+    """What the implementations and the measurements say of a question.
 
-
-def _predicted(knowledge: Knowledge, given: tuple[str, Sequence[Opened | Prepared]]) -> list[Tier]:
-    """The cost model's tier for each, in their order; none without a model."""
-    operator, members = given
-    predictor = knowledge.predictor(operator)
-    if predictor is None:
-        return []
-    from .predictor import Questions
-
-    table, known, found = _table(members), registry.implementations(operator), dict[int, Tier]()
-    opened = [one.opened for one in members]
-    for group in places_of((id(one.request.where.device), id(one.software)) for one in opened).values():
-        first, names = opened[group[0]], [members[place].names for place in group]
-        device = first.request.where.device
-        least_noise = knowledge.evidence(operator, device.key).least_noise(device)
-        asked = Questions(table.part(group), device, first.software, names, least_noise)
-        found |= zip(group, predictor.tiers(asked, known), strict=True)
-    return [found[place] for place in range(len(members))]
-
-
-def _table(members: Sequence[Opened | Prepared]) -> Table:
-    """The problems of questions about one operator, as the cost model is asked about them."""
-    if any(isinstance(one, Prepared) and one.reading is not one.opened.reading for one in members):
-        return Table([one.reading for one in members])
-    return members[0].opened.table.part([one.opened.place for one in members])
-
-
-def _wanted(
-    asked: Sequence[tuple[Opened | Prepared | SelectorError, Tier | SelectorError]],
-) -> Iterator[tuple[Predictions, Places]]:
-    """The rows of predictions that will be looked at: of candidates that no measurement tells of."""
-    for one, tier in asked:
-        if isinstance(tier, Tier) and isinstance(tier.estimates, Predicted):
-            measured = one.measured if isinstance(one, Prepared) else ()
-            covered = {name for found in measured for name in found.estimates}
-            yield tier.estimates.together, tier.estimates.rows(without=covered)
-
-
-def _with(
-    one: Opened | Prepared | SelectorError, tier: Tier | SelectorError | None
-) -> tuple[Opened | Prepared, Tier | None] | SelectorError:
-    """A question with the cost model's tier, if there is one; or the error that either met."""
-    if isinstance(one, SelectorError):
-        return one
-    return tier if isinstance(tier, SelectorError) else (one, tier)
-
-
-def _finished(knowledge: Knowledge, given: tuple[Opened | Prepared, Tier | None]) -> Choice:
-    """The choice for one question, by all that is known of it."""
-    one, tier = given
-    prepared = unmeasured(one) if isinstance(one, Opened) else one
-    question, measured = prepared.question, prepared.measured
-    figures = combine([*measured, tier] if tier else measured, question.names, question.default)
-    return _choice(
-        knowledge, prepared.opened.request, decide(question, figures), set(figures.sources.values())
+    Raises UnsupportedProblem, and the errors of reading the database.
+    """
+    operator, where = registry.operator(request.problem.operator), request.where
+    accepted, refused = registry.candidates(request.problem, where.device)
+    _check_refusals(request, refused)
+    evidence = knowledge.evidence(operator.name, where.device.key)
+    problem = _known_as(request.problem, evidence)
+    software = current_environment(where.torch_device) if where.torch_device else None
+    failed, doubtful = evidence.failures(problem, where.device, operator.default)
+    reason = failed.get(operator.default) or doubtful.get(operator.default, "")
+    question = Question(
+        default=operator.default,
+        default_is_wrong=reason if says_wrong(reason) else "",
+        names=tuple([it.name for it in accepted if it.name not in failed or it.name == request.override]),
+        excluded={**failed, **refused},
+        doubtful=doubtful,
+        objective=request.objective,
+        limit_bytes=request.limit_bytes,
+        override=request.override,
+        counted_bytes=lambda name: registry.implementation(operator.name, name).work(problem).saved_bytes,
+    )
+    return Prepared(
+        request=request,
+        problem=problem,
+        software=software,
+        question=question,
+        measured=list(evidence.tiers(problem, where.device, software)),
+        least_noise=evidence.least_noise(where.device),
     )
 
 
-def _unknown(
-    knowledge: Knowledge, asked: Mapping[int, tuple[Opened, Tier | SelectorError | None]]
-) -> dict[int, Choice]:
-    """The choices for quiet questions, by their places, from which the cost model abstains.
+def _check_refusals(request: Request, refused: Mapping[str, str]) -> None:
+    """Raise UnsupportedProblem where no implementation, or not the one asked for, takes the problem."""
+    if request.override is not None and request.override in refused:
+        raise UnsupportedProblem(
+            f"override={request.override!r} cannot compute {request.problem} on {request.where.device.name}: "
+            f"{refused[request.override]}. Leave the override out, or name another implementation."
+        )
+    if len(refused) == len(registry.implementations(request.problem.operator)):
+        reasons = "; ".join(f"{name}: {refused[name]}" for name in sorted(refused))
+        raise UnsupportedProblem(
+            f"No implementation computes {request.problem} on {request.where.device.name}: {reasons}."
+        )
 
-    Those whose problems the same implementations accept are decided once, and differ in problem and caveats.
-    """
-    told: dict[int, Choice] = {}
-    decided: dict[tuple[int, int, bool], tuple[Choice, int]] = {}
-    for index, (one, tier) in asked.items():
-        if not isinstance(tier, Tier) or tier.estimates:
-            continue
-        request = one.request
-        key = id(one.considered), id(request.where), request.operator_assumed
-        if key not in decided:
-            first = _finished(knowledge, (one, tier))
-            decided[key] = first, len(first.caveats) - len(tier.caveats)
-        choice, own = decided[key]
-        caveats = *choice.caveats[:own], *tier.caveats
-        told[index] = Choice.made({**vars(choice), "problem": request.problem, "caveats": caveats})
-    return told
+
+def _known_as(problem: Problem, evidence: Evidence) -> Problem:
+    """The problem, or the same with its operator's own epsilon where none was measured with this one."""
+    alike = timed_alike(problem)
+    if alike == problem or any(one["eps"] == problem["eps"] for one in evidence.problems.values()):
+        return problem
+    return alike
 
 
 @cache
@@ -204,8 +132,52 @@ def current_environment(torch_device: str) -> Environment:
     return measure.current_environment(torch_device)
 
 
+def _predicted(
+    knowledge: Knowledge, prepared: Sequence[Prepared | SelectorError]
+) -> list[Tier | SelectorError | None]:
+    """The cost model's estimates for each question, or its error; None where it is not asked.
+
+    Questions about one operator, device and software go through the cost model together.
+    """
+    groups: dict[tuple[str, int, int], dict[int, Prepared]] = defaultdict(dict)
+    for index, one in enumerate(prepared):
+        if isinstance(one, Prepared) and not one.is_complete:
+            device, software = one.request.where.device, one.software
+            groups[one.problem.operator, id(device), id(software)][index] = one
+    found: list[Tier | SelectorError | None] = [None] * len(prepared)
+    for (operator, *_), members in groups.items():
+        try:
+            predictor = knowledge.predictor(operator)
+        except SelectorError as error:
+            for index in members:
+                found[index] = error
+            continue
+        if predictor is None:
+            continue
+        first = next(iter(members.values()))
+        tiers = predictor.tiers(
+            [one.problem for one in members.values()],
+            [one.question.names for one in members.values()],
+            device=first.request.where.device,
+            software=first.software,
+            known=registry.implementations(operator),
+            least_noise=first.least_noise,
+        )
+        for index, tier in zip(members, tiers, strict=True):
+            found[index] = tier
+    return found
+
+
+def finish(knowledge: Knowledge, prepared: Prepared, predicted: Tier | None) -> Choice:
+    """The choice for a question, by all that is known of it. Raises NothingFits."""
+    question, measured = prepared.question, prepared.measured
+    figures = combine([*measured, predicted] if predicted else measured, question.names, question.default)
+    decision = decide(question, figures)
+    return _choice(knowledge, prepared.request, decision, set(figures.sources.values()))
+
+
 def _choice(knowledge: Knowledge, request: Request, decision: Decision, sources: set[str]) -> Choice:
-    chosen = decision.chosen
+    chosen = decision.candidates[0]
     predictor = knowledge.predictor(request.problem.operator) if "model" in sources else None
     caveats = list(knowledge.caveats)
     if decision.source == "default" and not caveats and not sources:
@@ -213,7 +185,7 @@ def _choice(knowledge: Knowledge, request: Request, decision: Decision, sources:
             f"Nothing comparable was measured on {request.where.device.name}: "
             f"run `selector profile {request.problem.operator} --count 60` there."
         )
-    caveats += circumstances(knowledge, request)
+    caveats += _circumstances(knowledge, request)
     return Choice(
         problem=request.problem,
         device=request.where.device,
@@ -234,3 +206,15 @@ def _choice(knowledge: Knowledge, request: Request, decision: Decision, sources:
         caveats=(*caveats, *decision.caveats),
         operator_assumed=request.operator_assumed,
     )
+
+
+def _circumstances(knowledge: Knowledge, request: Request) -> Iterator[str]:
+    """Caveats that hold whatever was chosen."""
+    device, operator = request.where.device, request.problem.operator
+    if request.retired is not None:
+        yield request.retired
+    if request.where.torch_device is None:
+        yield f"{device.name} is not in this machine: here, build() makes the module on the CPU."
+    left_out = knowledge.evidence(operator, device.key).left_out
+    if left_out:
+        yield f"{left_out} records are left out: no {operator} can have their hyperparameters."

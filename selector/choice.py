@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+import textwrap
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from json import dumps
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import Device, Problem, UnknownDevice
 
-from .candidates import Candidate, Candidates, Interval
 from .errors import NotBuildable
-from .explain import explain
+from .units import format_bytes, format_ms
 
 if TYPE_CHECKING:
     from torch import nn
-
-    from .shown import Shown
 
 SUMMARY = (
     "implementation",
@@ -33,8 +31,34 @@ SUMMARY = (
     "snapshot",
     "model_version",
 )
-# what a choice that was settled together with others has in their columns, until somebody looks
-LATER = {*SUMMARY, "candidates"} - {"source", "snapshot", "model_version"}
+WIDTH = 80
+SOURCES = {
+    "override": "asked for by name",
+    "exact": "measured: this problem on this device",
+    "near": "measured on a neighbouring problem on this device, scaled by the work",
+    "model": "predicted by the cost model learned from measurements",
+    "default": "there is no evidence that another one is better",
+}
+Interval = tuple[float, float]
+
+
+class Candidate(NamedTuple):
+    """One implementation that was considered. Figures are None where nothing is known.
+
+    `source` says where the figures come from: "exact", "near" or "model"; "" without figures.
+    `excluded` is the reason why it could not be chosen, None when it could; `note` explains, for one that
+    could, why a better figure was not enough.
+    """
+
+    name: str
+    default: bool
+    source: str = ""
+    time_ms: float | None = None
+    time_interval_ms: Interval | None = None
+    memory_bytes: int | None = None
+    memory_interval_bytes: tuple[int, int] | None = None
+    excluded: str | None = None
+    note: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,7 +82,7 @@ class Choice:
     memory_interval_bytes: tuple[int, int] | None
     runner_up: str | None
     margin: float | None
-    candidates: Candidates
+    candidates: tuple[Candidate, ...]  # the chosen one first
     objective: str
     memory_limit_bytes: int | None
     snapshot: str
@@ -67,39 +91,20 @@ class Choice:
     operator_assumed: bool
     torch_device: str | None
 
-    @classmethod
-    def made(cls, fields: dict[str, Any]) -> Choice:
-        """One with these fields; hundreds are made for a batch, and `__init__` takes three times as long."""
-        choice = cls.__new__(cls)
-        object.__setattr__(choice, "__dict__", fields)
-        return choice
-
-    def __getattr__(self, name: str) -> Any:
-        # only reached for names that are no field yet; copy and pickle look for names before there are fields
-        kept = vars(self)
-        if name in LATER and "_shown" in kept:
-            shown, number = kept["_shown"]
-            kept.update(shown.fields(number))
-            return kept[name]
-        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-
-    def __getstate__(self) -> dict[str, Any]:
-        """The fields alone, without the other choices that this one was settled with."""
-        return {name: getattr(self, name) for name in self.__dataclass_fields__}
-
-    @property
-    def shown(self) -> tuple[Shown, int] | None:
-        """Of one that was settled together with others: all of them in columns, and its number there."""
-        return vars(self).get("_shown")
-
     @property
     def may_be_beaten(self) -> bool:
         """Whether another candidate may be faster, as far as its interval goes, or has no time at all."""
-        if found := self.shown:
-            shown, number = found
-            return shown.may_be_beaten[number]
-        interval_ms = self.time_interval_ms
-        return self.candidates.lowest_ms() < (math.inf if interval_ms is None else interval_ms[1])
+        high_ms = math.inf if self.time_interval_ms is None else self.time_interval_ms[1]
+        return any(
+            one.time_interval_ms is None or one.time_interval_ms[0] < high_ms
+            for one in self.candidates[1:]
+            if one.excluded is None
+        )
+
+    @property
+    def exclusions(self) -> dict[str, str]:
+        """Why candidates could not be chosen, by name."""
+        return {one.name: one.excluded for one in self.candidates if one.excluded is not None}
 
     def build(self, device: str | None = None) -> nn.Module:
         """The chosen module, with fresh parameters, in the problem's dtype and mode.
@@ -143,7 +148,7 @@ class Choice:
         given = dict(data)
         values = dict(given.pop("problem"))
         problem = Problem(values.pop("operator"), tuple(values.items()), tuple(given.pop("assumed")))
-        candidates = Candidates.of(Candidate(**_with_tuples(item)) for item in given.pop("candidates"))
+        candidates = tuple(Candidate(**_with_tuples(item)) for item in given.pop("candidates"))
         return cls(
             **_with_tuples(given)
             | {
@@ -158,7 +163,7 @@ class Choice:
     def summary(self) -> dict[str, Any]:
         """JSON-ready and short, for answers by the hundred: without problem, device and other figures."""
         data = {name: getattr(self, name) for name in SUMMARY}
-        data["exclusions"] = self.candidates.exclusions()
+        data["exclusions"] = self.exclusions
         data["caveats"] = list(self.caveats)
         return data
 
@@ -174,3 +179,137 @@ def _with_tuples(data: Mapping[str, Any]) -> dict[str, Any]:
         name: tuple(value) if isinstance(value, list) and "interval" in name else value
         for name, value in data.items()
     }
+
+
+def explain(choice: Choice) -> str:
+    """What was asked, what was assumed, the choice with its evidence, and every other candidate."""
+    lines = [*_question(choice), "", *_answer(choice), "", "Candidates", *_table(choice)]
+    reasons = list(why_not(choice))
+    for title, words in (("Why not", reasons), ("Caveats", choice.caveats)):
+        if words:
+            lines += ["", title, *(_wrapped("  - ", text) for text in words)]
+    model = f" and cost model {choice.model_version}" if choice.model_version else ""
+    lines += ["", _wrapped("", f"Decided on measurement snapshot {choice.snapshot}{model}.")]
+    return "\n".join(lines)
+
+
+def _question(choice: Choice) -> list[str]:
+    problem = choice.problem
+    given = [f"{name}={value}" for name, value in problem.values if name not in problem.assumed]
+    assumed = [f"{name}={problem[name]}" for name in problem.assumed]
+    if choice.operator_assumed:
+        assumed.insert(0, f"operator={problem.operator}")
+    limit = choice.memory_limit_bytes
+    device = choice.device
+    where = device.name + (f", host {device.host}" if device.host and device.host != device.name else "")
+    wish = "the least memory" if choice.objective == "memory" else "the shortest time"
+    within = f" within {format_bytes(limit)} ({limit} bytes)" if limit is not None else ""
+    lines = [_wrapped("Asked       ", f"{problem.operator} {' '.join(given)}")]
+    if assumed:
+        lines.append(_wrapped("Assumed     ", " ".join(assumed)))
+    return [*lines, f"Device      {where}", f"Objective   {wish}{within}"]
+
+
+def _answer(choice: Choice) -> list[str]:
+    ours = choice.problem.operator in registry.operators()
+    default = next((item.name for item in choice.candidates if item.default), None)
+    standing = " (the framework's default)" if choice.implementation == default else ""
+    lines = [f"Choice      {choice.implementation}{standing}", f"Because     {SOURCES[choice.source]}"]
+    lines += [_wrapped("How         " if not row else " " * 12, text) for row, text in enumerate(how(choice))]
+    if choice.time_ms is not None:
+        lines.append(f"Time        {format_time(choice)}{_passes(choice) if ours else ''}")
+    if choice.memory_bytes is not None:
+        counted = " at the peak, beyond parameters and inputs" if ours else ""
+        lines.append(f"Memory      {format_memory(choice)}{counted}")
+    if choice.runner_up is not None and choice.margin is not None:
+        lines.append(f"Runner-up   {choice.runner_up}, {format_margin(choice)}")
+    return lines
+
+
+def how(choice: Choice) -> list[str]:
+    """What the chosen implementation does for this problem, in lines of text, where it can say."""
+    if choice.problem.operator not in registry.operators():
+        return []
+    describe = registry.implementation(choice.problem.operator, choice.implementation).describe
+    return describe(choice.problem, choice.device).splitlines() if describe is not None else []
+
+
+def _passes(choice: Choice) -> str:
+    return " for forward and backward" if choice.problem["mode"] == "training" else " for forward"
+
+
+def format_margin(choice: Choice) -> str:
+    """How much worse the runner-up is; there must be one."""
+    assert choice.margin is not None
+    words = ("more", "less") if choice.objective == "memory" else ("slower", "faster")
+    if choice.margin >= 0:
+        return f"{choice.margin:.1%} {words[0]}"
+    return f"{-choice.margin:.1%} {words[1]}"
+
+
+def format_time(item: Choice | Candidate) -> str:
+    """The time with its interval."""
+    if item.time_interval_ms is None:
+        return format_ms(item.time_ms)
+    low, high = map(format_ms, item.time_interval_ms)
+    if low.split()[-1] == high.split()[-1]:
+        low = low.split()[0]
+    return f"{format_ms(item.time_ms)} ({low} - {high})"
+
+
+def format_memory(item: Choice | Candidate) -> str:
+    """The memory with the upper end of its interval."""
+    low_high = item.memory_interval_bytes
+    if low_high is None or low_high[0] == low_high[1]:
+        return format_bytes(item.memory_bytes)
+    return f"{format_bytes(item.memory_bytes)} (up to {format_bytes(low_high[1])})"
+
+
+def _table(choice: Choice) -> list[str]:
+    rows = [("  implementation", "time", "memory", "from", "remark")]
+    rows += [_row(choice, candidate) for candidate in choice.candidates]
+    widths = [max(len(row[column]) for row in rows) for column in range(4)]
+    cells = [[*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[4]] for row in rows]
+    lines = ["  ".join(row).rstrip() for row in cells]
+    # the longest names and remarks leave room for one blank alone
+    return lines if max(map(len, lines)) <= WIDTH else [" ".join(row).rstrip() for row in cells]
+
+
+def _row(choice: Choice, candidate: Candidate) -> tuple[str, str, str, str, str]:
+    return (
+        f"{'*' if candidate.name == choice.implementation else ' '} {candidate.name}",
+        format_time(candidate),
+        format_bytes(candidate.memory_bytes),
+        candidate.source or "-",
+        remarks(choice, candidate),
+    )
+
+
+def remarks(choice: Choice, candidate: Candidate) -> str:
+    """What a candidate is in its choice: "chosen, default", "excluded", "within noise", or nothing."""
+    words = {
+        "chosen": candidate.name == choice.implementation,
+        "default": candidate.default,
+        "excluded": candidate.excluded is not None,
+        "within noise": bool(candidate.note),
+    }
+    return ", ".join(word for word, holds in words.items() if holds)
+
+
+def why_not(choice: Choice) -> Iterator[str]:
+    """For each candidate that was passed over in spite of its figures, the reason."""
+    for item in choice.candidates:
+        if item.excluded or item.note:
+            yield f"{item.name}: {item.excluded or item.note}"
+
+
+def _wrapped(start: str, text: str) -> str:
+    """The text after `start`, in lines of WIDTH that go on below where it began."""
+    return textwrap.fill(
+        text,
+        WIDTH,
+        initial_indent=start,
+        subsequent_indent=" " * len(start),
+        break_long_words=False,
+        break_on_hyphens=False,
+    )

@@ -4,23 +4,17 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 from kernel_selector.kernels.contract import Device, Integer, Operator, Problem, Record
 
-from .reading import least_work
-from .table import Table
+from .work import least_work
 
 # doublings by which a size may lie outside of what was seen, and the operations in all, which are bounded too
 # because sizes that were seen one by one may be large together
 SIZE_SLACK, WORK_SLACK = 0.5, 1.0
-EDGE = 1e-9  # of a range: so near to its ends the logarithm decides
-
-Range = tuple[float, float]
-_Inner = tuple[list[tuple[str, frozenset[Any]]], list[tuple[str, float, float]], Range]
 
 
 @dataclass(frozen=True)
@@ -36,40 +30,6 @@ class Domain:
         for record in records:
             problems[record.device.key][record.problem.key] = record.problem
         return cls({key: _seen(operator, list(found.values())) for key, found in sorted(problems.items())})
-
-    def covers_each(self, problems: Table, device: Device, operations: Sequence[float]) -> list[bool]:
-        """Whether each problem, of so many operations, is well inside, on a device that was seen.
-
-        Quick, where `outside` says nothing: that is asked name by name.
-        """
-        words, ranges, (low, high) = self._inner[device.key]
-        found = [low <= each <= high for each in operations]
-        for name, values in words:
-            given = problems.columns[name]
-            if not values.issuperset(given):  # which it mostly is, and is asked quickly
-                found = [inside and one in values for inside, one in zip(found, given, strict=True)]
-        for name, least, most in ranges:
-            given = problems.columns[name]
-            if not least <= min(given) <= max(given) <= most:
-                found = [inside and least <= one <= most for inside, one in zip(found, given, strict=True)]
-        return found
-
-    @cached_property
-    def _inner(self) -> dict[str, _Inner]:
-        """By device key: the words, and the ranges of sizes and of operations, a little inside the edges."""
-        found = {}
-        for key, seen in self.devices.items():
-            ranges = {
-                name: (
-                    2 ** (low - _slack(name)) * (1 + EDGE) if low > _slack(name) else 0,
-                    2 ** (high + _slack(name)) * (1 - EDGE),
-                )
-                for name, (low, high) in seen["log2"].items()
-            }
-            operations = ranges.pop("operations")
-            words = [(name, frozenset(values)) for name, values in seen["words"].items()]
-            found[key] = words, [(name, *edges) for name, edges in ranges.items()], operations
-        return found
 
     def unseen(self, device: Device) -> str | None:
         """Why every problem on a device is outside, or None when some may be inside."""

@@ -4,24 +4,24 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
-from functools import lru_cache, partial
 from pathlib import Path
 from threading import RLock
 from typing import TYPE_CHECKING, Any
 
-from kernel_selector.kernels.contract import Device, SelectorError, UnknownDevice
+from kernel_selector.kernels import registry
+from kernel_selector.kernels.contract import Device, SelectorError
 
 from . import catalogue
+from .answer import answer_each
 from .asked import noting
-from .asking import decide_and_note
-from .batch import Batch
 from .choice import Choice
 from .database_argument import require_database
+from .imported.answer import answer as answer_imported
 from .knowledge import Changed, Knowledge, Pair, state_of
-from .query import Query
-from .request import DEFAULT_OPERATOR
+from .query import DEFAULT_OPERATOR, Query, Request, parse
 from .shipped import Answer, or_shipped
 
 if TYPE_CHECKING:
@@ -33,7 +33,62 @@ CHECK_S = 1.0  # how often to look whether the database has changed
 BACK_OFF = 9  # times as long as a look took, no other follows: a slow database costs a tenth of the time
 LOCK_WAIT_S = 2.0  # readers hardly ever wait; those that do have callers who wait with them
 CACHE_SIZE = 8192
-SNAPSHOT_TRIES = 3  # of a batch
+SNAPSHOT_TRIES = 3
+
+
+class Answers:
+    """Answers from one Knowledge, of which the last are remembered. Safe to share among threads."""
+
+    def __init__(self, knowledge: Knowledge, note: Callable[[Sequence[Choice]], None]) -> None:
+        self.knowledge, self._note = knowledge, note
+        self._remembered: dict[object, Choice] = {}
+
+    def each(self, queries: Sequence[Query]) -> list[Answer]:
+        """The choice for each question, or the error that it met, in their order. Raises Changed."""
+        keys = [_key(query) for query in queries]
+        found: list[Answer | None] = [None if key is None else self._remembered.get(key) for key in keys]
+        new = [index for index, choice in enumerate(found) if choice is None]
+        if new:
+            for index, answer in zip(new, self._decided([queries[index] for index in new]), strict=True):
+                found[index] = answer
+                if keys[index] is not None and isinstance(answer, Choice):
+                    self._remembered[keys[index]] = answer
+            if len(self._remembered) > CACHE_SIZE:  # another thread goes on with the old ones
+                self._remembered = dict(list(self._remembered.items())[-CACHE_SIZE // 2 :])
+            self._note([one for index in new if isinstance(one := found[index], Choice)])
+        return [one for one in found if one is not None]
+
+    def _decided(self, queries: Sequence[Query]) -> list[Answer]:
+        """The answers to questions that were not asked before."""
+        found: dict[int, Answer] = {}
+        requests: dict[int, Request] = {}
+        for index, query in enumerate(queries):
+            try:
+                if not isinstance(query.operator, str) or query.operator in registry.operators():
+                    requests[index] = parse(self.knowledge, query)
+                elif query.operator in self.knowledge.imported:
+                    found[index] = answer_imported(self.knowledge, query)
+                else:
+                    raise catalogue.unknown_operator(query.operator, self.knowledge.imported)
+            except SelectorError as error:
+                found[index] = error
+        answers = answer_each(self.knowledge, list(requests.values()))
+        found |= zip(requests, answers, strict=True)
+        return [found[index] for index in range(len(queries))]
+
+
+def _key(query: Query) -> object:
+    """Equal for equal questions, of which 1, 1.0 and True are three; None for what cannot be hashed."""
+    given = (
+        *(query.operator, query.device, query.memory, query.objective, query.named),
+        *query.hyperparameters.values(),
+    )
+    key = (*query.hyperparameters, *given, *map(type, given))
+    try:
+        hash(key)
+    except TypeError:
+        return None
+    return key
 
 
 class Selector:
@@ -95,38 +150,28 @@ class Selector:
         Those that were not asked before go through the cost model together.
         """
         self._refresh()
-        asked = queries if isinstance(queries, Sequence) else list(queries)
-        for _ in range(SNAPSHOT_TRIES):
-            try:
-                return self._ended(self._batch.answers(asked), asked)
-            except Changed as change:
-                self._load(change.pair)
-        # the database changes faster than it can be read: answers of several snapshots, as each says
-        return [self._choice_or_error(query) for query in asked]
-
-    def _choice_or_error(self, query: Query) -> Answer:
-        try:
-            return self.answer(query)
-        except SelectorError as error:
-            return error
+        return self._answered(list(queries))
 
     def answer(self, query: Query) -> Choice:
         """As `choose`, for a question in one piece."""
-        (ended,) = self._ended([self._own(query)], [query])
-        if isinstance(ended, SelectorError):
-            raise ended
-        return ended
+        (found,) = self._answered([query])
+        if isinstance(found, SelectorError):
+            raise found
+        with suppress(TypeError):  # a Device has no hash
+            self._asked.add((query.operator, query.device))
+        return found
 
-    def _own(self, query: Query) -> Answer:
-        """The database's own answer, or that it knows no device of this name."""
-        try:
+    def _answered(self, queries: list[Query]) -> list[Answer]:
+        """The answers to questions from one snapshot; from several where the database changes too fast."""
+        tries = 0
+        while True:
             try:
-                return self._answer(query)
+                return self._ended(self._answers.each(queries), queries)
             except Changed as change:
                 self._load(change.pair)
-                return self._answer(query)
-        except UnknownDevice as error:
-            return error
+            tries += 1
+            if tries == SNAPSHOT_TRIES and len(queries) > 1:
+                return [answer for query in queries for answer in self._answered([query])]
 
     def _ended(self, answers: Sequence[Answer], asked: Sequence[Query]) -> list[Answer]:
         """Answers by what else is known, and with the caveat that the database cannot be read, if so."""
@@ -214,15 +259,6 @@ class Selector:
             self._open = None
             self._due = math.inf
 
-    def _answer(self, query: Query) -> Choice:
-        arguments, hyperparameters = query.arguments, query.hyperparameters
-        try:
-            choice: Choice = self._cached(*arguments, **hyperparameters)
-            self._asked.add(arguments[:2])
-            return choice
-        except TypeError:  # an argument that cannot be hashed: a Device, or one that is refused below
-            return self._cached.__wrapped__(*arguments, **hyperparameters)
-
     def _load(self, *wanted: Pair) -> None:
         """Take the state of the database, opened if need be; what was loaded is loaded again.
 
@@ -245,9 +281,7 @@ class Selector:
             self._knowledge = knowledge
             self._trouble = None
             self._due = time.monotonic() + CHECK_S
-            note = noting(self._open)
-            self._batch = Batch(knowledge, note)
-            self._cached = lru_cache(CACHE_SIZE, typed=True)(partial(decide_and_note, knowledge, note))
+            self._answers = Answers(knowledge, noting(self._open))
 
     def _opened(self) -> Database:
         """The database: open as it is, or opened anew after trouble, because it may be another one."""

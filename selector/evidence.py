@@ -12,11 +12,12 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from kernel_selector.kernels.contract import Device, Environment, Problem, Record, Status
 from kernel_selector.kernels.versions import standing_for
 
+from .estimate import Estimate, Tier
 from .neighbours import MAX_DISTANCE, Neighbours, distance, structure, work_ratios
 from .possible import Possible
 
@@ -37,30 +38,6 @@ NOISE_OF_SPREAD = 1.96 * 1.253 / 0.842
 # faster on one processor made models slower on others. Of the problems measured on an H200 and on a processor
 # 7 and 9 % have a winner by less than this, and the default there loses 0.5 % of time in the mean
 OTHER_MACHINE = 0.15
-
-
-class Estimate(NamedTuple):
-    """Time and memory of one implementation. `noise` and `memory_noise` are the relative differences
-    below which this estimate cannot be told from that of another implementation of the same tier.
-    `safe_bytes` is what a memory limit must leave room for, where more than `high_bytes`."""
-
-    time_ms: float
-    low_ms: float
-    high_ms: float
-    memory_bytes: int
-    low_bytes: int
-    high_bytes: int
-    noise: float
-    memory_noise: float
-    safe_bytes: int = 0
-
-
-class Tier(NamedTuple):
-    """Estimates by implementation that compare with each other, and what to know about them."""
-
-    source: str  # "exact", "near" or "model"
-    estimates: Mapping[str, Estimate]
-    caveats: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,9 +233,9 @@ class Evidence:
         tier = next(self._measured(neighbour, here, software), None) if neighbour else None
         if neighbour is None or tier is None:
             return None
-        apart, other = distance(problem, neighbour), self.neighbours.readings[neighbour]
+        apart = distance(problem, neighbour)
         known = {name: estimate for name, estimate in tier.estimates.items() if name in self.versions}
-        ratios = work_ratios(problem, other, known, here)
+        ratios = work_ratios(problem, neighbour, known, here)
         estimates = {
             name: _scaled(known[name], ratio, apart) for name, ratio in zip(known, ratios, strict=True)
         }

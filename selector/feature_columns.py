@@ -14,11 +14,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from kernel_selector.kernels.asking import COUNTS
 from kernel_selector.kernels.contract import Device
 
-from .counts import Counts
 from .physics import matmul_rate, rates_of
+from .work import COUNTS, Counts
 
 Floats = NDArray[np.float64]
 
@@ -86,12 +85,6 @@ class Shared(NamedTuple):
     def of_each(self, of_each: NDArray[np.intp]) -> list[Floats]:
         """The parts for each row, [columns, rows] each, whose problem is `of_each`."""
         return self._replace(columns=self.columns.take(of_each, axis=1)).each
-
-    def for_times(self, of_each: NDArray[np.intp]) -> tuple[Floats, Floats, Floats]:
-        """Of each row the bytes of an element, whether it is training, and operations per second, [rows]."""
-        first = sum(self.parts[:3])
-        element, training, rates = self.columns.take([first, -2, -1], axis=0).take(of_each, axis=1)
-        return element, training, rates
 
 
 def seconds_of(counts: Counts, flops_per_s: Floats, device: Device) -> Floats:

@@ -12,17 +12,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kernel_selector.kernels import registry
-from kernel_selector.kernels.asking import COUNTS
 from kernel_selector.kernels.contract import Device, Integer, OneOf, Operator, Problem, Work
 
 from . import tiles
 from .column_sums import column_sums, kinds
-from .counts import Counts, Own, Rows
 from .feature_columns import (
     DERIVED,
     MOST_VECTOR,
@@ -42,11 +41,11 @@ from .feature_columns import (
 )
 from .lessons import Reads
 from .physics import rates_of
-from .reading import least_work
-from .table import Table
+from .work import COUNTS, Counts, Rows, least_work
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
+Columns = Mapping[str, tuple[Any, ...]]
 
 FEATURES_VERSION = 7  # raise when the meaning of a column changes
 
@@ -126,11 +125,6 @@ class FeatureSpec:
         )
 
     @cached_property
-    def own_columns(self) -> tuple[tuple[int, ...], ...]:
-        """Positions of what `own` has: of terms of the time, of implementations and of callers."""
-        return self.columns(TIME_TERMS), self.implementation_columns, self.columns(self._called)
-
-    @cached_property
     def _flags(self) -> tuple[str, ...]:
         # on another kind of device one name stands for other code: nn.LSTM is cuDNN here and oneDNN there
         return tuple(f"is_{name}_on_{kind}" for name in self.implementations for kind in KINDS)
@@ -159,7 +153,7 @@ class FeatureSpec:
         code = [runs(self.operator, name, problem, device) for problem, name in each]
         problems = [problem for problem, _ in asked]
         return self.rows(
-            self.shared(device, Table(problems), Counts.of(list(map(least_work, problems)))),
+            self.shared(device, problems, Counts.of(list(map(least_work, problems)))),
             Rows(
                 of_each=np.repeat(np.arange(len(asked)), [len(works) for _, works in asked]),
                 implementations=np.array(list(map(self.place, code)), dtype=np.intp),
@@ -168,9 +162,10 @@ class FeatureSpec:
             ),
         )
 
-    def shared(self, device: Device, problems: Table, least: Counts) -> Shared:
+    def shared(self, device: Device, problems: Sequence[Problem], least: Counts) -> Shared:
         """What all rows of each problem share; `least` are the counts of the operator itself."""
-        dtypes, sizes = dtypes_of(problems.columns["dtype"], device), self._whole(problems)
+        columns = self._columns(problems)
+        dtypes, sizes = dtypes_of(columns["dtype"], device), self._whole(columns)
         batch, seq = (self._sizes_of(name, sizes) for name in ROWS_OF)
         divided = alignments(sizes)
         vector = vectors(divided[:, self._inner], dtypes.element_bytes)
@@ -180,14 +175,14 @@ class FeatureSpec:
             tiles.tiles(self.sizes, sizes, dtypes.element_bytes, device),
         )
         parts = (
-            self._problems(problems, sizes, divided),
+            self._problems(columns, sizes, divided),
             vector,
             device_columns(device, dtypes.log2_rate),
             dtypes.element_bytes[None],
             np.concatenate(by_shape),
             counted_columns(least, seconds, vector[0], device),
             memory_parts(batch, seq, least, dtypes.element_bytes),
-            np.array([[mode == "training" for mode in problems.columns["mode"]]], dtype=np.float64),
+            np.array([[mode == "training" for mode in columns["mode"]]], dtype=np.float64),
             dtypes.flops_per_s[None],
         )
         return Shared(device, np.concatenate(parts), tuple(map(len, parts)))
@@ -210,19 +205,6 @@ class FeatureSpec:
             np.concatenate(flags),
         )
 
-    def common(self, shared: Shared) -> Floats:
-        """What the rows of each problem have in common, zeros in their own columns, [problems, columns]."""
-        own = COUNTED_COLUMNS, TIME_TERMS, ("saved",), ("intermediate",), (*self._flags, *self._called)
-        return joined_columns(shared.each, *(np.zeros((len(names), len(shared.columns.T))) for names in own))
-
-    def own(self, shared: Shared, rows: Rows) -> Own:
-        """What the columns `own_columns` of `rows` say, of which most are 0."""
-        device = shared.device
-        element, training, rates = shared.for_times(rows.of_each)
-        seconds = seconds_of(rows.counts, rates, device)
-        terms = time_terms(seconds, rates_of(device)[1] * 1e-6, element, training == 1)
-        return Own(terms.T, self._flag_places(rows.implementations, device), rows.callers)
-
     def place(self, name: str) -> int:
         """Where an implementation is in the list, -1 for one that is not."""
         return self._places.get(name, -1)
@@ -235,10 +217,14 @@ class FeatureSpec:
     def _places(self) -> Mapping[str, int]:
         return {name: place for place, name in enumerate(self.implementations)}
 
-    def _whole(self, problems: Table) -> Integers:
+    def _columns(self, problems: Sequence[Problem]) -> Columns:
+        """The values [problems] of each hyperparameter by name."""
+        names = [spec.name for spec in self.operator.hyperparameters]
+        return dict(zip(names, zip(*[problem.row for problem in problems], strict=True), strict=True))
+
+    def _whole(self, columns: Columns) -> Integers:
         """The hyperparameters that are whole numbers, [problems, sizes]."""
-        columns = [np.fromiter(problems.columns[name], np.int64) for name in self.sizes]
-        return np.array(columns, dtype=np.int64).reshape(len(self.sizes), len(problems)).T
+        return np.array([columns[name] for name in self.sizes], dtype=np.int64).T
 
     @cached_property
     def _inner(self) -> list[int]:
@@ -251,15 +237,11 @@ class FeatureSpec:
             return np.ones(len(sizes))
         return sizes[:, self.sizes.index(name)].astype(np.float64)
 
-    def _problems(self, problems: Table, sizes: Integers, divided: Floats) -> Floats:
+    def _problems(self, columns: Columns, sizes: Integers, divided: Floats) -> Floats:
         """The columns of hyperparameters, [columns, problems]."""
-        others = np.empty((len(self._words), len(problems)))
+        others = np.empty((len(self._words), len(sizes)))
         for place, (name, choice) in enumerate(self._words):
-            first, *_ = values = problems.columns[name]
-            if values.count(first) == len(values):  # as words mostly are, and quickly told
-                others[place] = first if choice is None else first == choice
-            else:
-                others[place] = values if choice is None else [value == choice for value in values]
+            others[place] = columns[name] if choice is None else [one == choice for one in columns[name]]
         return np.concatenate((others, log2(sizes).T, divided.T)).take(self._order, axis=0)
 
     @cached_property

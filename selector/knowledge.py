@@ -13,7 +13,6 @@ from .devices import Resolved, resolve
 from .errors import ModelVersionMismatch
 from .evidence import Evidence
 from .imported.description import ImportedOperator, imported_operators
-from .quiet import Quiet
 from .rejections import rejected
 from .stored_models import latest_model, model_listing
 
@@ -57,7 +56,6 @@ class Knowledge:
         self._database = database
         self._lock = RLock()
         self._evidence: dict[Pair, Evidence] = {}
-        self._quiet: dict[Pair, Quiet] = {}
         self._models: dict[str, StoredModel | ModelVersionMismatch | None] = {}
         self._predictors: dict[str, Predictor] = {}
         self._imported_evidence: dict[Pair, ImportedEvidence] = {}
@@ -123,14 +121,6 @@ class Knowledge:
                 else:
                     self._read_later(self._database, pair)
             return self._evidence[pair]
-
-    def quiet(self, operator: str, device_key: str) -> Quiet:
-        """What tells problems apart about which the measurements say nothing. Raises as `evidence`."""
-        evidence = self.evidence(operator, device_key)
-        with self._lock:
-            if (operator, device_key) not in self._quiet:
-                self._quiet[operator, device_key] = Quiet(operator, evidence)
-            return self._quiet[operator, device_key]
 
     def imported_evidence(self, operator: str, device: str) -> ImportedEvidence:
         """The measurements of an imported operator on one of its devices, by name. Raises as `evidence`."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import product
 from typing import Any
 
@@ -12,19 +12,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kernel_selector.kernels import registry
-from kernel_selector.kernels.asking import counts_alone
 from kernel_selector.kernels.contract import Device, Problem
 
 from .physics import estimating
-from .reading import Reading, Readings
 
 # beyond a fifth more or less in one dimension the cost model is the better witness
 MAX_DISTANCE = 0.27
 
 CELL, CELL_SIZES = MAX_DISTANCE * 1.001, 4  # width of a cell, and how many of the sizes make one
-
-AT_ONCE = 64  # problems whose distances are worked out together
-CERTAINLY = 1 + 1e-6  # times the distance: beyond rounding errors
 
 COUNTS = {"layers", "heads"}  # structure, not size: neighbours agree on them
 
@@ -73,26 +68,7 @@ class Neighbours:
             key: (members, np.array([sizes(problem) for problem in members]))
             for key, members in groups.items()
         }
-
-        self.readings = Readings()  # of those that were near: their work is counted again and again
         self._cells = {key: _cells(points) for key, (_, points) in self._groups.items()}
-
-    def cells(self, problem: Problem) -> Collection[tuple[int, ...]]:
-        """The cells, of problems of this structure, in which one may be near."""
-        return self._cells.get(structure(problem), ())
-
-    def alone(self, alike: tuple[object, ...], places: NDArray[np.float64]) -> list[bool]:
-        """Whether each problem has certainly no other one near; all are of one structure, which is known.
-
-        places: their `sizes`, [problems, sizes].
-        """
-        _, points = self._groups[alike]
-        found: list[bool] = []
-        for start in range(0, len(places), AT_ONCE):
-            between = points - places[start : start + AT_ONCE, None]
-            apart = np.einsum("ijk,ijk->ij", between, between)  # squared
-            found += (apart.min(axis=1) > (MAX_DISTANCE * CERTAINLY) ** 2).tolist()
-        return found
 
     def nearest(self, problem: Problem, within: float = MAX_DISTANCE) -> Problem | None:
         """The nearest other problem within the distance, first by key among equals; None without one."""
@@ -123,14 +99,19 @@ def _cells(points: NDArray[np.float64]) -> set[tuple[int, ...]]:
 
 
 def work_ratios(
-    problem: Problem, other: Reading, names: Iterable[str], device: Device
+    problem: Problem, other: Problem, names: Iterable[str], device: Device
 ) -> Iterator[tuple[float, float]]:
-    """How much longer, and how much larger in memory, `problem` should be than `other`, its neighbour, by
-    what each of some implementations counts."""
-    known, counts = registry.implementations(problem.operator), counts_alone(problem)
-    seconds = estimating(device, problem["dtype"])
-    for item in map(known.__getitem__, names):
-        flops, moved, saved, launches, _ = counts(item)
-        their_flops, their_moved, their_saved, their_launches, _ = other.kept_counts(item)
-        time = seconds(flops, moved, launches) / seconds(their_flops, their_moved, their_launches)
-        yield time, (saved or moved) / max(their_saved or their_moved, 1)
+    """Ratios of expected time and of memory, `problem` over its neighbour `other`, for each implementation.
+
+    They follow from the work that the implementation counts for each of the two.
+    """
+    known, seconds = registry.implementations(problem.operator), estimating(device, problem["dtype"])
+    for name in names:
+        mine, theirs = known[name].work(problem), known[name].work(other)
+        time = seconds(mine.flops, mine.moved_bytes, mine.launches) / seconds(
+            theirs.flops, theirs.moved_bytes, theirs.launches
+        )
+        yield (
+            time,
+            (mine.saved_bytes or mine.moved_bytes) / max(theirs.saved_bytes or theirs.moved_bytes, 1),
+        )

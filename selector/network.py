@@ -7,7 +7,6 @@ implementation has an output of its own, its head.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any
@@ -24,7 +23,6 @@ FURTHEST = 4.0  # standard deviations from the mean: what lies beyond is read as
 TILE = 16  # rows of a product: with more, the first of them are rounded otherwise than the last
 WEIGHTS = ("first", "second", "third", "heads")  # the large arrays of a network
 TILES = 8  # at once: what a layer makes stays in the cache
-WORTH_A_THREAD = 2 * TILES  # on two cores 500 rows take 2.9 ms by two threads and 5.1 by one; to begin is 0.1
 
 
 @dataclass(frozen=True)
@@ -60,9 +58,15 @@ class Network:
         """
         labels = np.arange(len(rows)) if contests is None else contests
         _, first, which = np.unique(labels, return_index=True, return_inverse=True)
-        return self.told(
-            self.outputs(rows[first]), which, self._head(rows), place_of(rows, self.caller_columns)
-        )
+        outputs, head = self.outputs(rows[first]), self._head(rows)
+        found: Floats = outputs[which, head].astype(np.float64)
+        caller = place_of(rows, self.caller_columns)
+        called = np.flatnonzero(caller >= 0)
+        found[called] += outputs[which[called], caller[called] + max(len(self.head_columns), 1)]
+        silent = head < 0
+        if silent.any():
+            found[np.isin(which, which[silent])] = np.nan
+        return found
 
     def or_trees(self, rows: Floats, contests: Array | None, trees: Callable[[Floats], Floats]) -> Floats:
         """`left_over`, and what `trees` say of those rows of which it is silent."""
@@ -70,19 +74,6 @@ class Network:
         silent = np.isnan(found)
         if silent.any():
             found[silent] = trees(rows[silent])
-        return found
-
-    def told(self, outputs: Array, which: Array, head: Array, caller: Array) -> Floats:
-        """The same of rows of problems `which`, by the outputs for these problems.
-
-        head and caller: those of each row, -1 where there is none. All are [rows].
-        """
-        found: Floats = outputs[which, head].astype(np.float64)
-        called = np.flatnonzero(caller >= 0)
-        found[called] += outputs[which[called], caller[called] + max(len(self.head_columns), 1)]
-        silent = head < 0
-        if silent.any():
-            found[np.isin(which, which[silent])] = np.nan
         return found
 
     def _head(self, rows: Floats) -> Array:
@@ -99,20 +90,9 @@ class Network:
         if missing:
             inputs = np.concatenate((inputs, inputs[:1].repeat(missing, 0)))
         tiles = inputs.reshape(len(inputs) // TILE, 1, TILE, inputs.shape[1])
-        if len(tiles) < WORTH_A_THREAD:
-            parts = self._parts(tiles)
-        else:  # a thread for this call alone, as one that waits for the next would be missing after a fork
-            half = len(tiles) // 2
-            with ThreadPoolExecutor(1) as beside:
-                first = beside.submit(self._parts, tiles[:half])
-                second = self._parts(tiles[half:])
-            parts = [*first.result(), *second]
+        parts = [self._tiles(tiles[start : start + TILES]) for start in range(0, len(tiles), TILES)]
         found: Array = np.concatenate([np.zeros((0, len(self.head_bias)), np.float32), *parts])[: len(rows)]
         return found
-
-    def _parts(self, tiles: Array) -> list[Array]:
-        """The outputs of TILES at once."""
-        return [self._tiles(tiles[start : start + TILES]) for start in range(0, len(tiles), TILES)]
 
     def _tiles(self, inputs: Array) -> Array:
         """The outputs of inputs [tiles, 1, TILE, inputs], float32 [tiles * TILE, outputs].

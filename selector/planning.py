@@ -148,7 +148,7 @@ def _row(job: str, choice: Choice) -> Throughput:
     low_ms, high_ms = choice.time_interval_ms or (None, None)
     batch = choice.problem.as_dict.get(BATCH)
     size = batch if isinstance(batch, int) else None
-    failed = choice.candidates.exclusions().get(choice.implementation)
+    failed = choice.exclusions.get(choice.implementation)
     return Throughput(
         job=job,
         device=choice.device.key,

@@ -9,14 +9,13 @@ too little to compare are left out.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
 
-from .candidates import Candidate, Candidates, lowest
+from .choice import Candidate
 from .errors import NothingFits
-from .evidence import Estimate, Tier
-from .predicted import Predicted
+from .estimate import Estimate, Tier
 from .units import format_bytes
 
 # a switch away from the default must gain more than this, however small the noise. With 3 % instead, of 7,950
@@ -26,12 +25,12 @@ LEAST_MARGIN = 0.01
 
 
 class Question(NamedTuple):
-    """What is to be decided. `counted_bytes` is the memory by counted work, for want of measurements."""
+    """What is to be decided. `counted_bytes(name)` is memory by counted work, for want of measurements."""
 
     default: str
     names: tuple[str, ...]  # the implementations that support the problem, sorted
     excluded: Mapping[str, str]  # the others, with the reason
-    counted_bytes: Mapping[str, float]
+    counted_bytes: Callable[[str], float]
     doubtful: Mapping[str, str] = MappingProxyType({})  # what to know when one of these is chosen
     objective: str = "time"
     limit_bytes: int | None = None
@@ -40,14 +39,13 @@ class Question(NamedTuple):
 
 
 class Decision(NamedTuple):
-    """The chosen name, where the decision rests, and what to show."""
+    """The chosen name, where the decision rests, and the candidates to show, the chosen one first."""
 
     implementation: str
     source: str
     runner_up: str | None
     margin: float | None
-    chosen: Candidate
-    candidates: Candidates
+    candidates: tuple[Candidate, ...]
     caveats: tuple[str, ...]
 
 
@@ -61,22 +59,6 @@ class Figures(NamedTuple):
     estimates: Mapping[str, Estimate]
     sources: Mapping[str, str]  # of the tiers
     caveats: tuple[str, ...]
-
-    def low_ms(self) -> Mapping[str, float]:
-        """The low end of each time that is known."""
-        known = self.estimates
-        if isinstance(known, Predicted):
-            return known.low_ms()
-        return {name: one.low_ms for name, one in known.items()}
-
-    def by_time(self, names: Sequence[str]) -> list[str]:
-        """Those of the names that have figures, the fastest first, and of equal ones by name."""
-        known = self.estimates
-        if isinstance(known, Predicted):
-            return (
-                known.by_time if len(names) == len(known) else [one for one in known.by_time if one in names]
-            )
-        return [name for _, name in sorted([(known[name].time_ms, name) for name in names if name in known])]
 
 
 def combine(tiers: Iterable[Tier], names: tuple[str, ...], default: str) -> Figures:
@@ -96,8 +78,6 @@ def combine(tiers: Iterable[Tier], names: tuple[str, ...], default: str) -> Figu
             caveats.extend(tier.caveats)
 
     for tier in tiers:
-        if base is None and isinstance(tier.estimates, Predicted) and tier.estimates.names == names:
-            return Figures(tier.source, tier.estimates, dict.fromkeys(names, tier.source), tier.caveats)
         covered = [name for name in names if name in tier.estimates]
         comparable = len(covered) >= min(2, len(names)) and (default in covered or default not in names)
         if base is None and not comparable:
@@ -144,68 +124,42 @@ def decide(question: Question, figures: Figures) -> Decision:
         caveats.append(f"{chosen} {question.doubtful[chosen]}. Profile this problem to be sure.")
     if question.limit_bytes is not None and chosen not in figures.estimates:
         caveats.append("The memory limit was checked against counted bytes only: nothing was measured.")
-    standings = Standings(question.default, question.excluded, figures, chosen, ranked, free, over, notes)
+    known = figures.estimates
+    runner_up = next((name for name in ranked if name != chosen), None) if chosen in known else None
     return Decision(
         implementation=chosen,
         source=source,
-        runner_up=standings.runner_up,
-        margin=standings.margin(question.objective),
-        chosen=standings.candidate(chosen),
-        candidates=Candidates(standings.candidates, standings.exclusions, standings.lowest_ms),
+        runner_up=runner_up,
+        margin=None if runner_up is None else _advantage(question.objective, known[chosen], known[runner_up]),
+        candidates=tuple(_candidates(question, figures, chosen, [*ranked, *sorted(free)], over, notes)),
         caveats=tuple(caveats),
     )
 
 
-class Standings(NamedTuple):
-    """What a decision found of each candidate: `ranked` are those of `free` that have figures, best first."""
+def _candidates(
+    question: Question,
+    figures: Figures,
+    chosen: str,
+    free: Sequence[str],
+    over: Mapping[str, str],
+    notes: Mapping[str, str],
+) -> Iterator[Candidate]:
+    """The chosen one, then by figure, then those without figures, then the excluded ones by name.
 
-    default: str
-    excluded: Mapping[str, str]  # as in the question, with the reason
-    figures: Figures
-    chosen: str
-    ranked: list[str]
-    free: list[str]  # within the memory limit
-    over: Mapping[str, str]  # the others, with the reason
-    notes: Mapping[str, str]
-
-    @property
-    def runner_up(self) -> str | None:
-        """The best one beside the chosen one, where figures of both compare."""
-        if self.chosen not in self.figures.estimates:
-            return None
-        return next((name for name in self.ranked if name != self.chosen), None)
-
-    def margin(self, objective: str) -> float | None:
-        """How much worse that one is."""
-        other, known = self.runner_up, self.figures.estimates
-        return None if other is None else _advantage(objective, known[self.chosen], known[other])
-
-    def exclusions(self) -> dict[str, str]:
-        """Why candidates could not be chosen, by name."""
-        reasons = {**self.excluded, **self.over}
-        return {name: reasons[name] for name in sorted(reasons) if name != self.chosen}
-
-    def lowest_ms(self) -> float:
-        """As Candidates has it."""
-        lows = self.figures.low_ms()
-        return lowest([lows.get(name) for name in self.free if name != self.chosen])
-
-    def candidates(self) -> Iterator[Candidate]:
-        """The chosen one, then by figure, then those without figures, then the excluded."""
-        exclusions = self.exclusions()
-        rest = sorted(set(self.free).difference(self.ranked))
-        for name in dict.fromkeys((self.chosen, *self.ranked, *rest, *exclusions)):
-            yield self.candidate(name, exclusions.get(name))
-
-    def candidate(self, name: str, excluded: str | None = None) -> Candidate:
-        """One of them, with what is known of it."""
-        is_default, note = name == self.default, self.notes.get(name, "")
-        estimate = self.figures.estimates.get(name)
+    `free` are those that could have been chosen, those with figures first and repeated at will; `over` those
+    over the memory limit, with the reason.
+    """
+    reasons = {**question.excluded, **over}
+    exclusions = {name: reasons[name] for name in sorted(reasons) if name != chosen}
+    for name in dict.fromkeys((chosen, *free, *exclusions)):
+        is_default, note, excluded = name == question.default, notes.get(name, ""), exclusions.get(name)
+        estimate = figures.estimates.get(name)
         if estimate is None:
-            return Candidate(name=name, default=is_default, excluded=excluded, note=note)
+            yield Candidate(name=name, default=is_default, excluded=excluded, note=note)
+            continue
         time, low, high, size, least, most, *_ = estimate
-        source = self.figures.sources[name]
-        return Candidate(name, is_default, source, time, (low, high), size, (least, most), excluded, note)
+        source = figures.sources[name]
+        yield Candidate(name, is_default, source, time, (low, high), size, (least, most), excluded, note)
 
 
 def _instead_of_a_wrong_default(
@@ -233,7 +187,7 @@ def _best(
     notes: dict[str, str] = {}
     if default not in free:
         if not ranked:
-            return min(free, key=lambda name: (question.counted_bytes[name], name)), "default", notes
+            return min(free, key=lambda name: (question.counted_bytes(name), name)), "default", notes
         return ranked[0], figures.sources[ranked[0]], notes
     if figures.base is None or default not in figures.estimates:
         return default, "default", notes
@@ -269,7 +223,7 @@ def _ranked(objective: str, figures: Figures, names: list[str]) -> list[str]:
             [(known[name].memory_bytes, known[name].time_ms, name) for name in names if name in known]
         )
         return [name for _, _, name in order]
-    return figures.by_time(names)
+    return [name for _, name in sorted([(known[name].time_ms, name) for name in names if name in known])]
 
 
 def _advantage(objective: str, one: Estimate, other: Estimate) -> float:
@@ -294,7 +248,7 @@ def _over_limit(question: Question, figures: Figures) -> dict[str, str]:
 def _need(question: Question, figures: Figures, name: str) -> tuple[float, str]:
     estimate = figures.estimates.get(name)
     if estimate is None:
-        return question.counted_bytes[name], "counted from the equations"
+        return question.counted_bytes(name), "counted from the equations"
     basis = {"exact": "measured", "near": "scaled, upper end", "model": "predicted, upper end"}
     return max(estimate.high_bytes, estimate.safe_bytes), basis[figures.sources[name]]
 

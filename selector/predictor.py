@@ -5,67 +5,27 @@ from __future__ import annotations
 import hashlib
 import io
 from collections.abc import Mapping, Sequence
-from itertools import count
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 from zipfile import BadZipFile
 
 import numpy as np
-from numpy.typing import NDArray
 
 from kernel_selector.kernels.contract import Device, Environment, Implementation, Operator, Problem
 from kernel_selector.kernels.versions import holds
 
-from .counting import Counting
-from .counts import Counts, Rows
 from .domain import Domain
 from .error_factors import ErrorFactors, situation
 from .errors import ModelVersionMismatch
-from .evidence import Tier
-from .feature_columns import Shared
+from .estimate import Estimate, Tier
 from .features import FEATURES_VERSION, FeatureSpec
 from .physics import missing_rates
-from .predicted import NOISE, Predicted, Predictions
-from .reading import MANY
 from .regression import Regression
-from .table import Table
 
 if TYPE_CHECKING:
     from kernel_selector.db import StoredModel
 
-Floats = NDArray[np.float64]
-
 SCHEMA = 4  # layout of manifest and arrays
 READABLE = (2, SCHEMA)  # the earlier ones: without networks, and with others than these
-
-
-class Questions(NamedTuple):
-    """Questions to a cost model about one device: of each problem some implementations, by name."""
-
-    problems: Table
-    device: Device
-    software: Environment | None
-    names: Sequence[tuple[str, ...]]
-    least_noise: float = 0.0  # of times, where what the model learned from is of other machines
-
-
-class Places(NamedTuple):
-    """The implementations of questions as rows, one question after another, of which each has some names."""
-
-    names: Sequence[tuple[str, ...]]
-    of_each: NDArray[np.intp]  # [rows], whose a row is
-    which: NDArray[np.intp]  # [rows], which implementation
-
-    @classmethod
-    def of(cls, names: Sequence[tuple[str, ...]], known: Mapping[str, Implementation]) -> Places:
-        """The rows of these names among the known ones."""
-        order = {name: place for place, name in enumerate(known)}
-        numbers = {each: np.array([order[name] for name in each], dtype=np.intp) for each in set(names)}
-        of_each = np.repeat(np.arange(len(names)), [len(each) for each in names])
-        return cls(names, of_each, np.concatenate([numbers[each] for each in names]))
-
-
-# the implementations to predict, none when the model abstains, and the caveats
-Begun = tuple[tuple[str, ...], tuple[str, ...]]
 
 
 class Predictor:
@@ -102,7 +62,6 @@ class Predictor:
         with np.load(io.BytesIO(stored.arrays), allow_pickle=False) as arrays:
             self.time_ms = Regression.from_arrays(arrays, "time")
             self.memory_bytes = Regression.from_arrays(arrays, "memory")
-        self._by_problem = self.time_ms.by_problem(*self._spec.own_columns)
 
     def abstains(self, problem: Problem, device: Device) -> str | None:
         """Why there is no prediction for a problem on a device, or None when there is one."""
@@ -116,34 +75,38 @@ class Predictor:
         implementations: Mapping[str, Implementation],
     ) -> Tier:
         """Predictions for all implementations that the model knows; empty when it abstains."""
-        asked = Questions(Table([problem]), device, software, [tuple(implementations)])
-        return self.tiers(asked, implementations)[0]
+        (found,) = self.tiers(
+            [problem], [tuple(implementations)], device=device, software=software, known=implementations
+        )
+        return found
 
-    def tiers(self, asked: Questions, known: Mapping[str, Implementation]) -> list[Tier]:
-        """What `tier` says of each, of whose names all are known, with one pass through the model."""
-        unseen = self._domain.unseen(asked.device)
+    def tiers(
+        self,
+        problems: Sequence[Problem],
+        names: Sequence[tuple[str, ...]],
+        *,
+        device: Device,
+        software: Environment | None,
+        known: Mapping[str, Implementation],
+        least_noise: float = 0.0,
+    ) -> list[Tier]:
+        """Predictions for some implementations of each problem, with one pass through the model.
+
+        `names` are those of each problem, all of them among `known`. `least_noise` is the least noise of
+        predicted times, where the model learned from other machines.
+        """
+        unseen = self._domain.unseen(device)
         if unseen:  # as are most of the devices that a scheduler has, of which there is nothing to count
-            return [Tier("model", {}, (f"No prediction: {unseen}.",))] * len(asked.problems)
-        counting = Counting(asked.problems)
-        inside = self._domain.covers_each(asked.problems, asked.device, counting.operations)
-        by_names = {names: self._begun(names, asked, known) for names in set(asked.names)}
-        begun = [by_names[names] for names in asked.names]
-        for place in [place for place, covered in enumerate(inside) if not covered]:
-            outside = self._domain.outside(asked.problems[place], asked.device)
+            return [Tier("model", {}, (f"No prediction: {unseen}.",))] * len(problems)
+        by_names = {each: self._begun(each, device, software, known) for each in set(names)}
+        begun = [by_names[each] for each in names]
+        for place, problem in enumerate(problems):
+            outside = self._domain.outside(problem, device)
             if outside:
                 begun[place] = (), (f"No prediction: {outside}.",)
-        members = [place for place, (names, _) in enumerate(begun) if names]
-        if not members:
-            return [Tier("model", {}, caveats) for _, caveats in begun]
-        places = Places.of([begun[place][0] for place in members], known)
-        counts = counting.tables(members, places.of_each, places.which, known)
-        together = self._predictions(asked.problems.part(members), asked.device, known, places, counts)
-        np.maximum(together.times[:, NOISE], asked.least_noise, out=together.times[:, NOISE])
-        rows = count()
-        return [
-            Tier("model", Predicted(together, next(rows)) if names else {}, caveats)
-            for names, caveats in begun
-        ]
+        asked = [(problem, each) for problem, (each, _) in zip(problems, begun, strict=True) if each]
+        estimates = iter(self._estimates(asked, device, known, least_noise) if asked else ())
+        return [Tier("model", next(estimates) if each else {}, caveats) for each, caveats in begun]
 
     def known(self, names: Sequence[str], implementations: Mapping[str, Implementation]) -> tuple[str, ...]:
         """Those of the names whose present version the model has learned."""
@@ -159,10 +122,14 @@ class Predictor:
         )
 
     def _begun(
-        self, names: tuple[str, ...], asked: Questions, implementations: Mapping[str, Implementation]
-    ) -> Begun:
-        """What to predict of these names, of problems that are not outside of what the model has seen."""
-        missing = missing_rates(asked.device)
+        self,
+        names: tuple[str, ...],
+        device: Device,
+        software: Environment | None,
+        implementations: Mapping[str, Implementation],
+    ) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """The implementations to predict, of problems inside the domain, and the caveats."""
+        missing = missing_rates(device)
         if missing:
             return (), (f"No prediction: {missing}.",)
         known = self.known(names, implementations)
@@ -171,65 +138,42 @@ class Predictor:
             for name in names
             if name not in known
         ]
-        return known, (*caveats, *(self._circumstances(asked.device, asked.software) if known else ()))
+        return known, (*caveats, *(self._circumstances(device, software) if known else ()))
 
-    def _predictions(
+    def _estimates(
         self,
-        problems: Table,
+        asked: Sequence[tuple[Problem, tuple[str, ...]]],
         device: Device,
         known: Mapping[str, Implementation],
-        places: Places,
-        counts: tuple[Floats, Floats],
-    ) -> Predictions:
-        """Those for the implementations at these places of each problem."""
-        of_each, which, (least, counted) = places.of_each, places.which, counts
-        asked = Rows(
-            of_each=of_each,
-            implementations=self._code(problems, device, known)[of_each, which],
-            callers=np.array([self._spec.caller(name) for name in known])[which],
-            counts=Counts.from_table(counted),
+        least_noise: float,
+    ) -> list[dict[str, Estimate]]:
+        """The estimates of each problem's implementations, by name."""
+        of_each = np.repeat(np.arange(len(asked)), [len(names) for _, names in asked])
+        works = [{name: known[name].work(problem) for name in names} for problem, names in asked]
+        rows = self._spec.matrices(
+            device, [(problem, counted) for (problem, _), counted in zip(asked, works, strict=True)]
         )
-        shared = self._spec.shared(device, problems, Counts.from_table(least))
-        modes = problems.columns["mode"]
-        place_of = {mode: self._errors.place(situation(mode, device)) for mode in set(modes)}
-        situations = np.array([place_of[mode] for mode in modes], dtype=np.intp)
-        learned = np.array([self._places.get(name, -1) for name in known])[which]
-        factors = self._errors.table[:, situations[of_each], learned]
-        rows = self._spec.rows(shared, asked) if len(problems) < MANY else None
-        time = self._time(shared, asked) if rows is None else self.time_ms.predict(rows, of_each)
-        times = np.column_stack((time, *(time * factors[:2]), factors[2]))
-        at_once = None if rows is None else self._bytes(rows, factors[3:])
-
-        def bytes_of(which: NDArray[np.intp]) -> Floats:
-            if at_once is not None:
-                return at_once[which]
-            # features are made anew of those that are asked for: kept, they would take most of the memory
-            return self._bytes(self._spec.rows(shared, asked.part(which)), factors[3:, which])
-
-        return Predictions(places.names, of_each, times, bytes_of)
-
-    def _code(self, problems: Table, device: Device, known: Mapping[str, Implementation]) -> NDArray[np.intp]:
-        """Where the code that each implementation runs for each problem is, [problems, known]."""
-        found = np.tile(np.array([self._spec.place(name) for name in known]), (len(problems), 1))
-        for column, item in enumerate(known.values()):
-            if item.runs is not None:
-                found[:, column] = [self._spec.place(item.runs(problem, device)) for problem in problems]
-        return found
-
-    def _time(self, shared: Shared, asked: Rows) -> Floats:
-        """The times of many rows, [rows]: features of all of them are made where there is no other way."""
-        if self._by_problem is not None:
-            problems, own = self._spec.common(shared), self._spec.own(shared, asked)
-            found = self._by_problem.predict(problems, own, asked.of_each)
-            if not np.isnan(found).any():
-                return found
-        return self.time_ms.predict(self._spec.rows(shared, asked), asked.of_each)
-
-    def _bytes(self, rows: Floats, factors: Floats) -> Floats:
-        """Bytes, their ends, their noise and those that are safe [rows, 5]; `factors` are [4, rows]."""
-        size = self.memory_bytes.predict(rows)
-        low, high, safe = size * factors[1:]
-        return np.column_stack((np.rint(size), np.floor(low), np.ceil(high), factors[0], np.ceil(safe)))
+        situations = [self._errors.place(situation(problem["mode"], device)) for problem, _ in asked]
+        learned = [self._places.get(name, -1) for _, names in asked for name in names]
+        factors = self._errors.table[:, np.array(situations, dtype=np.intp)[of_each], learned]
+        time, size = self.time_ms.predict(rows, of_each), self.memory_bytes.predict(rows)
+        columns = (
+            *(time, *(time * factors[:2])),
+            *(np.rint(size), np.floor(size * factors[4]), np.ceil(size * factors[5])),
+            *(np.maximum(factors[2], least_noise), factors[3], np.ceil(size * factors[6])),
+        )
+        figures = zip(*[column.tolist() for column in columns], strict=True)
+        return [
+            {
+                name: Estimate(
+                    time, low, high, int(size), int(least), int(most), noise, size_noise, int(safe)
+                )
+                for name, (time, low, high, size, least, most, noise, size_noise, safe) in zip(
+                    names, figures, strict=False
+                )
+            }
+            for _, names in asked
+        ]
 
     def _circumstances(self, device: Device, software: Environment | None) -> list[str]:
         caveats = []

@@ -1,121 +1,75 @@
-"""A question as a value, so that many can be asked at once."""
+"""A question as a value, and its arguments parsed."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
-from typing import Protocol, Self, TypeVar, overload
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
 
-from .request import DEFAULT_OPERATOR
+from kernel_selector.kernels import registry
+from kernel_selector.kernels.contract import Problem
+from kernel_selector.kernels.contract.errors import shorten
 
-Arguments = tuple[str | None, object, str | int | None, str, str | None]
+from .devices import Resolved
+from .errors import InvalidRequest
+from .units import parse_bytes
+
+if TYPE_CHECKING:
+    from .knowledge import Knowledge
+
+DEFAULT_OPERATOR = "lstm"
+OBJECTIVES = ("time", "memory")
 
 
-@dataclass(frozen=True, init=False)
+@dataclass(frozen=True, kw_only=True)
 class Query:
-    """The arguments of `Selector.choose`."""
+    """The arguments of `Selector.choose`, not yet checked."""
 
-    hyperparameters: Mapping[str, object]
-    operator: str | None
-    device: object
-    memory: str | int | None
-    objective: str
-    override: str | None
-
-    def __init__(
-        self,
-        *,
-        hyperparameters: Mapping[str, object] | None = None,
-        operator: str | None = None,
-        device: object = None,
-        memory: str | int | None = None,
-        objective: str = "time",
-        override: str | None = None,
-    ) -> None:
-        # hundreds are made for a batch of choices, and the one that dataclass writes takes twice as long
-        kept = vars(self)
-        kept["hyperparameters"] = {} if hyperparameters is None else hyperparameters
-        kept["operator"], kept["device"], kept["memory"] = operator, device, memory
-        kept["objective"], kept["override"] = objective, override
-
-    @classmethod
-    def made(cls, fields: dict[str, object]) -> Query:
-        """One with these fields, all that there are, in two thirds of the time that `__init__` takes."""
-        query = cls.__new__(cls)
-        object.__setattr__(query, "__dict__", fields)
-        return query
-
-    def like(self, hyperparameters: Mapping[str, object]) -> Query:
-        """The same question about another layer."""
-        return self.made({**vars(self), "hyperparameters": hyperparameters})
+    hyperparameters: Mapping[str, object] = field(default_factory=dict)
+    operator: str | None = None
+    device: object = None
+    memory: str | int | None = None
+    objective: str = "time"
+    override: str | None = None
 
     @property
-    def arguments(self) -> Arguments:
-        """All but the hyperparameters, in the order in which `selector.request.parse` takes them.
-
-        Without an override it is that of the environment, SELECTOR_OVERRIDE_<OPERATOR>, if there is one.
-        """
-        return self._arguments(_of_environment(self.operator) if self.override is None else None)
-
-    def _arguments(self, otherwise: str | None) -> Arguments:
-        override = otherwise if self.override is None else self.override
-        return self.operator, self.device, self.memory, self.objective, override
+    def named(self) -> str | None:
+        """The implementation asked for by name: `override`, else SELECTOR_OVERRIDE_<OPERATOR>, else None."""
+        if self.override is not None:
+            return self.override
+        return os.environ.get(f"SELECTOR_OVERRIDE_{self.operator or DEFAULT_OPERATOR}".upper()) or None
 
 
-class Layered(Protocol):
-    """What is about hyperparameters, and can be about others."""
+class Request(NamedTuple):
+    """The arguments of a question, parsed."""
 
-    def like(self, hyperparameters: Mapping[str, object]) -> Self:
-        """The same about these."""
-
-
-One = TypeVar("One", bound=Layered)
-
-
-class Alike(Sequence[One]):
-    """Many like the first but for their hyperparameters; each is made when somebody looks at it."""
-
-    def __init__(self, first: One, hyperparameters: Sequence[Mapping[str, object]]) -> None:
-        self.first, self.hyperparameters = first, hyperparameters
-
-    @overload
-    def __getitem__(self, place: int) -> One: ...
-
-    @overload
-    def __getitem__(self, place: slice) -> list[One]: ...
-
-    def __getitem__(self, place: int | slice) -> One | list[One]:
-        if isinstance(place, slice):
-            return [self.first.like(given) for given in self.hyperparameters[place]]
-        return self.first.like(self.hyperparameters[place])
-
-    def __len__(self) -> int:
-        return len(self.hyperparameters)
+    problem: Problem
+    where: Resolved
+    limit_bytes: int | None
+    objective: str
+    override: str | None
+    operator_assumed: bool
+    retired: str | None  # what became of the implementation that was asked for, where that is gone
 
 
-def arguments_each(queries: Sequence[Query]) -> list[Arguments]:
-    """The `arguments` of each, of which equal ones are one; the environment is asked once an operator."""
-    if isinstance(queries, Alike):
-        return [queries.first.arguments] * len(queries)
-    looked_up = {name: _of_environment(name) for name in {str(query.operator or "") for query in queries}}
-    known: dict[object, Arguments] = {}
-    found = []
-    for query in queries:
-        arguments = query._arguments(looked_up[str(query.operator or "")])
-        with suppress(TypeError):  # a Device has no hash
-            arguments = known.setdefault((arguments, type(query.memory)), arguments)
-        found.append(arguments)
-    return found
-
-
-def hyperparameters_each(queries: Sequence[Query]) -> Sequence[Mapping[str, object]]:
-    """The hyperparameters of each."""
-    if isinstance(queries, Alike):
-        return queries.hyperparameters
-    return [query.hyperparameters for query in queries]
-
-
-def _of_environment(operator: object) -> str | None:
-    return os.environ.get(f"SELECTOR_OVERRIDE_{operator or DEFAULT_OPERATOR}".upper()) or None
+def parse(knowledge: Knowledge, query: Query) -> Request:
+    """The parsed arguments of a question. Raises the errors that `selector.choose` lists."""
+    problem = registry.operator(DEFAULT_OPERATOR if query.operator is None else query.operator).problem(
+        query.hyperparameters
+    )
+    if query.objective not in OBJECTIVES:
+        raise InvalidRequest(
+            f"objective={shorten(query.objective)}: expected one of {', '.join(OBJECTIVES)}."
+        )
+    asked = query.named
+    named = None if asked is None else registry.named(problem.operator, asked).name
+    return Request(
+        problem=problem,
+        limit_bytes=None if query.memory is None else parse_bytes(query.memory),
+        where=knowledge.resolved(query.device),
+        objective=query.objective,
+        override=named,
+        operator_assumed=query.operator is None,
+        retired=None if asked == named else registry.retirement(problem.operator, str(asked)),
+    )

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from .counts import Own
 from .network import Floats, Network
 from .physical_stage import PhysicalStage
 from .sums import Sums
@@ -47,24 +46,6 @@ class Regression:
         result: Floats = np.exp(self.physics.predict_log(rows) + left_over)
         return result
 
-    def by_problem(
-        self, terms: Sequence[int], implementations: Sequence[int], callers: Sequence[int]
-    ) -> ByProblem | None:
-        """The same for rows of problems, and what rows of these columns say; None without a network."""
-        physics, network = self.physics, self.network
-        if network is None or self.sums is not None:
-            return None
-        known = _places(implementations, physics.implementation_columns)
-        one_for_all = len(network.head_columns) == 0
-        return ByProblem(
-            physics,
-            network,
-            terms=np.array(list(map(terms.index, physics.term_columns.tolist())), dtype=np.intp),
-            weights=physics.weights[known + 1],
-            heads=np.zeros_like(known) if one_for_all else _places(implementations, network.head_columns),
-            callers=_places(callers, network.caller_columns),
-        )
-
     def arrays(self, prefix: str) -> dict[str, NDArray[Any]]:
         """The arrays by name, for a file."""
         return {
@@ -83,41 +64,3 @@ class Regression:
             Sums.from_arrays(arrays, f"{prefix}_sums") if f"{prefix}_sums_weights" in arrays else None,
             Network.from_arrays(arrays, f"{prefix}_network"),
         )
-
-
-@dataclass(frozen=True)
-class ByProblem:
-    """A regression whose network knows all, for many rows of few problems: each problem is read once.
-
-    It has what is to be looked up by the places that an `Own` says, and last by the -1 of none.
-    """
-
-    physics: PhysicalStage
-    network: Network
-    terms: NDArray[np.intp]  # [terms of physics]: where they are among those of an Own
-    weights: Floats  # [1 + implementations, terms]: of physics
-    heads: NDArray[np.intp]  # [1 + implementations]: of the network
-    callers: NDArray[np.intp]  # [1 + callers]: the same of its callers
-
-    def predict(self, problems: Floats, own: Own, which: NDArray[np.intp]) -> Floats:
-        """The figures of rows of problems `which`, shape [rows]; NaN where the network does not know enough.
-
-        problems [problems, columns] has what the rows of each have in common, as `FeatureSpec.common`.
-        """
-        outputs = self.network.outputs(problems)
-        left_over = self.network.told(
-            outputs, which, self.heads[own.implementations], self.callers[own.callers]
-        )
-        if len(self.terms):
-            # `take` makes a copy, in which the terms of a row lie together
-            left_over += self.physics.log_of(
-                own.terms.take(self.terms, axis=1), self.weights.take(own.implementations, axis=0)
-            )
-        result: Floats = np.exp(left_over)
-        return result
-
-
-def _places(columns: Sequence[int], others: NDArray[Any]) -> NDArray[np.intp]:
-    """Where columns are among others, -1 for one that is not there and, behind them all, for none."""
-    place = {column: number for number, column in enumerate(others.tolist())}
-    return np.array([*(place.get(column, -1) for column in columns), -1], dtype=np.intp)

@@ -15,8 +15,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .tree_masks import TreeMasks, tree_masks
-
 Array = NDArray[Any]
 BLOCK = 64  # rows at once: what a step touches stays in the cache
 
@@ -76,12 +74,8 @@ class FlatTrees:
 
     def predict(self, rows: NDArray[np.float64]) -> NDArray[np.float64]:
         """The prediction for each row, shape [rows]. NaN is not allowed: it would leave the leaves."""
-        if self._masks is not None:
-            sums = self._masks.sums(rows)
-        else:
-            parts = [self._sums(rows[start : start + BLOCK]) for start in range(0, len(rows), BLOCK)]
-            sums = np.concatenate(parts or [np.zeros(0)])
-        result: NDArray[np.float64] = self.base + sums
+        parts = [self._sums(rows[start : start + BLOCK]) for start in range(0, len(rows), BLOCK)]
+        result: NDArray[np.float64] = self.base + np.concatenate(parts or [np.zeros(0)])
         return result
 
     def _sums(self, rows: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -95,10 +89,6 @@ class FlatTrees:
             node = left.take(node) + (found > self.threshold.take(node))
         sums: NDArray[np.float64] = self.value.take(node).sum(axis=1)
         return sums
-
-    @cached_property
-    def _masks(self) -> TreeMasks | None:
-        return tree_masks(self.feature, self.threshold, self.left, self.value, self.roots)
 
     @cached_property
     def _positions(self) -> tuple[Array, Array, Array]:

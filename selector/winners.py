@@ -16,7 +16,8 @@ from kernel_selector.kernels.contract.errors import shorten, suggest
 from .errors import InvalidRequest
 
 if TYPE_CHECKING:
-    from .evidence import Estimate, Evidence
+    from .estimate import Estimate
+    from .evidence import Evidence
 
 Value = int | float | bool | str
 MOST_VALUES = 12  # of one hyperparameter that are shown one by one

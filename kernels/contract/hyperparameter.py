@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -52,13 +52,6 @@ class Hyperparameter:
         """The canonical form of a value given in Python; raises InvalidHyperparameter."""
         raise NotImplementedError
 
-    def has_all(self, values: Collection[object]) -> bool:
-        """Whether all of some values are canonical: what `parse` makes of them is what they are.
-
-        False also where that takes a look at each.
-        """
-        raise NotImplementedError
-
     def parse_text(self, text: str) -> Value:
         """The canonical form of a value given as text, as on a command line or in a URL."""
         return self.parse(text)
@@ -102,9 +95,6 @@ class Integer(Hyperparameter):
             raise self.refuse(value)
         return number
 
-    def has_all(self, values: Collection[Any]) -> bool:
-        return {*map(type, values)} == {int} and self.minimum <= min(values) <= max(values) <= self.maximum
-
     def parse_text(self, text: str) -> int:
         try:
             return self.parse(int(text))
@@ -131,10 +121,6 @@ class Number(Hyperparameter):
             raise self.refuse(value)
         return float(number)
 
-    def has_all(self, values: Collection[Any]) -> bool:
-        # nothing is within a range that is not a number
-        return {*map(type, values)} == {float} and all(self.minimum <= one <= self.maximum for one in values)
-
     def parse_text(self, text: str) -> float:
         try:
             return self.parse(float(text))
@@ -158,9 +144,6 @@ class Boolean(Hyperparameter):
             raise self.refuse(value)
         return given
 
-    def has_all(self, values: Collection[object]) -> bool:
-        return {*map(type, values)} == {bool}
-
     def parse_text(self, text: str) -> bool:
         words = {"true": True, "false": False, "1": True, "0": False, "yes": True, "no": False}
         try:
@@ -179,9 +162,6 @@ class OneOf(Hyperparameter):
     @property
     def expected(self) -> str:
         return "one of " + ", ".join(self.choices)
-
-    def has_all(self, values: Collection[object]) -> bool:
-        return {*map(type, values)} == {str} and {*values} <= {*self.choices} - {*self.synonyms}
 
     def parse(self, value: object) -> str:
         if type(value) is str and value in self.choices and value not in self.synonyms:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -11,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 from .errors import (
     AmbiguousHyperparameter,
     InvalidHyperparameter,
-    SelectorError,
     UnknownHyperparameter,
     shorten,
     suggest,
@@ -95,26 +93,6 @@ class Operator:
         """
         return self._complete(self._parse({**(given or {}), **more} if more else given or {}))
 
-    def problem_each(self, given: Sequence[Mapping[str, object]]) -> list[Problem | SelectorError]:
-        """What `problem` makes of each, or the error that it raises.
-
-        Those that name the same hyperparameters are checked column by column, at a third of the time.
-        """
-        alike: dict[tuple[str, ...], list[int]] = defaultdict(list)
-        for index, one in enumerate(given):
-            alike[tuple(one)].append(index)
-        found: dict[int, Problem | SelectorError] = {}
-        for names, members in alike.items():
-            some = [given[index] for index in members]
-            columns = self._columns(names, some)
-            if columns is None:
-                known = [self._problem_or_error(one) for one in some]
-            else:
-                assumed = self._assumed({self._names[name].name for name in names})
-                known = self._made_each(columns, len(some), assumed)
-            found |= zip(members, known, strict=True)
-        return [found[index] for index in range(len(given))]
-
     def problem_from_text(self, given: Mapping[str, str]) -> Problem:
         """As `problem`, with values as text: `{"hidden": "256"}`."""
         return self._complete(self._parse(given, as_text=True))
@@ -172,24 +150,6 @@ class Operator:
             values[own] = parsed
         return values
 
-    def _columns(
-        self, names: tuple[str, ...], given: Sequence[Mapping[str, object]]
-    ) -> Mapping[str, Sequence[Value]] | None:
-        """The values of all hyperparameters; None where one is missing, wrong or spelt in another way."""
-        named: dict[str, Sequence[Any]] = {}
-        for name, values in zip(names, zip(*[one.values() for one in given], strict=True), strict=True):
-            spec = self._names.get(name)
-            if spec is None or spec.name in named or not spec.has_all(values):
-                return None
-            named[spec.name] = values
-        if any(spec.name not in named for spec in self._needed):
-            return None
-        found = {name: named.get(name) or [value] * len(given) for name, value in self._defaults.items()}
-        for name, source in self._sources:
-            if name not in named:
-                found[name] = found[source]
-        return found
-
     def _complete(self, values: dict[str, Value]) -> Problem:
         complete = {**self._defaults, **values}
         for name, source in self._sources:
@@ -211,32 +171,6 @@ class Operator:
         """The hyperparameters that problems have whether they are named or not."""
         sources = dict(self._sources)
         return [name for name in self._defaults if name in sources or name not in self._implied]
-
-    def _made_each(
-        self, columns: Mapping[str, Sequence[Value]], count: int, assumed: tuple[str, ...]
-    ) -> list[Problem | SelectorError]:
-        """What `_made` makes of each of so many rows of columns of all hyperparameters, or its error."""
-        found: list[Problem | SelectorError] = []
-        conflict, made, name = self.conflict, Problem.made, self.name
-        first = {own: values[0] for own, values in columns.items()}
-        differing = [
-            own
-            for own, values in columns.items()  # 0.0 and -0.0 are equal, and yet two
-            if values.count(values[0]) < count or isinstance(values[0], float)
-        ]
-        # a copy of the first, in which others are set, takes half the time of another dict
-        for row in zip(*(columns[own] for own in differing), strict=True) if differing else [()] * count:
-            complete = first.copy()
-            complete.update(zip(differing, row, strict=True))
-            wrong = conflict(complete)
-            found.append(InvalidHyperparameter(wrong) if wrong else made(name, complete, assumed))
-        return found
-
-    def _problem_or_error(self, given: Mapping[str, object]) -> Problem | SelectorError:
-        try:
-            return self.problem(given)
-        except SelectorError as error:
-            return error
 
     def _made(self, complete: dict[str, Value], assumed: tuple[str, ...]) -> Problem:
         if conflict := self.conflict(complete):

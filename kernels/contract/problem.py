@@ -53,13 +53,15 @@ class Problem:
 
     @cached_property
     def complete(self) -> Mapping[str, Value]:
-        """As `as_dict`, of all hyperparameters that the operator has now."""
-        return {name: self[name] for name in _NAMES[self.operator]}
+        """As `as_dict`, with the implied hyperparameters of the operator as it is now, in canonical order."""
+        known = {**_IMPLIED.get(self.operator, {}), **dict(self.values)}
+        names = _NAMES.get(self.operator, ())
+        return {**{name: known[name] for name in names if name in known}, **known}
 
     @cached_property
     def row(self) -> tuple[Value, ...]:
         """The values of all hyperparameters that the operator has now, in canonical order."""
-        return tuple(self.complete.values())
+        return tuple([self.complete[name] for name in _NAMES[self.operator]])
 
     @cached_property
     def as_dict(self) -> Mapping[str, Value]:
@@ -96,13 +98,10 @@ class Problem:
                 )
 
     def __getitem__(self, name: str) -> Any:
-        try:
-            return self.as_dict[name]
-        except KeyError:
-            return _IMPLIED.get(self.operator, {})[name]
+        return self.complete[name]
 
     def __contains__(self, name: object) -> bool:
-        return name in self.as_dict or name in _IMPLIED.get(self.operator, {})
+        return name in self.complete
 
     def __getattr__(self, name: str) -> Any:
         # only reached for names that are no field yet; copy and pickle look for names before there are fields
@@ -110,10 +109,8 @@ class Problem:
         if name == "values" and "complete" in kept:
             kept["values"] = values = tuple(self.as_dict.items())
             return values
-        if not name.startswith("_") and "operator" in kept:
-            for known, value in (*self.values, *_IMPLIED.get(self.operator, {}).items()):
-                if known == name:
-                    return value
+        if not name.startswith("_") and "operator" in kept and name in self.complete:
+            return self.complete[name]
         raise AttributeError(f"{type(self).__name__} {kept.get('operator')!r} has no hyperparameter {name!r}")
 
     def __getstate__(self) -> dict[str, Any]:

@@ -18,18 +18,16 @@ from kernel_selector.kernels.contract import (
 )
 from kernel_selector.kernels.contract.errors import shorten, suggest
 
-from ..candidates import Candidate, Candidates
-from ..choice import Choice
+from ..choice import Candidate, Choice
 from ..devices import default_torch_device, resolve
 from ..errors import InvalidRequest, NoMeasurements
 from ..policy import Decision, Question, combine, decide
-from ..request import OBJECTIVES
+from ..query import OBJECTIVES, Query
 from ..units import parse_bytes
 from .description import ImportedOperator
 
 if TYPE_CHECKING:
     from ..knowledge import Knowledge
-    from ..query import Query
 
 
 def answer(knowledge: Knowledge, query: Query) -> Choice:
@@ -42,7 +40,7 @@ def answer(knowledge: Knowledge, query: Query) -> Choice:
     evidence = knowledge.imported_evidence(operator.name, name)
     predictor = knowledge.imported_predictor(operator.name)
     exact, failed = evidence.tier(problem), evidence.failures(problem)
-    excluded = _excluded(operator, exact.estimates, failed, query.override)
+    excluded = _excluded(operator, exact.estimates, failed, query.named)
     tiers = [exact]
     if predictor is not None:
         tiers.append(predictor.tier(problem, name))
@@ -51,12 +49,12 @@ def answer(knowledge: Knowledge, query: Query) -> Choice:
         reasons = "; ".join(f"{item}: {reason}" for item, reason in excluded.items())
         raise UnsupportedProblem(f"No implementation computes {problem} on {name}: {reasons}.")
     figures = combine(tiers, names, default="")
-    unknown = [item for item in names if item not in figures.estimates and item != query.override]
+    unknown = [item for item in names if item not in figures.estimates and item != query.named]
     if figures.estimates:
         excluded |= dict.fromkeys(unknown, "nothing is known of it on problems like this one")
         names = tuple(item for item in names if item not in unknown)
     winner = evidence.most_frequent_winner
-    if not figures.estimates and query.override is None:
+    if not figures.estimates and query.named is None:
         if winner not in names or limit is not None:
             raise NoMeasurements(_nothing(operator, name, limit))
         decision = _by_frequency(operator, winner, excluded, figures.caveats)
@@ -67,8 +65,8 @@ def answer(knowledge: Knowledge, query: Query) -> Choice:
             excluded=excluded,
             objective=query.objective,
             limit_bytes=limit,
-            override=query.override,
-            counted_bytes=dict.fromkeys(names, 0.0),
+            override=query.named,
+            counted_bytes=lambda _: 0.0,
         )
         decision = decide(question, figures)
     version = predictor.version if predictor and _by_model(decision) else None
@@ -80,10 +78,10 @@ def _check(operator: ImportedOperator, query: Query) -> None:
         raise InvalidRequest(
             f"objective={shorten(query.objective)}: expected one of {', '.join(OBJECTIVES)}."
         )
-    if query.override is not None and query.override not in operator.implementations:
+    if query.named is not None and query.named not in operator.implementations:
         raise UnknownImplementation(
-            f"Unknown implementation {shorten(query.override)} of {operator.name}. "
-            f"{suggest(query.override, operator.implementations)}"
+            f"Unknown implementation {shorten(query.named)} of {operator.name}. "
+            f"{suggest(query.named, operator.implementations)}"
         )
     if not operator.memory and (query.memory is not None or query.objective == "memory"):
         raise InvalidRequest(
@@ -156,7 +154,7 @@ def _by_frequency(
     operator: ImportedOperator, winner: str, excluded: Mapping[str, str], caveats: tuple[str, ...]
 ) -> Decision:
     order = [winner, *(name for name in operator.implementations if name != winner)]
-    candidates = Candidates.of(
+    candidates = tuple(
         Candidate(name=name, default=False, excluded=None if name == winner else excluded.get(name))
         for name in order
     )
@@ -165,7 +163,6 @@ def _by_frequency(
         source="default",
         runner_up=None,
         margin=None,
-        chosen=candidates[0],
         candidates=candidates,
         caveats=(*caveats, f"{winner} was the fastest on most of the problems that were measured there."),
     )
@@ -186,7 +183,7 @@ def _choice(
     device, limit, version, assumed = rest
     candidates = decision.candidates
     if not operator.memory:
-        candidates = Candidates.of(
+        candidates = tuple(
             item._replace(memory_bytes=None, memory_interval_bytes=None) for item in candidates
         )
     chosen = candidates[0]

@@ -9,7 +9,8 @@ import numpy as np
 
 from kernel_selector.kernels.contract import Problem
 
-from ..evidence import WORDS, Estimate, Tier
+from ..estimate import Estimate, Tier
+from ..evidence import WORDS
 from .columns import OK, STATUSES, Columns
 
 

@@ -13,7 +13,7 @@ import numpy as np
 from kernel_selector.kernels.contract import Problem
 
 from ..errors import ModelVersionMismatch
-from ..evidence import Estimate, Tier
+from ..estimate import Estimate, Tier
 from ..trees import FlatTrees
 from .features import VERSION, Encoder, Range
 from .regression import Regression

@@ -8,7 +8,7 @@ from typing import Any
 
 from kernel_selector.kernels import registry
 from selector import Choice, Selector
-from selector.explain import SOURCES, format_margin, format_memory, format_time, how, remarks, why_not
+from selector.choice import SOURCES, format_margin, format_memory, format_time, how, remarks, why_not
 from selector.problem_sets import typed
 
 from .fields import Field, of_hyperparameter

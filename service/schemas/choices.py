@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from itertools import chain
 from typing import Literal, Self
 
 from pydantic import Field, model_validator
@@ -13,7 +11,7 @@ from selector import Query
 from .catalogue import DeviceDocument
 from .errors import Problem
 from .fields import Answer, Name, Request
-from .layers import MOST_ANSWERS, Layer, Layers, queries
+from .layers import MOST_ANSWERS, Layer, Layers
 
 MOST_DEVICES = 100
 DEVICE = (
@@ -43,10 +41,9 @@ class BatchRequest(Request):
             raise ValueError(f"{count} questions at once: expected at most {MOST_ANSWERS}")
         return self
 
-    def queries(self) -> Sequence[Query]:
+    def queries(self) -> list[Query]:
         """What to ask the selector: about the first layer on every device, then the second, and so on."""
-        first, *others = [queries(self.problems, device) for device in self.devices]
-        return list(chain.from_iterable(zip(first, *others, strict=True))) if others else first
+        return [layer.query(device) for layer in self.problems for device in self.devices]
 
 
 class Candidate(Answer):

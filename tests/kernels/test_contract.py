@@ -177,7 +177,9 @@ def test_problems_are_copied_and_pickled() -> None:
 def test_a_stored_problem_from_before_a_hyperparameter_answers_for_it():
     stored = Problem("lstm", tuple(LSTM.problem(hidden=3, batch=1).values))
     assert stored["peepholes"] is False
-    assert stored == LSTM.problem(hidden=3, batch=1, peepholes=False)
+    made = LSTM.problem(hidden=3, batch=1, peepholes=False)
+    assert stored == made
+    assert (stored.row, stored.complete) == (made.row, made.complete)
 
 
 @pytest.mark.parametrize("value", [-0.1, 1.1, "0.5", True, None, math.nan, math.inf, [0.5]])

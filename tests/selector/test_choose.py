@@ -11,7 +11,6 @@ from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import Status
 from selector import NothingFits, Selector, answer, choose, devices
 from selector.query import Query
-from selector.reading import MANY
 from tests.selector import replay
 
 LSTM = registry.operator("lstm")
@@ -147,7 +146,7 @@ def test_a_default_that_gave_wrong_results_is_not_chosen_at_and_near_the_problem
     selector = selector_of(found)
     queries = [
         Query(operator="lstm", hyperparameters={"hidden": 64, "batch": batch}) for batch in (8, 9)
-    ] * MANY
+    ] * 20
     alone = [selector.choose(hidden=64, batch=batch) for batch in (8, 9)]
     for choice in (*alone, *selector.choose_each(queries)):
         assert choice.implementation == OTHERS[0]
@@ -158,7 +157,7 @@ def test_a_default_that_gave_wrong_results_is_not_chosen_at_and_near_the_problem
 def test_where_nothing_is_known_of_others_a_wrong_default_stays_with_a_warning(selector_of):
     selector = selector_of([replay.failed(PROBLEM, LSTM.default, Status.INCORRECT)])
     queries = [Query(operator="lstm", hyperparameters={"hidden": 64, "batch": batch}) for batch in (8, 9)]
-    for choice in selector.choose_each(queries * MANY):
+    for choice in selector.choose_each(queries * 20):
         assert (choice.implementation, choice.source) == (LSTM.default, "default")
         assert any("gave wrong results" in caveat for caveat in choice.caveats)
 
@@ -167,7 +166,7 @@ def test_without_a_correct_candidate_the_default_stays_with_a_warning(selector_o
     selector = selector_of([replay.failed(PROBLEM, name, Status.INCORRECT) for name in NAMES])
     queries = [
         Query(operator="lstm", hyperparameters={"hidden": 64, "batch": batch}) for batch in (8, 9)
-    ] * MANY
+    ] * 20
     for choice in (selector.choose(hidden=64, batch=9), *selector.choose_each(queries)):
         assert (choice.implementation, choice.source) == (LSTM.default, "default")
         assert any("gave wrong results" in caveat for caveat in choice.caveats)

@@ -10,7 +10,6 @@ import pytest
 from selector import Selector
 from selector.evidence import OTHER_MACHINE, Evidence
 from selector.query import Query
-from selector.reading import MANY
 from tests.selector import replay
 
 ELSEWHERE = replace(replay.HERE, memory_bytes=64 * 2**30)  # the same processor with more memory
@@ -39,7 +38,7 @@ def test_a_switch_by_measurements_of_another_machine_needs_a_margin(selector_of,
 
 def test_a_cost_model_of_other_machines_needs_it_too(trained, trained_file, monkeypatch):
     """Alone and in a batch; the figures are the same."""
-    sizes = range(130, 130 + 2 * MANY)
+    sizes = range(130, 130 + 32)
     asked = [Query(hyperparameters={"hidden": size, "batch": 16, "seq": 60}) for size in sizes]
     before = trained.choose_each(asked)
     monkeypatch.setattr(Evidence, "least_noise", lambda *_: 1e9)

@@ -17,7 +17,6 @@ from kernel_selector.db import Database, StoredModel, models, records
 from kernel_selector.kernels import registry
 from selector import ModelVersionMismatch, Query, Selector, learning, network_training, training
 from selector.cost_model import CostModel
-from selector.counts import Own
 from selector.dataset import build_dataset
 from selector.evaluation import evaluate_implementation
 from selector.lessons import Reads
@@ -276,16 +275,3 @@ def test_weights_are_stored_in_half_precision(fitted):
     stored = stored_arrays(fitted)
     assert {stored[f"time_network_{name}"].dtype for name in WEIGHTS} == {np.dtype(np.float16)}
     assert Network.from_arrays(stored, "time_network").first.dtype == np.float32
-
-
-def test_by_problem_it_says_the_same(fitted):
-    rows, _, contests = measured(100, seed=6)
-    stored = flat(fitted)
-    by_problem = stored.by_problem((), (ONE, OTHER), ())
-    assert by_problem is not None
-    none = np.full(len(rows), -1)
-    own, problems = Own(np.zeros((len(rows), 0)), rows[:, [ONE, OTHER]].argmax(axis=1), none), rows[::2]
-    np.testing.assert_array_equal(by_problem.predict(problems, own, contests), stored.predict(rows, contests))
-    own.implementations[3] = -1
-    assert np.flatnonzero(np.isnan(by_problem.predict(problems, own, contests))).tolist() == [2, 3]
-    assert flat(model(None).fit(*measured(20))).by_problem((), (ONE, OTHER), ()) is None

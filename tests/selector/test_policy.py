@@ -3,7 +3,7 @@
 import pytest
 
 from selector import NothingFits
-from selector.evidence import Estimate, Tier
+from selector.estimate import Estimate, Tier
 from selector.policy import LEAST_MARGIN, Question, combine, decide
 
 
@@ -27,7 +27,7 @@ def tier(source, *, caveats=(), **times):
 
 def question(*names, **more):
     return Question(
-        **{"default": "base", "excluded": {}, "counted_bytes": dict.fromkeys(names, 10.0), **more},
+        **{"default": "base", "excluded": {}, "counted_bytes": lambda _: 10.0, **more},
         names=names,
     )
 

@@ -13,8 +13,6 @@ from kernel_selector.kernels.gate import REVISION
 from kernel_selector.kernels.versions import holds
 from selector import rejections
 from selector.evidence import Evidence, says_wrong
-from selector.quiet import Quiet
-from selector.table import Table
 from tests.selector import replay
 
 VERSIONS = {name: one.version for name, one in registry.implementations("lstm").items()}
@@ -67,9 +65,7 @@ def test_a_rejected_default_is_doubtful_and_earlier_code_is_not_concerned() -> N
 def test_they_are_no_measurements() -> None:
     with_them, without = (Evidence(replay.sweep([FAR]), VERSIONS, one) for one in ([verdict()], []))
     assert with_them.problems == without.problems
-    table = Table([SMALL, FAR])
-    assert Quiet("lstm", with_them).of_each(table, replay.HERE)[0] is False
-    assert Quiet("lstm", without).of_each(table, replay.HERE)[0] is True
+    assert not list(with_them.tiers(SMALL, replay.HERE, None))
 
 
 def test_they_concern_devices_that_run_the_same_code(monkeypatch: pytest.MonkeyPatch) -> None:

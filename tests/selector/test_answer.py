@@ -1,0 +1,27 @@
+"""What a question is prepared with: refusals, failures and measurements."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+from kernel_selector.kernels import registry
+from selector.answer import prepare
+from selector.devices import Resolved
+from selector.query import Request
+from tests.selector import replay
+
+LSTM = registry.operator("lstm")
+
+
+def test_what_is_both_refused_and_failed_has_the_reason_of_the_refusal():
+    problem = LSTM.problem(hidden=8, batch=2)
+    _, refused = registry.candidates(problem, replay.HERE)
+    name, reason = next(iter(refused.items()))
+    failures = {name: "failed", "hoisted": "failed"}, {}
+    evidence = SimpleNamespace(
+        problems={}, failures=lambda *_: failures, tiers=lambda *_: (), least_noise=lambda _: 0.0
+    )
+    request = Request(problem, Resolved(replay.HERE, None), None, "time", None, False, None)
+    question = prepare(SimpleNamespace(evidence=lambda *_: evidence), request).question
+    assert (question.excluded[name], question.excluded["hoisted"]) == (reason, "failed")
+    assert "hoisted" not in question.names
