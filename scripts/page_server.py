@@ -12,10 +12,10 @@ from pathlib import Path
 
 import uvicorn
 
-from benchmarks.to_database import stored_records
 from kernel_selector.db import Database, records
 from kernel_selector.service.app import create_app
 from kernel_selector.service.settings import Settings
+from scripts.release.to_database import stored_records
 from selector import Selector
 
 MEASURED = Path(__file__).parents[1] / "benchmarks/results/recurrent_nvidia-h200.json"

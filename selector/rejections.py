@@ -1,9 +1,9 @@
 """What the present gate found wrong, by itself: verdicts that ship, beside measurements of earlier gates.
 
 A measurement that an earlier gate passed counts, unless the present one rejects that implementation for such
-a problem. These verdicts are records without times, a line each: `python -m benchmarks.gate_verdicts` makes
-them. What is wrong on one device is taken to be wrong on all that run the same code: of one compute
-capability, or on every processor.
+a problem. These verdicts are records without times, a line each:
+`python -m benchmarks.kernels.gate_verdicts` makes them. What is wrong on one device is taken to be wrong on
+all that run the same code: of one compute capability, or on every processor.
 """
 
 from __future__ import annotations

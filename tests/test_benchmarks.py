@@ -11,15 +11,17 @@ from typing import Any
 import pytest
 
 import selector
-from benchmarks import _comparison, gate_verdicts, recurrent, recurrent_gate, to_database
-from benchmarks._recurrent_rows import ROWS, Cell, Row, cells, problems, small
-from benchmarks._sessions import measure_all
-from benchmarks._store import Store
+from benchmarks.common import comparison as _comparison
+from benchmarks.common.sessions import measure_all
+from benchmarks.common.store import Store
+from benchmarks.kernels import gate_verdicts, recurrent, recurrent_gate
+from benchmarks.kernels._recurrent_rows import ROWS, Cell, Row, cells, problems, small
 from kernel_selector.db import Database, records
 from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import Record, Status
 from kernel_selector.kernels.gate import REVISION
 from kernel_selector.kernels.measure import ONCE, Session
+from scripts.release import to_database
 
 ROOT = Path(__file__).parents[1]
 LSTM = registry.operator("lstm")

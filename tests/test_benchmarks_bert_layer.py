@@ -13,9 +13,9 @@ import pytest
 import torch
 from torch import nn
 
-from benchmarks import _bert_layer, _bert_run, bert_layer
-from benchmarks._bert_layer import AddNorm, Attention, FeedForward, Layer, Sizes, Variant
-from benchmarks._kept import kept
+from benchmarks.common.kept import kept
+from benchmarks.kernels import _bert_layer, _bert_run, bert_layer
+from benchmarks.kernels._bert_layer import AddNorm, Attention, FeedForward, Layer, Sizes, Variant
 from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import Device
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from benchmarks import relu_density
+from benchmarks.kernels import relu_density
 
 
 def test_bytes_of_each_form() -> None:

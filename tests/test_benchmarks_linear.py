@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from benchmarks import _linear_figures, linear
-from benchmarks._linear_rows import ROWS, generated, lane, of_users
-from benchmarks._rows import Row, cells, problems
-from benchmarks._sublayer_rows import small
+from benchmarks.common.rows import Row, cells, problems
+from benchmarks.kernels import _linear_figures, linear
+from benchmarks.kernels._linear_rows import ROWS, generated, lane, of_users
+from benchmarks.kernels._sublayer_rows import small
 from kernel_selector.kernels import registry
 
 SHAPE = {"rows": 4, "in_features": 8, "out_features": 8}

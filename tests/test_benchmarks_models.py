@@ -12,10 +12,10 @@ import pytest
 import torch
 
 import selector
-from benchmarks import optimize as optimize_program
-from benchmarks import plans
 from benchmarks.models import __main__ as program
 from benchmarks.models import hugging_face as hugging_face_program
+from benchmarks.models import optimize as optimize_program
+from benchmarks.models import plans
 from benchmarks.models._catalogue import names, subject
 from benchmarks.models._hugging_face import hugging_face, plan_of
 from benchmarks.models._parts import Parts

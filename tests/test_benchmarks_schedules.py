@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks import _schedule_runs, schedules
+from benchmarks.kernels import _schedule_runs, schedules
 from kernel_selector.kernels.matmul.limits import Limits
 from kernel_selector.kernels.matmul.ranking import Size, shortlist
 from kernel_selector.kernels.matmul.tuned_table import TABLE
@@ -130,7 +130,7 @@ def test_torchs_line_is_read() -> None:
 
 def test_tuning_runs_in_the_interpreter(tmp_path: Path) -> None:
     pytest.importorskip("triton", reason="Triton is not installed")
-    command = [sys.executable, "-m", "benchmarks.schedules", "--smoke", "--processes", "1"]
+    command = [sys.executable, "-m", "benchmarks.kernels.schedules", "--smoke", "--processes", "1"]
     command += ["--results", str(tmp_path)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import second_opinions
-from benchmarks.second_opinions import Opinion, figures
+from benchmarks.selection import second_opinions
+from benchmarks.selection.second_opinions import Opinion, figures
 from kernel_selector.db import Database
 from kernel_selector.db import records as stored
 from kernel_selector.kernels.contract import Record

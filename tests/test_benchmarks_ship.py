@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from benchmarks import ship
 from kernel_selector.kernels.contract import GateResult, Record, Status
 from kernel_selector.kernels.measure.timing import timing
+from scripts.release import ship
 from tests.selector import replay
 
 

@@ -11,18 +11,13 @@ from typing import Any
 
 import pytest
 
-from benchmarks import (
-    _comparison,
-    _sublayer_figures,
-    gate,
-    recurrent,
-    sublayers,
-)
-from benchmarks._gate_problems import LARGER, UNSAFE, Problems
-from benchmarks._rows import Cell, Goal, Row, missing, problems
-from benchmarks._sessions import measure_all
-from benchmarks._store import Store
-from benchmarks._sublayer_rows import MOST_SCORES, ROWS, lane, of_users, prepared, small
+from benchmarks.common import comparison as _comparison
+from benchmarks.common.rows import Cell, Goal, Row, missing, problems
+from benchmarks.common.sessions import measure_all
+from benchmarks.common.store import Store
+from benchmarks.kernels import _sublayer_figures, gate, recurrent, sublayers
+from benchmarks.kernels._gate_problems import LARGER, UNSAFE, Problems
+from benchmarks.kernels._sublayer_rows import MOST_SCORES, ROWS, lane, of_users, prepared, small
 from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import GateResult, Problem, Status
 from kernel_selector.kernels.measure import ONCE

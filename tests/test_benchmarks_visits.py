@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks import visits
+from benchmarks.selection import visits
 from kernel_selector.kernels.contract import Record
 from tests.selector import replay
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from benchmarks import _recurrent_figures
-from benchmarks._recurrent_limit import limit
-from benchmarks._recurrent_rows import Goal, Row, of_users, problems
+from benchmarks.kernels import _recurrent_figures
+from benchmarks.kernels._recurrent_limit import limit
+from benchmarks.kernels._recurrent_rows import Goal, Row, of_users, problems
 from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import Device
 

@@ -26,7 +26,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from benchmarks._result import RESULTS, write_result
+from benchmarks.common.result import RESULTS, write_result
 from benchmarks.models._catalogue import names, subject
 from benchmarks.models._steps import LEARNING_RATE, Line, Trainer
 from benchmarks.models._variants import Variant, chosen, graphed, peers, planned

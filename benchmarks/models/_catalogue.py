@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from benchmarks._result import ROOT
+from benchmarks.common.result import ROOT
 from benchmarks.models._parts import Parts
 from benchmarks.models._recurrent import LanguageModel, Translation, make_pairs
 from benchmarks.models._speech import Speech, make_speech

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from benchmarks._bert_layer import compiler
+from benchmarks.kernels._bert_layer import compiler
 from benchmarks.models._catalogue import Family, Subject, subject
 from benchmarks.models._parts import Parts
 from benchmarks.models._transformer import Sizes, make_batch

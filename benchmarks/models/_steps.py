@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from benchmarks._figures import rounded
+from benchmarks.common.figures import rounded
 from benchmarks.models._catalogue import Subject
 from benchmarks.models._timeline import timeline
 from benchmarks.models._transformer import quiet

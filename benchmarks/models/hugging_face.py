@@ -24,7 +24,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from benchmarks._result import RESULTS, write_result
+from benchmarks.common.result import RESULTS, write_result
 from benchmarks.models.__main__ import GIB, LOSS_BATCH, words_of
 from benchmarks.models._hugging_face import MODELS, Theirs, hugging_face, optimized, plan_of
 from benchmarks.models._parts import Parts

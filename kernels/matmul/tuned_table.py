@@ -1,7 +1,7 @@
 """Measured best schedules: device name -> (M, N, K, element bytes, batched, by descriptor) -> schedule.
 
-`python -m kernels.matmul.tune` printed them, for the layers that `benchmarks.linear` compares: forwards, and
-the products of both gradients.
+`python -m kernels.matmul.tune` printed them, for the layers that `benchmarks.kernels.linear` compares:
+forwards, and the products of both gradients.
 """
 
 from __future__ import annotations

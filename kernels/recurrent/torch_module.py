@@ -29,8 +29,9 @@ def unsupported_by_cudnn(problem: Problem, device: Device) -> str | None:
 def _wrong_by_cudnn(problem: Problem, device: Device) -> str | None:
     """Where results are wrong on Hopper by a tenth to the whole of their size, and no warning is given.
 
-    Found by `python -m benchmarks.cudnn_errors` with torch 2.11 and cuDNN 9.19: every problem of these
-    regions failed the gate, and none outside them. A region's refusal goes when that finds nothing in it.
+    Found by `python -m benchmarks.kernels.cudnn_errors` with torch 2.11 and cuDNN 9.19: every problem of
+    these regions failed the gate, and none outside them. A region's refusal goes when that finds nothing in
+    it.
     """
     if device.compute_capability != (9, 0) or problem["dtype"] != "float16":
         return None

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from twins import CPU
 
-from benchmarks import cudnn_errors
+from benchmarks.kernels import cudnn_errors
 from kernel_selector.kernels import registry
 from kernel_selector.kernels.devices import known_device
 

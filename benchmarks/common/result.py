@@ -1,0 +1,72 @@
+"""Where every benchmark writes: figures together with what they were measured on."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from kernel_selector.kernels import measure
+
+ROOT = Path(__file__).resolve().parents[2]
+RESULTS = ROOT / "benchmarks/results"
+
+
+def write_result(
+    name: str,
+    payload: Mapping[str, Any],
+    *,
+    torch_device: str | None = None,
+    commit: str | None = None,
+    lines: Sequence[str] = (),
+    folder: Path = RESULTS,
+) -> Path:
+    """Write `<folder>/<name>.json`: the payload, the environment, the commit and the time. Returns it.
+
+    `torch_device` is what was measured on, by default this machine's default one; its rates are not
+    taken: a benchmark that needs them measures them itself. `commit` is for a copy of the checkout
+    without its repository. `lines` are JSON, and become the list `records`. `load_1min` tells how busy
+    the machine was. The file is replaced as a whole: a reader, or a kill, never meets half of it.
+    """
+    torch_device = torch_device or measure.default_torch_device()
+    result = {
+        "name": name,
+        "measured_at": datetime.now(UTC).isoformat(timespec="seconds"),
+        "commit": commit or current_commit(),
+        "device": measure.identify(torch_device).name,
+        "cores": len(os.sched_getaffinity(0)),
+        "load_1min": round(os.getloadavg()[0], 2),
+        "environment": asdict(measure.current_environment(torch_device)),
+        **payload,
+    }
+    folder.mkdir(exist_ok=True)
+    path = folder / f"{name}.json"
+    text = json.dumps(result, indent=2, allow_nan=False)
+    if lines:
+        # one line a record: indented they would be most of the repository
+        text = text.removesuffix("\n}") + ',\n  "records": [\n' + ",\n".join(lines) + "\n  ]\n}"
+    unfinished = path.with_suffix(".unfinished")
+    unfinished.write_text(text + "\n")
+    return unfinished.replace(path)
+
+
+def current_commit() -> str:
+    """The commit, with `+` when files were changed since; "unknown" outside a repository of our own."""
+    try:
+        if Path(_git("rev-parse", "--show-toplevel")).resolve() != ROOT:
+            return "unknown"
+        head = _git("rev-parse", "--short=12", "HEAD")
+        return head + ("+" if _git("status", "--porcelain", "--untracked-files=no") else "")
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
+
+
+def _git(*arguments: str) -> str:
+    return subprocess.run(
+        ["git", *arguments], cwd=ROOT, check=True, capture_output=True, text=True
+    ).stdout.strip()

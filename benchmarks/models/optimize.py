@@ -1,0 +1,200 @@
+"""Hugging Face's models before and after `selector.optimize(model, example)`, called as a user would.
+
+    python -m benchmarks.models.optimize --device cpu
+    python -m benchmarks.models.optimize --device cuda:0 --only gpt2
+    python -m benchmarks.models.optimize --smoke
+
+Models are built from their configs with random weights, small ones on a CPU, and in bfloat16 on a GPU
+those of 12 layers of 1024 (Llama: 8 of 2048). Afterwards a copy of the model as it was and the optimized
+one take steps in turns, forward and backward from the loss as in a training loop, apart from what
+`optimize` timed itself. Printed are the first line of each report and that factor with its interval;
+written is `optimize_<device>.json`, after each model.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import selector
+from benchmarks.common.result import RESULTS, write_result
+from kernel_selector.kernels.measure import default_torch_device, identify
+from selector.rewriting.contest import Limits, Outcome, Turn, contest
+
+Example = dict[str, Tensor]
+Made = tuple[Any, Example]  # a model and a batch with labels
+Sizes = tuple[str, tuple[int, int], dict[str, Any]]  # its class, batch and sequence, and its config
+
+_TWO = {"num_hidden_layers": 2, "num_attention_heads": 2, "hidden_size": 64, "intermediate_size": 256}
+_FOUR = {"num_hidden_layers": 4, "num_attention_heads": 4, "hidden_size": 256, "intermediate_size": 1024}
+_ENDS = {"bos_token_id": 0, "eos_token_id": 0}
+SMALL: dict[str, Sizes] = {
+    "bert": ("BertForMaskedLM", (4, 32), {"vocab_size": 1000, **_TWO}),
+    "bert-256": ("BertForMaskedLM", (4, 32), {"vocab_size": 1000, **_FOUR}),
+    "distilbert": (
+        "DistilBertForMaskedLM",
+        (4, 32),
+        {"vocab_size": 1000, "dim": 64, "n_layers": 2, "n_heads": 2, "hidden_dim": 256},
+    ),
+    "gpt2": (
+        "GPT2LMHeadModel",
+        (4, 32),
+        {"vocab_size": 1000, "n_embd": 64, "n_layer": 2, "n_head": 2, **_ENDS},
+    ),
+    "llama": ("LlamaForCausalLM", (4, 32), {"vocab_size": 1000, **_TWO}),
+    "vit": ("ViTForImageClassification", (4, 0), {"image_size": 32, "patch_size": 8, **_TWO}),
+}
+_BASE = {"num_hidden_layers": 12, "num_attention_heads": 16, "hidden_size": 1024, "intermediate_size": 4096}
+_WIDE = {"num_hidden_layers": 8, "num_attention_heads": 16, "hidden_size": 2048, "intermediate_size": 5632}
+LARGE: dict[str, Sizes] = {
+    "bert": ("BertForMaskedLM", (16, 512), _BASE),
+    "gpt2": ("GPT2LMHeadModel", (8, 512), {"n_embd": 1024, "n_layer": 12, "n_head": 16}),
+    "llama": ("LlamaForCausalLM", (4, 1024), _WIDE),
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure, print and write, after each model. The exit code: 1 where a model became slower, else 0."""
+    options = _parser().parse_args(arguments)
+    on_cpu = options.smoke or (options.device or default_torch_device()) == "cpu"
+    torch_device = "cpu" if on_cpu else options.device or default_torch_device()
+    folder = options.results or (Path(tempfile.mkdtemp(prefix="optimize-")) if options.smoke else RESULTS)
+    known = list(SMALL if on_cpu else LARGE)
+    names = options.only or known[: 1 if options.smoke else None]
+    rows: list[dict[str, Any]] = []
+    for name in names:
+        torch.manual_seed(options.seed)
+        model, example = made(name, torch_device)
+        rows.append({"model": name, **row(model, example, 0.0 if options.smoke else options.seconds)})
+        print(words_of(rows[-1]), flush=True)
+        given = {"torch_device": torch_device, "seed": options.seed, "transformers": _version()}
+        path = write_result(
+            f"optimize_{identify(torch_device).key}",
+            {**given, "rows": rows},
+            torch_device=torch_device,
+            commit=options.commit,
+            folder=folder,
+        )
+    print(path)
+    return int(any(one["outcome"]["low"] > 1 for one in rows))
+
+
+def row(model: Any, example: Example, seconds: float) -> dict[str, Any]:
+    """What became of a model in training, and as what multiple of before its steps take."""
+    theirs = copy.deepcopy(model.train())
+    start = time.perf_counter()
+    report = selector.optimize(model, example)
+    took_s = time.perf_counter() - start
+    turns = steps(theirs, example), steps(model, example)
+    found = contest(*turns, Limits(seconds=seconds), enough=lambda _: False)
+    return {
+        "first_line": report.first_line,
+        "optimize_s": round(took_s, 1),
+        "replaced": dict(
+            Counter(f"{one.problem.operator} -> {one.implementation}" for one in report.replaced)
+        ),
+        "left_alone": dict(Counter(f"{one.problem.operator}: {one.why}" for one in report.left_alone)),
+        "outcome": {name: round(value, 5) for name, value in asdict(found).items()},
+        "loss_difference": losses_apart(theirs, model, example),
+    }
+
+
+def counted(rows: Iterable[tuple[Any, str]]) -> dict[str, int]:
+    """How often each operator got the same words."""
+    return dict(Counter(f"{one.problem.operator}: {words}" for one, words in rows))
+
+
+def steps(model: Any, example: Example) -> Turn:
+    """Steps of a training loop without an optimizer, each timed with the device's work."""
+
+    def turn(count: int) -> Sequence[float]:
+        took = []
+        for _ in range(count):
+            _wait(model)
+            start = time.perf_counter()
+            model(**example).loss.backward()
+            model.zero_grad(set_to_none=True)
+            _wait(model)
+            took.append((time.perf_counter() - start) * 1e3)
+        return took
+
+    return turn
+
+
+@torch.no_grad()
+def losses_apart(one: Any, other: Any, example: Example) -> float:
+    """The difference of two models' losses without dropout."""
+    found = [float(model.eval()(**example).loss) for model in (one, other)]
+    one.train(), other.train()
+    return abs(found[0] - found[1])
+
+
+def words_of(line: dict[str, Any]) -> str:
+    """A row in four lines."""
+    found = Outcome(**line["outcome"])
+    kept = ", ".join(f"{count} {name}" for name, count in line["replaced"].items()) or "nothing"
+    return (
+        f"{line['model']}: {line['first_line']}\n"
+        f"    replaced: {kept}; optimize took {line['optimize_s']} s\n"
+        f"    apart from that: {found.before_ms:.3g} ms before, {found.after_ms:.3g} ms after, factor "
+        f"{found.ratio:.3f} ({found.low:.3f} to {found.high:.3f}, {found.pairs} pairs)\n"
+        f"    losses differ by {line['loss_difference']:.2g}"
+    )
+
+
+def made(name: str, torch_device: str) -> Made:
+    """One of SMALL in float32 on a CPU, or one of LARGE in bfloat16 on a GPU, with its batch."""
+    import transformers
+
+    on_cpu = torch_device == "cpu"
+    kind, (batch, seq), sizes = (SMALL if on_cpu else LARGE)[name]
+    config = getattr(transformers, f"{kind.partition('For')[0].removesuffix('LMHeadModel')}Config")(**sizes)
+    model: Any = getattr(transformers, kind)(config).to(
+        torch_device, torch.float32 if on_cpu else torch.bfloat16
+    )
+    if kind.startswith("ViT"):
+        pictures = torch.randn(batch, 3, config.image_size, config.image_size)
+        return model, {"pixel_values": pictures, "labels": torch.zeros(batch, dtype=torch.long)}
+    words = torch.randint(config.vocab_size, (batch, seq)).to(torch_device)
+    return model, {"input_ids": words, "labels": words}
+
+
+def _wait(model: Any) -> None:
+    if model.device.type == "cuda":
+        torch.cuda.synchronize(model.device)
+
+
+def _version() -> str:
+    import transformers
+
+    found: str = transformers.__version__
+    return found
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    add = parser.add_argument
+    add("--device", help="cpu or cuda:0 (default: the GPU if there is one)")
+    names = sorted({*SMALL, *LARGE})
+    add("--only", nargs="+", metavar="NAME", choices=names, help="of the models (default: all)")
+    add("--seconds", type=float, default=10.0, help="of steps in turns afterwards (default: 10)")
+    add("--commit", help="what is measured, where there is no repository to ask")
+    add("--results", type=Path, metavar="DIR", help=f"where to write (default: {RESULTS.name}/)")
+    add("--seed", type=int, default=0, help="of weights and data (default: 0)")
+    add("--smoke", action="store_true", help="one small model on the CPU, into a temporary folder")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,85 @@
+"""How good choices are: python -m benchmarks.selection.choice_quality [--database URL] [--device NAME].
+
+From a checkout. Judges the cost model of every operator in the database on problems, implementations and
+devices that it has not seen, and holds the figures against what was asked. Nothing is measured: this reads
+measurements.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from statistics import geometric_mean
+from typing import Any
+
+from benchmarks.common.result import write_result
+from kernel_selector.db import Database
+from selector.judgements import BASELINES, MODEL, Judgements, judge_all
+from selector.report import write_report
+from selector.shipped import unpacked
+
+# asked and aimed at, over the held-out shapes of all operators
+GMEAN = (1.015, 1.005)
+LIMITS = {"gmean": GMEAN, "p95": (1.10, 1.03), "p99": (1.30, 1.10)}
+WITHIN_5_PERCENT = (0.95, 0.99)
+EXCEEDED = (0.005, 0.0)
+ERRORS = {"time": (0.06, 0.03), "memory": (0.02, 0.01)}  # medians over training steps
+COVERED = (0.85, 0.95)
+
+
+def main() -> None:
+    """Judge, print and write."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--database", help="URL or path (default: the measurements that ship)")
+    parser.add_argument("--device", help="only measurements of this kind of device count, such as h200")
+    parser.add_argument("--report", type=Path, help="folder for the written report with its plots")
+    options = parser.parse_args()
+    with Database.open(options.database or unpacked()) as database:
+        overview = judge_all(database, options.device)
+    if options.report:
+        print(write_report(options.report, overview))
+    print(overview.table())
+    payload = {"of_device": options.device, "figures": figures(overview), **overview.to_dict()}
+    print(json.dumps(payload["figures"], indent=2))
+    print(write_result("choice_quality", payload))
+
+
+def figures(overview: Judgements) -> dict[str, Any]:
+    """Each figure with what was asked and aimed at."""
+    model = overview.pooled[MODEL]
+    found: dict[str, Any] = {name: _figure(getattr(model, name), *limits) for name, limits in LIMITS.items()}
+    # operators whose choices are hard have more problems: here each operator counts alike
+    each = [one.shapes[MODEL].gmean for one in overview.judgements if one.shapes]
+    found["gmean_of_operators"] = _figure(geometric_mean(each), *GMEAN)
+    found["within_5_percent"] = _figure(model.within_5_percent, *WITHIN_5_PERCENT)
+    tried = [one.under_limits for one in overview.evaluations if one.under_limits]
+    choices = sum(one.choices for one in tried)
+    exceeded = sum(one.exceeded * one.choices for one in tried) / choices
+    found["memory_limit_exceeded"] = _figure(exceeded, *EXCEEDED) | {"choices": choices}
+    records = sum(one.records for one in overview.evaluations)
+    for name, limits in ERRORS.items():
+        errors = {one.operator: getattr(one, f"{name}_error") for one in overview.evaluations}
+        found[f"{name}_error"] = _figure(overview.step_errors[name], *limits) | {
+            "worst_operator": round(max(errors.values()), 4),
+            "by_operator": errors,
+        }
+    covered = sum(one.coverage.time * one.records for one in overview.evaluations) / records
+    found["time_covered"] = {"measured": round(covered, 4), "asked": COVERED}
+    found["no_better_than_a_baseline"] = {
+        one.evaluation.operator: worse for one in overview.judgements if (worse := _worse(one.shapes))
+    }
+    return found
+
+
+def _worse(shapes: Any) -> list[str]:
+    """The baselines that a model does not beat."""
+    return [name for name in BASELINES if shapes and shapes[MODEL].gmean >= shapes[name].gmean]
+
+
+def _figure(value: float, asked: float, aim: float) -> dict[str, float]:
+    return {"measured": round(value, 4), "asked": asked, "aim": aim}
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,207 @@
+"""An operator that others measured, imported and learned: python -m benchmarks.selection.foreign [--rows N].
+
+Makes up measurements of a batched matrix product on one GPU: twelve implementations with tiles, split sums,
+alignment that some of them need, waves over the multiprocessors, dtypes, layouts and 2 % of noise. They are
+written to a file, imported, and a cost model is trained. Its choices on held-out problems stand beside those
+of a plain model: boosted trees of log time over the raw columns, scikit-learn's defaults, words and
+implementation as categories. `--import-only` stops after the import. `--file` takes a file of measurements
+instead. Prints the figures and writes them to `benchmarks/results/foreign_N.json`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import random
+import resource
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from sklearn.ensemble import HistGradientBoostingRegressor
+
+from benchmarks.common.result import write_result
+from kernel_selector.db import Database
+from selector.evaluation import quality
+from selector.imported.description import imported_operators
+from selector.imported.intake import import_file
+from selector.imported.judging import slowdowns
+from selector.imported.learning import Learner
+
+MULTIPROCESSORS, COPY_BYTES_PER_S = 132, 3.5e12
+RATES = {"float32": 6e13, "float16": 5e14, "bfloat16": 5e14}
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A made-up implementation: tile of the output, depth of a step, parts of the sum, and its habits."""
+
+    name: str
+    rows: int
+    columns: int
+    depth: int
+    parts: int
+    launch_us: float
+    efficiency: float
+    alignment: int
+
+    def time_ms(self, values: dict[str, Any], draw: random.Random) -> float | None:
+        """Milliseconds of a product, or None where it does not work."""
+        m, n, k, batch = (values[name] for name in ("m", "n", "k", "batch"))
+        rate = RATES[values["dtype"]] * self.efficiency
+        if values["dtype"] != "float32" and (n % self.alignment or k % self.alignment):
+            if self.alignment >= 16:
+                return None
+            rate /= 2.5
+        tile = self.rows * self.columns
+        slots = MULTIPROCESSORS * (2 if tile <= 8192 else 1)
+        tiles = math.ceil(m / self.rows) * math.ceil(n / self.columns) * batch * self.parts
+        steps = math.ceil(k / self.parts / self.depth) * self.depth
+        tile_s = 2 * tile * steps / (rate * tile / (tile + 4096) / slots)
+        size = 4 if values["dtype"] == "float32" else 2
+        copied = size * batch * (m * k + k * n + m * n * (2 * self.parts - 1)) / COPY_BYTES_PER_S
+        copied *= 1.3 if values["layout"] == "tn" and self.depth < 64 else 1.0
+        busy_s = max(math.ceil(tiles / slots) * tile_s, copied) + (4e-6 if self.parts > 1 else 0.0)
+        return (self.launch_us * 1e-6 + busy_s) * 1e3 * draw.lognormvariate(0, 0.02)
+
+
+def kernels(draw: random.Random) -> list[Kernel]:
+    """Twelve implementations."""
+    return [
+        Kernel(
+            name=f"kernel_{number}",
+            rows=draw.choice((16, 32, 64, 128, 256)),
+            columns=draw.choice((32, 64, 128, 256)),
+            depth=draw.choice((16, 32, 64)),
+            parts=draw.choice((1, 1, 1, 4, 8)),
+            launch_us=draw.uniform(3, 12),
+            efficiency=draw.uniform(0.45, 0.9),
+            alignment=draw.choice((1, 1, 8, 16)),
+        )
+        for number in range(12)
+    ]
+
+
+def lines(rows: int) -> Iterator[str]:
+    """That many rows or a few fewer, problem by problem."""
+    draw = random.Random(0)
+    made = kernels(draw)
+    count = 0
+    while count < rows:
+        values = {"m": size(draw, 1, 8192), "n": size(draw, 32, 16384), "k": size(draw, 32, 8192)}
+        values["batch"] = 1 if math.prod(values.values()) > 2e10 else size(draw, 1, 64)
+        values |= {"dtype": draw.choice(tuple(RATES)), "layout": draw.choice(("nn", "nt", "tn"))}
+        for kernel in made[: rows - count]:
+            count += 1
+            time_ms = kernel.time_ms(values, draw)
+            outcome = {"status": "unsupported", "reason": "not aligned"}
+            if time_ms is not None:
+                workspace = 4 * values["batch"] * values["m"] * values["n"] * (kernel.parts - 1)
+                outcome = {"milliseconds": time_ms, "bytes": workspace}
+            line = {"operator": "made_up_gemm", "device": "H200", "hyperparameters": values}
+            yield json.dumps({**line, "implementation": kernel.name, **outcome}) + "\n"
+
+
+def size(draw: random.Random, low: int, high: int) -> int:
+    """Log-uniform; every other one a power of two."""
+    exponent = draw.uniform(math.log2(low), math.log2(high))
+    return 2 ** round(exponent) if draw.random() < 0.5 else round(2**exponent)
+
+
+def timed(work: Callable[[], Any]) -> tuple[dict[str, float], Any]:
+    """Wall-clock and processor seconds, and the result."""
+    wall, cpu = time.perf_counter(), time.process_time()
+    result = work()
+    seconds = {
+        "wall_s": round(time.perf_counter() - wall, 1),
+        "processor_s": round(time.process_time() - cpu, 1),
+    }
+    return seconds, result
+
+
+def plain_predictions(learner: Learner) -> np.ndarray:
+    """Times by boosted trees over the raw columns, for each fold from the rows outside of it."""
+    table, spans = learner.table, learner.columns.operator.hyperparameters
+    problems = [learner.columns.problems[number] for number in table.problem.tolist()]
+    columns, categories = [], []
+    for span in spans:
+        codes = {word: code for code, word in enumerate(span.words)}
+        values = np.array([codes[item[span.name]] if codes else item[span.name] for item in problems], float)
+        columns.append(values[table.contest])
+        categories.append(bool(codes))
+    rows = np.column_stack([*columns, table.device[table.contest], table.implementation])
+    predicted = np.full(len(rows), np.nan)
+    for fold in learner.held_out.folds:
+        plain = HistGradientBoostingRegressor(categorical_features=[*categories, True, True], random_state=0)
+        plain.fit(rows[~fold], np.log(table.time_ms[~fold]))
+        predicted[fold] = plain.predict(rows[fold])
+    return predicted
+
+
+def judged(learner: Learner, predicted: np.ndarray) -> dict[str, float]:
+    """The quality of choosing by these predictions."""
+    table = learner.table
+    found: list[float] = []
+    for fold in learner.held_out.folds:
+        found += slowdowns(predicted[fold], table.time_ms[fold], table.contest[fold])
+    return {name: round(value, 5) for name, value in vars(quality(found)).items()}
+
+
+def learned(database: Database) -> dict[str, Any]:
+    """Train, and compare with the plain model."""
+    with database.read() as connection:
+        (operator,) = imported_operators(connection).values()
+
+    def train() -> Learner:
+        learner = Learner(operator, database, lambda *step: print(*step, flush=True), extra=3)
+        learner.stored(learner.evaluation(), datetime.now(UTC))
+        return learner
+
+    seconds, learner = timed(train)
+    plain_seconds, plain = timed(lambda: plain_predictions(learner))
+    ours, theirs = judged(learner, learner.held_out.time_ms), judged(learner, plain)
+    return {
+        "operator": operator.name,
+        "implementations": len(operator.implementations),
+        "learned_from_rows": len(learner.table),
+        "train": seconds,
+        "cost_model": ours,
+        "plain_model": theirs,
+        "plain_model_fit": plain_seconds,
+        "slowdown_minus_1_over_plain": round((ours["gmean"] - 1) / (theirs["gmean"] - 1), 3),
+    }
+
+
+def main() -> None:
+    """Measure, print and write."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--rows", type=int, default=100_000, help="how many (default 100,000)")
+    parser.add_argument("--file", type=Path, help="measurements of one operator, instead of made-up ones")
+    parser.add_argument("--import-only", action="store_true", help="do not train")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        file = options.file or Path(folder) / "rows.jsonl"
+        if options.file is None:
+            with file.open("w") as opened:
+                opened.writelines(lines(options.rows))
+        path = Path(folder) / "measurements.sqlite"
+        with Database.open(path, create=True) as database:
+            seconds, report = timed(lambda: import_file(file, database))
+            result = {"rows": report.added, "import": seconds, "file_bytes": file.stat().st_size}
+            result["database_bytes"] = path.stat().st_size
+            if not options.import_only:
+                result |= learned(database)
+        result["peak_bytes"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    print(json.dumps(result, indent=2))
+    name = options.file.stem if options.file else f"foreign_{report.added + report.known}"
+    print(write_result(name, result, torch_device="cpu"))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,200 @@
+"""Make the measurements that come with the package, of records that were measured here.
+
+    R=benchmarks/results H=nvidia-h200
+    python -m scripts.release.ship $R/steady_survey_${H}_again_{1,2,3,4}.jsonl.xz \\
+        $R/steady_survey_${H}_{refreshed,doubtful}.jsonl.xz \\
+        $R/steady_{${H}_layers,$H,${H}_hugging_face,${H}_feed_forward}.jsonl.xz \\
+        $R/steady_survey_{$H,${H}_uncertain}.jsonl.xz $R/linear_$H.json \\
+        $R/sweep_${H}_models.jsonl.xz $R/{recurrent,sublayers}_$H.json \\
+        $R/steady_survey_${H}_attention.jsonl.xz $R/sweep_amd-epyc.jsonl.xz \\
+        --again $R/steady_survey_${H}_{third,fourth}_{1,2}.jsonl.xz --later $R/later_$H.jsonl.xz
+
+The processor's records are of `selector profile --operator all --device cpu --count 30 --database FILE`, then
+`selector export` and `xz`.
+
+A problem that several files have on a device is taken from the first of them: name the one that was measured
+best first. Mixed, figures of one problem that were taken in different ways would be compared. How a candidate
+failed is kept in any case. Files behind --later are of implementations that came afterwards or were changed:
+they add what a problem has no record of, where it was measured under the same policy. What was measured
+several times by one clock (SAME_CLOCK), in whichever files, has the samples of all visits; files behind
+--again have nothing else to add. Hosts of a GPU that differ in their number of cores count as one, without
+that number, since one thread launches; its rates are of the probe that launched fastest. To take less space,
+samples are rounded to DIGITS digits, and those of a forward pass are left out where whole steps were timed.
+The records go into a new database, cost models are trained on them, and all of it is packed into
+`selector/shipped/`. What ran out of memory is left out: in sweeps many processes share a device.
+"""
+
+from __future__ import annotations
+
+import argparse
+import lzma
+import math
+import re
+import sqlite3
+import tempfile
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from datetime import datetime
+from itertools import chain
+from pathlib import Path
+
+from kernel_selector.db import Database, records
+from kernel_selector.kernels import registry
+from kernel_selector.kernels.contract import Device, Environment, Record, Status
+from kernel_selector.kernels.contract.record import TIMINGS
+from kernel_selector.kernels.measure.timing import timing
+from scripts.release.to_database import read_records
+from selector import NoMeasurements
+from selector.learning import train
+from selector.shipped import PACKED
+from selector.visits import together
+
+SAME_CLOCK = {"steady_survey": "steady"}  # policies that differ in how many samples they take
+CORES = re.compile(r" x\d+$")
+PASS = {  # of which percentiles are enough where whole training steps were timed: steps are compared
+    "forward": "forward_backward",
+    "graph_forward": "graph_forward_backward",
+}
+DIGITS = 4  # of a sample: what the fifth says is far below what one run differs from the next
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Read the files, train, pack and say what became of it."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("files", type=Path, nargs="+", help="as scripts.release.to_database takes them")
+    parser.add_argument("--again", type=Path, nargs="+", default=[], help="of which samples alone count")
+    parser.add_argument(
+        "--later", type=Path, nargs="+", default=[], help="of implementations that came later"
+    )
+    parser.add_argument("--output", type=Path, default=PACKED, help="default: what the package ships")
+    options = parser.parse_args(arguments)
+    measured = [_of(file) for file in options.files]
+    again, later = ([it for file in files for it in _of(file)] for files in (options.again, options.later))
+    found = list(_first(measured))
+    found = list(_whole(found + _added(found, later), chain(*measured, again, later)))
+    found = list(_of_one_host(found))
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "measurements.sqlite"
+        with Database.open(path, create=True) as database:
+            with database.write() as connection:
+                count = len(options.files) + len(options.again) + len(options.later)
+                print(f"{records.add(connection, found)} records of {count} files")
+            for operator in registry.operators():
+                print(_trained(operator, database))
+        _tidy(path)
+        options.output.write_bytes(lzma.compress(path.read_bytes(), preset=9 | lzma.PRESET_EXTREME))
+    print(f"{options.output}: {options.output.stat().st_size:,} bytes")
+
+
+def _first(files: Sequence[list[Record]]) -> Iterator[Record]:
+    """The records of the files, but for good ones of problems that an earlier file has good ones of.
+
+    How a candidate failed is kept where no earlier file says how it ended.
+    """
+    timed: set[tuple[str, str]] = set()
+    ended: set[tuple[str, ...]] = set()
+    for of_file in files:
+        for record in of_file:
+            failed = record.status is not Status.OK and (*_where(record), *_version(record)) not in ended
+            if failed or _where(record) not in timed:
+                yield record
+        timed |= {_where(record) for record in of_file if record.status is Status.OK}
+        ended |= {(*_where(record), *_version(record)) for record in of_file}
+
+
+def _whole(found: Sequence[Record], measured: Iterable[Record]) -> Iterator[Record]:
+    """The records found with the samples of every visit, rounded."""
+    visits: dict[tuple[str, ...], dict[datetime, Record]] = defaultdict(dict)
+    for record in measured:
+        visits[_candidate(record)][record.measured_at] = record
+    for record in found:
+        others = [one for at, one in visits[_candidate(record)].items() if at != record.measured_at]
+        yield _rounded(together([*others, record]))
+
+
+def _candidate(record: Record) -> tuple[str, ...]:
+    """Equal for what compares: alike in all but the host's number of cores, where a GPU computes."""
+    clock = SAME_CLOCK.get(record.policy, record.policy)
+    return *_where(record), *_version(record), clock, _software(record).fingerprint
+
+
+def _software(record: Record) -> Environment:
+    """What it was measured with, on a GPU by one thread, whatever the host has."""
+    software = record.environment
+    return replace(software, threads=1) if record.device.kind == "cuda" else software
+
+
+def _of_one_host(found: Sequence[Record]) -> Iterator[Record]:
+    """The records with one device for all hosts of a GPU that have the same processor."""
+    places: dict[tuple[str, str], Device] = {}
+    for record in sorted(found, key=lambda record: record.device.launch_us or math.inf):
+        place = record.device.key, _processor(record.device)
+        if place not in places:
+            places[place] = replace(record.device, host=place[1])
+    for record in found:
+        device = places[record.device.key, _processor(record.device)]
+        yield replace(record, device=device, environment=_software(record))
+
+
+def _processor(device: Device) -> str:
+    """The host, on a GPU without its number of cores."""
+    return CORES.sub("", device.host) if device.kind == "cuda" else device.host
+
+
+def _rounded(record: Record) -> Record:
+    """The record with samples of DIGITS digits, and percentiles of these; see PASS."""
+    whole = {name: getattr(record, name) for name in TIMINGS}
+    rounded = {
+        name: timing([float(f"{sample:.{DIGITS}g}") for sample in one.raw_ms])
+        for name, one in whole.items()
+        if one is not None and len(one.raw_ms) == one.samples
+    }
+    for part, step in PASS.items():
+        if part in rounded and whole[step] is not None:
+            rounded[part] = replace(rounded[part], raw_ms=())
+    return replace(record, **rounded)
+
+
+def _added(known: Sequence[Record], later: Sequence[Record]) -> list[Record]:
+    """Those of implementations that a problem has no record of, as they are, but of others by that policy."""
+    policies = {(_where(record), record.policy) for record in known}
+    had = {(_where(record), _version(record)) for record in known}
+    return [
+        record
+        for record in later
+        if (_where(record), record.policy) in policies and (_where(record), _version(record)) not in had
+    ]
+
+
+def _version(record: Record) -> tuple[str, str]:
+    name, version = record.implementation, record.implementation_version
+    return name, registry.standing_version(record.problem.operator, name, version)
+
+
+def _where(record: Record) -> tuple[str, str]:
+    return record.problem.key, record.device.key
+
+
+def _of(file: Path) -> list[Record]:
+    return [record for record in read_records(file) if record.status is not Status.OUT_OF_MEMORY]
+
+
+def _trained(operator: str, database: Database) -> str:
+    try:
+        report = train(operator, database)
+    except NoMeasurements as error:
+        return f"{operator}: no cost model. {error}"
+    return f"{operator}: {report.records} records of {report.problems} problems, {report.seconds:.0f} s"
+
+
+def _tidy(path: Path) -> None:
+    """One file without gaps, which opens where nothing may be written."""
+    with sqlite3.connect(path) as connection:
+        connection.execute("PRAGMA journal_mode=DELETE")
+    connection.execute("VACUUM")
+    connection.close()
+
+
+if __name__ == "__main__":
+    main()
