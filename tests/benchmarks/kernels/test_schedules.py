@@ -17,7 +17,7 @@ from kernel_selector.kernels.matmul.limits import Limits
 from kernel_selector.kernels.matmul.ranking import Size, shortlist
 from kernel_selector.kernels.matmul.tuned_table import TABLE
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[3]
 
 
 def record(product: str, chosen_ms: float, **more: Any) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from kernel_selector.kernels.gate import REVISION
 from kernel_selector.kernels.measure import ONCE, Session
 from scripts.release import to_database
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[3]
 LSTM = registry.operator("lstm")
 
 

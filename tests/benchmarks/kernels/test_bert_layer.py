@@ -19,7 +19,7 @@ from benchmarks.kernels._bert_layer import AddNorm, Attention, FeedForward, Laye
 from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import Device
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[3]
 SMALL = bert_layer.SMALL
 
 

@@ -22,7 +22,7 @@ from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import GateResult, Problem, Status
 from kernel_selector.kernels.measure import ONCE
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[3]
 LSTM = registry.operator("lstm")
 STAND_IN = Row(
     name="stand-in",
