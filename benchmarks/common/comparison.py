@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import random
 import sys
 import tempfile
 import time
@@ -18,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.common.result import RESULTS, current_commit
-from benchmarks.common.rows import Cell, Row, missing
+from benchmarks.common.rows import Cell, Row, cells, missing
 from benchmarks.common.sessions import measure_all
 from benchmarks.common.store import Kind, Store
 from kernel_selector.kernels.contract import Problem, Record, Status
@@ -34,23 +35,33 @@ MOST_HANGS = 3  # of an implementation: each costs a minute
 class Comparison:
     """What is compared, and how carefully.
 
-    `name` is that of its files; `small` gives a row tiny problems; `cells(rows, without, smoke)` says who
-    is timed on which problem; `preparing` is the policy of the processes that only fill caches, for cells
-    that are `prepared`, problems of a `lane` in one process; `shown` are the figures in the line that
-    each cell prints.
+    `name` is that of its files; `small` gives a row tiny problems; `timed(name, on_cpu)` says whether an
+    implementation is timed on every problem; `mixed` cells come in an order by chance, those of careful rows
+    first: what a budget leaves out is then some of each row, and problems that need the same kernels compiled
+    are not prepared by several processes at once. `preparing` is the policy of the processes that only fill
+    caches, for cells that are `prepared`, problems of a `lane` in one process; `shown` are the figures in the
+    line that each cell prints.
     """
 
     name: str
     kind: Kind
     small: Callable[[Row], Row]
-    cells: Callable[[Sequence[Row], Sequence[str], bool], list[Cell]]
+    timed: Callable[[str, bool], bool]
     policy: Policy
     careful: Policy
     preparing: Policy
     shown: tuple[str, ...]
+    mixed: bool = False
     prepared: Callable[[Cell], bool] = lambda _: True
     lane: Callable[[Problem], int] = lambda _: 0
     first: Callable[[Sequence[Cell], Session], None] = lambda *_: None  # before anybody takes the memory
+
+    def cells(self, rows: Sequence[Row], without: Sequence[str] = (), *, on_cpu: bool = False) -> list[Cell]:
+        """Every problem of the rows once, with whoever is timed on it."""
+        found = cells(rows, without=without, timed=lambda name: self.timed(name, on_cpu))
+        if not self.mixed:
+            return found
+        return sorted(random.Random(0).sample(found, len(found)), key=lambda cell: not cell.careful)
 
 
 def main(comparison: Comparison, description: str, arguments: Sequence[str] | None = None) -> int:
@@ -72,7 +83,7 @@ def main(comparison: Comparison, description: str, arguments: Sequence[str] | No
         chosen = [row for row in rows if not options.rows or row.name in options.rows]
         for operator in missing(chosen):
             _say(f"There is no operator {operator}: its problems are left out.")
-        wanted = comparison.cells(chosen, options.skip, device == "cpu")
+        wanted = comparison.cells(chosen, options.skip, on_cpu=device == "cpu")
         todo = [cell for cell in _share(wanted, options.shard) if not (options.resume and store.holds(cell))]
         _say(f"{session.device.name}: {len(todo)} problems to measure, {len(store.cells)} stored")
         if todo:

@@ -1,9 +1,10 @@
-"""The arithmetic that comparisons share: the best of candidates, ratios, means, and a row's summary."""
+"""Figures of a comparison, from the times and bytes that were stored: of a cell, and of a row of cells."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from benchmarks.common.rows import Row, problems
@@ -11,46 +12,103 @@ from kernel_selector.kernels import registry
 
 StoredCell = Mapping[str, Any]  # as `store` keeps it
 Best = tuple[float, str]  # milliseconds, and whose
+Side = str | None | Callable[[str], bool]  # `ours`, `users`, `all`, `default`, one name, or whom to take
 
 
-def kinds(cell: StoredCell) -> tuple[str, str]:
-    """The names of the times that a problem is judged by: launched by the host, and as a CUDA graph."""
-    total = "forward_backward" if cell["problem"]["mode"] == "training" else "forward"
-    return total, f"graph_{total}"
+@dataclass(frozen=True)
+class Judged:
+    """A cell, and which of its implementations users have without us.
+
+    `form` is `launched` by the host, `replayed` as a CUDA graph, or `either`, each of all that a problem is
+    judged by; or the `forward` pass alone, in either way. `measure` is what is `held` for backward, or the
+    `peak`. Where a side has no time, or no bytes, there is no figure: None.
+    """
+
+    cell: StoredCell
+    of_users: Callable[[str], bool]
+
+    def best(self, side: Side, form: str = "either") -> Best | None:
+        """The fastest of a side, of the implementations that there are still."""
+        wanted, kinds = self._wanted(side), self._kinds(form)
+        operator = self.cell["problem"]["operator"]
+        times = [
+            (candidate["times"][kind]["p50_ms"], name)
+            for name, candidate in self.cell["candidates"].items()
+            if wanted(name) and not registry.retirement(operator, name)
+            for kind in kinds
+            if kind in candidate["times"]
+        ]
+        return min(times, default=None)
+
+    def ms(self, side: Side, form: str = "either") -> float | None:
+        """The time of a side's fastest."""
+        best = self.best(side, form)
+        return best and best[0]
+
+    def fastest(self, side: Side) -> str | None:
+        """The name of a side's fastest."""
+        best = self.best(side)
+        return best and best[1]
+
+    def over(self, slow: Side, fast: Side, form: str = "either") -> float | None:
+        """How many times as long the first side takes."""
+        return quotient(self.ms(slow, form), self.ms(fast, form))
+
+    def share(self, amount: str, rate: str, side: Side) -> float | None:
+        """What a side's fastest does in a second, of the cell's `amount`, over the cell's `rate`."""
+        ms = self.ms(side)
+        return quotient(self.cell[amount] / (ms / 1e3), self.cell[rate]) if ms else None
+
+    def sides(self) -> dict[str, Any]:
+        """Who is fastest, and how fast."""
+        return {
+            "ms": self.ms("ours"),
+            "users_ms": self.ms("users"),
+            "default_ms": self.ms("default"),
+            "winner": self.fastest("ours"),
+            "peer": self.fastest("users"),
+            "fastest": self.fastest("all"),
+        }
+
+    def memory(self, name: str | None, measure: str) -> int | None:
+        """The bytes of an implementation."""
+        return self.cell["candidates"].get(name, {}).get("memory", {}).get(f"{measure}_bytes") or None
+
+    def saved(self, name: str | None, measure: str) -> float | None:
+        """How many times as many bytes the default has as an implementation."""
+        return quotient(self.memory(self.cell["default"], measure), self.memory(name, measure))
+
+    def thriftiest(self, side: Side, measure: str) -> str | None:
+        """Who of a side has the fewest bytes."""
+        wanted = self._wanted(side)
+        found = [(self.memory(name, measure), name) for name in self.cell["candidates"] if wanted(name)]
+        return min(((size, name) for size, name in found if size), default=(None, None))[1]
+
+    def _wanted(self, side: Side) -> Callable[[str], bool]:
+        if callable(side):
+            return side
+        only = self.cell["default"] if side == "default" else side
+        sides: Mapping[str | None, Callable[[str], bool]] = {
+            "all": lambda _: True,
+            "ours": lambda name: not self.of_users(name),
+            "users": self.of_users,
+        }
+        return sides.get(side, lambda name: name == only)
+
+    def _kinds(self, form: str) -> tuple[str, ...]:
+        total = "forward_backward" if self.cell["problem"]["mode"] == "training" else "forward"
+        kinds = {
+            "launched": (total,),
+            "replayed": (f"graph_{total}",),
+            "either": (total, f"graph_{total}"),
+            "forward": ("forward", "graph_forward"),
+        }
+        return kinds[form]
 
 
-def best(cell: StoredCell, wanted_kinds: Sequence[str], wanted: Callable[[str], bool]) -> Best | None:
-    """The fastest of the wanted candidates in any of these kinds of run, of those that there are still."""
-    operator = cell["problem"]["operator"]
-    times = [
-        (candidate["times"][kind]["p50_ms"], name)
-        for name, candidate in cell["candidates"].items()
-        if wanted(name) and not registry.retirement(operator, name)
-        for kind in wanted_kinds
-        if kind in candidate["times"]
-    ]
-    return min(times, default=None)
-
-
-def memory(cell: StoredCell, name: str, kind: str) -> int | None:
-    """A candidate's `held_bytes` or `peak_bytes`; None where it was not measured or there are none."""
-    found: int | None = cell["candidates"].get(name, {}).get("memory", {}).get(kind)
-    return found or None
-
-
-def anyone(_name: str) -> bool:
-    """Whether to take a candidate: always."""
-    return True
-
-
-def only(wanted: str) -> Callable[[str], bool]:
-    """Whether to take a candidate: if it is this one."""
-    return lambda name: name == wanted
-
-
-def ratio(over: Best | None, under: Best | None) -> float | None:
-    """How many times as long the first takes."""
-    return rounded(over[0] / under[0]) if over and under else None
+def quotient(above: float | None, below: float | None) -> float | None:
+    """One figure over another, where there are both."""
+    return above / below if above and below else None
 
 
 def geometric_mean(values: Iterable[float | None]) -> float | None:
@@ -64,44 +122,61 @@ def rounded(value: float) -> float:
     return float(f"{value:.4g}")
 
 
-def summary(row: Row, cells: Mapping[str, StoredCell], always: Sequence[str]) -> dict[str, Any]:
-    """The row's line: geometric means, the worst cell by the figure `best`, each goal with its verdict.
+@dataclass(frozen=True, kw_only=True)
+class Figures:
+    """What a comparison says of its cells and rows.
 
-    `always` are figures that each row shows beside what its goals name.
+    `of_users(name)` says whether users have an implementation without us; `table` gives a cell's figures by
+    name; `always` are figures that each row shows beside what its goals name.
     """
-    keys = [problem.key for problem in problems(row)]
-    present = [cells[key] for key in keys if key in cells]
-    rated = [(cell["figures"]["best"], cell) for cell in present if "best" in cell["figures"]]
-    names = dict.fromkeys((*always, *(goal.figure for goal in row.goals)))
-    found = {name: geometric_mean(cell["figures"].get(name) for cell in present) for name in names}
-    line: dict[str, Any] = {
-        "name": row.name,
-        "title": row.title,
-        "cells": len(row.cases),
-        "measured": len(present),
-        "without_a_figure": [cell["key"] for cell in present if "best" not in cell["figures"]],
-    }
-    if rated:
-        least, cell = min(rated, key=lambda one: one[0])
-        found["worst"] = least
-        line["worst_cell"] = {
-            "key": cell["key"],
-            **{name: cell["figures"][name] for name in ("winner", "peer")},
+
+    of_users: Callable[[str], bool]
+    table: Callable[[Judged], dict[str, Any]]
+    always: tuple[str, ...]
+
+    def of_cell(self, cell: StoredCell) -> dict[str, Any]:
+        """All figures that a cell has, rounded."""
+        return {
+            name: rounded(value) if isinstance(value, int | float) else value
+            for name, value in self.table(Judged(cell, self.of_users)).items()
+            if value is not None
         }
-        if "limit_us" in cell:
-            line["worst_cell"]["binds"] = cell["limit_us"] and _binding(cell["limit_us"])
-    line["figures"] = {name: value for name, value in found.items() if value is not None}
-    line["goals"] = [
-        {
-            "figure": goal.figure,
-            "least": goal.least,
-            "aim": goal.aim,
-            "value": found.get(goal.figure),
-            "verdict": goal.verdict(found.get(goal.figure)),
+
+    def of_row(self, row: Row, cells: Mapping[str, StoredCell]) -> dict[str, Any]:
+        """A row's line: geometric means, the worst cell by the figure `best`, each goal with its verdict."""
+        keys = [problem.key for problem in problems(row)]
+        present = [cells[key] for key in keys if key in cells]
+        rated = [(cell["figures"]["best"], cell) for cell in present if "best" in cell["figures"]]
+        names = dict.fromkeys((*self.always, *(goal.figure for goal in row.goals)))
+        found = {name: geometric_mean(cell["figures"].get(name) for cell in present) for name in names}
+        line: dict[str, Any] = {
+            "name": row.name,
+            "title": row.title,
+            "cells": len(row.cases),
+            "measured": len(present),
+            "without_a_figure": [cell["key"] for cell in present if "best" not in cell["figures"]],
         }
-        for goal in row.goals
-    ]
-    return line
+        if rated:
+            least, cell = min(rated, key=lambda one: one[0])
+            found["worst"] = least
+            line["worst_cell"] = {
+                "key": cell["key"],
+                **{name: cell["figures"][name] for name in ("winner", "peer")},
+            }
+            if "limit_us" in cell:
+                line["worst_cell"]["binds"] = cell["limit_us"] and _binding(cell["limit_us"])
+        line["figures"] = {name: value for name, value in found.items() if value is not None}
+        line["goals"] = [
+            {
+                "figure": goal.figure,
+                "least": goal.least,
+                "aim": goal.aim,
+                "value": found.get(goal.figure),
+                "verdict": goal.verdict(found.get(goal.figure)),
+            }
+            for goal in row.goals
+        ]
+        return line
 
 
 def _binding(limit: Mapping[str, float]) -> str:

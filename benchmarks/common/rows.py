@@ -11,6 +11,8 @@ from kernel_selector.kernels.contract import Problem
 
 Case = tuple[str, Mapping[str, object]]  # an operator and what differs from its defaults
 
+LARGE_ELEMENTS = (2**26, 2**28)  # of a problem's largest tensor, of which 8 in float64 are 4 GiB, and 16
+
 
 @dataclass(frozen=True)
 class Goal:
@@ -63,6 +65,20 @@ def grid(operators: Sequence[str], **axes: Sequence[object]) -> tuple[Case, ...]
 def with_values(cases: Sequence[Case] | Iterator[Case], **more: object) -> tuple[Case, ...]:
     """The cases with more hyperparameters set."""
     return tuple((operator, {**given, **more}) for operator, given in cases)
+
+
+def shrunk(case: Case, most: Mapping[str, int]) -> Case:
+    """The case with sizes that are at most so large."""
+    operator, given = case
+    return operator, {
+        name: min(value, most[name]) if name in most and isinstance(value, int) else value
+        for name, value in given.items()
+    }
+
+
+def lane_of(elements: int) -> int:
+    """0, or 1 and 2 for problems whose reference takes some GiB, and some ten GiB, in float64."""
+    return sum(elements > bound for bound in LARGE_ELEMENTS)
 
 
 def problems(row: Row) -> list[Problem]:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from benchmarks.common.figures import StoredCell
+from benchmarks.common.figures import Figures
 from benchmarks.common.result import write_result
 from benchmarks.common.rows import Cell, Row, problems
 from kernel_selector.kernels import registry
@@ -27,14 +27,13 @@ class Kind:
     """What a comparison's file says of its cells and rows.
 
     `method` says in words how times were taken; `more(problem, session)` is what a cell holds beside its
-    candidates; `figures` are taken of a cell, `summary` of a row and the cells by key.
+    candidates; `figures` are those of its cells and rows.
     """
 
     method: tuple[str, ...]
     rows: tuple[Row, ...]
     more: Callable[[Problem, Session], dict[str, Any]]
-    figures: Callable[[StoredCell], dict[str, Any]]
-    summary: Callable[[Row, Mapping[str, StoredCell]], dict[str, Any]]
+    figures: Figures
 
 
 class Store:
@@ -60,7 +59,7 @@ class Store:
             for cell in result["records"]:
                 known = self.cells.get(cell["key"])
                 if known is None or known["measured_at"] < cell["measured_at"]:
-                    figures = self._kind.figures(cell)  # anew: a candidate may be gone since
+                    figures = self._kind.figures.of_cell(cell)  # anew: a candidate may be gone since
                     self.cells[cell["key"]] = {**cell, "run": first + cell["run"], "figures": figures}
         used = sorted({cell["run"] for cell in self.cells.values()})
         self.runs = [self.runs[run] for run in used]
@@ -114,7 +113,7 @@ class Store:
             **self._kind.more(problem, session),
             "candidates": {record.implementation: _candidate(record) for record in records},
         }
-        cell["figures"] = self._kind.figures(cell)
+        cell["figures"] = self._kind.figures.of_cell(cell)
         self.cells[problem.key] = cell
         self.runs[-1]["seconds"] = round(time.monotonic() - self._began, 1)
         self.write()
@@ -130,7 +129,7 @@ class Store:
 
     def summaries(self) -> list[dict[str, Any]]:
         """One line a row of which anything is measured."""
-        lines = (self._kind.summary(row, self.cells) for row in self._rows)
+        lines = (self._kind.figures.of_row(row, self.cells) for row in self._rows)
         return [line for line in lines if line["measured"]]
 
     def write(self) -> Path:

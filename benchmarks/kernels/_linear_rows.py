@@ -1,11 +1,26 @@
-"""What `linear` compares: rows of problems, the figures asked of them, and who is timed."""
+"""What `linear` compares: rows of problems, the figures asked of them, and who is timed.
+
+Figures of a cell (none where a side has no time). "Ours" is the fastest of ours, "users" the fastest of
+what users have without us, each in its faster form of launched by the host and replayed as a CUDA graph.
+
+- `registered`: the default's time over that of the best of all, ours and users'; `registered_eager` and
+  `registered_graph`: the same of what the host launches, and of what is replayed. The default is one of
+  all: none of these is below 1.
+- `eager`, `graph`: how many times as fast the best of ours is as the default, both launched by the host,
+  or both replayed; `default`: each in its faster form; `best`: users' time over ours.
+- `compiled`: torch.compile's time over ours.
+- `cublas_share`: the default's time over that of the fastest generated kernel, which is the share that
+  this has of cuBLAS's rate; `probed_share`: its operations a second over those of a large product by
+  cuBLAS that is measured once a run.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
-from benchmarks.common.rows import Case, Goal, Row, with_values
-from benchmarks.kernels._sublayer_rows import LARGE_ELEMENTS
+from benchmarks.common.figures import Figures, Judged
+from benchmarks.common.rows import Case, Goal, Row, lane_of, with_values
 from kernel_selector.kernels.contract import Problem
 
 BF16 = {"dtype": "bfloat16"}
@@ -190,10 +205,33 @@ def generated(name: str) -> bool:
     return not of_users(name) and name not in LAYOUTS
 
 
+def _figures(judged: Judged) -> dict[str, Any]:
+    return {
+        "registered": judged.over("default", "all"),
+        "registered_eager": judged.over("default", "all", "launched"),
+        "registered_graph": judged.over("default", "all", "replayed"),
+        "eager": judged.over("default", "ours", "launched"),
+        "graph": judged.over("default", "ours", "replayed"),
+        "default": judged.over("default", "ours"),
+        "best": judged.over("users", "ours"),
+        "compiled": judged.over("torch_compile", "ours"),
+        "cublas_share": judged.over("default", generated),
+        **judged.sides(),
+        "generated": judged.fastest(generated),
+        "probed_share": judged.share("flops", "matmul_flops_per_s", generated),
+    }
+
+
+ALWAYS = (
+    "registered", "registered_eager", "registered_graph", "default", "best", "eager", "graph", "compiled",
+    "cublas_share", "probed_share",
+)  # fmt: skip
+FIGURES = Figures(of_users=of_users, table=_figures, always=ALWAYS)
+
+
 def lane(problem: Problem) -> int:
-    """0, or 1 and 2 for problems whose reference takes some GiB, and some ten GiB, in float64."""
+    """The lane of a problem, by its largest tensor."""
     given = problem.as_dict
     inner, columns = ("in_features", "out_features") if "in_features" in given else ("inner", "columns")
     widest = max(problem[inner], problem[columns])
-    elements = problem.as_dict.get("batch", 1) * problem["rows"] * widest
-    return sum(elements > bound for bound in LARGE_ELEMENTS)
+    return lane_of(given.get("batch", 1) * problem["rows"] * widest)

@@ -1,15 +1,25 @@
-"""What `recurrent` compares: rows of problems, the figures asked of them, and who is timed."""
+"""What `recurrent` compares: rows of problems, the figures asked of them, and who is timed.
+
+Figures of a cell (none where a side has no time):
+
+- `eager`, `graph`: how many times as fast the best of ours is as torch's module, both launched by the
+  host, or both replayed; `unfused`: as the loop of one product a gate.
+- `best`: the best of what users have over the best of ours, each in its faster form; `users_us`, `us`:
+  their microseconds a time step; `forward_us`: those of our forward pass alone.
+- `held`: how many times as many bytes torch's module holds for backward as the fastest implementation
+  that recomputes; `held_time`: that one's time over the best of all.
+- `over_limit`: `us` over the estimate of what the hardware allows.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from itertools import product
+from typing import Any
 
-from benchmarks.common import rows as _rows
-from benchmarks.common.rows import Case, Cell, Goal, Row, grid, problems, with_values
-
-__all__ = ["ROWS", "Case", "Cell", "Goal", "Row", "cells", "of_users", "problems", "small"]
+from benchmarks.common.figures import Figures, Judged, Side, quotient
+from benchmarks.common.rows import Case, Goal, Row, grid, shrunk, with_values
 
 OPERATORS = ("lstm", "gru", "rnn")
 HIDDENS = (128, 256, 512, 1024, 1536, 2048)
@@ -117,28 +127,49 @@ ROWS = (
 
 def small(row: Row) -> Row:
     """The row's first and last case with sizes for a CPU: for trying out the program, not the machine."""
-    limits = {"hidden": 8, "batch": 2, "seq": 3, "layers": 2}
-
-    def shrunk(given: Mapping[str, object]) -> dict[str, object]:
-        sizes = {name: min(limit, given.get(name, limit)) for name, limit in limits.items()}
-        return {**given, **sizes, "layers": sizes["layers"] if "layers" in given else 1}
-
+    most = {"hidden": 8, "batch": 2, "seq": 3, "layers": 2}
     ends = (row.cases[0], row.cases[-1])
-    return replace(row, cases=tuple((operator, shrunk(given)) for operator, given in ends))
+    cases = ((operator, {**most, "layers": 1, **given}) for operator, given in ends)
+    return replace(row, cases=tuple(shrunk(case, most) for case in cases))
 
 
-def cells(rows: Sequence[Row], *, without: Sequence[str] = (), loops: bool = False) -> list[Cell]:
-    """Every problem of the rows once, with whoever one of them wants timed.
-
-    `without` are implementations to leave out; `loops` takes those in that are of many launches.
-    """
-    untimed = {*USERS, *(() if loops else LOOPS)}
-    return _rows.cells(rows, without=without, timed=lambda name: not (name in untimed or _is_graph(name)))
+def timed(name: str, on_cpu: bool) -> bool:
+    """Whether an implementation is timed on every problem: on CPUs also those of many launches."""
+    return not (name in USERS or _is_graph(name) or (name in LOOPS and not on_cpu))
 
 
 def of_users(name: str) -> bool:
     """Whether users have this implementation without us."""
     return name.startswith("torch_") or name in USERS
+
+
+def _figures(judged: Judged) -> dict[str, Any]:
+    seq, limit = judged.cell["problem"]["seq"], judged.cell["limit_us"]
+
+    def us(side: Side, form: str = "either") -> float | None:
+        ms = judged.ms(side, form)
+        return ms and 1e3 * ms / seq
+
+    def recomputes(name: str) -> bool:
+        return "recompute" in name
+
+    return {
+        "eager": judged.over("default", "ours", "launched"),
+        "graph": judged.over("default", "ours", "replayed"),
+        "best": judged.over("users", "ours"),
+        "us": us("ours"),
+        "users_us": us("users"),
+        "forward_us": us("ours", "forward"),
+        "unfused": judged.over("unfused", "ours", "launched"),
+        "held": judged.saved(judged.fastest(recomputes), "held"),
+        "held_time": judged.over(recomputes, "all"),
+        "winner": judged.fastest("ours"),
+        "peer": judged.fastest("users"),
+        "over_limit": quotient(us("ours"), limit and limit["total"]),
+    }
+
+
+FIGURES = Figures(of_users=of_users, table=_figures, always=("eager", "graph", "us", "over_limit"))
 
 
 def _is_graph(name: str) -> bool:

@@ -1,14 +1,32 @@
-"""What `sublayers` compares: rows of problems, the figures asked of them, and who is timed."""
+"""What `sublayers` compares: rows of problems, the figures asked of them, and who is timed.
+
+Figures of a cell (none where a side has no time). "Ours" is the fastest of ours, "users" the fastest of
+what users have without us, each in its faster form of launched by the host and replayed as a CUDA graph.
+
+- `eager`, `graph`: how many times as fast the best of ours is as the default, both launched by the host,
+  or both replayed; `default`: each in its faster form; `best`: users' time over ours.
+- `registered`: the default's time over that of the best of all, ours and users'; where the default has
+  none, because it is wrong or refuses, the users' best stands in for it.
+- `copy_share`: the least bytes that have to be moved, over ours' time, over the rate of a large copy.
+- `copy_alike`: the time of one copy of as many bytes, timed alike, over ours.
+- `held`, `peak`: how many times as many bytes the default holds for backward, and takes at its peak, as
+  the fastest of ours; `held_users`, `peak_users`: the same of the thriftiest that users have.
+- `lightest`: who of ours holds least (in inference: has the least peak); `lightest_held`,
+  `lightest_peak`: the default's bytes over its own; `lightest_time`: its time over the best of all.
+- `prices`: for each that takes fewer bytes than the fastest of all, the milliseconds that each saved MiB
+  costs, of `held` and of `peak` bytes.
+"""
 
 from __future__ import annotations
 
-import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from itertools import product
 from math import prod
+from typing import Any
 
-from benchmarks.common import rows as _rows
-from benchmarks.common.rows import Case, Cell, Goal, Row, grid, with_values
+from benchmarks.common.figures import Figures, Judged, quotient, rounded
+from benchmarks.common.rows import Case, Cell, Goal, Row, grid, lane_of, shrunk, with_values
 from kernel_selector.kernels.contract import Problem
 
 BF16 = {"dtype": "bfloat16"}
@@ -29,7 +47,7 @@ LARGEST: Mapping[str, tuple[str, ...]] = {
     "feed_forward": ("rows", "inner"),
     **dict.fromkeys(("gelu", "relu", "silu"), ("elements",)),
 }
-LARGE_ELEMENTS = (2**26, 2**28)  # of which 8 tensors in float64 are 4 GiB, and 16
+MIB = 2**20
 
 
 def _norms() -> Iterator[Case]:
@@ -168,33 +186,67 @@ def small(row: Row) -> Row:
         **dict.fromkeys(("inner", "vocabulary", "elements", "in_features", "out_features", "columns"), 32),
     }
 
-    def shrunk(given: Mapping[str, object]) -> dict[str, object]:
-        return {
-            name: min(value, most[name]) if name in most and isinstance(value, int) else value
-            for name, value in given.items()
-        }
-
     of_operator: dict[str, list[Case]] = {}
     for operator, given in row.cases:
-        of_operator.setdefault(operator, []).append((operator, shrunk(given)))
+        of_operator.setdefault(operator, []).append(shrunk((operator, given), most))
     ends = [case for cases in of_operator.values() for case in (cases[0], cases[-1])]
     return replace(row, cases=tuple(ends))
 
 
-def cells(rows: Sequence[Row], without: Sequence[str], _on_cpu: bool) -> list[Cell]:
-    """Every problem of the rows once, with whoever is timed on it; those of short rows first.
-
-    The others are mixed: what a budget leaves out is then some of each row, and problems that need the
-    same kernels compiled are not prepared by several processes at once.
-    """
-    found = _rows.cells(rows, without=without, timed=lambda name: name not in COMPILED)
-    mixed = random.Random(0).sample(found, len(found))
-    return sorted(mixed, key=lambda cell: not cell.careful)
+def timed(name: str, _on_cpu: bool) -> bool:
+    """Whether an implementation is timed on every problem."""
+    return name not in COMPILED
 
 
 def of_users(name: str) -> bool:
     """Whether users have this implementation without us."""
     return name.startswith(("torch_", "sdpa_")) or name in USERS
+
+
+def _figures(judged: Judged) -> dict[str, Any]:
+    ours = judged.fastest("ours")
+    training = judged.cell["problem"]["mode"] == "training"
+    lightest = judged.thriftiest("ours", "held" if training else "peak") if ours else None
+
+    def least(measure: str) -> int | None:
+        return judged.memory(judged.thriftiest("users", measure), measure)
+
+    return {
+        "eager": judged.over("default", "ours", "launched"),
+        "graph": judged.over("default", "ours", "replayed"),
+        "default": judged.over("default", "ours"),
+        "best": judged.over("users", "ours"),
+        "registered": judged.over("default", "all") or judged.over("users", "all"),
+        **judged.sides(),
+        "copy_share": judged.share("moved_bytes", "copy_bytes_per_s", "ours"),
+        "copy_alike": quotient(judged.cell.get("copy_ms"), judged.ms("ours")),
+        "held": judged.saved(ours, "held"),
+        "held_users": quotient(least("held"), judged.memory(ours, "held")),
+        "peak": judged.saved(ours, "peak"),
+        "peak_users": quotient(least("peak"), judged.memory(ours, "peak")),
+        "lightest": lightest,
+        "lightest_held": judged.saved(lightest, "held"),
+        "lightest_peak": judged.saved(lightest, "peak"),
+        "lightest_time": judged.over(lightest, "all"),
+        "prices": _prices(judged),
+    }
+
+
+def _prices(judged: Judged) -> dict[str, dict[str, float]] | None:
+    """Milliseconds for each MiB that a candidate saves against the fastest, by measure and name."""
+    best = judged.best("all")
+    if best is None:
+        return None
+    found: dict[str, dict[str, float]] = {"held": {}, "peak": {}}
+    for measure, name in product(found, judged.cell["candidates"]):
+        ms, size, most = judged.ms(name), judged.memory(name, measure), judged.memory(best[1], measure)
+        if ms and most and size and size < most:
+            found[measure][name] = rounded((ms - best[0]) / ((most - size) / MIB))
+    return found
+
+
+ALWAYS = ("eager", "graph", "best", "copy_share", "copy_alike", "registered", "held", "peak", "lightest_held")
+FIGURES = Figures(of_users=of_users, table=_figures, always=ALWAYS)
 
 
 def prepared(cell: Cell) -> bool:
@@ -203,7 +255,6 @@ def prepared(cell: Cell) -> bool:
 
 
 def lane(problem: Problem) -> int:
-    """0, or 1 and 2 for problems whose reference takes some GiB, and some ten GiB, in float64."""
+    """The lane of a problem, by its largest tensor."""
     sizes = (problem.as_dict.get(name) for name in LARGEST.get(problem.operator, ("rows", "hidden")))
-    elements = prod(size for size in sizes if isinstance(size, int))
-    return sum(elements > bound for bound in LARGE_ELEMENTS)
+    return lane_of(prod(size for size in sizes if isinstance(size, int)))

@@ -18,11 +18,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from benchmarks.common import comparison as _comparison
+from benchmarks.common import comparison
 from benchmarks.common.store import Kind
-from benchmarks.kernels._linear_figures import figures, summary
-from benchmarks.kernels._linear_rows import ROWS, lane
-from benchmarks.kernels._sublayer_rows import cells, small
+from benchmarks.kernels._linear_rows import FIGURES, ROWS, lane
+from benchmarks.kernels._sublayer_rows import small, timed
 from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import Problem
 from kernel_selector.kernels.measure import COMPARE, ONCE, Session
@@ -30,7 +29,7 @@ from kernel_selector.kernels.measure import COMPARE, ONCE, Session
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure what is missing, print and store it. The exit code: 0, or 3 where the budget left some out."""
-    return _comparison.main(COMPARISON, __doc__, arguments)
+    return comparison.main(COMPARISON, __doc__, arguments)
 
 
 def _operations(problem: Problem, session: Session) -> dict[str, Any]:
@@ -41,7 +40,7 @@ def _operations(problem: Problem, session: Session) -> dict[str, Any]:
     }
 
 
-COMPARISON = _comparison.Comparison(
+COMPARISON = comparison.Comparison(
     name="linear",
     kind=Kind(
         method=(
@@ -54,11 +53,11 @@ COMPARISON = _comparison.Comparison(
         ),
         rows=ROWS,
         more=_operations,
-        figures=figures,
-        summary=summary,
+        figures=FIGURES,
     ),
     small=small,
-    cells=cells,
+    timed=timed,
+    mixed=True,
     policy=replace(COMPARE, name="compare linear", max_samples=60, candidate_budget_ms=40),
     careful=replace(COMPARE, name="compare linear carefully", max_samples=150, candidate_budget_ms=100),
     preparing=ONCE,

@@ -19,18 +19,17 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from benchmarks.common import comparison as _comparison
+from benchmarks.common import comparison
 from benchmarks.common.store import Kind
-from benchmarks.kernels._recurrent_figures import figures, summary
 from benchmarks.kernels._recurrent_limit import limit
-from benchmarks.kernels._recurrent_rows import ROWS, Cell, Row, cells, small
+from benchmarks.kernels._recurrent_rows import FIGURES, ROWS, small, timed
 from kernel_selector.kernels.contract import Problem
 from kernel_selector.kernels.measure import COMPARE, ONCE, Session
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure what is missing, print and store it. The exit code: 0, or 3 where the budget left some out."""
-    return _comparison.main(COMPARISON, __doc__, arguments)
+    return comparison.main(COMPARISON, __doc__, arguments)
 
 
 def _limit(problem: Problem, session: Session) -> dict[str, Any]:
@@ -40,11 +39,7 @@ def _limit(problem: Problem, session: Session) -> dict[str, Any]:
     return {"limit_us": {**parts, "total": round(bound.total, 3)} if bound else None}
 
 
-def _cells(rows: Sequence[Row], without: Sequence[str], on_cpu: bool) -> list[Cell]:
-    return cells(rows, without=without, loops=on_cpu)
-
-
-COMPARISON = _comparison.Comparison(
+COMPARISON = comparison.Comparison(
     name="recurrent",
     kind=Kind(
         method=(
@@ -56,11 +51,10 @@ COMPARISON = _comparison.Comparison(
         ),
         rows=ROWS,
         more=_limit,
-        figures=figures,
-        summary=summary,
+        figures=FIGURES,
     ),
     small=small,
-    cells=_cells,
+    timed=timed,
     policy=COMPARE,
     careful=replace(
         COMPARE, name="compare carefully", max_samples=100, candidate_budget_ms=150, graph_forward=True

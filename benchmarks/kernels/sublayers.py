@@ -20,12 +20,11 @@ from typing import Any
 
 import torch
 
-from benchmarks.common import comparison as _comparison
+from benchmarks.common import comparison
 from benchmarks.common.copies import copy_ms
 from benchmarks.common.rows import Cell
 from benchmarks.common.store import Kind
-from benchmarks.kernels._sublayer_figures import figures, summary
-from benchmarks.kernels._sublayer_rows import ROWS, cells, lane, prepared, small
+from benchmarks.kernels._sublayer_rows import FIGURES, ROWS, lane, prepared, small, timed
 from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import Problem
 from kernel_selector.kernels.measure import COMPARE, ONCE, Session
@@ -33,7 +32,7 @@ from kernel_selector.kernels.measure import COMPARE, ONCE, Session
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure what is missing, print and store it. The exit code: 0, or 3 where the budget left some out."""
-    return _comparison.main(COMPARISON, __doc__, arguments)
+    return comparison.main(COMPARISON, __doc__, arguments)
 
 
 def _least_work(problem: Problem, session: Session) -> dict[str, Any]:
@@ -54,7 +53,7 @@ def _copies(cells: Sequence[Cell], session: Session) -> None:
         torch.cuda.empty_cache()
 
 
-COMPARISON = _comparison.Comparison(
+COMPARISON = comparison.Comparison(
     name="sublayers",
     kind=Kind(
         method=(
@@ -68,11 +67,11 @@ COMPARISON = _comparison.Comparison(
         ),
         rows=ROWS,
         more=_least_work,
-        figures=figures,
-        summary=summary,
+        figures=FIGURES,
     ),
     small=small,
-    cells=cells,
+    timed=timed,
+    mixed=True,
     # every sequence is judged whole: cut to fewer queries, attention would be another problem
     policy=replace(COMPARE, name="compare sublayers", max_samples=60, candidate_budget_ms=40, gate_seq=None),
     careful=replace(

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from benchmarks.common.rows import Row, cells, problems
-from benchmarks.kernels import _linear_figures, linear
-from benchmarks.kernels._linear_rows import ROWS, generated, lane, of_users
+from benchmarks.kernels import linear
+from benchmarks.kernels._linear_rows import FIGURES, ROWS, generated, lane, of_users
 from benchmarks.kernels._sublayer_rows import small
 from kernel_selector.kernels import registry
 
@@ -59,7 +59,7 @@ def test_large_problems_have_a_lane() -> None:
 
 
 def test_everybody_is_timed_and_the_compiler_where_it_was_asked() -> None:
-    found = linear.COMPARISON.cells(ROWS, (), False)
+    found = linear.COMPARISON.cells(ROWS)
     assert {cell.problem for cell in found} == {problem for one in ROWS for problem in problems(one)}
     compiled = {cell.problem for cell in found if "torch_compile" in cell.implementations}
     assert compiled == {*problems(row("compiled")), *problems(row("fused"))}
@@ -91,7 +91,7 @@ def cell(mode: str = "training", **milliseconds: tuple[float, float]) -> dict[st
 
 
 def test_figures_of_a_cell() -> None:
-    found = _linear_figures.figures(
+    found = FIGURES.of_cell(
         cell(torch_linear=(6, 4), torch_compile=(5, 3), padded=(3, 2), scheduled=(4, 2.5))
     )
     assert (found["eager"], found["graph"], found["default"], found["best"]) == (2, 2, 2, 1.5)
@@ -103,10 +103,10 @@ def test_figures_of_a_cell() -> None:
     )
     assert found["cublas_share"] == 1.6
     assert found["probed_share"] == 0.2  # 4e9 operations in 2.5 ms are 1.6e12 a second
-    lost = _linear_figures.figures(cell("inference", torch_linear=(2, 1), scheduled=(4, 2)))
+    lost = FIGURES.of_cell(cell("inference", torch_linear=(2, 1), scheduled=(4, 2)))
     assert (lost["registered"], lost["registered_eager"], lost["registered_graph"]) == (1, 1, 1)
     assert (lost["best"], lost["cublas_share"], lost["fastest"]) == (0.5, 0.5, "torch_linear")
-    alone = _linear_figures.figures(cell(torch_linear=(2, 1)))
+    alone = FIGURES.of_cell(cell(torch_linear=(2, 1)))
     assert not {"best", "winner", "cublas_share", "compiled"} & alone.keys()
 
 

@@ -11,11 +11,12 @@ from typing import Any
 import pytest
 
 import selector
-from benchmarks.common import comparison as _comparison
+from benchmarks.common import comparison
+from benchmarks.common.rows import Cell, Row, problems
 from benchmarks.common.sessions import measure_all
 from benchmarks.common.store import Store
 from benchmarks.kernels import gate_verdicts, recurrent, recurrent_gate
-from benchmarks.kernels._recurrent_rows import ROWS, Cell, Row, cells, problems, small
+from benchmarks.kernels._recurrent_rows import ROWS, small
 from kernel_selector.db import Database, records
 from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import Record, Status
@@ -25,6 +26,7 @@ from scripts.release import to_database
 
 ROOT = Path(__file__).parents[3]
 LSTM = registry.operator("lstm")
+cells = recurrent.COMPARISON.cells
 
 
 def row(name: str) -> Row:
@@ -61,8 +63,8 @@ def test_rows_share_cells_and_slow_loops_are_timed_where_they_are_asked_for_alon
     assert timed(16) == timed(4, "float16") - {"unfused"} == timed(256) - {"recompute"}
     assert not timed(16) & {"unfused", "cell_loop", "torch_compile", "torch_lstm_graph", *loops}
     assert "torch_lstm" in timed(16)
-    assert all(loops <= {*one.implementations} for one in cells([row("lstm")], loops=True))
-    for one in cells(chosen, without=["torch_lstm", "unfused"], loops=True):
+    assert all(loops <= {*one.implementations} for one in cells([row("lstm")], on_cpu=True))
+    for one in cells(chosen, without=["torch_lstm", "unfused"], on_cpu=True):
         assert not {"torch_lstm", "unfused"} & {*one.implementations}
     assert [one.careful for one in cells([row("long-bf16"), row("step")])] == [True] + 18 * [False]
 
@@ -118,8 +120,8 @@ def test_who_hung_is_not_tried_again(tmp_path: Path) -> None:
         store.start(session, [first, second], "abc")
 
         def measure(todo: list[Cell], hung: dict[str, list[Record]]) -> list[Cell]:
-            schedule = _comparison.Schedule(hung, smoke=True, end=float("inf"))
-            return _comparison.measure(recurrent.COMPARISON, todo, session, store, schedule)
+            schedule = comparison.Schedule(hung, smoke=True, end=float("inf"))
+            return comparison.measure(recurrent.COMPARISON, todo, session, store, schedule)
 
         once = {first.problem.key: [hung]}
         assert measure([first, second], once) == []
@@ -127,7 +129,7 @@ def test_who_hung_is_not_tried_again(tmp_path: Path) -> None:
         assert candidates[first.problem.key]["hoisted"]["status"] == "timeout"
         assert candidates[first.problem.key]["torch_lstm"]["status"] == "ok"
         assert candidates[second.problem.key]["hoisted"]["status"] == "ok"
-        often = {f"problem {index}": [hung] for index in range(_comparison.MOST_HANGS)}
+        often = {f"problem {index}": [hung] for index in range(comparison.MOST_HANGS)}
         assert measure([second], often) == []
     assert "hoisted" not in store.cells[second.problem.key]["candidates"]
     assert not store.holds(second)  # a later run tries it again
@@ -202,7 +204,7 @@ def test_a_spent_budget_leaves_cells_for_the_next_run(tmp_path: Path) -> None:
 def test_a_changed_implementation_is_measured_again(tmp_path: Path) -> None:
     assert recurrent.main(["--smoke", "--results", str(tmp_path), "--rows", "step"]) == 0
     (file,) = tmp_path.glob("*.json")
-    found = cells([small(row("step"))], loops=True)[:1]
+    found = cells([small(row("step"))], on_cpu=True)[:1]
     store = Store(tmp_path, file.stem, recurrent.COMPARISON.kind)
     store.load([file])
     assert store.holds(found[0])

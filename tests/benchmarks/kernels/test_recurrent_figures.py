@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from benchmarks.kernels import _recurrent_figures
+from benchmarks.common.rows import Goal, Row, problems
 from benchmarks.kernels._recurrent_limit import limit
-from benchmarks.kernels._recurrent_rows import Goal, Row, of_users, problems
+from benchmarks.kernels._recurrent_rows import FIGURES, of_users
 from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import Device
 
@@ -47,7 +47,7 @@ def total(eager: float, graph: float | None = None, **more: float) -> dict[str, 
 
 
 def test_like_is_compared_with_like_and_the_best_with_the_best() -> None:
-    found = _recurrent_figures.figures(
+    found = FIGURES.of_cell(
         cell(
             torch_lstm=total(6.0, 2.0), fused=total(3.0, 1.0), persistent=total(1.5, 1.25), unfused=total(9.0)
         )
@@ -63,13 +63,13 @@ def test_like_is_compared_with_like_and_the_best_with_the_best() -> None:
 
 def test_what_was_not_timed_has_no_figure() -> None:
     refused = cell(torch_lstm=total(6.0), fused={})
-    assert _recurrent_figures.figures(refused) == {"peer": "torch_lstm", "users_us": 120}
-    without_torch = _recurrent_figures.figures(cell(fused=total(3.0)))
+    assert FIGURES.of_cell(refused) == {"peer": "torch_lstm", "users_us": 120}
+    without_torch = FIGURES.of_cell(cell(fused=total(3.0)))
     assert not {"eager", "graph", "best"} & without_torch.keys()
 
 
 def test_recomputing_is_judged_by_bytes_and_time() -> None:
-    found = _recurrent_figures.figures(
+    found = FIGURES.of_cell(
         cell(
             torch_lstm=total(6.0, held=4000),
             fused=total(2.0, held=3000),
@@ -94,15 +94,15 @@ def test_a_row_has_geometric_means_its_worst_cell_and_verdicts() -> None:
         for key, ratio in zip(keys, (2, 8), strict=True)
     }
     for each in stored.values():
-        each["figures"] = _recurrent_figures.figures(each)
-    line = _recurrent_figures.summary(one, stored)
+        each["figures"] = FIGURES.of_cell(each)
+    line = FIGURES.of_row(one, stored)
     assert (line["cells"], line["measured"]) == (2, 2)
     assert line["figures"]["eager"] == 4
     assert line["figures"]["worst"] == 2
     assert line["worst_cell"]["key"] == keys[0]
     assert line["worst_cell"]["binds"] == "exchange"
     assert [goal["verdict"] for goal in line["goals"]] == ["least", "aim", "aim", "not measured"]
-    assert _recurrent_figures.summary(one, {})["figures"] == {}
+    assert FIGURES.of_row(one, {})["figures"] == {}
 
 
 @pytest.mark.parametrize(

@@ -11,13 +11,14 @@ from typing import Any
 
 import pytest
 
-from benchmarks.common import comparison as _comparison
+from benchmarks.common.comparison import Comparison
+from benchmarks.common.comparison import main as compare
 from benchmarks.common.rows import Cell, Goal, Row, missing, problems
 from benchmarks.common.sessions import measure_all
 from benchmarks.common.store import Store
-from benchmarks.kernels import _sublayer_figures, gate, recurrent, sublayers
+from benchmarks.kernels import gate, recurrent, sublayers
 from benchmarks.kernels._gate_problems import LARGER, UNSAFE, Problems
-from benchmarks.kernels._sublayer_rows import MOST_SCORES, ROWS, lane, of_users, prepared, small
+from benchmarks.kernels._sublayer_rows import FIGURES, MOST_SCORES, ROWS, lane, of_users, prepared, small
 from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import GateResult, Problem, Status
 from kernel_selector.kernels.measure import ONCE
@@ -35,7 +36,7 @@ STAND_IN = Row(
 GHOST = replace(STAND_IN, name="ghost", cases=(("no_such_operator", {"rows": 1}),))
 
 
-def comparison(*rows: Row) -> _comparison.Comparison:
+def comparison(*rows: Row) -> Comparison:
     kind = replace(sublayers.COMPARISON.kind, rows=rows)
     return replace(sublayers.COMPARISON, kind=kind, small=lambda row: row)
 
@@ -83,7 +84,7 @@ def test_every_case_of_an_operator_that_there_is_makes_a_problem(one: Row) -> No
 def test_an_operator_that_is_missing_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert missing([GHOST, STAND_IN]) == ["no_such_operator"]
     where = ["--smoke", "--results", str(tmp_path)]
-    assert _comparison.main(comparison(GHOST), "about", where) == 0
+    assert compare(comparison(GHOST), "about", where) == 0
     assert "no operator no_such_operator" in capsys.readouterr().err
     assert gate.main(["no_such_operator", *where, "--processes", "1"]) == 0
     (file,) = tmp_path.glob("gate_sublayers_*.json")
@@ -126,7 +127,7 @@ def cell(mode: str = "training", **candidates: dict[str, Any]) -> dict[str, Any]
 
 def test_speed_bytes_and_bandwidth_of_a_cell() -> None:
     mib = 2**20
-    found = _sublayer_figures.figures(
+    found = FIGURES.of_cell(
         cell(
             torch_gelu={"ms": 6.0, "graph": 4.0, "held": 40 * mib},
             torch_compile={"ms": 3.0, "held": 30 * mib},
@@ -146,27 +147,27 @@ def test_speed_bytes_and_bandwidth_of_a_cell() -> None:
 
 def test_a_default_that_is_wrong_is_replaced_by_the_best_that_is_right() -> None:
     wrong = {"status": "incorrect"}
-    found = _sublayer_figures.figures(
+    found = FIGURES.of_cell(
         cell(torch_gelu=wrong, torch_compile={"ms": 3.0, "held": 2}, fused={"ms": 2.0, "held": 1})
     )
     assert found["registered"] == found["best"] == 1.5
     assert "default" not in found
-    assert _sublayer_figures.figures(cell(torch_gelu=wrong)) == {}
-    alone = _sublayer_figures.figures(cell(fused={"ms": 2.0, "held": 1}))
+    assert FIGURES.of_cell(cell(torch_gelu=wrong)) == {}
+    alone = FIGURES.of_cell(cell(fused={"ms": 2.0, "held": 1}))
     assert not {"best", "registered", "held"} & alone.keys()
 
 
 def test_a_smoke_run_stores_bytes_and_figures_and_resumes(tmp_path: Path, tables: ModuleType) -> None:
     where = ["--smoke", "--results", str(tmp_path), "--commit", "abc123"]
     chosen = comparison(STAND_IN, GHOST)
-    assert _comparison.main(chosen, "about", where) == 0
+    assert compare(chosen, "about", where) == 0
     (file,) = tmp_path.glob("sublayers_*.json")
     result = json.loads(file.read_text())
     assert [record["rows"] for record in result["records"]] == [["stand-in"]] * 2
     for record in result["records"]:
         assert record["moved_bytes"] > 0
         assert record["figures"].keys() >= {"best", "registered", "copy_share", "held", "prices", "winner"}
-    assert _comparison.main(chosen, "about", [*where, "--resume"]) == 0
+    assert compare(chosen, "about", [*where, "--resume"]) == 0
     assert len(json.loads(file.read_text())["runs"]) == 1
     assert "commit `abc123`" in tables.overview(tmp_path)
     assert "layers that every version has" in tables.overview(tmp_path)
@@ -273,6 +274,6 @@ def test_stored_recurrent_results_still_give_their_figures() -> None:
     store = Store(file.parent, file.stem, recurrent.COMPARISON.kind)
     store.load([file])
     for key, one in store.cells.items():
-        assert recurrent.COMPARISON.kind.figures(one) == one["figures"], key
+        assert recurrent.COMPARISON.kind.figures.of_cell(one) == one["figures"], key
     assert store.summaries() == stored["rows"]
     assert [json.loads(line) for line in store.lines()] == stored["records"]
