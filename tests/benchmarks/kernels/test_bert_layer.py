@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 from dataclasses import replace
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -18,16 +16,9 @@ from benchmarks.kernels import _bert_layer, _bert_run, bert_layer
 from benchmarks.kernels._bert_layer import AddNorm, Attention, FeedForward, Layer, Sizes, Variant
 from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import Device
+from scripts.tables import bert_layer as tables
 
-ROOT = Path(__file__).parents[3]
 SMALL = bert_layer.SMALL
-
-
-@pytest.fixture
-def tables(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """scripts/sublayer_tables.py."""
-    monkeypatch.syspath_prepend(str(ROOT / "scripts"))
-    return importlib.import_module("sublayer_tables")
 
 
 def test_a_layer_keeps_what_arithmetic_says() -> None:
@@ -89,7 +80,7 @@ class Made(Variant):
 
 
 def test_layers_are_judged_weighed_and_timed_in_turns(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tables: ModuleType
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = [
         Made("right"),
@@ -109,7 +100,7 @@ def test_layers_are_judged_weighed_and_timed_in_turns(
     assert lines["scaled"]["status"] == "incorrect"
     assert lines["broken"]["reason"] == "ValueError: of no use"
     assert lines["absent"]["status"] == lines["compile"]["status"] == "refused"
-    text = tables.bert_layer(tmp_path)
+    text = tables.overview(tmp_path)
     assert all(f"`{name}`" in text for name in lines)
 
 

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -23,8 +21,9 @@ from kernel_selector.kernels.contract import Record, Status
 from kernel_selector.kernels.gate import REVISION
 from kernel_selector.kernels.measure import ONCE, Session
 from scripts.release import to_database
+from scripts.tables import gates
+from scripts.tables import recurrent as tables
 
-ROOT = Path(__file__).parents[3]
 LSTM = registry.operator("lstm")
 cells = recurrent.COMPARISON.cells
 
@@ -160,36 +159,26 @@ def test_stored_records_are_what_the_selector_chooses_from(
     assert choice.implementation in {record.implementation for record in found}
 
 
-def tables() -> Any:
-    """scripts/recurrent_tables.py."""
-    spec = importlib.util.spec_from_file_location("recurrent_tables", ROOT / "scripts/recurrent_tables.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 def test_the_tables_show_what_the_file_holds_and_nothing_else(tmp_path: Path) -> None:
-    assert tables().overview(tmp_path) == tables().problems(tmp_path) == tables().gate(tmp_path) == ""
+    assert tables.overview(tmp_path) == tables.problems(tmp_path) == gates.recurrent(tmp_path) == ""
     arguments = ["--smoke", "--results", str(tmp_path), "--rows", "step", "--commit", "abc123"]
     assert recurrent.main([*arguments, "--shard", "1/1"]) == 0
-    assert tables().overview(tmp_path) == ""  # a shard is no result yet
+    assert tables.overview(tmp_path) == ""  # a shard is no result yet
     assert recurrent.main(arguments) == 0
-    overview = tables().overview(tmp_path)
+    overview = tables.overview(tmp_path)
     assert "commit `abc123`" in overview
     lines = [line for line in overview.splitlines() if line.startswith("| inference, batch 1, one step")]
     assert len(lines) == 1
     assert "asked 3, aim 6" in lines[0]
     assert "hidden | batch" not in overview  # nothing of the training grid was measured
-    listed = tables().problems(tmp_path)
+    listed = tables.problems(tmp_path)
     assert "lstm hidden=8 batch=1 seq=1 bfloat16 inference" in listed
     assert "`torch_lstm`" in listed
 
 
 def test_a_grid_names_the_winner_of_each_cell(tmp_path: Path) -> None:
     recurrent.main(["--smoke", "--results", str(tmp_path), "--rows", "lstm"])
-    grid = tables().overview(tmp_path).split("LSTM, bf16, T=50, training")[1]
+    grid = tables.overview(tmp_path).split("LSTM, bf16, T=50, training")[1]
     (line,) = (one for one in grid.splitlines() if one.startswith("| 8 |"))
     assert line.count("`") == 4  # two batches, each with a name
     assert " / - " in line  # no CUDA graphs on a CPU

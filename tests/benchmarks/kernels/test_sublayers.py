@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 from dataclasses import replace
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -22,6 +20,8 @@ from benchmarks.kernels._sublayer_rows import FIGURES, MOST_SCORES, ROWS, lane, 
 from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import GateResult, Problem, Status
 from kernel_selector.kernels.measure import ONCE
+from scripts.tables import TABLES, gates
+from scripts.tables import sublayers as tables
 
 ROOT = Path(__file__).parents[3]
 LSTM = registry.operator("lstm")
@@ -43,13 +43,6 @@ def comparison(*rows: Row) -> Comparison:
 
 def row(name: str) -> Row:
     return next(one for one in ROWS if one.name == name)
-
-
-@pytest.fixture
-def tables(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """scripts/sublayer_tables.py."""
-    monkeypatch.syspath_prepend(str(ROOT / "scripts"))
-    return importlib.import_module("sublayer_tables")
 
 
 def test_rows_are_what_was_asked() -> None:
@@ -157,7 +150,7 @@ def test_a_default_that_is_wrong_is_replaced_by_the_best_that_is_right() -> None
     assert not {"best", "registered", "held"} & alone.keys()
 
 
-def test_a_smoke_run_stores_bytes_and_figures_and_resumes(tmp_path: Path, tables: ModuleType) -> None:
+def test_a_smoke_run_stores_bytes_and_figures_and_resumes(tmp_path: Path) -> None:
     where = ["--smoke", "--results", str(tmp_path), "--commit", "abc123"]
     chosen = comparison(STAND_IN, GHOST)
     assert compare(chosen, "about", where) == 0
@@ -178,14 +171,14 @@ def test_a_smoke_run_stores_bytes_and_figures_and_resumes(tmp_path: Path, tables
     assert "`hoisted`" in tables.prices(tmp_path)
 
 
-def test_each_goal_and_column_has_words(tables: ModuleType) -> None:
+def test_each_goal_and_column_has_words() -> None:
     asked = {goal.figure for one in ROWS for goal in one.goals}
     assert asked | {*tables.SHOWN, *tables.COLUMNS} <= tables.FIGURES.keys()
 
 
-def test_tables_of_nothing_are_empty(tmp_path: Path, tables: ModuleType) -> None:
-    names = ("overview", "problems", "prices", "gate", "bert_layer")
-    assert [getattr(tables, name)(tmp_path) for name in names] == [""] * len(names)
+def test_tables_of_nothing_are_empty(tmp_path: Path) -> None:
+    names = ("sublayers", "sublayer_problems", "sublayer_prices", "sublayer_gate", "bert_layer")
+    assert [TABLES[name](tmp_path) for name in names] == [""] * len(names)
 
 
 def test_the_programs_run_with_whatever_operators_there_are(tmp_path: Path) -> None:
@@ -205,19 +198,17 @@ def test_larger_problems_are_different_and_possible(operator: str) -> None:
         assert len(found.larger) >= 5 * len(given) - 5 * len(found.examples)
 
 
-def test_the_gate_judges_examples_and_names_who_was_judged(tmp_path: Path, tables: ModuleType) -> None:
+def test_the_gate_judges_examples_and_names_who_was_judged(tmp_path: Path) -> None:
     assert gate.main(["lstm", "--smoke", "--processes", "1", "--results", str(tmp_path)]) == 0
     (file,) = tmp_path.glob("gate_sublayers_*.json")
     result = json.loads(file.read_text())
     assert (result["problems"], result["problems_left_out"], result["unsafe"]) == (gate.SMOKE_PROBLEMS, 0, [])
     known = {f"lstm.{name}" for name in registry.implementations("lstm")}
     assert known - {"lstm.torch_compile"} <= result["implementations"].keys() <= known
-    assert "`lstm.hoisted`" in tables.gate(tmp_path)
+    assert "`lstm.hoisted`" in gates.sublayers(tmp_path)
 
 
-def test_where_torch_is_wrong_is_said_last(
-    tmp_path: Path, tables: ModuleType, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_where_torch_is_wrong_is_said_last(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     problem = LSTM.problem(hidden=2, batch=1, seq=2)
     ((_, records),) = measure_all(
         [(problem, ("torch_lstm", "hoisted"))], "cpu", policy=ONCE, processes=1, deadline=float("inf")
@@ -239,7 +230,7 @@ def test_where_torch_is_wrong_is_said_last(
     (tmp_path / "gate_sublayers_x.json").write_text(
         json.dumps({**gate_file, "implementations": {}, "unsafe": found})
     )
-    text = tables.gate(tmp_path)
+    text = gates.sublayers(tmp_path)
     assert "`torch_lstm` incorrect: 45056 not finite" in text
     assert "Right: `hoisted`" in text
 

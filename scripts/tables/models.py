@@ -7,7 +7,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from recurrent_tables import Result, plain, table, whole_results
+from .parts import Result, plain, table, whole_results
 
 Line = Mapping[str, Any]
 

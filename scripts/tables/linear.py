@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from recurrent_tables import Result, caption, plain, row_of, table, whole_results
+from .parts import Result, compared, plain, row_table, table, whole_results
 
 FIGURES = {
     "registered": "best of all over torch's",
@@ -27,17 +27,12 @@ TUNING = {
 
 def overview(folder: Path) -> str:
     """For each device a line a row of problems."""
-    return "".join(caption(result) + _rows(result) for result in whole_results(folder, "linear"))
+    return compared(folder, "linear", row_table(FIGURES, WORDS))
 
 
 def schedules(folder: Path) -> str:
     """For each device a line a product that no constant was fitted to."""
     return "".join(_tuned(result) for result in whole_results(folder, "schedules"))
-
-
-def _rows(result: Result) -> str:
-    head = ("layers", *FIGURES.values(), "asked")
-    return table(head, (row_of(line, FIGURES, WORDS) for line in result["rows"]))
 
 
 def _tuned(result: Result) -> str:
