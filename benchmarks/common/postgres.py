@@ -5,17 +5,18 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import psycopg
+
+from benchmarks.common.serving import free_port
 
 START_S = 60.0  # that a start may take, recovery included
 IMMEDIATE, KILL = signal.SIGQUIT, signal.SIGKILL  # a shutdown without a checkpoint, and none at all
@@ -77,10 +78,8 @@ def running() -> Iterator[Server]:
     programs = next((folder for folder in folders if (folder / "postgres").exists()), None)
     if programs is None:
         raise SystemExit("No PostgreSQL programs here: install them, or name a database with --database.")
-    with tempfile.TemporaryDirectory(prefix="selector-postgres-") as name, closing(socket.socket()) as free:
-        free.bind(("127.0.0.1", 0))
-        server = Server(programs, Path(name), free.getsockname()[1])
-        free.close()
+    with tempfile.TemporaryDirectory(prefix="selector-postgres-") as name:
+        server = Server(programs, Path(name), free_port())
         if account():
             shutil.chown(name, "postgres", "postgres")
         initdb = [programs / "initdb", "-D", f"{name}/data", "-A", "trust", "-U", "postgres"]

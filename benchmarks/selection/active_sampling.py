@@ -18,10 +18,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks.common.lines import text_of
 from benchmarks.common.result import RESULTS, write_result
 from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import Problem, Record
-from scripts.release.sweep_result import text_of
 from selector.sampling import Sampler
 
 FILES = tuple(RESULTS / f"{name}_nvidia-h200.json" for name in ("recurrent", "sublayers"))

@@ -19,11 +19,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from benchmarks.common.lines import text_of
 from benchmarks.common.result import RESULTS, write_result
 from benchmarks.selection.visits import Times, times_of
 from kernel_selector.db import Database
 from kernel_selector.kernels.contract import Problem, Record
-from scripts.release.sweep_result import text_of
 from selector.dataset import Dataset
 from selector.evaluation import quality
 from selector.learning import load_dataset

@@ -21,9 +21,9 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.common.lines import keep, text_of
 from benchmarks.common.result import RESULTS
 from kernel_selector.kernels.contract import Problem, Record, Status
-from scripts.release.sweep_result import keep, text_of
 from selector.evaluation import quality
 
 SHARES = (50, 80, 95)  # per cent of the candidates

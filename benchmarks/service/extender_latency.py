@@ -12,7 +12,6 @@ import argparse
 import http.client
 import json
 import socket
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -23,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.common.result import write_result
+from benchmarks.common.serving import free_port, percentiles
 from kernel_selector.kernels.devices import known_devices
 from kernel_selector.kernels.registry import operator
 from kernel_selector.service.extender import ANNOTATION, PRODUCT_LABEL
@@ -53,7 +53,7 @@ def main() -> None:
             for body in bodies[given.pods :]:
                 both(post, body)
             for words, some in (("new", bodies[: given.pods]), ("again", bodies[: given.pods])):
-                figures[f"{name}_{words}"] = percentiles([both(post, body) for body in some])
+                figures[f"{name}_{words}"] = percentiles([both(post, body) for body in some], 2)
     print(json.dumps(figures, indent=2))
     result = {"nodes": NODES, "products": len(products), "pods": given.pods, "figures": figures}
     print(write_result("extender_latency", result))
@@ -81,18 +81,10 @@ def both(post: Callable[[str, bytes], Any], body: bytes) -> float:
     return spent_ms
 
 
-def percentiles(times_ms: list[float]) -> dict[str, float]:
-    """Median, 90th and 99th."""
-    cuts = statistics.quantiles(times_ms, n=100)
-    return {"p50_ms": round(cuts[49], 2), "p90_ms": round(cuts[89], 2), "p99_ms": round(cuts[98], 2)}
-
-
 @contextmanager
 def serving(nodes: dict[str, str]) -> Iterator[Callable[[str, bytes], Any]]:
     """A function that posts to the extender, in a process of its own that ends with the block."""
-    with closing(socket.socket()) as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     with tempfile.TemporaryDirectory() as folder:
         table = Path(folder) / "nodes.json"
         table.write_text(json.dumps(nodes))

@@ -14,16 +14,16 @@ import argparse
 import json
 import multiprocessing
 import random
-import socket
 import time
 from collections import Counter
 from collections.abc import Callable
-from contextlib import closing, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
 from benchmarks.common.postgres import IMMEDIATE, KILL, Server, running
 from benchmarks.common.result import write_result
+from benchmarks.common.serving import free_port
 from kernel_selector.db import Database, records
 from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import Problem
@@ -202,13 +202,6 @@ class Crew:
             )
         self._started += 1
         return start(self._context, source, f"w{self._started}", LEASE_S, TASK_S)
-
-
-def free_port() -> int:
-    """A port of the loopback interface that nobody listens on."""
-    with closing(socket.socket()) as free:
-        free.bind(("127.0.0.1", 0))
-        return int(free.getsockname()[1])
 
 
 def _expiries(store: Database) -> int:

@@ -11,21 +11,14 @@ server share the machine's cores.
 from __future__ import annotations
 
 import argparse
-import os
 import random
-import socket
-import statistics
-import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 
 import httpx2 as httpx
 
 from benchmarks.common.result import write_result
-
-FACTORY = ["-m", "uvicorn", "--factory", "kernel_selector.service.app:from_environment", "--no-access-log"]
+from benchmarks.common.serving import OURS, percentiles, serving
 
 
 def main() -> None:
@@ -35,15 +28,18 @@ def main() -> None:
     parser.add_argument("--database", help="file or URL; the user's own when left out")
     given = parser.parse_args()
     draw = random.Random(0)
-    with serving(given.database) as url, httpx.Client(base_url=url) as client:
+    with (
+        serving(OURS, given.database, threads=None) as server,
+        httpx.Client(base_url=f"http://127.0.0.1:{server.port}") as client,
+    ):
         kinds: dict[str, Callable[[], httpx.Response]] = {
             "health": lambda: client.get("/healthz"),
             "same_question": lambda: ask(client, hidden=256, batch=32),
             "new_question": lambda: ask(client, hidden=draw.randint(8, 512), batch=draw.randint(1, 64)),
         }
         figures = {name: measure(send, given.requests) for name, send in kinds.items()}
-    for name, percentiles in figures.items():
-        print(name, percentiles)
+    for name, times in figures.items():
+        print(name, times)
     print(write_result("rest_latency", {"requests": given.requests, "figures": figures}))
 
 
@@ -60,35 +56,7 @@ def measure(send: Callable[[], httpx.Response], requests: int) -> dict[str, floa
         send().raise_for_status()
         if index >= requests // 10:
             times_ms.append((time.perf_counter() - started) * 1e3)
-    cuts = statistics.quantiles(times_ms, n=100)
-    return {"p50_ms": round(cuts[49], 3), "p90_ms": round(cuts[89], 3), "p99_ms": round(cuts[98], 3)}
-
-
-@contextmanager
-def serving(database: str | None) -> Iterator[str]:
-    """The base URL of a service of its own process, which ends with the block."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    environment = {**os.environ, "SELECTOR_ACCESS_LOG": "false"}
-    if database:
-        environment["SELECTOR_DATABASE_URL"] = database
-    command = [sys.executable, *FACTORY, "--port", str(port), "--log-level", "warning"]
-    process = subprocess.Popen(command, env=environment)
-    url = f"http://127.0.0.1:{port}"
-    try:
-        while True:
-            if process.poll() is not None:
-                raise SystemExit("the service did not start; its message is above")
-            try:
-                httpx.get(f"{url}/healthz")
-                break
-            except httpx.TransportError:
-                time.sleep(0.1)
-        yield url
-    finally:
-        process.terminate()
-        process.wait()
+    return percentiles(times_ms, 3)
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from benchmarks.common.postgres import running
 from benchmarks.common.result import write_result
-from benchmarks.service.service_load import OURS, serving
+from benchmarks.common.serving import OURS, serving
 from kernel_selector.db import Database
 from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import Record

@@ -10,23 +10,16 @@ touched by that.
 from __future__ import annotations
 
 import argparse
-import http.client
 import json
-import os
 import random
-import socket
 import statistics
-import subprocess
-import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.common.result import write_result
+from benchmarks.common.serving import OURS, Server, serving
 from selector.shipped import unpacked
 
 TRIVIAL = """
@@ -42,41 +35,10 @@ async def choose(question: Question) -> dict:
 async def health() -> dict:
     return {"ok": True}
 """
-OURS = ["--factory", "kernel_selector.service.app:from_environment"]
 LAYER = {"operator": "lstm", "hyperparameters": {"hidden": 256, "batch": 32}}
 CONNECTIONS = 16
 BATCH = 500
 LEARNING, BATCHES = 8, 60
-
-
-@dataclass(frozen=True)
-class Server:
-    """A running server."""
-
-    port: int
-    pid: int
-
-    def cpu_s(self) -> float:
-        """Processor time that it has used."""
-        after_name = Path(f"/proc/{self.pid}/stat").read_text().rsplit(")", 1)[1].split()
-        return (int(after_name[11]) + int(after_name[12])) / os.sysconf("SC_CLK_TCK")
-
-    def connect(self) -> Callable[[str, str], bytes]:
-        """A function that posts a body to a path over a connection of its own, and gives the answer."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.port)
-        token = os.environ.get("BENCHMARK_TOKEN", "")
-
-        def post(path: str, body: str) -> bytes:
-            kind = "application/x-ndjson" if path.endswith("measurements") else "application/json"
-            headers = {"content-type": kind, **({"authorization": f"Bearer {token}"} if token else {})}
-            connection.request("POST", path, body, headers)
-            response = connection.getresponse()
-            answer = response.read()
-            if response.status != 200:
-                raise SystemExit(f"{path} answered {response.status}: {answer[:500].decode()}")
-            return answer
-
-        return post
 
 
 def main() -> None:
@@ -167,34 +129,6 @@ def batch_ms(server: Server, device: str) -> list[float]:
         post("/v1/choices:batch", body)
         times_ms.append((time.perf_counter() - started) * 1e3)
     return times_ms[LEARNING:]
-
-
-@contextmanager
-def serving(application: list[str], database: str | None = None) -> Iterator[Server]:
-    """A server of its own process, which ends with the block."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    environment = {**os.environ, "SELECTOR_ACCESS_LOG": "false", "OMP_NUM_THREADS": "1"}
-    if database:
-        environment["SELECTOR_DATABASE_URL"] = database
-    command = [sys.executable, "-m", "uvicorn", *application, "--port", str(port), "--log-level", "warning"]
-    process = subprocess.Popen([*command, "--no-access-log"], env=environment)
-    try:
-        while True:
-            if process.poll() is not None:
-                raise SystemExit("the server did not start; its message is above")
-            try:
-                connection = http.client.HTTPConnection("127.0.0.1", port)
-                connection.request("GET", "/healthz")
-                connection.getresponse().read()
-                break
-            except OSError:
-                time.sleep(0.1)
-        yield Server(port, process.pid)
-    finally:
-        process.terminate()
-        process.wait()
 
 
 if __name__ == "__main__":

@@ -22,8 +22,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from benchmarks.common.result import write_result
+from benchmarks.common.serving import OURS, Server, serving
 from benchmarks.service.insert_records import make_records
-from benchmarks.service.service_load import OURS, Server, serving
 from kernel_selector.db import Database, records
 
 DEVICE = "a"  # the key of one of the two that `make_records` has

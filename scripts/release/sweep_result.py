@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import lzma
 import re
 from collections import Counter, defaultdict
 from collections.abc import Sequence
@@ -18,6 +17,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from benchmarks.common.lines import keep, text_of
 from benchmarks.common.result import RESULTS
 from kernel_selector.kernels.contract import Record
 
@@ -49,17 +49,6 @@ def main() -> None:
     path = RESULTS / f"{given.name}.json"
     path.write_text(json.dumps(result, indent=1, sort_keys=True) + "\n")
     print(f"{path}: {result['statuses']}, {kept.stat().st_size:,} bytes of records")
-
-
-def text_of(file: Path) -> str:
-    """The lines of a sweep, packed or not."""
-    written = file.read_bytes()
-    return (lzma.decompress(written) if file.suffix == ".xz" else written).decode()
-
-
-def keep(text: str, file: Path) -> None:
-    """Write the lines of a sweep as small as can be."""
-    file.write_bytes(lzma.compress(text.encode(), preset=9 | lzma.PRESET_EXTREME))
 
 
 def summary(records: Sequence[Record]) -> dict[str, Any]:

@@ -1,0 +1,90 @@
+"""A server in a process of its own, of the service or of another application, and what is asked of it."""
+
+from __future__ import annotations
+
+import http.client
+import os
+import socket
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+OURS = ["--factory", "kernel_selector.service.app:from_environment"]
+
+
+@dataclass(frozen=True)
+class Server:
+    """A running server."""
+
+    port: int
+    pid: int
+
+    def cpu_s(self) -> float:
+        """Processor time that it has used."""
+        after_name = Path(f"/proc/{self.pid}/stat").read_text().rsplit(")", 1)[1].split()
+        return (int(after_name[11]) + int(after_name[12])) / os.sysconf("SC_CLK_TCK")
+
+    def connect(self) -> Callable[[str, str], bytes]:
+        """A function that posts a body to a path over a connection of its own, and gives the answer."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port)
+        token = os.environ.get("BENCHMARK_TOKEN", "")
+
+        def post(path: str, body: str) -> bytes:
+            kind = "application/x-ndjson" if path.endswith("measurements") else "application/json"
+            headers = {"content-type": kind, **({"authorization": f"Bearer {token}"} if token else {})}
+            connection.request("POST", path, body, headers)
+            response = connection.getresponse()
+            answer = response.read()
+            if response.status != 200:
+                raise SystemExit(f"{path} answered {response.status}: {answer[:500].decode()}")
+            return answer
+
+        return post
+
+
+def free_port() -> int:
+    """A port of the loopback interface that nobody listens on."""
+    with closing(socket.socket()) as free:
+        free.bind(("127.0.0.1", 0))
+        return int(free.getsockname()[1])
+
+
+def percentiles(times_ms: list[float], digits: int) -> dict[str, float]:
+    """Median, 90th and 99th, rounded."""
+    cuts = statistics.quantiles(times_ms, n=100)
+    return {f"p{one}_ms": round(cuts[one - 1], digits) for one in (50, 90, 99)}
+
+
+@contextmanager
+def serving(
+    application: list[str], database: str | None = None, *, threads: int | None = 1
+) -> Iterator[Server]:
+    """A server of its own process, which ends with the block; `threads` of numpy and torch, None for all."""
+    port = free_port()
+    environment = {**os.environ, "SELECTOR_ACCESS_LOG": "false"}
+    if threads:
+        environment["OMP_NUM_THREADS"] = str(threads)
+    if database:
+        environment["SELECTOR_DATABASE_URL"] = database
+    command = [sys.executable, "-m", "uvicorn", *application, "--port", str(port), "--log-level", "warning"]
+    process = subprocess.Popen([*command, "--no-access-log"], env=environment)
+    try:
+        while True:
+            if process.poll() is not None:
+                raise SystemExit("the server did not start; its message is above")
+            try:
+                connection = http.client.HTTPConnection("127.0.0.1", port)
+                connection.request("GET", "/healthz")
+                connection.getresponse().read()
+                break
+            except OSError:
+                time.sleep(0.1)
+        yield Server(port, process.pid)
+    finally:
+        process.terminate()
+        process.wait()
