@@ -14,6 +14,9 @@ from kernel_selector.kernels.contract.errors import shorten
 from .errors import InvalidRequest
 
 LOCAL = re.compile(r"cpu|cuda(:\d+)?")  # names in torch
+RAY_LABEL = "ray.io/accelerator-type"  # of a node of Ray: what clusters call its GPUs
+MAKERS = {"nvidia", "tesla", "geforce"}
+SERIES = {"rtx", "gtx", "titan"}  # words that name no model without the next one
 
 
 @dataclass(frozen=True)
@@ -144,3 +147,10 @@ def _gpus_here() -> dict[str, str]:
 
     gpus = [name for name in local_names() if name != "cpu"]
     return {_slug(torch.cuda.get_device_name(name)): name for name in reversed(gpus)}
+
+
+def model_name(device: Device) -> str:
+    """`H200` of "NVIDIA H200 NVL", `RTX4090` of "NVIDIA GeForce RTX 4090": what clusters call a GPU."""
+    words = [word for word in re.split(r"[^A-Za-z0-9]+", device.name) if word.lower() not in MAKERS]
+    count = 2 if words and words[0].lower() in SERIES else 1
+    return "".join(words[:count])

@@ -16,7 +16,6 @@ from kernel_selector.kernels.contract import Problem
 from kernel_selector.kernels.contract.errors import shorten
 
 from .errors import InvalidRequest, UnknownJob
-from .listing import Page, cursor_after, place
 from .profiling import opened
 
 if TYPE_CHECKING:
@@ -84,44 +83,7 @@ def get_job(database: Database | str | Path | None, number: int) -> dict[str, An
 
     with opened(database) as store, store.read() as connection:
         found = db.jobs_listing.jobs(connection, limit=1, only=number)
-    return described(_one(found, number))
-
-
-def list_jobs(database: Database | str | Path | None, *, cursor: str | None = None, limit: int = 100) -> Page:
-    """Jobs as `get_job` gives them, the oldest first. Raises InvalidRequest for no cursor of a page."""
-    from kernel_selector import db
-
-    after = place(cursor)
-    with opened(database) as store, store.read() as connection:
-        found = db.jobs_listing.jobs(connection, after=after, limit=limit + 1)
-    more = len(found) > limit
-    return Page(
-        items=[described(one) for one in found[:limit]],
-        next=cursor_after(found[limit - 1].id) if more else None,
-    )
-
-
-def list_tasks(
-    database: Database | str | Path | None, number: int, *, cursor: str | None = None, limit: int = 100
-) -> Page:
-    """The tasks of a job, JSON-ready. Raises UnknownJob and InvalidRequest."""
-    from kernel_selector import db
-
-    after = place(cursor)
-    with opened(database) as store, store.read() as connection:
-        _one(db.jobs_listing.jobs(connection, limit=1, only=number), number)
-        found = db.jobs_listing.tasks(connection, job=number, after=after, limit=limit + 1)
-    items = [
-        {
-            "id": row["id"],
-            "device": row["device"],
-            "problem": row["problem_key"],
-            **{name: row[name] for name in ("state", "attempts", "expiries", "reason", "owner", "records")},
-            "finished_at": row["finished_at"] and row["finished_at"].isoformat(),
-        }
-        for row in found[:limit]
-    ]
-    return Page(items=items, next=cursor_after(items[-1]["id"]) if len(found) > limit else None)
+    return described(known_job(found, number))
 
 
 def cancel_job(database: Database | str | Path | None, number: int) -> dict[str, Any]:
@@ -132,7 +94,7 @@ def cancel_job(database: Database | str | Path | None, number: int) -> dict[str,
     from kernel_selector import db
 
     with opened(database) as store, store.write() as connection:
-        _one(db.jobs_listing.jobs(connection, limit=1, only=number), number)
+        known_job(db.jobs_listing.jobs(connection, limit=1, only=number), number)
         db.jobs.cancel(connection, job=number)
         (found,) = db.jobs_listing.jobs(connection, limit=1, only=number)
     return described(found)
@@ -176,7 +138,8 @@ def _devices(store: Database, names: Sequence[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name if name in KINDS else named(name, measured).key for name in names))
 
 
-def _one(found: Sequence[JobStatus], number: int) -> JobStatus:
+def known_job(found: Sequence[JobStatus], number: int) -> JobStatus:
+    """The one job that was found under a number. Raises UnknownJob where none was."""
     if not found:
         raise UnknownJob(f"There is no profiling job {number}: `selector jobs list` shows them.")
     return found[0]

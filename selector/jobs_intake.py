@@ -1,16 +1,59 @@
-"""Tasks for workers that reach the database through the service."""
+"""Profiling jobs by the page, and tasks for workers that reach the database through the service."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from kernel_selector.kernels.contract import CorruptRecord, Device, Environment
 
 from .errors import InvalidRequest
 from .intake import Intake
-from .jobs import KINDS
+from .jobs import KINDS, described, known_job
 from .jobs_queue import Claimant, Offer, claim, ending
+from .listing import Page, cursor_after, place
+from .profiling import opened
+
+if TYPE_CHECKING:
+    from kernel_selector.db import Database
+
+
+def list_jobs(database: Database | str | Path | None, *, cursor: str | None = None, limit: int = 100) -> Page:
+    """Jobs as `get_job` gives them, the oldest first. Raises InvalidRequest for no cursor of a page."""
+    from kernel_selector import db
+
+    after = place(cursor)
+    with opened(database) as store, store.read() as connection:
+        found = db.jobs_listing.jobs(connection, after=after, limit=limit + 1)
+    more = len(found) > limit
+    return Page(
+        items=[described(one) for one in found[:limit]],
+        next=cursor_after(found[limit - 1].id) if more else None,
+    )
+
+
+def list_tasks(
+    database: Database | str | Path | None, number: int, *, cursor: str | None = None, limit: int = 100
+) -> Page:
+    """The tasks of a job, JSON-ready. Raises UnknownJob and InvalidRequest."""
+    from kernel_selector import db
+
+    after = place(cursor)
+    with opened(database) as store, store.read() as connection:
+        known_job(db.jobs_listing.jobs(connection, limit=1, only=number), number)
+        found = db.jobs_listing.tasks(connection, job=number, after=after, limit=limit + 1)
+    items = [
+        {
+            "id": row["id"],
+            "device": row["device"],
+            "problem": row["problem_key"],
+            **{name: row[name] for name in ("state", "attempts", "expiries", "reason", "owner", "records")},
+            "finished_at": row["finished_at"] and row["finished_at"].isoformat(),
+        }
+        for row in found[:limit]
+    ]
+    return Page(items=items, next=cursor_after(items[-1]["id"]) if len(found) > limit else None)
 
 
 def claimed(intake: Intake, asked: Mapping[str, Any]) -> Offer:

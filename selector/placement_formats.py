@@ -8,22 +8,13 @@ from typing import Any
 
 from kernel_selector.kernels.contract import Device
 
+from .devices import RAY_LABEL, model_name
 from .planning import Placement, feasible
 
 PRODUCT_LABEL = "nvidia.com/gpu.product"  # of NVIDIA's GPU feature discovery
 DRIVER = "gpu.nvidia.com"  # NVIDIA's driver for dynamic resource allocation, and its device class
-RAY_LABEL = "ray.io/accelerator-type"
 MOST_ALTERNATIVES = 8  # in a `firstAvailable` of Kubernetes
 HEAVIEST = 100  # weight of a preference in Kubernetes
-MAKERS = {"nvidia", "tesla", "geforce"}
-SERIES = {"rtx", "gtx", "titan"}  # words that name no model without the next one
-
-
-def model_name(device: Device) -> str:
-    """`H200` of "NVIDIA H200 NVL", `RTX4090` of "NVIDIA GeForce RTX 4090": what clusters call a GPU."""
-    words = [word for word in re.split(r"[^A-Za-z0-9]+", device.name) if word.lower() not in MAKERS]
-    count = 2 if words and words[0].lower() in SERIES else 1
-    return "".join(words[:count])
 
 
 def product_label(device: Device) -> str:

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from kernel_selector.kernels.contract import Device
 
+from .devices import model_name
 from .errors import InvalidRequest
 from .jobs import KINDS, get_job
-from .placement_formats import model_name
 from .profiling import opened
 from .worker_run import Setup, Source, work
 

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
-from .placement_formats import RAY_LABEL
+from .devices import RAY_LABEL
 from .worker_fleet import Crew, FleetFailed, models_of
 from .worker_run import Setup, work
 

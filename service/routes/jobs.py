@@ -9,7 +9,7 @@ from fastapi import APIRouter, Body, Header, Path, Query, Request, Response
 
 from kernel_selector.kernels import registry
 from selector import jobs
-from selector.jobs_intake import claimed, finish
+from selector.jobs_intake import claimed, finish, list_jobs, list_tasks
 from selector.jobs_queue import renew
 from selector.listing import MOST_ITEMS
 
@@ -89,7 +89,7 @@ def create_profiling_job(
 )
 def list_profiling_jobs(request: Request, cursor: Cursor = None, limit: Limit = 100) -> Response:
     """All jobs, the oldest first."""
-    return conditional(request, vars(jobs.list_jobs(intake_of(request).database, cursor=cursor, limit=limit)))
+    return conditional(request, vars(list_jobs(intake_of(request).database, cursor=cursor, limit=limit)))
 
 
 @router.get(
@@ -113,7 +113,7 @@ def list_profiling_tasks(
     request: Request, number: Number, cursor: Cursor = None, limit: Limit = 100
 ) -> Response:
     """The tasks of a job: who had them, how often, and why some failed."""
-    found = jobs.list_tasks(intake_of(request).database, number, cursor=cursor, limit=limit)
+    found = list_tasks(intake_of(request).database, number, cursor=cursor, limit=limit)
     return conditional(request, vars(found))
 
 

@@ -11,6 +11,7 @@ from kernel_selector.kernels.contract import Device, UnknownDevice, UnknownHyper
 from selector import InvalidRequest, NothingFits, Query
 from selector import placement_formats as places
 from selector import throughput_formats as files
+from selector.devices import model_name
 from selector.planning import Job, Throughput, feasible, measured_devices, placements, throughputs
 from tests.selector import replay
 
@@ -154,7 +155,7 @@ def test_adaptdl_needs_two_points():
     ],
 )
 def test_what_clusters_call_a_gpu(name, model):
-    assert places.model_name(Device(name=name, kind="cuda")) == model
+    assert model_name(Device(name=name, kind="cuda")) == model
 
 
 def ranking(*names, **more):

@@ -12,7 +12,8 @@ from kernel_selector.kernels import registry
 from selector import InvalidRequest, UnknownDevice, UnknownImplementation, UnknownOperator
 from selector import worker as workers
 from selector.errors import ServiceError, UnknownJob
-from selector.jobs import JobRequest, cancel_job, create_job, get_job, list_jobs, list_tasks
+from selector.jobs import JobRequest, cancel_job, create_job, get_job
+from selector.jobs_intake import list_jobs, list_tasks
 from selector.jobs_queue import Assignment, Claimant, DatabaseQueue, claim, ending
 from selector.problem_sets import grid
 from selector.worker import Interrupted, Worker
