@@ -8,6 +8,7 @@ from typing import Any
 from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import UnknownOperator
 from kernel_selector.kernels.contract.errors import shorten, suggest
+from kernel_selector.kernels.versions import holds
 
 from .imported.description import ImportedOperator
 
@@ -15,6 +16,12 @@ from .imported.description import ImportedOperator
 def imported(operator: str) -> bool:
     """Whether an operator that there is comes from measurements of others: its kernels are elsewhere."""
     return operator not in registry.operators()
+
+
+def is_present(operator: str, implementation: str, version: str) -> bool:
+    """Whether a recorded version of an implementation does what that of today does, if there is one."""
+    now = None if imported(operator) else registry.implementations(operator).get(implementation)
+    return now is not None and holds(operator, implementation, version, now.version)
 
 
 def unknown_operator(name: object, found: Iterable[str]) -> UnknownOperator:

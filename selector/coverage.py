@@ -9,9 +9,9 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from kernel_selector.kernels import registry
-from kernel_selector.kernels.contract import Status, UnknownOperator
-from kernel_selector.kernels.versions import holds
+from kernel_selector.kernels.contract import Status
 
+from .catalogue import imported, is_present
 from .evidence import FAILURES
 from .kept import Kept
 
@@ -78,12 +78,7 @@ class CoverageCache:
 def _coverage(rows: Iterable[dict[str, Any]], problems: int) -> Coverage:
     found = list(rows)
     operator = found[0]["operator"]
-    versions = _versions(operator)
-    present = [
-        row
-        for row in found
-        if holds(operator, row["implementation"], row["version"], versions.get(row["implementation"]))
-    ]
+    present = [row for row in found if is_present(operator, row["implementation"], row["version"])]
     good = [row for row in present if row["status"] == Status.OK]
     newest = max(found, key=lambda row: row["last_measured_at"])
     return Coverage(
@@ -95,14 +90,6 @@ def _coverage(rows: Iterable[dict[str, Any]], problems: int) -> Coverage:
         current=sum(row["records"] for row in good),
         failed=sum(row["records"] for row in present if row["status"] in FAILURES),
         measured=len({row["implementation"] for row in good}),
-        implementations=len(versions),
+        implementations=0 if imported(operator) else len(registry.implementations(operator)),
         last_measured_at=newest["last_measured_at"],
     )
-
-
-def _versions(operator: str) -> dict[str, str]:
-    """The present versions of an operator's implementations; none of an operator that is not known here."""
-    try:
-        return {name: item.version for name, item in registry.implementations(operator).items()}
-    except UnknownOperator:
-        return {}

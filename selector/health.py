@@ -13,6 +13,7 @@ from typing import Any
 from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import SelectorError, UnknownOperator
 
+from .devices import default_torch_device, resolve
 from .errors import ModelVersionMismatch
 from .profiling import opened
 
@@ -68,10 +69,8 @@ def _torch() -> Iterator[Finding]:
 
 def _device() -> Iterator[Finding]:
     try:
-        from kernel_selector.kernels import measure
-
-        name = measure.default_torch_device()
-        device = measure.probe(name)
+        name = default_torch_device()
+        device = resolve(name).device
     except Exception as error:  # a broken driver raises anything; this command is there to report it
         yield Finding(
             name="device",

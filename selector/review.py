@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import Device, Problem, Record, UnknownDevice
 from kernel_selector.kernels.contract.errors import shorten
-from kernel_selector.kernels.versions import standing_for
 
 from .evidence import FAILURES, WORDS, Measured
 from .units import format_ms
@@ -105,10 +104,8 @@ class Review:
             self._evidence[pair] = self._selector.evidence(*pair)
         groups = self._evidence[pair].groups.get(record.problem.key, {}).values()
         found = [group[record.implementation] for group in groups if record.implementation in group]
-        name = record.implementation
-        now = self._evidence[pair].versions.get(name)
-        version = standing_for(record.problem.operator, name, record.implementation_version, now)
-        return [item for item in found if item.version == version]
+        own = Measured.of(record, self._evidence[pair].versions.get(record.implementation))
+        return [item for item in found if item.version == own.version]
 
     def _too_fast(self, record: Record, time_ms: float) -> str | None:
         least_ms = self._least(record)
