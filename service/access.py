@@ -22,10 +22,10 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from kernel_selector.kernels.contract import SelectorError
-from selector.access import AccessList, Grant
 
 from . import outages
 from .problems import BY_STATUS, LOGGER, kind_of, problem
+from .tokens import AccessList, Grant
 
 FREE = frozenset({"/healthz", "/readyz", "/openapi.json", "/docs", "/page/style.css", "/page/icon.svg"})
 PAGE = "/"

@@ -13,17 +13,17 @@ from fastapi import FastAPI
 
 from kernel_selector.kernels.contract import SelectorError
 from selector import Selector
-from selector.access import AccessList
-from selector.intake import Intake
 
 from . import documentation, problems
 from .access import Access
+from .ingest.intake import Intake
 from .logs import write_json_lines
 from .metrics import Metrics
 from .middleware import BodyLimit, Head, RequestLog
 from .pages.page import Sources
 from .routes import ROUTERS
 from .settings import Settings, misspelt
+from .tokens import AccessList
 
 COLLECT_AFTER = 200_000, 20, 20  # objects (those of a dozen batches), young collections, middle-aged ones
 API_VERSION = "1.0.0"  # of the interface: the second number rises with additions

@@ -26,10 +26,10 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from selector import Query, Selector
-from selector.node_scores import NEUTRAL, Verdict, judge
-from selector.placement_formats import PRODUCT_LABEL
 
 from .middleware import BodyLimit
+from .scheduling.kubernetes import NEUTRAL, Verdict, judge
+from .scheduling.placement_formats import PRODUCT_LABEL
 from .schemas.layers import Layer
 
 LOGGER = logging.getLogger("uvicorn.error.kernel_selector")

@@ -17,8 +17,8 @@ LONG_COMMAND = "def command(a: Annotated[int, typer.Option()]):\n" + "    print(
 MANY = "def many(a, b, c, d, e, f, g, h): ...\n"
 
 PLANTED = [
-    ("layers", "service/x.py", "from kernel_selector.db import records\n"),
-    ("layers", "service/x.py", "from ..db import records\n"),
+    ("layers", "service/x.py", "from ..kernels.gate import Gate\n"),
+    ("layers", "service/x.py", "from kernel_selector.migrations import env\n"),
     ("layers", "service/x.py", "from kernel_selector.kernels.gate import Gate\n"),
     ("layers", "db/x.py", "import selector\n"),
     ("layers", "db/x.py", "from kernel_selector.kernels import registry\n"),
@@ -30,6 +30,8 @@ PLANTED = [
     ("self_contained_kernels", "kernels/lstm/x.py", "def late():\n    import numpy\n"),
     ("self_contained_kernels", "kernels/x.py", "from kernel_selector.kernels import contract\n"),
     ("libraries", "selector/x.py", "import sqlalchemy.orm\n"),
+    ("libraries", "service/x.py", "import sqlalchemy\n"),
+    ("libraries", "service/x.py", "def late():\n    from sqlalchemy import select\n"),
     ("libraries", "db/x.py", "from sklearn.tree import DecisionTreeRegressor\n"),
     ("bare_names", "selector/x.py", "import kernels.gate\n"),
     ("bare_names", "tests/test_x.py", "from db import records\n"),
@@ -93,6 +95,14 @@ def test_rule_finds_a_planted_violation(rule: str, file: str, source: str, tmp_p
     violations = RULES[rule](root)
     assert violations, f"{rule} overlooks {source!r} in {file}"
     assert file.removesuffix(".py").split("/")[-1] in violations[0]
+
+
+@pytest.mark.parametrize("source", ["from kernel_selector.db import records\n", "from ..db import records\n"])
+@pytest.mark.parametrize("rule", ["layers", "libraries"])
+def test_the_service_may_use_the_functions_of_the_database(rule: str, source: str, tmp_path: Path) -> None:
+    root = tree(tmp_path)
+    (root / "service/x.py").write_text(source)
+    assert RULES[rule](root) == []
 
 
 def test_every_rule_is_tested_on_a_violation() -> None:

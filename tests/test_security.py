@@ -5,7 +5,7 @@ from pathlib import Path
 
 from kernel_selector.service.access import FREE, NEEDED
 from kernel_selector.service.settings import PREFIX, Settings
-from selector.access import SCOPES
+from kernel_selector.service.tokens import SCOPES
 
 ROOT = Path(__file__).parents[1]
 TEXT = (ROOT / "SECURITY.md").read_text()

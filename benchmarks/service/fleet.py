@@ -27,7 +27,7 @@ from typing import Any
 from benchmarks.common.result import RESULTS, write_result
 from kernel_selector.db import Database, records
 from kernel_selector.kernels.measure import identify
-from selector.jobs_intake import list_jobs
+from kernel_selector.service.jobs import list_jobs
 
 CACHES = ("KERNEL_SELECTOR_CACHE", "TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR")
 LOOK_S = 0.5  # between looks at the job

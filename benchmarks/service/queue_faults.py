@@ -27,7 +27,7 @@ from benchmarks.common.serving import free_port
 from kernel_selector.db import Database, records
 from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import Problem
-from selector.access import create_token
+from kernel_selector.service.tokens import create_token
 from selector.jobs import JobRequest, create_job, get_job
 from selector.worker_run import Source
 from tests.selector.queue_workers import start

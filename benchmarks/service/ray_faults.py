@@ -22,7 +22,7 @@ from typing import Any
 from benchmarks.common.postgres import running
 from benchmarks.common.result import write_result
 from kernel_selector.db import Database, records
-from selector.jobs_intake import list_jobs
+from kernel_selector.service.jobs import list_jobs
 
 SIZES = {"hidden": "4,5,6,7,8,9,10,11,12,13,14,15", "batch": "1", "seq": "2"}
 LIMIT_S = 400.0

@@ -23,8 +23,8 @@ from benchmarks.common.serving import OURS, serving
 from kernel_selector.db import Database
 from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import Record
+from kernel_selector.service import tokens
 from kernel_selector.service.example_record import LINE
-from selector import access
 
 BODY = 1000  # records
 REPEATED = 10  # records of each problem
@@ -59,7 +59,7 @@ def made(count: int) -> list[str]:
 def ingest(url: str, bodies: list[str]) -> dict[str, float]:
     """Send all bodies to a service over an empty database."""
     Database.open(url, create=True).close()
-    os.environ["BENCHMARK_TOKEN"] = access.create_token(url, "benchmark", scopes=["measure"])
+    os.environ["BENCHMARK_TOKEN"] = tokens.create_token(url, "benchmark", scopes=["measure"])
     with serving(OURS, url) as server:
         post = server.connect()
         started, before_s, added = time.perf_counter(), server.cpu_s(), 0

@@ -22,7 +22,7 @@ def doctor(database: DatabaseOption = None, as_json: JsonOption = False) -> None
       selector doctor
       selector doctor --database measurements.sqlite --json
     """
-    from selector.health import examine
+    from .diagnostics import examine
 
     findings = examine(database)
     broken = any(finding.status == "broken" for finding in findings)

@@ -89,7 +89,7 @@ def list_all(database: DatabaseOption = None, as_json: JsonOption = False) -> No
       selector jobs list
       selector jobs list --json
     """
-    from selector.jobs_intake import list_jobs
+    from ..jobs import list_jobs
 
     found: list[dict[str, Any]] = []
     cursor: str | None = None

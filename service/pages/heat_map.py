@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import Operator
 from selector import Selector
-from selector.coverage import Coverage
-from selector.winners import Contests, WinnerMap
 
+from .coverage import Coverage
 from .fields import Field
 from .question import ONLY, Question
 from .sections import Subject
+from .winners import Contests, WinnerMap
 
 COLOURS = 8  # of the style sheet; further implementations share its last one
 

@@ -12,10 +12,10 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from kernel_selector.kernels import registry
 from selector import Selector
-from selector.coverage import Coverage, CoverageCache
-from selector.jobs_progress import JobsCache
 
+from ..jobs_progress import JobsCache
 from . import explained, heat_map, sections
+from .coverage import Coverage, CoverageCache
 from .question import Question, parse
 from .sections import Fault, Subject, guarded
 

@@ -10,9 +10,9 @@ from typing import Any, TypeVar
 from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import SelectorError
 from selector import Selector
-from selector.coverage import Coverage
 
 from ..problems import kind_of
+from .coverage import Coverage
 from .question import Question
 
 DEFAULT_OPERATOR = "lstm"  # where nothing is measured yet

@@ -9,10 +9,10 @@ from typing import Any
 from fastapi import Request, Response
 
 from selector import Selector
-from selector.intake import Intake
 
 from .. import examples
 from ..documentation import problem_response
+from ..ingest.intake import Intake
 
 Responses = dict[int | str, dict[str, Any]]
 INTERNAL: Responses = {500: problem_response("The service failed; its log says why.")}

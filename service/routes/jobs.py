@@ -9,12 +9,12 @@ from fastapi import APIRouter, Body, Header, Path, Query, Request, Response
 
 from kernel_selector.kernels import registry
 from selector import jobs
-from selector.jobs_intake import claimed, finish, list_jobs, list_tasks
 from selector.jobs_queue import renew
-from selector.listing import MOST_ITEMS
 
 from .. import job_examples as examples
 from ..documentation import problem_response
+from ..jobs import claimed, finish, list_jobs, list_tasks
+from ..pagination import MOST_ITEMS
 from ..schemas.jobs import (
     LARGEST_ID,
     ClaimRequest,

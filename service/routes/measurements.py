@@ -9,10 +9,10 @@ from fastapi import APIRouter, HTTPException, Query, Request, Response
 from fastapi.concurrency import run_in_threadpool
 
 from kernel_selector.kernels.contract import Status
-from selector.listing import MOST_ITEMS, measurements, quarantined
 
 from .. import examples
 from ..documentation import problem_response
+from ..pagination import MOST_ITEMS, measurements, quarantined
 from ..schemas.fields import Name
 from ..schemas.measurements import MeasurementPage, QuarantinePage, ReceiptDocument
 from ..strict_json import StrictRoute, require_type

@@ -8,12 +8,12 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Body, Query, Request, Response
 from fastapi.responses import JSONResponse, PlainTextResponse
 
-from selector import placement_formats, throughput_formats
 from selector.errors import InvalidRequest
 from selector.planning import measured_devices, placements, throughputs
 
 from .. import examples
 from ..documentation import problem_response
+from ..scheduling import placement_formats, throughput_formats
 from ..schemas.layers import MOST_ANSWERS
 from ..schemas.planning import (
     PlacementRequest,

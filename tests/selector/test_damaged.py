@@ -13,10 +13,10 @@ from sqlalchemy import text
 from kernel_selector.db import Database
 from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import Problem, Record
+from kernel_selector.service.cli.diagnostics import examine
 from selector import ModelVersionMismatch, Selector, devices
 from selector.dataset import build_dataset
 from selector.evidence import Evidence
-from selector.health import examine
 from selector.stored_models import latest_model, usable_model
 from tests.selector import replay
 

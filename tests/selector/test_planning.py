@@ -8,9 +8,9 @@ from dataclasses import replace
 import pytest
 
 from kernel_selector.kernels.contract import Device, UnknownDevice, UnknownHyperparameter
+from kernel_selector.service.scheduling import placement_formats as places
+from kernel_selector.service.scheduling import throughput_formats as files
 from selector import InvalidRequest, NothingFits, Query
-from selector import placement_formats as places
-from selector import throughput_formats as files
 from selector.devices import model_name
 from selector.planning import Job, Throughput, feasible, measured_devices, placements, throughputs
 from tests.selector import replay

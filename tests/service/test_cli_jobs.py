@@ -73,10 +73,10 @@ def test_words_for_people(database, capsys):
 
 def test_more_jobs_than_a_page(run, monkeypatch):
     numbers = [run("jobs", "create", *SMALL, "--device", "cuda")["id"] for _ in range(3)]
-    from selector import jobs_intake
+    from kernel_selector.service import jobs
 
-    whole = jobs_intake.list_jobs
-    monkeypatch.setattr(jobs_intake, "list_jobs", lambda *given, **named: whole(*given, **named, limit=2))
+    whole = jobs.list_jobs
+    monkeypatch.setattr(jobs, "list_jobs", lambda *given, **named: whole(*given, **named, limit=2))
     assert [job["id"] for job in run("jobs", "list")["jobs"]] == numbers
 
 

@@ -21,7 +21,8 @@ from kernel_selector.kernels.contract import (
     UnknownImplementation,
     UnknownOperator,
 )
-from selector import Choice, Client, InvalidRequest, NothingFits, ServiceError, access
+from kernel_selector.service import tokens
+from selector import Choice, Client, InvalidRequest, NothingFits, ServiceError
 from selector.errors import ServiceUnavailable
 from tests.service.conftest import measured_records
 
@@ -126,8 +127,8 @@ def test_measurements_with_a_token(service, own_file):
     records = list(measured_records())[:2]
     with Client(service) as anonymous, pytest.raises(ServiceError, match="401"):
         anonymous.send(records)
-    secret = access.create_token(own_file, "client-test", scopes=["measure"])
-    time.sleep(2 * access.LOOK_S)
+    secret = tokens.create_token(own_file, "client-test", scopes=["measure"])
+    time.sleep(2 * tokens.LOOK_S)
     with Client(service, token=secret) as client:
         found = client.send(records)
         assert found["received"] == 2

@@ -10,8 +10,8 @@ import pytest
 from starlette.testclient import TestClient
 
 from kernel_selector.service.extender import ANNOTATION, create_extender, filtered, prioritized
+from kernel_selector.service.scheduling.kubernetes import judge
 from selector import Selector
-from selector.node_scores import judge
 from selector.query import Query
 from tests.selector import replay
 from tests.selector.conftest import here, trained_file  # noqa: F401 - fixtures
@@ -181,7 +181,7 @@ def test_an_error_of_ours_stops_no_pod(client, monkeypatch):
 
 
 def test_scores_are_whole_numbers_of_the_speed(selector, monkeypatch):
-    from selector import node_scores
+    from kernel_selector.service.scheduling import kubernetes
     from selector.planning import Throughput
 
     times = {"nvidia-h200": 1.0, "tesla-t4": 3.0, "nvidia-l4": 100.0, "nvidia-a10": None}
@@ -192,7 +192,7 @@ def test_scores_are_whole_numbers_of_the_speed(selector, monkeypatch):
             for key in keys
         ]
 
-    monkeypatch.setattr(node_scores, "throughputs", throughputs)
+    monkeypatch.setattr(kubernetes, "throughputs", throughputs)
     products = ["NVIDIA-H200", "Tesla-T4", "NVIDIA-L4", "NVIDIA-A10", "NVIDIA-H200-SHARED", "NVIDIA-X"]
     found = {name: verdict.score for name, verdict in judge(selector, Query(), products).items()}
     assert list(found.values()) == [10, 3, 1, 5, 10, 5]

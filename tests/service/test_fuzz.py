@@ -9,8 +9,9 @@ from schemathesis.engine.events import NonFatalError, ScenarioFinished
 from starlette.testclient import TestClient
 
 from kernel_selector.db import Database, records
+from kernel_selector.service import tokens
 from kernel_selector.service.app import create_app
-from selector import Selector, access
+from selector import Selector
 from tests.service.conftest import measured_records
 
 SEED = 1
@@ -26,7 +27,7 @@ def schema(tmp_path):
     path = tmp_path / "records.sqlite"
     with Database.open(path, create=True) as database, database.write() as connection:
         records.add(connection, measured_records())
-    secret = access.create_token(path, "all", scopes=access.SCOPES)
+    secret = tokens.create_token(path, "all", scopes=tokens.SCOPES)
     selector = Selector(path)
     app = create_app(selector)
     with TestClient(app, raise_server_exceptions=False):

@@ -7,9 +7,9 @@ import pytest
 from starlette.testclient import TestClient
 
 from kernel_selector.kernels import registry
-from kernel_selector.service import openapi
+from kernel_selector.service import openapi, tokens
 from kernel_selector.service.app import create_app
-from selector import Selector, access
+from selector import Selector
 
 ROOT = Path(__file__).parents[2]
 DOCUMENT = json.loads(openapi.text())
@@ -146,7 +146,7 @@ def test_what_needs_a_token_says_so(writer):
 @pytest.fixture
 def writer(empty_database):
     """A client of a service that it may change, with a token for everything."""
-    secret = access.create_token(empty_database, "all", scopes=access.SCOPES)
+    secret = tokens.create_token(empty_database, "all", scopes=tokens.SCOPES)
     selector = Selector(empty_database)
     headers = {"authorization": f"Bearer {secret}"}
     with TestClient(create_app(selector), base_url="http://127.0.0.1", headers=headers) as started:

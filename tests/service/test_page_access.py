@@ -4,7 +4,7 @@ from base64 import b64encode
 
 import pytest
 
-from selector import access
+from kernel_selector.service import tokens
 from tests.service.test_rest_access import FROM_AFAR, database, headers, service, status
 
 __all__ = ["database", "service"]  # fixtures
@@ -19,7 +19,7 @@ def test_a_browser_gives_the_token_as_a_password(service, database):
     refused = client.get("/")
     assert refused.status_code == 401
     assert refused.headers["www-authenticate"].startswith('Basic realm="')
-    secret = access.create_token(database, "person")
+    secret = tokens.create_token(database, "person")
     for given in (basic(secret), basic(secret, user=""), headers(secret)):
         assert client.get("/", headers=given).status_code == 200
     for path in ("/page/style.css", "/page/icon.svg"):
@@ -29,7 +29,7 @@ def test_a_browser_gives_the_token_as_a_password(service, database):
 def test_and_nowhere_else(service, database):
     """What a browser sends by itself must not write, nor read what other pages could make of it."""
     client = service()
-    secret = access.create_token(database, "all", scopes=access.SCOPES)
+    secret = tokens.create_token(database, "all", scopes=tokens.SCOPES)
     for method, path in (
         ("GET", "/v1/operators"),
         ("GET", "/v1/quarantine"),
@@ -49,8 +49,8 @@ def test_over_the_loopback_interface_it_is_free(service):
 
 
 def test_scope_and_rate_are_those_of_the_token(service, database):
-    measurer = access.create_token(database, "measurer", scopes=["measure"])
-    reader = access.create_token(database, "reader")
+    measurer = tokens.create_token(database, "measurer", scopes=["measure"])
+    reader = tokens.create_token(database, "reader")
     client = service(requests_per_s=0.001)
     assert client.get("/", headers=basic(measurer)).status_code == 403
     found = [client.get("/", headers=basic(reader)).status_code for _ in range(2)]
@@ -67,7 +67,7 @@ def test_what_is_no_password_is_refused(service, credentials):
 
 
 def test_a_wrong_password_is_refused(service, database):
-    secret = access.create_token(database, "person")
-    access.revoke_token(database, "person")
-    for given in (secret, access.new_secret(), "x"):
+    secret = tokens.create_token(database, "person")
+    tokens.revoke_token(database, "person")
+    for given in (secret, tokens.new_secret(), "x"):
         assert service().get("/", headers=basic(given)).status_code == 401

@@ -9,8 +9,9 @@ from starlette.testclient import TestClient
 
 from kernel_selector.db import Database, DatabaseUnreachable, jobs
 from kernel_selector.kernels import registry
+from kernel_selector.service import cached, jobs_progress
 from kernel_selector.service.app import create_app
-from selector import Selector, jobs_progress, kept
+from selector import Selector
 from selector.jobs import JobRequest, cancel_job, create_job
 from tests.service.page_reader import Page
 
@@ -31,7 +32,7 @@ def store(empty_database: Path):
 @pytest.fixture
 def client(store: Database, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(jobs_progress, "LEAST_AGE_S", 0.0)
-    monkeypatch.setattr(kept, "BACK_OFF", 0)
+    monkeypatch.setattr(cached, "BACK_OFF", 0)
     selector = Selector(store)
     with TestClient(create_app(selector), base_url="http://127.0.0.1") as opened:
         yield opened

@@ -9,11 +9,12 @@ import pytest
 from starlette.testclient import TestClient
 
 from kernel_selector.db import Database, DatabaseUnreachable, records
+from kernel_selector.service import tokens
 from kernel_selector.service.access import Rates
 from kernel_selector.service.app import create_app
 from kernel_selector.service.example_record import LINE
 from kernel_selector.service.settings import Settings
-from selector import InvalidRequest, Selector, access
+from selector import InvalidRequest, Selector
 
 SIZES = {"hyperparameters": {"hidden": 64, "batch": 8}}
 FROM_AFAR = "http://198.51.100.7"
@@ -29,7 +30,7 @@ def database(tmp_path):
 @pytest.fixture
 def service(database, monkeypatch):
     """A function: a client of the service over an address, with settings."""
-    monkeypatch.setattr(access, "LOOK_S", 0.0)
+    monkeypatch.setattr(tokens, "LOOK_S", 0.0)
     selector = Selector(database)
 
     def client(base_url=FROM_AFAR, **settings):
@@ -53,7 +54,7 @@ def test_from_afar_reading_needs_a_token(service, database):
     assert refused.status_code == 401
     assert refused.headers["www-authenticate"] == "Bearer"
     assert refused.headers["content-type"] == "application/problem+json"
-    secret = access.create_token(database, "scheduler")
+    secret = tokens.create_token(database, "scheduler")
     assert client.post("/v1/choices", json=SIZES, headers=headers(secret)).status_code == 200
     for path in ("/healthz", "/openapi.json"):
         assert status(client, path=path) == 200
@@ -91,19 +92,19 @@ def test_tokens_can_be_required_everywhere(service):
 
 
 def test_a_wrong_token_is_refused_also_where_none_is_needed(service):
-    assert status(service("http://127.0.0.1"), secret=access.new_secret()) == 401
+    assert status(service("http://127.0.0.1"), secret=tokens.new_secret()) == 401
 
 
 def test_no_hint_which_it_was(service, database):
     client = service()
-    revoked = access.create_token(database, "revoked")
-    access.revoke_token(database, "revoked")
-    expired = access.create_token(database, "expired", days=1e-9)
+    revoked = tokens.create_token(database, "revoked")
+    tokens.revoke_token(database, "revoked")
+    expired = tokens.create_token(database, "expired", days=1e-9)
     answers = [
         client.get("/v1/operators", headers=given).text
         for given in (
             {},
-            *(headers(secret) for secret in (revoked, expired, access.new_secret(), "ks_", "", "%" * 9)),
+            *(headers(secret) for secret in (revoked, expired, tokens.new_secret(), "ks_", "", "%" * 9)),
             {"authorization": f"Basic {revoked}"},
             {"authorization": "Bearer"},
             {"authorization": "x" * 10_000},
@@ -115,9 +116,9 @@ def test_no_hint_which_it_was(service, database):
 
 def test_scopes(service, database):
     client = service()
-    reader = access.create_token(database, "reader", scopes=["read"])
-    measurer = access.create_token(database, "measurer", scopes=["measure"])
-    admin = access.create_token(database, "admin", scopes=["admin", "read"])
+    reader = tokens.create_token(database, "reader", scopes=["read"])
+    measurer = tokens.create_token(database, "measurer", scopes=["measure"])
+    admin = tokens.create_token(database, "admin", scopes=["admin", "read"])
     for secret, path, expected in (
         (reader, "/v1/operators", 200),
         (measurer, "/v1/operators", 403),
@@ -131,21 +132,21 @@ def test_scopes(service, database):
 
 def test_a_token_ends_without_a_restart(service, database):
     client = service()
-    secret = access.create_token(database, "scheduler")
+    secret = tokens.create_token(database, "scheduler")
     assert status(client, secret) == 200
-    access.revoke_token(database, "scheduler")
+    tokens.revoke_token(database, "scheduler")
     assert status(client, secret) == 401
 
 
 def test_a_token_that_ends_while_the_body_comes_stores_nothing(service, database):
     app = service().app
-    secret = access.create_token(database, "worker", scopes=["measure"])
+    secret = tokens.create_token(database, "worker", scopes=["measure"])
     parts, answers = [LINE[:50].encode(), LINE[50:].encode()], []
 
     async def receive():
         part = parts.pop(0)
         if not parts:
-            access.revoke_token(database, "worker")
+            tokens.revoke_token(database, "worker")
         return {"type": "http.request", "body": part, "more_body": bool(parts)}
 
     async def send(message):
@@ -168,18 +169,18 @@ def test_a_token_that_ends_while_the_body_comes_stores_nothing(service, database
 
 def test_rotation(service, database):
     client = service()
-    old = access.create_token(database, "scheduler", scopes=["admin"])
-    new = access.rotate_token(database, "scheduler", grace_hours=1)
+    old = tokens.create_token(database, "scheduler", scopes=["admin"])
+    new = tokens.rotate_token(database, "scheduler", grace_hours=1)
     assert status(client, old, "/v1/quarantine") == status(client, new, "/v1/quarantine") == 200
-    last = access.rotate_token(database, "scheduler", grace_hours=0)
+    last = tokens.rotate_token(database, "scheduler", grace_hours=0)
     assert status(client, new, "/v1/quarantine") == 401
-    access.revoke_token(database, "scheduler")
+    tokens.revoke_token(database, "scheduler")
     assert [status(client, secret, "/v1/quarantine") for secret in (old, new, last)] == [401] * 3
 
 
 def test_tokens_count_while_the_database_is_away(service, database):
     client = service()
-    secret = access.create_token(database, "scheduler")
+    secret = tokens.create_token(database, "scheduler")
     assert status(client, secret) == 200
     database.write_bytes(b"\xff" * 5000)
     assert status(client, secret) == 200
@@ -187,7 +188,7 @@ def test_tokens_count_while_the_database_is_away(service, database):
 
 def test_without_a_database_nobody_can_be_known(service, database):
     client = service()
-    secret = access.create_token(database, "scheduler")
+    secret = tokens.create_token(database, "scheduler")
     database.write_bytes(b"\xff" * 5000)
     answer = client.get("/v1/operators", headers=headers(secret))
     assert answer.status_code == 503
@@ -195,13 +196,13 @@ def test_without_a_database_nobody_can_be_known(service, database):
 
 
 def test_the_secret_is_kept_nowhere(database):
-    secret = access.create_token(database, "scheduler")
-    assert access.well_formed(secret)
-    assert not access.well_formed(secret[:-1] + ("0" if secret[-1] != "0" else "1"))
+    secret = tokens.create_token(database, "scheduler")
+    assert tokens.well_formed(secret)
+    assert not tokens.well_formed(secret[:-1] + ("0" if secret[-1] != "0" else "1"))
     stored = b"".join(file.read_bytes() for file in database.parent.iterdir())
     assert secret.encode() not in stored
     assert secret.split("_", 1)[1][:43].encode() not in stored
-    assert access.digest(secret).encode() in stored
+    assert tokens.digest(secret).encode() in stored
 
 
 @pytest.mark.parametrize(
@@ -218,22 +219,22 @@ def test_the_secret_is_kept_nowhere(database):
     ],
 )
 def test_tokens_that_are_none(database, given, word):
-    access.create_token(database, "taken")
+    tokens.create_token(database, "taken")
     with pytest.raises(InvalidRequest, match=word):
-        access.create_token(database, **given)
+        tokens.create_token(database, **given)
 
 
 def test_names_without_a_token(database):
-    for change in (access.revoke_token, access.rotate_token):
+    for change in (tokens.revoke_token, tokens.rotate_token):
         with pytest.raises(InvalidRequest, match="no valid token"):
             change(database, "nonesuch")
     with pytest.raises(InvalidRequest, match="grace_hours"):
-        access.rotate_token(database, "a", grace_hours=-1)
+        tokens.rotate_token(database, "a", grace_hours=-1)
 
 
 def test_a_token_that_asks_too_often(service, database):
     client = service(requests_per_s=1)
-    first, second = (access.create_token(database, name) for name in ("first", "second"))
+    first, second = (tokens.create_token(database, name) for name in ("first", "second"))
     found = [client.get("/v1/operators", headers=headers(first)) for _ in range(4)]
     assert [answer.status_code for answer in found] == [200, 200, 429, 429]
     assert 1 <= int(found[-1].headers["retry-after"]) <= 2
@@ -254,9 +255,9 @@ def test_buckets_fill_again(monkeypatch):
 
 
 def test_a_request_that_comes_while_the_tokens_are_first_read_waits_for_them(database, monkeypatch):
-    secret = access.create_token(database, "worker")
+    secret = tokens.create_token(database, "worker")
     selector = Selector(database)
-    tokens, begun, go_on = access.AccessList(selector), Event(), Event()
+    listed, begun, go_on = tokens.AccessList(selector), Event(), Event()
     read = selector.database.read
 
     @contextmanager
@@ -268,9 +269,9 @@ def test_a_request_that_comes_while_the_tokens_are_first_read_waits_for_them(dat
 
     monkeypatch.setattr(selector.database, "read", slowly)
     with ThreadPoolExecutor(2) as pool:
-        first = pool.submit(tokens.refresh)
+        first = pool.submit(listed.refresh)
         assert begun.wait(30)
-        second = pool.submit(lambda: (tokens.refresh(), tokens.grant(secret))[1])
+        second = pool.submit(lambda: (listed.refresh(), listed.grant(secret))[1])
         assert not second.done()
         go_on.set()
         assert second.result(30).name == "worker"
@@ -279,9 +280,9 @@ def test_a_request_that_comes_while_the_tokens_are_first_read_waits_for_them(dat
 
 
 def test_tokens_that_could_never_be_read_are_not_called_unknown(database, monkeypatch):
-    secret = access.create_token(database, "worker")
+    secret = tokens.create_token(database, "worker")
     selector = Selector(database)
-    tokens, read, looks = access.AccessList(selector), selector.database.read, []
+    listed, read, looks = tokens.AccessList(selector), selector.database.read, []
 
     def gone():
         looks.append(1)
@@ -289,12 +290,12 @@ def test_tokens_that_could_never_be_read_are_not_called_unknown(database, monkey
 
     monkeypatch.setattr(selector.database, "read", gone)
     for _ in range(3):
-        assert tokens.is_due()
+        assert listed.is_due()
         with pytest.raises(DatabaseUnreachable):
-            tokens.refresh()
+            listed.refresh()
     assert len(looks) == 1  # for about a second
     monkeypatch.setattr(selector.database, "read", read)
-    tokens._due = 0.0
-    tokens.refresh()
-    assert tokens.grant(secret).name == "worker"
+    listed._due = 0.0
+    listed.refresh()
+    assert listed.grant(secret).name == "worker"
     selector.close()

@@ -8,10 +8,10 @@ import logging
 import pytest
 from starlette.testclient import TestClient
 
+from kernel_selector.service import tokens
 from kernel_selector.service.app import create_app
 from kernel_selector.service.problems import LOGGER
 from kernel_selector.service.settings import Settings
-from selector import access
 
 FREE = ("/healthz", "/readyz", "/metrics", "/", "/page/style.css", "/docs", "/openapi.json")
 READ = ("/v1/operators", "/v1/operators/lstm", "/v1/devices", "/v1/measurements", "/v1/profiling-jobs")
@@ -29,9 +29,9 @@ def test_head_is_get_without_a_body(client, path):
 
 
 def test_head_needs_the_scope_of_get(selector, empty_database):
-    secret = access.create_token(empty_database, "reader")
+    secret = tokens.create_token(empty_database, "reader")
     app = create_app(selector, settings=Settings(tokens="required"))
-    app.state.access = access.AccessList(type(selector)(empty_database))
+    app.state.access = tokens.AccessList(type(selector)(empty_database))
     with TestClient(app, base_url="http://127.0.0.1") as client:
         assert client.head("/v1/operators").status_code == 401
         given = {"authorization": f"Bearer {secret}"}

@@ -7,8 +7,9 @@ from starlette.testclient import TestClient
 
 from kernel_selector.db import Database, records
 from kernel_selector.kernels import registry
+from kernel_selector.service import tokens
 from kernel_selector.service.app import create_app
-from selector import Selector, access
+from selector import Selector
 from selector.jobs_client import ServiceQueue
 from selector.worker import Worker
 from tests.selector import replay
@@ -57,13 +58,13 @@ class InProcess:
 @pytest.fixture
 def service(empty_database, monkeypatch):
     """A function: a client with a token of these scopes."""
-    monkeypatch.setattr(access, "LOOK_S", 0.0)
+    monkeypatch.setattr(tokens, "LOOK_S", 0.0)
     selector = Selector(empty_database)
     app = create_app(selector)
     with TestClient(app, base_url="http://127.0.0.1") as started:
 
         def client(*scopes):
-            secret = access.create_token(empty_database, "-".join(scopes), scopes=scopes)
+            secret = tokens.create_token(empty_database, "-".join(scopes), scopes=scopes)
             started.headers["authorization"] = f"Bearer {secret}"
             return started
 

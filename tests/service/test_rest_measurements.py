@@ -10,9 +10,10 @@ from starlette.testclient import TestClient
 from kernel_selector.db import Database, records
 from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import Record, Status, Timing
+from kernel_selector.service import tokens
 from kernel_selector.service.app import create_app
 from kernel_selector.service.example_record import LINE
-from selector import Selector, access
+from selector import Selector
 from tests.service.conftest import measured_records
 
 NDJSON = {"content-type": "application/x-ndjson"}
@@ -51,7 +52,7 @@ def client(database, made, monkeypatch):
     monkeypatch.setattr("selector.engine.CHECK_S", 0.0)
     # one probe for all: on a busy machine the next one may say something else
     monkeypatch.setattr("selector.devices._probed", lambda _: made[0].device)
-    secret = access.create_token(database, "worker-7", scopes=["measure", "read", "admin"])
+    secret = tokens.create_token(database, "worker-7", scopes=["measure", "read", "admin"])
     selector = Selector(database)
     headers = {"authorization": f"Bearer {secret}"}
     with TestClient(create_app(selector), base_url="http://127.0.0.1", headers=headers) as started:

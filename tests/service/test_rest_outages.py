@@ -4,17 +4,17 @@ import pytest
 from starlette.testclient import TestClient
 
 from kernel_selector.db import errors
-from kernel_selector.service import outages
+from kernel_selector.service import outages, tokens
 from kernel_selector.service.app import create_app
 from kernel_selector.service.settings import Settings
-from selector import Selector, access
+from selector import Selector
 
 FROM_AFAR = "http://198.51.100.7"
 
 
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch):
-    monkeypatch.setattr(access, "LOOK_S", 0.0)
+    monkeypatch.setattr(tokens, "LOOK_S", 0.0)
     monkeypatch.setattr("selector.engine.CHECK_S", 0.0)
     monkeypatch.setattr("selector.engine.BACK_OFF", 0)
 
@@ -37,8 +37,8 @@ def headers(secret):
 
 @pytest.mark.parametrize("broken", [False, True])
 def test_not_ready_without_the_place(service, database, caplog, monkeypatch, broken):
-    reader = access.create_token(database, "reader")
-    admin = access.create_token(database, "admin", scopes=["admin"])
+    reader = tokens.create_token(database, "reader")
+    admin = tokens.create_token(database, "admin", scopes=["admin"])
     assert service.get("/v1/operators", headers=headers(reader)).status_code == 200  # tokens are read
 
     def damaged(_):
@@ -47,7 +47,7 @@ def test_not_ready_without_the_place(service, database, caplog, monkeypatch, bro
     if broken:
         monkeypatch.setattr(Selector, "_changed", damaged)
         monkeypatch.setattr(Selector, "_load", damaged)
-    for given in ({}, headers(reader), headers(access.new_secret()), {"authorization": "Basic eA=="}):
+    for given in ({}, headers(reader), headers(tokens.new_secret()), {"authorization": "Basic eA=="}):
         caplog.clear()
         answer = service.get("/readyz", headers=given)
         assert answer.status_code == 503
@@ -61,7 +61,7 @@ def test_not_ready_without_the_place(service, database, caplog, monkeypatch, bro
 def test_who_is_not_known_is_not_told_the_place(service, database, caplog):
     database.write_bytes(b"\xff" * 50_000)
     for path in ("/v1/operators", "/readyz"):
-        answer = service.get(path, headers=headers(access.new_secret()))
+        answer = service.get(path, headers=headers(tokens.new_secret()))
         assert answer.status_code == 503
         assert str(database.parent) not in answer.text
         assert str(database) in caplog.text

@@ -5,15 +5,16 @@ from __future__ import annotations
 import pytest
 from starlette.testclient import TestClient
 
+from kernel_selector.service import tokens
 from kernel_selector.service.app import create_app
-from selector import Selector, access
+from selector import Selector
 
 LAYER = {"hyperparameters": {"hidden": 64, "batch": 8}}
 
 
 @pytest.fixture
 def allowed(empty_database):
-    secret = access.create_token(empty_database, "all", scopes=["read", "measure", "admin"])
+    secret = tokens.create_token(empty_database, "all", scopes=["read", "measure", "admin"])
     selector = Selector(empty_database)
     headers = {"authorization": f"Bearer {secret}"}
     with TestClient(create_app(selector), base_url="http://127.0.0.1", headers=headers) as client:

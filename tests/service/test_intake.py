@@ -6,8 +6,8 @@ import json
 
 from kernel_selector.db import Database
 from kernel_selector.service.example_record import LINE
+from kernel_selector.service.ingest.intake import Intake, _records
 from selector import Selector
-from selector.intake import Intake, _records
 
 
 def line(**changes: object) -> str:

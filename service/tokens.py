@@ -16,15 +16,13 @@ from typing import TYPE_CHECKING, Any
 
 from kernel_selector.kernels.contract import SelectorError
 from kernel_selector.kernels.contract.errors import shorten
-
-from .errors import InvalidRequest
-from .profiling import opened
+from selector.errors import InvalidRequest
+from selector.profiling import opened
 
 if TYPE_CHECKING:
     from kernel_selector.db import Database
     from kernel_selector.db.tokens import StoredToken
-
-    from .engine import Selector
+    from selector.engine import Selector
 
 SCOPES = ("read", "measure", "admin")  # each by itself: a machine that measures need not read
 PREFIX = "ks"

@@ -11,7 +11,9 @@ import pytest
 from kernel_selector.db import Database, DatabaseError, records
 from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import Problem, Status
-from selector import Selector, coverage, kept
+from kernel_selector.service import cached
+from kernel_selector.service.pages import coverage
+from selector import Selector
 from tests.selector import replay
 
 PROBLEMS = list(replay.problems(hidden=(64, 128), batch=(8,), seq=(10,), layers=(1,), mode=("training",)))
@@ -82,13 +84,13 @@ def test_it_is_counted_again_when_the_database_changed(
     selector = Selector(sqlite_database)
     cache = coverage.CoverageCache(selector)
     assert (cache.rows(), cache.rows(), len(counted)) == ([], [], 1)
-    monkeypatch.setattr(kept, "BACK_OFF", 0)
+    monkeypatch.setattr(cached, "BACK_OFF", 0)
     cache._kept._due = 0.0
     with sqlite_database.write() as connection:
         records.add(connection, replay.sweep(PROBLEMS[:1]))
     assert [row.problems for row in cache.rows()] == [1]
     assert len(counted) == 2
-    monkeypatch.setattr(kept, "BACK_OFF", 1e9)
+    monkeypatch.setattr(cached, "BACK_OFF", 1e9)
     cache._kept._due = 0.0
     for problem, expected in ((PROBLEMS[1], 2), (PROBLEMS[0], 2)):  # the second change waits
         with sqlite_database.write() as connection:

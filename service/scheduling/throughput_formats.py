@@ -14,8 +14,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
-from .errors import InvalidRequest
-from .planning import Throughput
+from selector.errors import InvalidRequest
+from selector.planning import Throughput
 
 CSV_COLUMNS = tuple(item.name for item in fields(Throughput))
 SIA_COLUMNS = ("gpu_type", "local_bsz", "placement", "step_time", "sync_time")

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from .jobs import described
-from .kept import Kept
+from selector.jobs import described
+
+from .cached import Kept
 
 if TYPE_CHECKING:
-    from .engine import Selector
+    from selector.engine import Selector
 
 SHOWN = 20
 LEAST_AGE_S = 2.0  # how old a reading may be before there is another

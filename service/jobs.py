@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kernel_selector.kernels.contract import CorruptRecord, Device, Environment
+from selector.errors import InvalidRequest
+from selector.jobs import KINDS, described, known_job
+from selector.jobs_queue import Claimant, Offer, claim, ending
+from selector.profiling import opened
 
-from .errors import InvalidRequest
-from .intake import Intake
-from .jobs import KINDS, described, known_job
-from .jobs_queue import Claimant, Offer, claim, ending
-from .listing import Page, cursor_after, place
-from .profiling import opened
+from .ingest.intake import Intake
+from .pagination import Page, cursor_after, place
 
 if TYPE_CHECKING:
     from kernel_selector.db import Database

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import Status
+from selector.catalogue import imported, is_present
+from selector.evidence import FAILURES
 
-from .catalogue import imported, is_present
-from .evidence import FAILURES
-from .kept import Kept
+from ..cached import Kept
 
 if TYPE_CHECKING:
-    from .engine import Selector
+    from selector.engine import Selector
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import CorruptRecord, Record, RecordReader
+from selector.errors import InvalidRequest
 
-from .errors import InvalidRequest
 from .review import Review
 
 if TYPE_CHECKING:
     from kernel_selector.db import Database
-
-    from .engine import Selector
+    from selector.engine import Selector
 
 SHOWN_FAULTS = 10
 MOST_RECORDS = 50_000  # in one submission

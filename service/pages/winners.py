@@ -12,12 +12,11 @@ from weakref import WeakKeyDictionary
 
 from kernel_selector.kernels.contract import Operator, Problem
 from kernel_selector.kernels.contract.errors import shorten, suggest
-
-from .errors import InvalidRequest
+from selector.errors import InvalidRequest
 
 if TYPE_CHECKING:
-    from .estimate import Estimate
-    from .evidence import Evidence
+    from selector.estimate import Estimate
+    from selector.evidence import Evidence
 
 Value = int | float | bool | str
 MOST_VALUES = 12  # of one hyperparameter that are shown one by one

@@ -9,11 +9,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from kernel_selector.kernels.contract.errors import shorten
-
-from .errors import InvalidRequest
+from selector.errors import InvalidRequest
 
 if TYPE_CHECKING:
-    from .engine import Selector
+    from selector.engine import Selector
 
 MOST_ITEMS = 1000
 LARGEST_ID = 2**63 - 1

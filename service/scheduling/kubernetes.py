@@ -7,10 +7,9 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from kernel_selector.kernels.contract import UnknownDevice
-
-from .engine import Selector
-from .planning import Job, Throughput, throughputs
-from .query import Query
+from selector.engine import Selector
+from selector.planning import Job, Throughput, throughputs
+from selector.query import Query
 
 BEST, NEUTRAL = 10, 5  # of Kubernetes' scale from 0
 # what NVIDIA's feature discovery adds to the name of a GPU that is shared

@@ -1,0 +1,1 @@
+"""Measurements that other machines send."""

@@ -1,0 +1,1 @@
+"""What cluster schedulers ask, in their words."""
