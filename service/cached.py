@@ -1,4 +1,4 @@
-"""A reading of the database that many ask for, taken again when it is time."""
+"""Readings of the database that many ask for, each taken again when it is due."""
 
 from __future__ import annotations
 
@@ -10,41 +10,70 @@ from typing import Generic, TypeVar
 from kernel_selector.kernels.contract import SelectorError
 
 BACK_OFF = 9  # times as long as a reading took there is no other: it costs a tenth of the time
-NOTHING = object()
+UNKNOWN = object()  # whether what is read has changed
 
 Value = TypeVar("Value")
 
 
-class Kept(Generic[Value]):
-    """What `read` gave last. Safe to share among threads: one reads, the others take what is there."""
+class Cached(Generic[Value]):
+    """What `read` gave last. Safe to share among threads: one reads, the others take what is there, or wait
+    for the first reading.
 
-    def __init__(self, read: Callable[[], Value]) -> None:
+    Later errors of the database change nothing; the selector's status has them. steady: how long a reading
+    takes does not count, and what hinders the first one is said for `least_age_s` without another try.
+    """
+
+    def __init__(self, read: Callable[[], Value], *, steady: bool = False) -> None:
         self._read = read
+        self._steady = steady
         self._lock = Lock()
         self._value: Value
-        self._state: object = NOTHING
+        self._ever = False  # whether there is a value
+        self._state: object = UNKNOWN  # at the last reading
+        self._trouble: SelectorError | None = None  # of a first reading that failed
         self._due = 0.0
 
-    def value(self, state: object, least_age_s: float = 0.0) -> Value:
-        """As of now, or a moment ago; read again where `state` is not what it was at the last reading.
+    def is_due(self, state: object = UNKNOWN) -> bool:
+        """Whether `refresh` has something to do: it may wait for the database.
 
-        least_age_s: after a reading, how long there is no other. Raises the errors of the database when it
-        could never be read; later ones change nothing, and the selector's status has the trouble.
+        state: what changes when the value may have changed, where that is known.
         """
-        first = self._state is NOTHING
-        due = first or (state != self._state and time.monotonic() >= self._due)
-        if due and self._lock.acquire(blocking=first):
-            started = time.monotonic()
+        changed = state is UNKNOWN or state != self._state
+        return not self._ever or (changed and time.monotonic() >= self._due)
+
+    def refresh(self, state: object = UNKNOWN, *, least_age_s: float = 0.0) -> None:
+        """Read if it is due, and not again for `least_age_s`.
+
+        Raises the errors of the database when it could never be read.
+        """
+        if self.is_due(state) and self._lock.acquire(blocking=not self._ever):
             try:
-                # another thread may have read while this one waited for it
-                if not first or self._state is NOTHING:
-                    self._value = self._read()
-                    self._state = state
-            except SelectorError:
-                if first:
-                    raise
+                if self.is_due(state):  # another thread may have read while this one waited
+                    self._look(state, least_age_s)
             finally:
-                ended = time.monotonic()
-                self._due = ended + max(least_age_s, BACK_OFF * (ended - started))
                 self._lock.release()
+
+    def value(self, state: object = UNKNOWN, *, least_age_s: float = 0.0) -> Value:
+        """As of now, or a moment ago. Raises as `refresh`."""
+        self.refresh(state, least_age_s=least_age_s)
         return self._value
+
+    def latest(self, otherwise: Value) -> Value:
+        """What was read last, however old; `otherwise` before the first reading."""
+        return self._value if self._ever else otherwise
+
+    def _look(self, state: object, least_age_s: float) -> None:
+        if self._trouble is not None and time.monotonic() < self._due:
+            raise self._trouble
+        started = time.monotonic()
+        try:
+            self._value = self._read()
+            self._state, self._ever, self._trouble = state, True, None
+        except SelectorError as error:
+            if not self._ever:
+                self._trouble = error if self._steady else None
+                raise
+        finally:
+            ended = time.monotonic()
+            rest_s = 0.0 if self._steady else BACK_OFF * (ended - started)
+            self._due = ended + max(least_age_s, rest_s)

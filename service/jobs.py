@@ -1,4 +1,7 @@
-"""Profiling jobs by the page, and tasks for workers that reach the database through the service."""
+"""Profiling jobs as the service has them: by the page, those of now for people, and tasks for workers.
+
+Workers that reach the database through the service claim and finish tasks with the JSON that they send.
+"""
 
 from __future__ import annotations
 
@@ -12,11 +15,16 @@ from selector.jobs import KINDS, described, known_job
 from selector.jobs_queue import Claimant, Offer, claim, ending
 from selector.profiling import opened
 
+from .cached import Cached
 from .ingest.intake import Intake
 from .pagination import Page, cursor_after, place
 
 if TYPE_CHECKING:
     from kernel_selector.db import Database
+    from selector.engine import Selector
+
+SHOWN = 20  # on the page for people
+LEAST_AGE_S = 2.0  # how old a reading may be before there is another
 
 
 def list_jobs(database: Database | str | Path | None, *, cursor: str | None = None, limit: int = 100) -> Page:
@@ -54,6 +62,31 @@ def list_tasks(
         for row in found[:limit]
     ]
     return Page(items=items, next=cursor_after(items[-1]["id"]) if len(found) > limit else None)
+
+
+class JobsCache:
+    """The jobs to look at now: those that have not ended, then the latest of the others.
+
+    Read again when somebody asks. Safe to share among threads.
+    """
+
+    def __init__(self, selector: Selector) -> None:
+        self._selector = selector
+        self._cached = Cached(self._read)
+
+    def jobs(self) -> list[dict[str, Any]]:
+        """At most SHOWN, each as `get_job` gives it, as of now or a moment ago.
+
+        Raises the errors of the database when it could never be read.
+        """
+        # whether jobs have changed is not known without reading them
+        return self._cached.value(least_age_s=LEAST_AGE_S)
+
+    def _read(self) -> list[dict[str, Any]]:
+        from kernel_selector.db import jobs_listing
+
+        with self._selector.database.read() as connection:
+            return [described(job) for job in jobs_listing.latest(connection, limit=SHOWN)]
 
 
 def claimed(intake: Intake, asked: Mapping[str, Any]) -> Offer:

@@ -5,19 +5,18 @@ from __future__ import annotations
 import hashlib
 import re
 import secrets
-import time
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from threading import Lock
 from typing import TYPE_CHECKING, Any
 
-from kernel_selector.kernels.contract import SelectorError
 from kernel_selector.kernels.contract.errors import shorten
 from selector.errors import InvalidRequest
 from selector.profiling import opened
+
+from .cached import Cached
 
 if TYPE_CHECKING:
     from kernel_selector.db import Database
@@ -142,47 +141,28 @@ class AccessList:
 
     def __init__(self, selector: Selector) -> None:
         self._selector = selector
-        self._tokens: dict[str, StoredToken] = {}
-        self._read = False
-        self._trouble: SelectorError | None = None  # of the last look
-        self._due = 0.0
-        self._lock = Lock()
+        self._tokens: Cached[dict[str, StoredToken]] = Cached(self._read, steady=True)
 
     def is_due(self) -> bool:
         """Whether `refresh` has something to do: it may wait for the database."""
-        return not self._read or time.monotonic() >= self._due
+        return self._tokens.is_due()
 
     def refresh(self) -> None:
-        """Read the tokens. One thread does; the others go on with what there is, or wait for the first.
-
-        Raises the errors of the database, unless tokens were read before.
-        """
-        from kernel_selector import db
-
-        if not self._lock.acquire(blocking=not self._read):
-            return
-        try:
-            if time.monotonic() < self._due:  # another thread looked while this one waited, or a moment ago
-                if self._read or self._trouble is None:
-                    return
-                raise self._trouble
-            with self._selector.database.read() as connection:
-                self._tokens = {token.digest: token for token in db.tokens.every(connection)}
-            self._read, self._trouble = True, None
-        except SelectorError as error:
-            self._trouble = error
-            if not self._read:
-                raise
-        finally:
-            self._due = time.monotonic() + LOOK_S
-            self._lock.release()
+        """Read the tokens if it is due. Raises the errors of the database when they could never be read."""
+        self._tokens.refresh(least_age_s=LOOK_S)
 
     def grant(self, secret: str) -> Grant | None:
         """What a secret allows now; None when it is unknown, expired or revoked."""
-        token = self._tokens.get(digest(secret)) if well_formed(secret) else None
+        token = self._tokens.latest({}).get(digest(secret)) if well_formed(secret) else None
         if token is None or not token.valid_at(_now()):
             return None
         return Grant(name=token.name, scopes=frozenset(token.scopes))
+
+    def _read(self) -> dict[str, StoredToken]:
+        from kernel_selector import db
+
+        with self._selector.database.read() as connection:
+            return {token.digest: token for token in db.tokens.every(connection)}
 
 
 def _made(name: str, scopes: tuple[str, ...], days: float | None) -> tuple[str, StoredToken]:

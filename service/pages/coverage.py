@@ -13,7 +13,7 @@ from kernel_selector.kernels.contract import Status
 from selector.catalogue import imported, is_present
 from selector.evidence import FAILURES
 
-from ..cached import Kept
+from ..cached import Cached
 
 if TYPE_CHECKING:
     from selector.engine import Selector
@@ -64,11 +64,11 @@ class CoverageCache:
 
     def __init__(self, selector: Selector) -> None:
         self._selector = selector
-        self._kept = Kept(self._counted)
+        self._cached = Cached(self._counted)
 
     def rows(self) -> list[Coverage]:
         """As of now, or a moment ago. Raises the errors of the database when it was never counted."""
-        return self._kept.value(self._selector.status()["snapshot"])
+        return self._cached.value(self._selector.status()["snapshot"])
 
     def _counted(self) -> list[Coverage]:
         with self._selector.database.read() as connection:

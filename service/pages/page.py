@@ -13,7 +13,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from kernel_selector.kernels import registry
 from selector import Selector
 
-from ..jobs_progress import JobsCache
+from ..jobs import JobsCache
 from . import explained, heat_map, sections
 from .coverage import Coverage, CoverageCache
 from .question import Question, parse

@@ -85,13 +85,13 @@ def test_it_is_counted_again_when_the_database_changed(
     cache = coverage.CoverageCache(selector)
     assert (cache.rows(), cache.rows(), len(counted)) == ([], [], 1)
     monkeypatch.setattr(cached, "BACK_OFF", 0)
-    cache._kept._due = 0.0
+    cache._cached._due = 0.0
     with sqlite_database.write() as connection:
         records.add(connection, replay.sweep(PROBLEMS[:1]))
     assert [row.problems for row in cache.rows()] == [1]
     assert len(counted) == 2
     monkeypatch.setattr(cached, "BACK_OFF", 1e9)
-    cache._kept._due = 0.0
+    cache._cached._due = 0.0
     for problem, expected in ((PROBLEMS[1], 2), (PROBLEMS[0], 2)):  # the second change waits
         with sqlite_database.write() as connection:
             records.add(connection, [replace(replay.record(problem, "fused"), seed=expected)])
@@ -115,7 +115,7 @@ def test_counts_of_before_go_on(sqlite_database: Database, monkeypatch: pytest.M
     monkeypatch.setattr(coverage, "coverage", real)
     assert cache.rows() == []
     monkeypatch.setattr(coverage, "coverage", fail)
-    cache._kept._due = 0.0
+    cache._cached._due = 0.0
     with sqlite_database.write() as connection:
         records.add(connection, replay.sweep(PROBLEMS[:1]))
     assert cache.rows() == []

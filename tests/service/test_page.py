@@ -242,7 +242,7 @@ def test_names_of_others_stay_text(opened) -> None:
 def test_it_is_made_from_memory(
     client: TestClient, selector: Selector, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("kernel_selector.service.jobs_progress.LEAST_AGE_S", 1e6)
+    monkeypatch.setattr("kernel_selector.service.jobs.LEAST_AGE_S", 1e6)
     read(client, **CHOICE)
 
     def refuse(_: Database) -> None:

@@ -9,7 +9,8 @@ from starlette.testclient import TestClient
 
 from kernel_selector.db import Database, DatabaseUnreachable, jobs
 from kernel_selector.kernels import registry
-from kernel_selector.service import cached, jobs_progress
+from kernel_selector.service import cached
+from kernel_selector.service import jobs as shown
 from kernel_selector.service.app import create_app
 from selector import Selector
 from selector.jobs import JobRequest, cancel_job, create_job
@@ -31,7 +32,7 @@ def store(empty_database: Path):
 
 @pytest.fixture
 def client(store: Database, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(jobs_progress, "LEAST_AGE_S", 0.0)
+    monkeypatch.setattr(shown, "LEAST_AGE_S", 0.0)
     monkeypatch.setattr(cached, "BACK_OFF", 0)
     selector = Selector(store)
     with TestClient(create_app(selector), base_url="http://127.0.0.1") as opened:
@@ -84,7 +85,7 @@ def test_reasons_and_authors_stay_text(client: TestClient, store: Database) -> N
 def test_no_more_than_can_be_read_are_shown(
     client: TestClient, store: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(jobs_progress, "SHOWN", 2)
+    monkeypatch.setattr(shown, "SHOWN", 2)
     numbers = [create_job(store, job(hidden), author="a")[0]["id"] for hidden in (64, 65, 66)]
     assert [row[0] for row in rows(client)] == [str(number) for number in (numbers[2], numbers[1])]
 
@@ -104,7 +105,7 @@ def test_a_database_that_is_gone_leaves_what_was_read(
 
 def test_jobs_are_read_seldom(client: TestClient, store: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     assert rows(client) == []
-    monkeypatch.setattr(jobs_progress, "LEAST_AGE_S", 1e6)
+    monkeypatch.setattr(shown, "LEAST_AGE_S", 1e6)
     rows(client)
     create_job(store, job(64), author="a")
     assert rows(client) == []
@@ -114,7 +115,7 @@ def test_jobs_that_could_never_be_read_are_not_called_none(
     store: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     selector = Selector(store)
-    cache = jobs_progress.JobsCache(selector)
+    cache = shown.JobsCache(selector)
 
     def gone(_: Database) -> None:
         raise DatabaseUnreachable("it is gone")

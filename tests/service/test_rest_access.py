@@ -295,7 +295,7 @@ def test_tokens_that_could_never_be_read_are_not_called_unknown(database, monkey
             listed.refresh()
     assert len(looks) == 1  # for about a second
     monkeypatch.setattr(selector.database, "read", read)
-    listed._due = 0.0
+    listed._tokens._due = 0.0
     listed.refresh()
     assert listed.grant(secret).name == "worker"
     selector.close()
