@@ -10,8 +10,8 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from . import output, words
-from .options import DatabaseOption, DeviceOption, JsonOption, Words
+from .terminal import output, words
+from .terminal.options import DatabaseOption, DeviceOption, JsonOption, Words
 
 if TYPE_CHECKING:
     from selector import Candidate, Choice

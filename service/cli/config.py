@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from . import output
-from .options import JsonOption
+from .terminal import output
+from .terminal.options import JsonOption
 
 
 def config(as_json: JsonOption = False) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import typer
 from rich.markup import escape
 
-from . import output
-from .options import DatabaseOption, JsonOption
+from .terminal import output
+from .terminal.options import DatabaseOption, JsonOption
 
 app = typer.Typer(
     name="database",

@@ -10,9 +10,9 @@ from typing import Annotated, Any
 
 import typer
 
-from . import output
-from .options import DatabaseOption, JsonOption
 from .serve import is_loopback, require_free, run_announced, url
+from .terminal import output
+from .terminal.options import DatabaseOption, JsonOption
 
 FileOption = typer.Option(exists=True, dir_okay=False, metavar="FILE")
 

@@ -7,9 +7,9 @@ from typing import Annotated, Any
 
 import typer
 
-from . import output, words
 from .jobs import CountOption, account, drawn, print_job
-from .options import AgainOption, DatabaseOption, JsonOption, PolicyOption
+from .terminal import output, words
+from .terminal.options import AgainOption, DatabaseOption, JsonOption, PolicyOption
 from .worker import LeaseOption
 
 app = typer.Typer(

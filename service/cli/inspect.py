@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from . import output
-from .options import JsonOption
+from .terminal import output
+from .terminal.options import JsonOption
 
 if TYPE_CHECKING:
     from selector import ModelInspection

@@ -8,8 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
-from . import output, words
-from .options import AgainOption, DatabaseOption, JsonOption, PolicyOption
+from .terminal import output, words
+from .terminal.options import AgainOption, DatabaseOption, JsonOption, PolicyOption
 
 app = typer.Typer(
     name="jobs",

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 import typer
 from rich.markup import escape
 
-from . import output
-from .options import DatabaseOption, JsonOption
+from .terminal import output
+from .terminal.options import DatabaseOption, JsonOption
 
 if TYPE_CHECKING:
     from selector.evaluation import Evaluation
@@ -130,7 +130,7 @@ def _require(operator: str, database: str | None) -> None:
 
 
 def _while_saying(words: str, operator: str, work: Callable[[Progress], Result]) -> Result:
-    from .progress import ProgressView
+    from .terminal.progress import ProgressView
 
     said = f"{words} {escape(operator)}"
     with ProgressView() as view:

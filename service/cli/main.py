@@ -8,8 +8,8 @@ import sys
 import traceback
 from collections.abc import Sequence
 
-from . import words
 from .application import app
+from .terminal import words
 
 BROKEN, BAD_INPUT, INTERRUPTED, BROKEN_PIPE = 1, 2, 130, 141
 DEBUG_VARIABLE = "SELECTOR_DEBUG"

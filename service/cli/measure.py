@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from . import output, words
-from .options import (
+from .terminal import output, words
+from .terminal.options import (
     AgainOption,
     BudgetOption,
     DatabaseOption,
@@ -120,7 +120,7 @@ def report(events: Iterator[Event], *, database: str | None, as_json: bool) -> P
     """Show the events of a run as they come, and its result."""
     from selector.profiling_events import ProfilingFinished
 
-    from .progress import ProgressView
+    from .terminal.progress import ProgressView
 
     finished: ProfilingFinished | None = None
     with ProgressView() as view:

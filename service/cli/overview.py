@@ -7,8 +7,8 @@ from typing import Any
 from rich.markup import escape
 from rich.table import Table
 
-from . import output
-from .options import DatabaseOption, JsonOption
+from .terminal import output
+from .terminal.options import DatabaseOption, JsonOption
 
 
 def operators(database: DatabaseOption = None, as_json: JsonOption = False) -> None:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.markup import escape
 
-from . import output, words
-from .options import DatabaseOption, DeviceOption, JsonOption
+from .terminal import output, words
+from .terminal.options import DatabaseOption, DeviceOption, JsonOption
 
 if TYPE_CHECKING:
     from selector.plans.pareto import Point

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.markup import escape
 
-from . import output, words
-from .check_table import WIDE, print_result
-from .options import AgainOption, DatabaseOption, JsonOption, TorchDeviceOption
+from .terminal import output, words
+from .terminal.check_table import WIDE, print_result
+from .terminal.options import AgainOption, DatabaseOption, JsonOption, TorchDeviceOption
 
 if TYPE_CHECKING:
     from selector.onboarding import Event, Learned, QuickstartFinished
 
-    from .progress import ProgressView
+    from .terminal.progress import ProgressView
 
 PROBLEMS, CHECKS = 96, 12
 BUSY = 0.7  # load per core above which times are not to be trusted
@@ -48,7 +48,7 @@ def quickstart(
     from selector.onboarding import QuickstartFinished
     from selector.onboarding import quickstart as run
 
-    from .progress import ProgressView
+    from .terminal.progress import ProgressView
 
     budget_s = words.seconds(budget)
     finished: QuickstartFinished | None = None

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from . import output
-from .options import DatabaseOption, JsonOption
+from .terminal import output
+from .terminal.options import DatabaseOption, JsonOption
 
 if TYPE_CHECKING:
     import uvicorn

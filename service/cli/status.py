@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 from rich.markup import escape
 from rich.table import Table
 
-from . import output, words
 from .measure import report, require_unused, show_plan
-from .options import BudgetOption, DatabaseOption, DeviceOption, JsonOption, PlanOption, PolicyOption
+from .terminal import output, words
+from .terminal.options import BudgetOption, DatabaseOption, DeviceOption, JsonOption, PlanOption, PolicyOption
 
 if TYPE_CHECKING:
     from selector.freshness import Freshness

@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
-from . import output
-from .options import DatabaseOption, JsonOption
+from .terminal import output
+from .terminal.options import DatabaseOption, JsonOption
 
 app = typer.Typer(
     name="token",

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.markup import escape
 
-from . import output
-from .options import DatabaseOption, JsonOption
+from .terminal import output
+from .terminal.options import DatabaseOption, JsonOption
 
 if TYPE_CHECKING:
     from selector.imported.intake import Report
@@ -61,7 +61,7 @@ def import_(
     from selector.imported.intake import Options, import_file
     from selector.profiling import opened
 
-    from .progress import ProgressView
+    from .terminal.progress import ProgressView
 
     options = Options(
         format=format_,

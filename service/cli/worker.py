@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
-from . import output, words
-from .options import DatabaseOption, JsonOption, TorchDeviceOption
+from .terminal import output, words
+from .terminal.options import DatabaseOption, JsonOption, TorchDeviceOption
 
 ServiceOption = Annotated[
     str | None,

@@ -222,7 +222,7 @@ def test_a_reader_that_leaves_early_is_no_error() -> None:
     ("text", "seconds"), [("90", 90), ("90s", 90), ("4m", 240), ("20min", 1200), ("1.5h", 5400)]
 )
 def test_time_spans(text: str, seconds: float) -> None:
-    from kernel_selector.service.cli import words
+    from kernel_selector.service.cli.terminal import words
 
     assert words.seconds(text) == seconds
 
@@ -231,7 +231,7 @@ def test_time_spans(text: str, seconds: float) -> None:
     ("seconds", "text"), [(None, "-:--"), (7.4, "0:07"), (185, "3:05"), (3720, "1:02:00")]
 )
 def test_time_spans_are_written_as_clocks(seconds: float | None, text: str) -> None:
-    from kernel_selector.service.cli import output
+    from kernel_selector.service.cli.terminal import output
 
     assert output.span(seconds) == text
 

@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from kernel_selector.service.cli import check_table, main, output
+from kernel_selector.service.cli import main
 from kernel_selector.service.cli.application import app
+from kernel_selector.service.cli.terminal import check_table, output
 from selector.blind_check import Checked
 from selector.onboarding import QuickstartFinished
 from tests.selector import replay
