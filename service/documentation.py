@@ -12,7 +12,7 @@ from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import Boolean, Hyperparameter, Integer, Number, OneOf, Operator
 
 from .access import FREE, needed_scope
-from .example_answer import ANSWER
+from .openapi.example_answer import ANSWER
 from .problems import MEDIA_TYPE
 from .schemas.errors import FieldProblem, Problem
 

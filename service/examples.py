@@ -12,7 +12,7 @@ from typing import Any
 from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import SelectorError
 
-from .example_record import LINE
+from .openapi.example_record import LINE
 from .problems import BY_STATUS, INVALID_REQUEST, KINDS, Kind
 
 PATH = "/v1/choices"

@@ -24,7 +24,7 @@ from kernel_selector.db import Database
 from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import Record
 from kernel_selector.service import tokens
-from kernel_selector.service.example_record import LINE
+from kernel_selector.service.openapi.example_record import LINE
 
 BODY = 1000  # records
 REPEATED = 10  # records of each problem

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from kernel_selector.kernels.contract import CorruptRecord, Record, RecordReader
-from kernel_selector.service.example_record import LINE
+from kernel_selector.service.openapi.example_record import LINE
 
 
 def changed(part: str, **values: Any) -> str:

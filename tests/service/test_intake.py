@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 
 from kernel_selector.db import Database
-from kernel_selector.service.example_record import LINE
 from kernel_selector.service.ingest.intake import Intake, _records
+from kernel_selector.service.openapi.example_record import LINE
 from selector import Selector
 
 

@@ -12,7 +12,7 @@ from kernel_selector.db import Database, DatabaseUnreachable, records
 from kernel_selector.service import tokens
 from kernel_selector.service.access import Rates
 from kernel_selector.service.app import create_app
-from kernel_selector.service.example_record import LINE
+from kernel_selector.service.openapi.example_record import LINE
 from kernel_selector.service.settings import Settings
 from selector import InvalidRequest, Selector
 

@@ -12,7 +12,7 @@ from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import Record, Status, Timing
 from kernel_selector.service import tokens
 from kernel_selector.service.app import create_app
-from kernel_selector.service.example_record import LINE
+from kernel_selector.service.openapi.example_record import LINE
 from selector import Selector
 from tests.service.conftest import measured_records
 

@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from kernel_selector.service.example_record import LINE
+from kernel_selector.service.openapi.example_record import LINE
 from tests.service.test_rest_measurements import client, database, made, send  # noqa: F401 - fixtures
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 
-from .app import assemble
-from .settings import Settings
+from ..app import assemble
+from ..settings import Settings
 
 
 def text() -> str:
