@@ -23,8 +23,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from kernel_selector.kernels.contract import SelectorError
 
-from . import outages
-from .problems import BY_STATUS, LOGGER, kind_of, problem
+from .problems import BY_STATUS, LOGGER, kind_of, problem, reason
 from .tokens import AccessList, Grant
 
 FREE = frozenset({"/healthz", "/readyz", "/openapi.json", "/docs", "/page/style.css", "/page/icon.svg"})
@@ -68,7 +67,7 @@ class Access:
         except SelectorError as error:
             LOGGER.warning("tokens cannot be looked up: %s", error)
             # whoever asks is not known
-            answer = problem(kind_of(error), outages.reason(type(error).__name__), scope=scope)
+            answer = problem(kind_of(error), reason(type(error).__name__), scope=scope)
             await answer(scope, receive, send)
             return
         if grant is None or (grant is ANONYMOUS and needed != "read"):

@@ -1,8 +1,8 @@
 """Errors as RFC 9457 problem documents (`application/problem+json`).
 
-`KINDS` is the one table from our errors to an HTTP status. It is keyed by class name, because some
-classes belong to layers that the service must not import; a class that is not listed takes the entry of
-its nearest base.
+`KINDS` is the one table from our errors to an HTTP status. It is keyed by class name, so that no class has to
+be imported for it; a class that is not listed takes the entry of its nearest base. `REASONS` says why the
+database cannot be used in words that anybody may read: its place is not among them.
 """
 
 from __future__ import annotations
@@ -89,6 +89,17 @@ BY_STATUS: Mapping[int, Kind] = {
     429: Kind("too-many-requests", 429, "Too many requests"),
 }
 
+CANNOT = "The database cannot be used; the service's log says more."
+FILL = "`selector quickstart` takes some."
+REASONS: Mapping[str, str] = {  # by class of the error
+    "DatabaseMissing": f"There is no database, or no measurements in it. {FILL}",
+    "DatabaseCorrupt": "The database is damaged, or is none; the service's log names it.",
+    "DatabaseRevision": "It has another version's tables. `selector database upgrade` mends old ones.",
+    "DatabaseLocked": "Another process keeps the database locked.",
+    "DatabaseReadOnly": "The database is open for reading only.",
+    "DatabaseUnreachable": "The database cannot be reached. Check that it runs; the service's log names it.",
+}
+
 
 class ProblemResponse(JSONResponse):
     """A response that carries a problem document."""
@@ -99,6 +110,21 @@ class ProblemResponse(JSONResponse):
 def kind_of(error: Exception) -> Kind:
     """The table's entry for an error of ours: its own or that of its nearest base."""
     return next(KINDS[base.__name__] for base in type(error).__mro__ if base.__name__ in KINDS)
+
+
+def reason(kind: str) -> str:
+    """What anybody may know of an error of the database, by its class."""
+    return REASONS.get(kind, CANNOT)
+
+
+def missing(state: Mapping[str, Any]) -> tuple[str, str] | None:
+    """What a selector's state lacks to answer from, for anybody and with the place; None when nothing."""
+    if state["trouble"]:
+        return reason(state["trouble_kind"]), state["trouble"]
+    if state["records"] or state["models"]:
+        return None
+    whole = " ".join(state["caveats"]) or f"There is nothing in {state['database']} to answer from."
+    return f"There are no measurements and no cost model to answer from. {FILL}", whole
 
 
 def problem(
@@ -148,11 +174,11 @@ def install(app: FastAPI) -> None:
 async def _on_selector_error(request: Request, error: Exception) -> ProblemResponse:
     kind = kind_of(error)
     # a name in the path that does not exist is a resource that does not exist
-    missing = bool(request.path_params) and isinstance(error, LookupError)
+    absent = bool(request.path_params) and isinstance(error, LookupError)
     if kind.status >= HTTPStatus.INTERNAL_SERVER_ERROR:
         LOGGER.warning("%s: %s", type(error).__name__, error)
     faults = [asdict(fault) for fault in getattr(error, "faults", ())]
-    return problem(kind, str(error), scope=request.scope, status=404 if missing else None, errors=faults)
+    return problem(kind, str(error), scope=request.scope, status=404 if absent else None, errors=faults)
 
 
 async def _on_invalid_request(request: Request, error: Exception) -> ProblemResponse:

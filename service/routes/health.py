@@ -10,11 +10,10 @@ from fastapi import APIRouter, Request, Response
 from kernel_selector.kernels.contract import SelectorError
 from selector.jobs import queue_depth
 
-from .. import outages
 from ..access import allows
 from ..documentation import problem_response
 from ..metrics import CONTENT_TYPE
-from ..problems import LOGGER, NOT_READY, ProblemResponse, problem
+from ..problems import LOGGER, NOT_READY, ProblemResponse, missing, problem
 from ..schemas.catalogue import Health, Readiness
 from .common import selector_of
 
@@ -37,7 +36,7 @@ def readiness(request: Request) -> dict[str, Any] | ProblemResponse:
     """The database can be read, and there are measurements or a model in it. Where it lies is for tokens with
     the scope `admin`, and for the log."""
     state = selector_of(request).status()
-    lacking = outages.missing(state)
+    lacking = missing(state)
     if lacking is not None:
         open_to_all, whole = lacking
         LOGGER.warning("not ready: %s", whole)

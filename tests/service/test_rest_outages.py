@@ -4,7 +4,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from kernel_selector.db import errors
-from kernel_selector.service import outages, tokens
+from kernel_selector.service import problems, tokens
 from kernel_selector.service.app import create_app
 from kernel_selector.service.settings import Settings
 from selector import Selector
@@ -71,5 +71,5 @@ def test_who_is_not_known_is_not_told_the_place(service, database, caplog):
 def test_every_error_of_the_database_has_a_reason():
     kinds = {kind.__name__ for kind in errors.DatabaseError.__subclasses__()}
     about_requests = {"TaskLost", "IdempotencyKeyReused", "InvalidModel"}
-    assert set(outages.REASONS) == kinds - about_requests
-    assert outages.reason("OSError") == outages.CANNOT
+    assert set(problems.REASONS) == kinds - about_requests
+    assert problems.reason("OSError") == problems.CANNOT
