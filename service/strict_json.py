@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Coroutine, Sequence
-from contextlib import suppress
 from email.message import Message
 from typing import Any
 
 from fastapi import HTTPException, Request, Response
 from fastapi.routing import APIRoute
-from pydantic_core import from_json, to_json
 
 from kernel_selector.kernels.contract.errors import shorten, suggest
 from selector.errors import InvalidRequest
@@ -64,11 +62,6 @@ def parse(body: bytes) -> Any:
     Refuses what Python's parser lets through: NaN and infinities, a key given twice, other encodings
     than UTF-8.
     """
-    with suppress(ValueError):  # of which Python's parser says below what is wrong, if anything is
-        value = from_json(body, allow_inf_nan=False)  # half the time, and nothing that Python reads otherwise
-        # a key given twice loses a colon; escapes might hide that
-        if b"\\" not in body and body.count(b":") == to_json(value).count(b":"):
-            return value
     try:
         return json.loads(body.decode("utf-8"), parse_constant=_no_constant, object_pairs_hook=_no_repeats)
     except RecursionError:
