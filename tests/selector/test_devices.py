@@ -8,7 +8,7 @@ import torch
 from kernel_selector.kernels.contract import Device, UnknownDevice
 from kernel_selector.kernels.devices import known_devices
 from selector import InvalidRequest
-from selector.devices import resolve
+from selector.devices import model_name, resolve
 from tests.selector import replay
 
 pytestmark = pytest.mark.usefixtures("here")
@@ -56,3 +56,18 @@ def test_unknown(asked):
 def test_no_name(asked):
     with pytest.raises(InvalidRequest, match="expected a name"):
         resolve(asked)
+
+
+@pytest.mark.parametrize(
+    ("name", "model"),
+    [
+        ("NVIDIA H200", "H200"),
+        ("NVIDIA H200 NVL", "H200"),
+        ("NVIDIA A100-SXM4-80GB", "A100"),
+        ("NVIDIA GeForce RTX 4090", "RTX4090"),
+        ("NVIDIA RTX 6000 Ada Generation", "RTX6000"),
+        ("Tesla V100-SXM2-16GB", "V100"),
+    ],
+)
+def test_what_clusters_call_a_gpu(name, model):
+    assert model_name(Device(name=name, kind="cuda")) == model
