@@ -1,4 +1,4 @@
-"""The paths of the service, by subject."""
+"""The routes of the REST API, by subject: requests come in, documents of `schemas/` go out."""
 
 from __future__ import annotations
 

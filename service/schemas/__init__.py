@@ -1,1 +1,1 @@
-"""What goes in and out as JSON."""
+"""The schemas of the REST API: JSON comes in and is checked, documents go out with types and units."""

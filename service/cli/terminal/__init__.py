@@ -1,1 +1,1 @@
-"""What the commands share of the terminal: words and options come in, tables, progress and JSON go out."""
+"""The terminal, as commands share it: typed words and options come in, tables, progress and JSON go out."""
