@@ -23,7 +23,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from kernel_selector.kernels.contract import SelectorError
 
-from .problems import BY_STATUS, LOGGER, kind_of, problem, reason
+from .problem_details import BY_STATUS, LOGGER, kind_of, problem, reason
 from .tokens import AccessList, Grant
 
 FREE = frozenset({"/healthz", "/readyz", "/openapi.json", "/docs", "/page/style.css", "/page/icon.svg"})

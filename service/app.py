@@ -14,12 +14,13 @@ from fastapi import FastAPI
 from kernel_selector.kernels.contract import SelectorError
 from selector import Selector
 
-from . import documentation, problems
+from . import problem_details
 from .access import Access
 from .ingest.intake import Intake
 from .logs import write_json_lines
 from .metrics import Metrics
 from .middleware import BodyLimit, Head, RequestLog
+from .openapi.document import document
 from .pages.page import Sources
 from .routes import ROUTERS
 from .settings import Settings, misspelt
@@ -87,12 +88,12 @@ def assemble(settings: Settings) -> FastAPI:
     )
     for router in ROUTERS:
         app.include_router(router)
-    problems.install(app)
+    problem_details.install(app)
     app.add_middleware(BodyLimit, max_bytes=settings.max_body_bytes, larger=settings.larger_bodies)
     app.add_middleware(Access, required=settings.tokens == "required", requests_per_s=settings.requests_per_s)
     app.add_middleware(Head)
     app.add_middleware(RequestLog, enabled=settings.access_log)  # added last, so it is the outermost
-    app.openapi = lambda: documentation.document(app)  # type: ignore[method-assign]
+    app.openapi = lambda: document(app)  # type: ignore[method-assign]
     return app
 
 
@@ -105,11 +106,11 @@ async def _warm(app: FastAPI) -> AsyncIterator[None]:
     if app.state.json_log:
         write_json_lines()
     for remark in misspelt():
-        problems.LOGGER.warning(remark)
+        problem_details.LOGGER.warning(remark)
     try:
         app.state.selector.operators()
         app.state.selector.choose("lstm", hidden=64, batch=8)
     except SelectorError as error:
-        problems.LOGGER.warning("not ready: %s", error)
+        problem_details.LOGGER.warning("not ready: %s", error)
     yield
     app.state.intake.close()

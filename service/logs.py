@@ -7,7 +7,7 @@ import logging
 import sys
 from datetime import UTC, datetime
 
-from .problems import LOGGER
+from .problem_details import LOGGER
 
 
 class JsonLines(logging.Formatter):

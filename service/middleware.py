@@ -15,7 +15,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from .access import refuse_ended
-from .problems import BODY_TOO_LARGE, ENDING, LOGGER, problem
+from .problem_details import BODY_TOO_LARGE, ENDING, LOGGER, problem
 
 MOST_DIGITS = 18  # of a length that is worth reading
 CLIENT_GONE = 499  # in the log and the counts, as nginx has it: nobody is there to be answered

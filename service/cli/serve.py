@@ -137,7 +137,7 @@ def _configuration(application: FastAPI | str, settings: Settings, place: tuple[
 
 def _log_requests(settings: Settings) -> None:
     """uvicorn's own remarks stay at warnings: our lines say what they would."""
-    from ..problems import LOGGER
+    from ..problem_details import LOGGER
 
     if settings.access_log:
         LOGGER.setLevel(logging.INFO)

@@ -11,7 +11,7 @@ from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import SelectorError
 from selector import Selector
 
-from ..problems import kind_of
+from ..problem_details import kind_of
 from .coverage import Coverage
 from .question import Question
 

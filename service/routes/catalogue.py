@@ -8,7 +8,7 @@ from kernel_selector.kernels.contract import UnknownOperator
 from kernel_selector.kernels.contract.errors import suggest
 from selector.catalogue import implementations
 
-from ..documentation import problem_response
+from ..openapi.document import problem_response
 from ..schemas.catalogue import (
     KnownDeviceDocument,
     ModelDocument,

@@ -16,9 +16,9 @@ from pydantic_core import to_json
 
 from kernel_selector.kernels.contract import SelectorError
 
-from .. import examples
-from ..documentation import problem_response
-from ..problems import document_of
+from ..openapi import examples
+from ..openapi.document import problem_response
+from ..problem_details import document_of
 from ..schemas.choices import BatchDocument, BatchRequest, ChoiceDocument, ChooseRequest
 from ..strict_json import StrictJsonRoute
 from .common import BODY, INTERNAL, UNAVAILABLE, selector_of

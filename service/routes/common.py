@@ -10,9 +10,9 @@ from fastapi import Request, Response
 
 from selector import Selector
 
-from .. import examples
-from ..documentation import problem_response
 from ..ingest.intake import Intake
+from ..openapi import examples
+from ..openapi.document import problem_response
 
 Responses = dict[int | str, dict[str, Any]]
 INTERNAL: Responses = {500: problem_response("The service failed; its log says why.")}

@@ -11,9 +11,9 @@ from kernel_selector.kernels.contract import SelectorError
 from selector.jobs import queue_depth
 
 from ..access import allows
-from ..documentation import problem_response
 from ..metrics import CONTENT_TYPE
-from ..problems import LOGGER, NOT_READY, ProblemResponse, missing, problem
+from ..openapi.document import problem_response
+from ..problem_details import LOGGER, NOT_READY, ProblemResponse, missing, problem
 from ..schemas.catalogue import Health, Readiness
 from .common import selector_of
 

@@ -11,9 +11,9 @@ from kernel_selector.kernels import registry
 from selector import jobs
 from selector.jobs_queue import renew
 
-from ..documentation import problem_response
 from ..jobs import claimed, finish, list_jobs, list_tasks
 from ..openapi import job_examples as examples
+from ..openapi.document import problem_response
 from ..pagination import MOST_ITEMS
 from ..schemas.jobs import (
     LARGEST_ID,

@@ -10,8 +10,8 @@ from fastapi.concurrency import run_in_threadpool
 
 from kernel_selector.kernels.contract import Status
 
-from .. import examples
-from ..documentation import problem_response
+from ..openapi import examples
+from ..openapi.document import problem_response
 from ..pagination import MOST_ITEMS, measurements, quarantined
 from ..schemas.fields import Name
 from ..schemas.measurements import MeasurementPage, QuarantinePage, ReceiptDocument

@@ -11,8 +11,8 @@ from fastapi.responses import JSONResponse, PlainTextResponse
 from selector.errors import InvalidRequest
 from selector.planning import measured_devices, placements, throughputs
 
-from .. import examples
-from ..documentation import problem_response
+from ..openapi import examples
+from ..openapi.document import problem_response
 from ..scheduling import placement_formats, throughput_formats
 from ..schemas.layers import MOST_ANSWERS
 from ..schemas.planning import (

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kernel_selector.service import problems
+from kernel_selector.service import problem_details as problems
 from kernel_selector.service.schemas.choices import ChoiceDocument, ChooseRequest
 from kernel_selector.service.settings import PREFIX, Settings
 

@@ -6,7 +6,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from kernel_selector.kernels.contract import SelectorError, UnknownOperator
-from kernel_selector.service import problems
+from kernel_selector.service import problem_details as problems
 from kernel_selector.service.app import create_app
 from kernel_selector.service.settings import Settings
 

@@ -11,7 +11,7 @@ from starlette.testclient import TestClient
 
 from kernel_selector.service.app import create_app
 from kernel_selector.service.logs import JsonLines
-from kernel_selector.service.problems import LOGGER
+from kernel_selector.service.problem_details import LOGGER
 
 SIZES = {"hyperparameters": {"hidden": 64, "batch": 8}}
 ROOT = Path(__file__).parents[2]

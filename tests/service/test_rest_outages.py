@@ -4,7 +4,8 @@ import pytest
 from starlette.testclient import TestClient
 
 from kernel_selector.db import errors
-from kernel_selector.service import problems, tokens
+from kernel_selector.service import problem_details as problems
+from kernel_selector.service import tokens
 from kernel_selector.service.app import create_app
 from kernel_selector.service.settings import Settings
 from selector import Selector

@@ -11,10 +11,10 @@ from fastapi.openapi.utils import get_openapi
 from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import Boolean, Hyperparameter, Integer, Number, OneOf, Operator
 
-from .access import FREE, needed_scope
-from .openapi.example_answer import ANSWER
-from .problems import MEDIA_TYPE
-from .schemas.errors import FieldProblem, Problem
+from ..access import FREE, needed_scope
+from ..problem_details import MEDIA_TYPE
+from ..schemas.errors import FieldProblem, Problem
+from .example_answer import ANSWER
 
 CHOOSE = "/v1/choices"
 REFERENCE = "#/components/schemas/{model}"

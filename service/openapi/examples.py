@@ -12,8 +12,8 @@ from typing import Any
 from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import SelectorError
 
-from .openapi.example_record import LINE
-from .problems import BY_STATUS, INVALID_REQUEST, KINDS, Kind
+from ..problem_details import BY_STATUS, INVALID_REQUEST, KINDS, Kind
+from .example_record import LINE
 
 PATH = "/v1/choices"
 SIZES = {"hidden": 256, "batch": 32}
