@@ -29,7 +29,8 @@ from .choice import Candidate, Choice
 from .client import Client
 from .engine import Selector
 from .errors import InvalidRequest, ModelVersionMismatch, NoMeasurements, NothingFits, ServiceError
-from .inspect_model import ModelInspection, inspect_model
+from .inspect_model import inspect_model
+from .inspect_table import ModelInspection
 from .onboarding import quickstart
 from .plans.ask import pareto, plan
 from .profiling import profile

@@ -17,8 +17,7 @@ if TYPE_CHECKING:
 
     from kernel_selector.db import Database
 
-    from .evaluation import Evaluation
-    from .learning import TrainingReport
+    from .evaluation import Evaluation, TrainingReport
     from .rewriting.replaying import ReplayedStack
     from .rewriting.report import Report
 

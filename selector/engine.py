@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import math
+import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from threading import RLock
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 from kernel_selector.kernels import registry
-from kernel_selector.kernels.contract import Device, SelectorError
+from kernel_selector.kernels.contract import Device, SelectorError, UnknownDevice
 
 from . import catalogue
 from .answer import answer_each
@@ -22,7 +24,7 @@ from .database_argument import require_database
 from .imported.answer import answer as answer_imported
 from .knowledge import Changed, Knowledge, Pair, state_of
 from .query import DEFAULT_OPERATOR, Query, Request, parse
-from .shipped import Answer, or_shipped
+from .shipped import CPU, unpacked
 
 if TYPE_CHECKING:
     from kernel_selector.db import Database
@@ -34,6 +36,14 @@ BACK_OFF = 9  # times as long as a look took, no other follows: a slow database 
 LOCK_WAIT_S = 2.0  # readers hardly ever wait; those that do have callers who wait with them
 CACHE_SIZE = 8192
 SNAPSHOT_TRIES = 3
+USED = "Decided on the measurements that come with this package: your database has none to decide on."
+OF_ANOTHER = (
+    "Measured on another processor, {}, since nothing is known of this one: "
+    "`selector profile --operator all` measures it."
+)
+UNUSABLE = "The measurements that come with this package cannot be used: "
+
+Answer = Choice | SelectorError
 
 
 class Answers:
@@ -330,3 +340,96 @@ class Selector:
         if not changed:
             self._stamp = stamp
         return changed
+
+
+def or_shipped(answers: Sequence[Answer], queries: Sequence[Query], source: object) -> list[Answer]:
+    """The answers of the shipped measurements, where others rest on nothing and these know more.
+
+    So are those about a device that has its name in these measurements alone. Only for the user's own
+    database: one that was named, as `source` or by SELECTOR_DATABASE_URL, is taken at its word.
+    """
+    found = list(answers)
+    if source is not None:  # most of all: nothing is imported for them
+        return found
+    open_ones = {index: one for index, one in enumerate(found) if _rests_on_nothing(one)}
+    if not open_ones:
+        return found
+    from kernel_selector.db import DatabaseError
+
+    if _named(source):
+        return found
+    try:
+        known = _known(list(open_ones.values()), [queries[index] for index in open_ones])
+    except (DatabaseError, OSError) as error:
+        for index, one in open_ones.items():
+            if isinstance(one, Choice):
+                found[index] = replace(one, caveats=(*one.caveats, f"{UNUSABLE}{error}"))
+        return found
+    for (index, own), other in zip(open_ones.items(), known, strict=True):
+        found[index] = _better(own, other)
+    return found
+
+
+def _rests_on_nothing(answer: Answer) -> bool:
+    if isinstance(answer, Choice):
+        return answer.source == "default"
+    return isinstance(answer, UnknownDevice)
+
+
+def _better(own: Answer, shipped: Answer) -> Answer:
+    """The shipped answer unless it rests on nothing either; its error too: that nothing fits, for example."""
+    if isinstance(shipped, SelectorError):
+        return shipped
+    if shipped.source == "default" and isinstance(own, Choice):
+        return own
+    return replace(shipped, caveats=(*shipped.caveats, USED))
+
+
+def _unknown_cpu(answer: Answer) -> TypeGuard[Choice]:
+    """Whether it is of a processor of which the user's database has no cost model that could be asked."""
+    return (
+        isinstance(answer, Choice)
+        and answer.device.kind == "cpu"
+        and not any("No prediction" in caveat for caveat in answer.caveats)
+    )
+
+
+def _known(own: Sequence[Answer], queries: Sequence[Query]) -> list[Answer]:
+    """The shipped answers; about a processor of which nothing is known those of the one that ships."""
+    known = list(_shipped().choose_each(queries))
+    again = {
+        index: asked
+        for index, (asked, one) in enumerate(zip(own, known, strict=True))
+        if isinstance(one, Choice) and one.source == "default" and _unknown_cpu(asked)
+    }
+    others = _shipped().choose_each([replace(queries[index], device=CPU) for index in again])
+    for (index, asked), other in zip(again.items(), others, strict=True):
+        known[index] = _of_another_cpu(asked, other)
+    return known
+
+
+def _of_another_cpu(own: Choice, other: Answer) -> Answer:
+    """The answer for the shipped processor, as one for the processor that was asked about, which says so."""
+    if isinstance(other, SelectorError):
+        return other
+    caveats = (*other.caveats, OF_ANOTHER.format(other.device.name))
+    return replace(other, device=own.device, torch_device=own.torch_device, caveats=caveats)
+
+
+def stand_in(source: object) -> Selector | None:
+    """What answers for operators of which the user's own database has nothing; None if one was named.
+
+    Raises DatabaseError and OSError where it cannot be used.
+    """
+    return None if _named(source) else _shipped()
+
+
+def _named(source: object) -> bool:
+    from kernel_selector.db.location import VARIABLE
+
+    return source is not None or bool(os.environ.get(VARIABLE))
+
+
+@cache
+def _shipped() -> Selector:
+    return Selector(unpacked())

@@ -85,6 +85,28 @@ class Evaluation:
         return "\n".join(lines)
 
 
+@dataclass(frozen=True, kw_only=True)
+class TrainingReport:
+    """What was learned from, what was stored, and how good it is on what it has not seen."""
+
+    operator: str
+    version: str
+    records: int
+    problems: int
+    implementations: tuple[str, ...]
+    left_out: dict[str, int]
+    seconds: float
+    size_bytes: int
+    evaluation: Evaluation
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-ready."""
+        return asdict(self) | {
+            "implementations": list(self.implementations),
+            "evaluation": self.evaluation.to_dict(),
+        }
+
+
 def _block(comparison: Comparison) -> list[str]:
     count = max(quality.problems for quality in comparison.selectors.values())
     lines = [

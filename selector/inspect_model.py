@@ -8,7 +8,6 @@ as they were.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from kernel_selector.kernels.contract.errors import shorten
@@ -18,62 +17,9 @@ from .errors import InvalidRequest
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
+    from .inspect_table import ModelInspection
+
 OPTIMIZERS = {"none": None, "sgd": "SGD", "adam": "Adam", "adamw": "AdamW"}
-
-
-@dataclass(frozen=True, kw_only=True)
-class ModuleShare:
-    """What one module takes by itself, without the modules inside it.
-
-    The last one, "(outside)", is what runs outside of all modules, as a loss function does.
-    `feature_map_bytes` are kept from forward to backward, each storage with the module that kept it first.
-    Times are of one step; `utilisation` is the share of the device's measured matrix rate, None where the
-    module has no operations that are counted or the rate is not known.
-    """
-
-    path: str
-    kind: str
-    weight_bytes: int
-    gradient_bytes: int
-    feature_map_bytes: int
-    forward_ms: float
-    backward_ms: float
-    flops: int
-    utilisation: float | None
-
-
-@dataclass(frozen=True, kw_only=True)
-class ModelInspection:
-    """One training step, by memory and by module.
-
-    `workspace_bytes` is what the peak has beyond weights, feature maps, the optimizer's state and the inputs:
-    temporaries, and those gradients that are there at the peak. All gradients are `gradient_bytes`.
-    """
-
-    model: str
-    device: str
-    peak_bytes: int
-    weight_bytes: int
-    gradient_bytes: int
-    feature_map_bytes: int
-    optimizer_bytes: int
-    input_bytes: int
-    workspace_bytes: int
-    forward_ms: float
-    backward_ms: float
-    flops: int
-    utilisation: float | None
-    modules: tuple[ModuleShare, ...]
-
-    def to_dict(self) -> dict[str, Any]:
-        """JSON-ready."""
-        return asdict(self)
-
-    def table(self, other: ModelInspection | None = None, most: int = 20) -> str:
-        """Plain text: totals, and the modules that take most; beside `other`, the model after changes."""
-        from .inspect_table import one, side_by_side
-
-        return one(self, most) if other is None else side_by_side(self, other, most)
 
 
 def inspect_model(

@@ -19,7 +19,7 @@ from kernel_selector.kernels.measure.memory import measure_memory
 from .devices import resolve
 from .errors import InvalidRequest
 from .example import arguments_of, undisturbed
-from .inspect_model import ModelInspection, ModuleShare
+from .inspect_table import ModelInspection, ModuleShare
 from .inspect_timeline import Timeline
 from .physics import matmul_rate
 

@@ -1,15 +1,69 @@
-"""An inspection as plain text: alone, or two side by side."""
+"""Memory and times of one training step of a model, as data and as a table."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
 
-from .inspect_model import ModelInspection, ModuleShare
 from .units import format_bytes, format_ms
 
 TOTALS = ("peak", "weight", "gradient", "feature_map", "optimizer", "input", "workspace")
 PLURAL = ("weight", "gradient", "feature_map", "input")
 HEAD = ("module", "kind", "weights", "feature maps", "forward", "backward", "utilisation")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModuleShare:
+    """What one module takes by itself, without the modules inside it.
+
+    The last one, "(outside)", is what runs outside of all modules, as a loss function does.
+    `feature_map_bytes` are kept from forward to backward, each storage with the module that kept it first.
+    Times are of one step; `utilisation` is the share of the device's measured matrix rate, None where the
+    module has no operations that are counted or the rate is not known.
+    """
+
+    path: str
+    kind: str
+    weight_bytes: int
+    gradient_bytes: int
+    feature_map_bytes: int
+    forward_ms: float
+    backward_ms: float
+    flops: int
+    utilisation: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelInspection:
+    """One training step, by memory and by module.
+
+    `workspace_bytes` is what the peak has beyond weights, feature maps, the optimizer's state and the inputs:
+    temporaries, and those gradients that are there at the peak. All gradients are `gradient_bytes`.
+    """
+
+    model: str
+    device: str
+    peak_bytes: int
+    weight_bytes: int
+    gradient_bytes: int
+    feature_map_bytes: int
+    optimizer_bytes: int
+    input_bytes: int
+    workspace_bytes: int
+    forward_ms: float
+    backward_ms: float
+    flops: int
+    utilisation: float | None
+    modules: tuple[ModuleShare, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-ready."""
+        return asdict(self)
+
+    def table(self, other: ModelInspection | None = None, most: int = 20) -> str:
+        """Plain text: totals, and the modules that take most; beside `other`, the model after changes."""
+        return one(self, most) if other is None else side_by_side(self, other, most)
 
 
 def one(found: ModelInspection, most: int) -> str:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +23,7 @@ from .evaluation import (
     Comparison,
     Evaluation,
     Quality,
+    TrainingReport,
     comparison,
     evaluate_implementation,
     evaluate_shapes,
@@ -48,28 +48,6 @@ from .trials import coverage, under_limits
 SHAPES = "shapes, in folds of whole problems"
 
 Progress = Callable[[str, int, int], None]
-
-
-@dataclass(frozen=True, kw_only=True)
-class TrainingReport:
-    """What was learned from, what was stored, and how good it is on what it has not seen."""
-
-    operator: str
-    version: str
-    records: int
-    problems: int
-    implementations: tuple[str, ...]
-    left_out: dict[str, int]
-    seconds: float
-    size_bytes: int
-    evaluation: Evaluation
-
-    def to_dict(self) -> dict[str, Any]:
-        """JSON-ready."""
-        return asdict(self) | {
-            "implementations": list(self.implementations),
-            "evaluation": self.evaluation.to_dict(),
-        }
 
 
 @dataclass(frozen=True)

@@ -60,7 +60,6 @@ class Import(NamedTuple):
     module: str  # the importing module
     target: str  # the imported module, or module.name
     relative: bool
-    at_import: bool  # runs when the file is imported
 
 
 def python_files(root: Path, *folders: str) -> Iterator[tuple[Path, str]]:
@@ -89,7 +88,6 @@ def imports(root: Path) -> list[Import]:
 def _imports_of(tree: ast.Module, *, path: Path, root: Path, name: str) -> Iterator[Import]:
     module, folder = module_name(root, path), name.split("/")[0]
     package = module.split(".") if path.name == "__init__.py" else module.split(".")[:-1]
-    immediate = set(_immediate(tree))
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             targets, level = [alias.name for alias in node.names], 0
@@ -101,16 +99,7 @@ def _imports_of(tree: ast.Module, *, path: Path, root: Path, name: str) -> Itera
         else:
             continue
         for target in targets:
-            yield Import(f"{name}:{node.lineno}", folder, module, target, level > 0, node in immediate)
-
-
-def _immediate(node: ast.AST) -> Iterator[ast.AST]:
-    """The nodes that run at import: not those in functions, nor those for type checkers."""
-    for child in ast.iter_child_nodes(node):
-        typing_only = isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test)
-        if not typing_only and not isinstance(child, Function | ast.Lambda):
-            yield child
-            yield from _immediate(child)
+            yield Import(f"{name}:{node.lineno}", folder, module, target, level > 0)
 
 
 def _within(target: str, prefix: str) -> bool:
@@ -172,13 +161,13 @@ def operators_apart(root: Path) -> list[str]:
 
 
 def cycles(root: Path) -> list[str]:
-    """No circle of imports at module level."""
+    """No circle of imports, those in functions and for type checkers included."""
     modules = {module_name(root, path) for path, _ in python_files(root, *FOLDERS)}
     graph: dict[str, set[str]] = {module: set() for module in modules}
     for found in imports(root):
         parent = found.target.rpartition(".")[0]
         target = found.target if found.target in modules else parent
-        if found.at_import and target in modules and target != found.module:
+        if target in modules and target != found.module:
             graph[found.module].add(target)
     try:
         TopologicalSorter(graph).prepare()

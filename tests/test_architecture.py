@@ -39,6 +39,8 @@ PLANTED = [
     ("operators_apart", "kernels/gru/x.py", "from .. import lstm\n"),
     ("operators_apart", "kernels/shared.py", "def late():\n    from .lstm import work\n"),
     ("cycles", "kernels/one.py", "from . import two\n"),
+    ("cycles", "kernels/one.py", "def late():\n    from . import two\n"),
+    ("cycles", "kernels/one.py", "if TYPE_CHECKING:\n    from .two import Two\n"),
     ("shadowing", "alembic/__init__.py", ""),
     ("shadowing", "tests/kernels/__init__.py", ""),
     ("file_sizes", "selector/x.py", "x = 1\n" * 501),
@@ -89,8 +91,6 @@ def test_rule_accepts_a_clean_tree(rule: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(("rule", "file", "source"), PLANTED)
 def test_rule_finds_a_planted_violation(rule: str, file: str, source: str, tmp_path: Path) -> None:
     root = tree(tmp_path)
-    if rule == "cycles":
-        (root / "kernels/two.py").write_text("from .one import name\n")
     (root / file).write_text(source)
     violations = RULES[rule](root)
     assert violations, f"{rule} overlooks {source!r} in {file}"

@@ -19,8 +19,7 @@ from kernel_selector import db
 from kernel_selector.db import StoredModel
 
 from ..errors import TooFewProblems
-from ..evaluation import Comparison, Evaluation
-from ..learning import TrainingReport
+from ..evaluation import Comparison, Evaluation, TrainingReport
 from .columns import OK, Columns, load_columns
 from .description import ImportedOperator
 from .features import VERSION, Range

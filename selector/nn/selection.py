@@ -16,10 +16,10 @@ from torch import Tensor, nn
 from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import Problem, SelectorError, UnsupportedProblem
 
-from .. import api
 from ..devices import identified
 from ..errors import InvalidRequest
 from ..layer_problems import Values
+from ..shared import shared_selector
 
 if TYPE_CHECKING:
     from kernel_selector.db import Database
@@ -270,13 +270,12 @@ class Selection:
 
     def _asked(self, problem: Problem, device: str) -> Choice:
         policy = self.policy
-        return api.choose(
+        return shared_selector(policy.database).choose(
             problem.operator,
             device=device,
             memory=policy.memory,
             objective=policy.objective,
             override=policy.implementation,
-            database=policy.database,
             **problem.as_dict,
         )
 

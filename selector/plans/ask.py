@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 from kernel_selector.kernels.contract import Device, UnknownDevice
 from kernel_selector.kernels.contract.errors import shorten
 
+from ..engine import stand_in
 from ..errors import InvalidRequest, NothingFits
 from ..physics import missing_rates
 from ..shared import shared_selector
-from ..shipped import stand_in
 from ..units import format_bytes, parse_bytes
 from .batches import parse_batch
 from .options import Prices

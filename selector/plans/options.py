@@ -5,22 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import TYPE_CHECKING
 
 from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import Device, Problem, UnsupportedProblem
 
+from ..engine import UNUSABLE, Selector, stand_in
 from ..errors import NoMeasurements
 from ..knowledge import NOTHING
 from ..physics import missing_rates
-from ..shipped import UNUSABLE, stand_in
 from .figures import Figures, Measurements, counted
 from .pace import in_a_model
 from .parts import Part
 from .training import Training
-
-if TYPE_CHECKING:
-    from ..engine import Selector
 
 MEASURED = ("exact", "series")  # sources of figures
 

@@ -14,10 +14,11 @@ from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import Problem, SelectorError, UnknownOperator
 from kernel_selector.kernels.contract.errors import shorten, suggest
 
-from .. import api, layers
+from .. import layers
 from ..errors import InvalidRequest
 from ..layers import Layer
 from ..plans.ledger import HEAD
+from ..shared import shared_selector
 from . import attention_interface, joining, replaying
 from .arrangements import Arrangement
 from .arranging import AS_GIVEN, Arranging, Kind, Verdict
@@ -247,12 +248,11 @@ def _decide(
     """What a layer gets, or why it is left alone. `known`: what is best for the model as a whole, and why."""
     named = wishes.named(layer) or (known and known[0])
     try:
-        choice = api.choose(
+        choice = shared_selector(wishes.database).choose(
             layer.problem.operator,
             device=device_of(model),
             objective=OBJECTIVES[wishes.objective],
             override=named,
-            database=wishes.database,
             **cast(dict[str, Any], dict(layer.problem.as_dict)),
         )
     except SelectorError as error:
@@ -289,7 +289,7 @@ def _alone_ms(problem: Problem, name: str | None, device: str, database: Any) ->
     """What a layer takes by itself, the host's launching included, by one implementation or the fastest."""
     values: dict[str, Any] = dict(problem.as_dict)
     try:
-        choice = api.choose(problem.operator, device=device, database=database, **values)
+        choice = shared_selector(database).choose(problem.operator, device=device, **values)
     except SelectorError:
         return None
     able = [one for one in choice.candidates if one.excluded is None and name in (None, one.name)]

@@ -17,7 +17,7 @@ from .terminal.options import DatabaseOption, JsonOption
 if TYPE_CHECKING:
     from selector.evaluation import Evaluation
     from selector.judgements import Judgements
-    from selector.learning import TrainingReport
+    from selector.evaluation import TrainingReport
 
 Result = TypeVar("Result")
 Progress = Callable[[str, int, int], None]

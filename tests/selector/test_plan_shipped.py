@@ -9,7 +9,7 @@ import pytest
 import selector
 from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import Device
-from selector import InvalidRequest, shipped
+from selector import InvalidRequest, engine
 from selector.plans.published import layer_problems
 from selector.plans.training import AS_FUSED_IN_GRAPHS, Training
 
@@ -51,10 +51,10 @@ def test_where_nothing_can_be_unpacked_the_plan_says_so(monkeypatch):
     def unpacked():
         raise OSError("no room")
 
-    shipped._selector.cache_clear()
-    monkeypatch.setattr(shipped, "unpacked", unpacked)
+    engine._shipped.cache_clear()
+    monkeypatch.setattr(engine, "unpacked", unpacked)
     plan = selector.plan("bert-large", device=RATED, memory_limit="16GiB", batch=1)
-    assert f"{shipped.UNUSABLE}no room" in plan.caveats
+    assert f"{engine.UNUSABLE}no room" in plan.caveats
     with pytest.raises(selector.NoMeasurements, match="cannot be used: no room"):
         selector.plan("bert-large", device=DEVICE, memory_limit="16GiB")
 

@@ -68,7 +68,7 @@ def test_unknown_device_abstains(trained):
 
 
 def test_of_an_unknown_device_nothing_is_counted(predictor, monkeypatch):
-    monkeypatch.setattr("selector.predictor.Counting", None)
+    monkeypatch.setattr("selector.predictor.FeatureSpec.matrices", None)
     unseen = Device(name="Unseen GPU", kind="cuda")
     tier = predictor.tier(LSTM.problem(hidden=96, batch=8), unseen, None, IMPLEMENTATIONS)
     assert not tier.estimates

@@ -13,7 +13,7 @@ import selector
 from kernel_selector.db import Database, models, records
 from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import Device, Status, UnknownDevice
-from selector import Choice, NothingFits, Selector, shipped
+from selector import Choice, NothingFits, Selector, engine, shipped
 from selector.problem_sets import random_problems
 from selector.query import Query
 from tests.selector import replay
@@ -27,16 +27,16 @@ def fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.delenv("SELECTOR_DATABASE_URL")
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    shipped._selector.cache_clear()
+    engine._shipped.cache_clear()
     yield tmp_path
-    shipped._selector.cache_clear()
+    engine._shipped.cache_clear()
 
 
 def test_what_was_measured_on_an_h200_is_answered_without_one(fresh: Path) -> None:
     choice = selector.choose("lstm", **QUESTION, device="h200")
     assert choice.source == "exact"
     assert choice.implementation != "torch_lstm"
-    assert shipped.USED in choice.caveats
+    assert engine.USED in choice.caveats
     assert not list((fresh / "data").rglob("*.sqlite"))
     (one,) = Selector().choose_each([Query(operator="lstm", hyperparameters=QUESTION, device="h200")])
     assert one == choice
@@ -102,7 +102,7 @@ def test_the_processor_that_ships_is_known_by_its_name() -> None:
     assert isinstance(one, Choice)
     assert choice.implementation == one.implementation == known.implementation
     assert choice.device == known.device
-    assert shipped.USED in choice.caveats
+    assert engine.USED in choice.caveats
 
 
 def test_a_device_that_nobody_knows_is_refused_with_all_known_names() -> None:
@@ -123,7 +123,7 @@ def test_ones_own_measurements_of_a_processor_come_first() -> None:
     choice = Selector().choose("lstm", **SMALL, device=other)
     fastest = min(own, key=lambda record: record.total.undisturbed_ms if record.total else 1e9)
     assert (choice.source, choice.implementation) == ("exact", fastest.implementation)
-    assert shipped.USED not in choice.caveats
+    assert engine.USED not in choice.caveats
 
 
 def test_a_limit_that_nothing_keeps_is_refused_as_by_ones_own_measurements() -> None:
@@ -138,20 +138,20 @@ def test_a_database_that_was_named_is_taken_at_its_word(fresh: Path) -> None:
     Database.open(fresh / "own.sqlite", create=True).close()
     choice = selector.choose("lstm", **QUESTION, device="h200", database=fresh / "own.sqlite")
     assert choice.source == "default"
-    assert shipped.USED not in choice.caveats
+    assert engine.USED not in choice.caveats
 
 
 def test_what_the_shipped_measurements_do_not_know_either_is_the_default() -> None:
     choice = selector.choose("lstm", **QUESTION, device="a100 40gb")
     assert choice.source == "default"
-    assert not [caveat for caveat in choice.caveats if caveat.startswith(shipped.UNUSABLE)]
+    assert not [caveat for caveat in choice.caveats if caveat.startswith(engine.UNUSABLE)]
 
 
 def test_where_nothing_can_be_unpacked_the_choice_says_so(fresh: Path) -> None:
     (fresh / "cache").write_text("a file in the way")
     choice = selector.choose("lstm", **QUESTION, device="h200")
     assert choice.source == "default"
-    assert [caveat for caveat in choice.caveats if caveat.startswith(shipped.UNUSABLE)]
+    assert [caveat for caveat in choice.caveats if caveat.startswith(engine.UNUSABLE)]
 
 
 def test_they_are_small() -> None:

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 import selector
 from kernel_selector.kernels import registry
+from selector import Selector
 from selector import nn as drop_in
 from selector.rewriting import arranging, optimizing, timing
 from selector.rewriting.arrangements import Arrangement
@@ -60,13 +61,15 @@ def made_up_clock(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def promised(monkeypatch: pytest.MonkeyPatch) -> None:
     """Measurements of other machines say that the stand-ins for GELU and ReLU are faster."""
-    choose = optimizing.api.choose
+    choose = Selector.choose
 
-    def promising(operator: str, **more: Any) -> Any:
-        found = choose(operator, **{**more, "override": "stand_in" if operator in ("gelu", "relu") else None})
+    def promising(self: Selector, operator: str, **more: Any) -> Any:
+        found = choose(
+            self, operator, **{**more, "override": "stand_in" if operator in ("gelu", "relu") else None}
+        )
         return replace(found, source="model") if found.source == "override" else found
 
-    monkeypatch.setattr(optimizing.api, "choose", promising)
+    monkeypatch.setattr(Selector, "choose", promising)
 
 
 @pytest.fixture

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 import selector
+from selector import Selector
 from selector import nn as drop_in
 from selector.nn.replays import Replayed
 from selector.rewriting import arranging, captures, optimizing, replaying, timing
@@ -289,17 +290,19 @@ def test_where_memory_is_short_for_both_they_are_timed_one_after_the_other(
 def test_device_time_is_that_of_replayed_steps(
     model: Model, given: tuple[Tensor, Tensor], factor: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    choose = optimizing.api.choose
+    choose = Selector.choose
 
-    def promising(operator: str, **more: Any) -> Any:
-        return choose(operator, **{**more, "override": "stand_in" if operator == "layer_norm" else None})
+    def promising(self: Selector, operator: str, **more: Any) -> Any:
+        return choose(
+            self, operator, **{**more, "override": "stand_in" if operator == "layer_norm" else None}
+        )
 
     def steps(self: timing.Steps, count: int) -> list[float]:
         layers: Any = self._model
         ms = 5.0 if isinstance(layers.layers[0], Replayed) else 10.0
         return [ms * (factor if isinstance(layers.layers[0].norm, drop_in.LayerNorm) else 1)] * count
 
-    monkeypatch.setattr(optimizing.api, "choose", promising)
+    monkeypatch.setattr(Selector, "choose", promising)
     monkeypatch.setattr(optimizing, "_replayed", lambda *_: True)
     monkeypatch.setattr(timing.Steps, "__call__", steps)
     report = selector.optimize(model, given, objective="device_time")
