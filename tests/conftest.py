@@ -3,26 +3,70 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 
 LOCAL_SERVER = "postgresql://postgres@127.0.0.1:5432/test"
 
 
+WORKERS = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+if WORKERS > 1:  # else each of them, and each process that they start, takes all cores
+    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // WORKERS)))
+HARDWARE = re.compile("NVIDIA GPU|on this processor")  # reasons to skip that no installing removes
+Report = TypeVar("Report", pytest.TestReport, pytest.CollectReport)
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
-        "--require-postgres",
-        action="store_true",
-        help="fail, instead of skipping, the tests that need PostgreSQL when there is no server",
+        "--full", action="store_true", help="also the tests marked `full`: every case of each grid"
     )
+    parser.addoption(
+        "--require",
+        action="store_true",
+        help="fail, instead of skipping, the tests that miss a program, a package or a server, but not a GPU",
+    )
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what only the full run holds."""
+    if config.getoption("--full"):
+        return
+    left_out = [item for item in items if item.get_closest_marker("full")]
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if not item.get_closest_marker("full")]
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    return _required((yield), item.config)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(
+    collector: pytest.Collector,
+) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    return _required((yield), collector.config)
+
+
+def _required(report: Report, config: pytest.Config) -> Report:
+    """The report; of a skip that `--require` forbids, a failure with the reason."""
+    if report.skipped and config.getoption("--require") and not hasattr(report, "wasxfail"):
+        path, line, reason = report.longrepr
+        if not HARDWARE.search(reason):
+            report.outcome = "failed"
+            report.longrepr = f"{path}:{line}: --require allows no skip: {reason}"
+    return report
 
 
 @pytest.fixture(autouse=True)
@@ -41,7 +85,7 @@ def sqlite_database(tmp_path: Path):
 
 
 @pytest.fixture(scope="session")
-def postgres_server(request: pytest.FixtureRequest) -> Iterator[str]:
+def postgres_server() -> Iterator[str]:
     """URL of a PostgreSQL database: TEST_DATABASE_URL, a local server, or one started for the tests."""
     given = os.environ.get("TEST_DATABASE_URL")
     if given or _answers(LOCAL_SERVER):
@@ -49,10 +93,7 @@ def postgres_server(request: pytest.FixtureRequest) -> Iterator[str]:
         return
     programs = _programs()
     if programs is None:
-        reason = f"no PostgreSQL: TEST_DATABASE_URL is not set, none at {LOCAL_SERVER}, and no initdb"
-        if request.config.getoption("--require-postgres"):
-            pytest.fail(reason)
-        pytest.skip(reason)
+        pytest.skip(f"no PostgreSQL: TEST_DATABASE_URL is not set, none at {LOCAL_SERVER}, and no initdb")
     with _own_server(programs) as url:
         yield url
 

@@ -1,0 +1,38 @@
+"""Grids of test cases, thinned: what shows something new runs every time, the rest with `--full`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable
+from typing import Any
+
+import pytest
+
+
+def thinned(cases: Iterable[Any], shows: Callable[..., Iterable[Hashable]]) -> list[Any]:
+    """The cases, tuples of parameters; one that shows nothing new after those that are kept is `full`."""
+    seen: set[Hashable] = set()
+    found = []
+    for case in cases:
+        values = case if isinstance(case, tuple) else (case,)
+        new = set(shows(*values)) - seen
+        seen |= new
+        found.append(pytest.param(*values, marks=() if new else pytest.mark.full))
+    return found
+
+
+def batches(cases: Iterable[Any], shows: Callable[..., Iterable[Hashable]]) -> list[Any]:
+    """The cases as two parameters for a test that takes many at once: those that are kept, and the others."""
+    grid = thinned(cases, shows)
+    kept = [one.values[0] for one in grid if not one.marks]
+    rest = [one.values[0] for one in grid if one.marks]
+    return [pytest.param(kept), *([pytest.param(rest, marks=pytest.mark.full)] if rest else [])]
+
+
+def each_value(*values: Hashable) -> list[Hashable]:
+    """What a case shows where its parameters matter one by one: each value at its place."""
+    return list(enumerate(values))
+
+
+def each_entry(case: dict[str, Hashable]) -> list[Hashable]:
+    """The same of parameters by name."""
+    return list(case.items())
