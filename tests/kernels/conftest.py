@@ -34,6 +34,17 @@ def folder(tmp_path, monkeypatch):
 
 
 @pytest.fixture
+def compilations(pytestconfig, monkeypatch):
+    """Where compiled kernels stay from run to run, named by source, options and the compiler's version."""
+    kept = pytestconfig.rootpath / ".cache"
+    monkeypatch.setenv("KERNEL_SELECTOR_CACHE", str(kept / "cuda"))
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(kept / "triton"))
+    nvrtc.compiled.cache_clear()
+    yield
+    nvrtc.compiled.cache_clear()
+
+
+@pytest.fixture
 def lt(monkeypatch):
     """A twin of cuBLASLt in its place, which takes the CPU's tensors; see `cublaslt_twin`."""
     twin = sys.modules["cublaslt_twin"].in_place(monkeypatch)

@@ -90,9 +90,10 @@ def cases():
         yield {**forward, "constants": {**constants, "elements": 1}}
 
 
-def test_kernels_compile_for_gpus_that_are_not_here_and_load_16_bytes_at_once(tmp_path):
+@pytest.mark.usefixtures("compilations")
+def test_kernels_compile_for_gpus_that_are_not_here_and_load_16_bytes_at_once():
     given = list(cases())
-    results = run("compiled_activations.py", given=given, TRITON_CACHE_DIR=str(tmp_path))
+    results = run("compiled_activations.py", given=given)
     assert len(results) == len(given)
     assert [case for case, wide in results if not wide] == []
 
@@ -145,14 +146,12 @@ def from_output(fit, y, rising):
     return np.where(rising, s * np.polyval(table[end:], s * table[4] - 1), falling)
 
 
-@pytest.mark.parametrize(("operator", "form"), FORMS)
-def test_a_fault_in_the_fit_is_found(operator, form):
+def test_a_fault_in_the_fit_is_found():
     """Tempo's released kernel had the sign of one shift wrong: the gate would have refused it."""
-    if operator == "relu":
-        pytest.skip("relu has no fit")
-    given = [{"operator": operator, "elements": 5000, "dtype": "bfloat16", **form}]
+    fitted = [(operator, form) for operator, form in FORMS if operator != "relu"]
+    given = [{"operator": name, "elements": 5000, "dtype": "bfloat16", **form} for name, form in fitted]
     results = run("interpreted_activations.py", "--wrong-fit", "from_output", given=given)
-    assert [passed for _, _, passed, _ in results] == [False]
+    assert [passed for _, _, passed, _ in results] == [False] * len(fitted)
 
 
 @pytest.mark.parametrize(

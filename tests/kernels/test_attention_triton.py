@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 from programs import run
 
+from tests.grids import batches, each_entry
+
 pytest.importorskip("triton", reason="Triton is not installed")
 
 SHAPES = [
@@ -21,23 +23,25 @@ SHAPES = [
 CASES = [
     {"operator": "attention", **shape, "dtype": dtype}
     for row, shape in enumerate(SHAPES)
-    for dtype in ("float32", "bfloat16", "float16")[: 3 if row == 3 else 2]
+    for dtype in ("float32", "bfloat16", "float16")[: 3 if row == 3 else 2][:: (-1) ** row]
     if dtype != "float32" or shape["head_dim"] <= 128
 ]
 CASES += [{"operator": "attention", **SHAPES[row], "mode": "inference"} for row in (1, 3)]
 
 
-def test_kernels_pass_the_gate_in_the_interpreter():
-    results = run("interpreted.py", "fused", timeout=500, given=CASES)
-    assert len(results) == len(CASES)
+@pytest.mark.parametrize("given", batches(CASES, each_entry))
+def test_kernels_pass_the_gate_in_the_interpreter(given):
+    results = run("interpreted.py", "fused", given=given)
+    assert len(results) == len(given)
     assert [result for result in results if not result[2]] == []
 
 
 def test_other_calls_than_the_gates():
-    assert run("interpreted_attention.py", timeout=500) == ["all"]
+    assert run("interpreted_attention.py") == ["all"]
 
 
-def test_kernels_compile_for_gpus_that_are_not_here(tmp_path):
+@pytest.mark.usefixtures("compilations")
+def test_kernels_compile_for_gpus_that_are_not_here():
     cases = [
         {"target": 90, "dtype": "bf16", "head_dim": 128, "causal": True},
         {"target": 90, "dtype": "bf16", "head_dim": 64, "bias": True, "mask": "padding", "odd": True},
@@ -45,7 +49,7 @@ def test_kernels_compile_for_gpus_that_are_not_here(tmp_path):
         {"target": 90, "dtype": "fp32", "head_dim": 64},
         {"target": 86, "dtype": "fp16", "head_dim": 256, "causal": True},
     ]
-    results = run("compiled_attention.py", timeout=500, given=cases, TRITON_CACHE_DIR=str(tmp_path))
+    results = run("compiled_attention.py", given=cases)
     assert len(results) == 3 * len(cases) + 1
     for case, kernel, tile, taken, allowed, _, in_memory in results:
         assert taken <= allowed, (case, kernel, tile)

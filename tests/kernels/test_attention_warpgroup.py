@@ -49,7 +49,7 @@ def test_says_what_it_does_not_do(more, reason):
     assert reason in refusal(**more)
 
 
-@pytest.mark.usefixtures("folder")
+@pytest.mark.usefixtures("compilations")
 @pytest.mark.parametrize(("name", "causal", "threshold"), [*product(PASSES, (False, True), (0, 410))])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_compiles(name, causal, threshold, dtype):

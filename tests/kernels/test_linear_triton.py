@@ -9,6 +9,7 @@ from programs import run
 
 from kernel_selector.kernels import devices, registry
 from kernel_selector.kernels.contract import Device
+from tests.grids import batches, each_entry
 
 pytest.importorskip("triton", reason="Triton is not installed")
 
@@ -24,13 +25,17 @@ PROBLEMS = [
 ]
 
 
-def test_linear_passes_the_gate_in_the_interpreter():
-    given = [
+def problems():
+    cases = [
         {"operator": "linear", **problem, "dtype": dtype}
         for row, problem in enumerate(PROBLEMS)
         for dtype in ("float32", "bfloat16", "float16")[row % 2 : 2 + row % 2]
     ]
-    given += [{**given[row], "mode": "inference"} for row in (2, 8)]
+    return cases + [{**cases[row], "mode": "inference"} for row in (2, 8)]
+
+
+@pytest.mark.parametrize("given", batches(problems(), each_entry))
+def test_linear_passes_the_gate_in_the_interpreter(given):
     results = run("interpreted.py", *LINEAR, given=given)
     assert len(results) == len(given) * len(LINEAR)
     assert [result for result in results if not result[2]] == []
@@ -72,7 +77,8 @@ COMPILED = [
 ]
 
 
-def test_products_compile_for_gpus_that_are_not_here(tmp_path):
+@pytest.mark.usefixtures("compilations")
+def test_products_compile_for_gpus_that_are_not_here():
     cases = [
         {"kernel": "matmul", "schedule": schedule, "steps": steps, "dtype": dtype, "target": target, **more}
         for schedule, steps, dtype, target, more in COMPILED
@@ -86,7 +92,7 @@ def test_products_compile_for_gpus_that_are_not_here(tmp_path):
         {"kernel": "downstream", "steps": ["gelu_tanh"], "dtype": "fp16", "target": 80, "wide": True},
         {"kernel": "row_sums", "steps": [], "dtype": "fp32", "target": 90, "sums": "bf16"},
     ]
-    results = run("compiled_linear.py", given=cases, TRITON_CACHE_DIR=str(tmp_path))
+    results = run("compiled_linear.py", given=cases)
     assert len(results) == len(cases)
     for case, taken, counted, words in results:
         if case["kernel"] == "matmul":

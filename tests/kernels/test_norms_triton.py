@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 from programs import run
 
+from tests.grids import batches, each_entry
+
 pytest.importorskip("triton", reason="Triton is not installed")
 
 SHAPES = {
@@ -45,14 +47,24 @@ CALLS = (
 )
 
 
-@pytest.mark.parametrize("operator", SHAPES)
-def test_kernels_pass_the_gate_in_the_interpreter(operator):
-    given = [
+def problems(operator):
+    cases = [
         {"operator": operator, **shape, "dtype": dtype}
         for row, shape in enumerate(SHAPES[operator])
-        for dtype in ("float32", "bfloat16", "float16")[: 3 if row == 1 else 2]
+        for dtype in ("float32", "bfloat16", "float16")[: 3 if row == 1 else 2][:: (-1) ** row]
     ]
-    given.append({"operator": operator, **SHAPES[operator][1], "mode": "inference"})
+    return [*cases, {"operator": operator, **SHAPES[operator][1], "mode": "inference"}]
+
+
+@pytest.mark.parametrize(
+    ("operator", "given"),
+    [
+        pytest.param(operator, *batch.values, marks=batch.marks)
+        for operator in SHAPES
+        for batch in batches(problems(operator), each_entry)
+    ],
+)
+def test_kernels_pass_the_gate_in_the_interpreter(operator, given):
     results = run("interpreted.py", *NAMES[operator], given=given)
     assert len(results) == len(given) * len(NAMES[operator])
     assert [result for result in results if not result[2]] == []
@@ -63,7 +75,8 @@ def test_other_calls_than_the_gates(call):
     assert run("interpreted_norms.py", call) == []
 
 
-def test_kernels_compile_for_gpus_that_are_not_here(tmp_path):
+@pytest.mark.usefixtures("compilations")
+def test_kernels_compile_for_gpus_that_are_not_here():
     plain = ["residual_ptr", "z_ptr", "seed_ptr", "mask_ptr", "dz_ptr", "dropped_ptr"]
     from_output = [*plain, "mean_ptr"]
     cases = [
@@ -75,7 +88,7 @@ def test_kernels_compile_for_gpus_that_are_not_here(tmp_path):
         {"hidden": 8192, "dtype": "fp32", "target": 90, "absent": ["mask_ptr"]},
         {"hidden": 1000, "dtype": "bf16", "target": 80, "absent": ["dz_ptr"]},
     ]
-    results = run("compiled_norms.py", given=cases, TRITON_CACHE_DIR=str(tmp_path))
+    results = run("compiled_norms.py", given=cases)
     assert len(results) == 3 * len(cases)
     for case, taken, there in results:
         assert taken <= there, case

@@ -112,9 +112,10 @@ def cases():
         yield {**backward, "absent": ["sums_ptr"]}
 
 
-def test_kernels_compile_for_gpus_that_are_not_here_and_load_16_bytes_at_once(tmp_path):
+@pytest.mark.usefixtures("compilations")
+def test_kernels_compile_for_gpus_that_are_not_here_and_load_16_bytes_at_once():
     given = list(cases())
-    results = run("compiled_activations.py", given=given, TRITON_CACHE_DIR=str(tmp_path))
+    results = run("compiled_activations.py", given=given)
     assert len(results) == len(given)
     assert [case for case, wide in results if not wide] == []
 

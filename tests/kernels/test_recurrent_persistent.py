@@ -114,7 +114,7 @@ COMPILED = [
 ]
 
 
-@pytest.mark.usefixtures("folder")
+@pytest.mark.usefixtures("compilations")
 @pytest.mark.parametrize(("shape", "dtype"), COMPILED, ids=str)
 def test_compiles(shape: Shape, dtype: torch.dtype) -> None:
     layout = plan(shape, MULTIPROCESSORS)

@@ -214,10 +214,10 @@ def test_refuses_what_the_persistent_kernel_refuses(operator):
     assert "9.0" in implementation.unsupported(problem, replace(h200, compute_capability=(8, 0)))
 
 
+@pytest.mark.usefixtures("compilations")
 @pytest.mark.parametrize("cell", [LSTM, GRU], ids=lambda cell: cell.name)
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
-def test_compiles(cell, dtype, tmp_path, monkeypatch):
-    monkeypatch.setenv("KERNEL_SELECTOR_CACHE", str(tmp_path))
-    code = nvrtc.compiled.__wrapped__(recompute.SOURCE, "90a", recompute.defines(cell, dtype))
+def test_compiles(cell, dtype):
+    code = nvrtc.compiled(recompute.SOURCE, "90a", recompute.defines(cell, dtype))
     assert code.startswith(b"\x7fELF")
     assert b"replay" in code

@@ -12,6 +12,7 @@ from kernel_selector.kernels.contract import Device
 from kernel_selector.kernels.recurrent.layer import GRU, LSTM, RNN_TANH
 from kernel_selector.kernels.recurrent.triton_sequence import _size
 from kernel_selector.kernels.recurrent.triton_tiles import WARPS, Limits, best_tile, has_tile
+from tests.grids import batches, each_entry
 
 pytest.importorskip("triton", reason="Triton is not installed")
 
@@ -38,7 +39,7 @@ def problems(operator):
     cases = [
         {"operator": operator, **shape, "dtype": dtype}
         for row, shape in enumerate(SHAPES)
-        for dtype in ("float32", "bfloat16", "float16")[: 3 if row in (1, 4) else 2]
+        for dtype in ("float32", "bfloat16", "float16")[: 3 if row in (1, 4) else 2][:: (-1) ** row]
     ]
     cases += [{**SHAPES[row], "operator": operator, "mode": "inference"} for row in (2, 4)]
     if operator == "rnn":
@@ -46,9 +47,10 @@ def problems(operator):
     return cases
 
 
-@pytest.mark.parametrize("operator", OPERATORS)
-def test_kernels_pass_the_gate_in_the_interpreter(operator):
-    given = problems(operator)
+@pytest.mark.parametrize(
+    "given", [batch for operator in OPERATORS for batch in batches(problems(operator), each_entry)]
+)
+def test_kernels_pass_the_gate_in_the_interpreter(given):
     results = run("interpreted.py", *NAMES, given=given)
     assert len(results) == len(given) * len(NAMES)
     assert [result for result in results if not result[2]] == []
@@ -70,7 +72,8 @@ def test_programs_that_wait_in_vain_give_nan_and_end(operator):
     assert "not finite" in two_steps[3]
 
 
-def test_float32_tiles_fit_into_shared_memory(tmp_path):
+@pytest.mark.usefixtures("compilations")
+def test_float32_tiles_fit_into_shared_memory():
     cases = [
         {
             "kernel": "persistent",
@@ -93,13 +96,14 @@ def test_float32_tiles_fit_into_shared_memory(tmp_path):
             (86, "rnn_tanh", 650, 3),
         )
     ]
-    results = run("compiled.py", given=cases, TRITON_CACHE_DIR=str(tmp_path))
+    results = run("compiled.py", given=cases)
     assert len(results) == 2 * len(cases)
     for case, taken, allowed in results:
         assert taken <= allowed, case
 
 
-def test_kernels_compile_for_gpus_that_are_not_here(tmp_path):
+@pytest.mark.usefixtures("compilations")
+def test_kernels_compile_for_gpus_that_are_not_here():
     cases = [
         {
             "kernel": "persistent",
@@ -128,7 +132,7 @@ def test_kernels_compile_for_gpus_that_are_not_here(tmp_path):
         )
     ]
     cases.append({**cases[0], "hidden": 33, "batch": 5, "lengths": True})
-    results = run("compiled.py", given=cases, TRITON_CACHE_DIR=str(tmp_path))
+    results = run("compiled.py", given=cases)
     assert len(results) == 2 * len(cases)
     for case, taken, allowed in results:
         assert taken <= allowed, case

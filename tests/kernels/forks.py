@@ -1,0 +1,50 @@
+"""Programs of this folder in forks of a process that has imported torch, which takes seconds.
+
+Standard input is a line of JSON for each: the program and its arguments, its environment, and the files of
+its standard input, output and errors. Standard output is a line with its exit status.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import runpy
+import sys
+import traceback
+
+import torch  # noqa: F401
+
+from kernel_selector.kernels import gate, registry  # noqa: F401
+
+assert "triton" not in sys.modules, "whether kernels are interpreted is decided where they are imported"
+
+
+def run(request) -> int:
+    """The exit status of a program, in the process that runs it."""
+    os.environ.update(request["environment"])
+    sys.argv = request["arguments"]
+    for place, name in (("stdin", "input"), ("stdout", "output"), ("stderr", "errors")):
+        mode = os.O_RDONLY if place == "stdin" else os.O_WRONLY | os.O_CREAT
+        os.dup2(os.open(request[name], mode), getattr(sys, place).fileno())
+    sys.stdin = open(0)  # noqa: SIM115 - the other's buffer holds requests
+    try:
+        runpy.run_path(sys.argv[0], run_name="__main__")
+    except BaseException:
+        traceback.print_exc()
+        return 1
+    return 0
+
+
+def main() -> None:
+    for line in iter(sys.stdin.readline, ""):
+        child = os.fork()
+        if child == 0:
+            status = run(json.loads(line))
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(status)
+        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+
+
+if __name__ == "__main__":
+    main()
