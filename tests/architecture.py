@@ -260,7 +260,7 @@ def quiet_imports(root: Path) -> list[str]:
         if path.name != "__main__.py"
     ]
     command = [sys.executable, "-c", POISON, *modules]
-    run = subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=120, check=False)
+    run = subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=600, check=False)
     return run.stdout.splitlines() + ([run.stderr[-2000:]] if run.returncode else [])
 
 

@@ -80,7 +80,7 @@ class Checkout:
             env=environment,
             capture_output=True,
             text=True,
-            timeout=240,
+            timeout=800,
             check=False,
         )
         assert done.returncode == 0, f"{command}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}"

@@ -42,7 +42,7 @@ def python(code: str, *, site: Path) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "PYTHONPATH": str(site)}
     command = [sys.executable, "-c", code]
     return subprocess.run(
-        command, cwd=site.parent, env=environment, capture_output=True, text=True, timeout=120, check=False
+        command, cwd=site.parent, env=environment, capture_output=True, text=True, timeout=600, check=False
     )
 
 

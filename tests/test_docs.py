@@ -31,7 +31,8 @@ HOSTS = [
     "deb" + r"\.debian",
 ]
 MACHINE = [
-    rf"(?<![\w.])/{folder}/" for folder in ("work", "root", r"home/(?!user\b)\w+", r"opt/(wheels|pypi)")
+    rf"/(?<![\w.]/){folder}/"  # the literal first: ten times as fast
+    for folder in ("work", "root", r"home/(?!user\b)\w+", r"opt/(wheels|pypi)")
 ]
 
 
@@ -109,13 +110,13 @@ def test_local_links_lead_somewhere(document: Path) -> None:
             assert anchor in {re.sub(r"[^\w -]", "", one.lower()).replace(" ", "-") for one in headings}
 
 
-@pytest.mark.parametrize("pattern", HOSTS + MACHINE)
-def test_no_file_names_a_registry_host_or_a_path_of_one_machine(pattern: str) -> None:
+def test_no_file_names_a_registry_host_or_a_path_of_one_machine() -> None:
     listing = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True)
     files = [ROOT / name for name in listing.stdout.split("\0") if name]
     hits = []
     for path in files:
         if path.is_file() and path != Path(__file__):
             text = path.read_text(errors="replace")
-            hits += [f"{path.relative_to(ROOT)}: {found[0]}" for found in re.finditer(pattern, text)]
+            for pattern in HOSTS + MACHINE:
+                hits += [f"{path.relative_to(ROOT)}: {found[0]}" for found in re.finditer(pattern, text)]
     assert hits == []

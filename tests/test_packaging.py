@@ -37,7 +37,7 @@ def run(*command: str | Path, cwd: Path, **environment: str) -> str:
         env={**inherited, **environment},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=600,
         check=False,
     )
     assert done.returncode == 0, f"{command}:\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}"

@@ -15,9 +15,8 @@ from .terminal import output
 from .terminal.options import DatabaseOption, JsonOption
 
 if TYPE_CHECKING:
-    from selector.evaluation import Evaluation
+    from selector.evaluation import Evaluation, TrainingReport
     from selector.judgements import Judgements
-    from selector.evaluation import TrainingReport
 
 Result = TypeVar("Result")
 Progress = Callable[[str, int, int], None]

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
 import random
+import shutil
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +16,7 @@ import torch
 from kernel_selector.db import Database, records
 from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import Problem, Record
-from selector import Selector, answer, devices, learning
+from selector import Selector, answer, devices, learning, shipped
 from selector.judgements import Judgements, judge_all
 from tests.selector import replay
 
@@ -47,13 +50,54 @@ def selector_of(request: pytest.FixtureRequest, sqlite_database: Database) -> Op
 def trained_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A database with measurements of 60 problems and a cost model trained on them."""
     path = tmp_path_factory.mktemp("trained") / "measurements.sqlite"
+    shutil.copyfile(_once("trained.sqlite", tmp_path_factory, _train), path)
+    return path
+
+
+@pytest.fixture(scope="session")
+def shipped_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The database that ships, unpacked, under its name in a cache folder."""
+    folder = tmp_path_factory.mktemp("shipped") / "cache"
+    shutil.copytree(_once("shipped", tmp_path_factory, _unpack), folder)
+    return next(folder.rglob("*.sqlite"))
+
+
+@pytest.fixture
+def shipped_cache(shipped_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A user's cache folder in which what ships was unpacked before."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    folder = tmp_path / "cache" / shipped_file.parent.name
+    folder.mkdir(parents=True)
+    (folder / shipped_file.name).symlink_to(shipped_file)
+
+
+def _once(name: str, factory: pytest.TempPathFactory, make: Callable[[Path], None]) -> Path:
+    """What `make` puts at a path, made by the first of all workers that needs it."""
+    base = factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        base = base.parent  # which they share
+    with open(base / f"{name}.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (base / name).exists():
+            part = factory.mktemp("made") / name
+            make(part)
+            part.rename(base / name)
+    return base / name
+
+
+def _unpack(path: Path) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(path))
+        shipped.unpacked()
+
+
+def _train(path: Path) -> None:
     which = list(replay.problems())
     random.Random(0).shuffle(which)
     with Database.open(path, create=True) as database:
         with database.write() as connection:
             records.add(connection, records=replay.sweep(which[:60]))
         learning.train("lstm", database)
-    return path
 
 
 @pytest.fixture(scope="session")

@@ -20,11 +20,11 @@ RATED = Device(
 
 
 @pytest.fixture
-def fresh(monkeypatch, tmp_path):
+def fresh(request, monkeypatch, tmp_path):
     """A user who has measured nothing."""
+    request.getfixturevalue("shipped_cache")
     monkeypatch.delenv("SELECTOR_DATABASE_URL")
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
 
 
 def used(plan):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -22,11 +23,11 @@ QUESTION = {"hidden": 1024, "batch": 16, "seq": 50, "dtype": "bfloat16"}
 
 
 @pytest.fixture(autouse=True)
-def fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A user who has just installed the package."""
+def fresh(tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A user who has just installed the package, and asked once: what ships is unpacked."""
+    request.getfixturevalue("shipped_cache")
     monkeypatch.delenv("SELECTOR_DATABASE_URL")
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     engine._shipped.cache_clear()
     yield tmp_path
     engine._shipped.cache_clear()
@@ -148,6 +149,7 @@ def test_what_the_shipped_measurements_do_not_know_either_is_the_default() -> No
 
 
 def test_where_nothing_can_be_unpacked_the_choice_says_so(fresh: Path) -> None:
+    shutil.rmtree(fresh / "cache")
     (fresh / "cache").write_text("a file in the way")
     choice = selector.choose("lstm", **QUESTION, device="h200")
     assert choice.source == "default"

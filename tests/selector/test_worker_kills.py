@@ -77,7 +77,7 @@ def test_threads_that_claim_at_once_get_different_tasks(database):
     assert len({one.lease for one in taken}) == len(PROBLEMS)
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1800)
 def test_processes_that_are_killed_lose_and_repeat_nothing(database, context):
     number = new_job(database)
     source = Source(database=database.url)
@@ -109,14 +109,14 @@ def test_processes_that_are_killed_lose_and_repeat_nothing(database, context):
 def test_a_killed_worker_s_task_goes_to_the_next_when_its_lease_runs_out(database, context):
     new_job(database)
     victim = start(context, Source(database=database.url), "victim", 1.0, 3600.0)
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 600
     while not (found := get_job(database, 1))["tasks"]["running"]:
         assert time.monotonic() < deadline
         time.sleep(0.1)
     assert found["tasks"]["done"] == 0
     victim.kill()
     victim.join()
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 300
     while True:
         with database.write() as connection:
             if jobs.expire(connection):
@@ -147,7 +147,7 @@ def test_a_signal_ends_a_worker_with_its_task_given_back(tmp_path, number):
         )
         assert process.stdout
         assert process.stdout.readline() == "started\n"
-        deadline = time.monotonic() + 120
+        deadline = time.monotonic() + 600
         while not get_job(database, job)["tasks"]["running"]:
             assert time.monotonic() < deadline
             time.sleep(0.05)

@@ -40,7 +40,7 @@ def log_of(database: Path, ask: Callable[[int], object], *options: str, **settin
         ask(port)
     finally:
         process.send_signal(signal.SIGINT)
-        _, log = process.communicate(timeout=60)
+        _, log = process.communicate(timeout=300)
     return log
 
 
@@ -59,7 +59,7 @@ def test_requests_are_logged_unless_switched_off(database_file: Path, logged: bo
 def test_every_line_of_a_log_of_json_is_json(database_file: Path, workers: str) -> None:
     def ask(port: int) -> None:
         ask_for_devices(port)
-        with socket.create_connection(("127.0.0.1", port), timeout=30) as connection:
+        with socket.create_connection(("127.0.0.1", port), timeout=300) as connection:
             connection.sendall(b"no HTTP at all\r\n\r\n")
             assert b" 400 " in connection.recv(65536)
 
@@ -73,7 +73,7 @@ def test_who_waits_in_vain_while_the_service_ends_is_told_so(database_file: Path
     held: list[socket.socket] = []
 
     def ask(port: int) -> None:
-        connection = socket.create_connection(("127.0.0.1", port), timeout=60)
+        connection = socket.create_connection(("127.0.0.1", port), timeout=300)
         held.append(connection)
         head = "POST /v1/choices HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
         connection.sendall(f"{head}Content-Length: 50\r\n\r\n{{".encode())
@@ -119,7 +119,7 @@ def test_the_extender_says_where_it_answers_once_it_does(database_file: Path) ->
         assert httpx.get(f"{address}/healthz").status_code == 200
     finally:
         process.send_signal(signal.SIGINT)
-        process.communicate(timeout=30)
+        process.communicate(timeout=300)
 
 
 def test_the_extender_never_listens_with_less_than_was_asked_for(

@@ -57,7 +57,7 @@ def service(own_file):
     process.stdout.readline()  # printed once questions are answered
     yield url
     process.terminate()
-    process.communicate(timeout=30)
+    process.communicate(timeout=300)
 
 
 @pytest.fixture

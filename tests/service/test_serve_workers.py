@@ -130,7 +130,7 @@ def test_what_is_in_flight_is_finished_before_the_end(server) -> None:  # the la
         f"POST /v1/choices HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
         f"Content-Length: {len(body)}\r\n\r\n"
     )
-    with socket.create_connection(("127.0.0.1", port), timeout=60) as connection:
+    with socket.create_connection(("127.0.0.1", port), timeout=300) as connection:
         connection.sendall(head.encode() + body[:10])
         time.sleep(1.0)  # until a worker has begun to read it
         process.send_signal(signal.SIGTERM)
@@ -141,7 +141,7 @@ def test_what_is_in_flight_is_finished_before_the_end(server) -> None:  # the la
             received += part
     assert received.startswith(b"HTTP/1.1 200 ")
     assert b'"source":"exact"' in received
-    _, errors = process.communicate(timeout=60)
+    _, errors = process.communicate(timeout=300)
     assert process.returncode == 0
     assert "Traceback" not in errors
     assert not children(process)

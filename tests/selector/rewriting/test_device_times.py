@@ -25,11 +25,11 @@ HERE = Device(name="a processor", kind="cpu")
 
 
 @pytest.fixture
-def fresh(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def fresh(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """A user who has measured nothing."""
+    request.getfixturevalue("shipped_cache")
     monkeypatch.delenv("SELECTOR_DATABASE_URL")
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
 
 
 def bert(batch: int) -> tuple[nn.Module, dict[str, torch.Tensor], list[Layer]]:
