@@ -25,17 +25,17 @@ from kernel_selector.kernels.contract import (
 )
 
 from .api import choose, evaluate, optimize, replay, restore, train
-from .choice import Candidate, Choice
-from .client import Client
-from .engine import Selector
 from .errors import InvalidRequest, ModelVersionMismatch, NoMeasurements, NothingFits, ServiceError
-from .inspect_model import inspect_model
-from .inspect_table import ModelInspection
-from .onboarding import quickstart
-from .plans.ask import pareto, plan
-from .profiling import profile
-from .query import Query
-from .units import format_bytes, format_ms, parse_bytes
+from .models.inspection.inspect_model import inspect_model
+from .models.inspection.report import ModelInspection
+from .planning.ask import pareto, plan
+from .profiling.profile import profile
+from .profiling.quickstart import quickstart
+from .selection.choice import Candidate, Choice
+from .selection.client import Client
+from .selection.query import Query
+from .selection.selector import Selector
+from .text.units import format_bytes, format_ms, parse_bytes
 
 __all__ = [
     "Candidate",
@@ -78,5 +78,5 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     """`selector.nn` and `selector.layers`, which import torch, are imported when they are first named."""
     if name in ("layers", "nn"):
-        return import_module(f".{name}", __name__)
+        return import_module(".models.layers" if name == "layers" else ".nn", __name__)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -6,20 +6,20 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict, Unpack
 
-from .choice import Choice
-from .database_argument import require_database
 from .errors import InvalidRequest
-from .profiling import opened
-from .shared import shared_selector
+from .profiling.profile import opened
+from .selection.choice import Choice
+from .selection.database import require_database
+from .selection.shared import shared_selector
 
 if TYPE_CHECKING:
     from torch import nn
 
     from kernel_selector.db import Database
 
-    from .evaluation import Evaluation, TrainingReport
-    from .rewriting.replaying import ReplayedStack
-    from .rewriting.report import Report
+    from .models.replay.replay import ReplayedStack
+    from .models.rewriting.report import Report
+    from .training.evaluation import Evaluation, TrainingReport
 
 
 def choose(
@@ -96,7 +96,8 @@ def optimize(
     `selector.plan` with a memory limit, and what the model raises on the example. The model is then as it
     was.
     """
-    from .rewriting import optimizing, wishes
+    from .models.rewriting import optimize as optimizing
+    from .models.rewriting import options as wishes
 
     require_database(database)
     outputs = more.pop("outputs", None)
@@ -125,14 +126,14 @@ def replay(model: nn.Module, example_inputs: object) -> list[ReplayedStack]:
     Raises InvalidRequest for a model that is not on an NVIDIA GPU, is compiled, or is in evaluation mode, and
     what the model raises on the example.
     """
-    from .rewriting import arranging
+    from .models.rewriting import arranging
 
     return arranging.replay(model, example_inputs)
 
 
 def restore(model: nn.Module) -> int:
     """Undo `optimize` and `replay`; weights stay as they are now. Returns how many modules were put back."""
-    from .rewriting import optimizing
+    from .models.rewriting import optimize as optimizing
 
     return optimizing.restore(model)
 
@@ -148,7 +149,7 @@ def train(
     `progress` is told what begins, its number and how many there are, by operators that were imported.
     Raises NoMeasurements when there are too few, UnknownOperator, and the errors of the database.
     """
-    from . import learning
+    from .training import train as learning
 
     with opened(database) as store:
         return learning.train(operator, store, progress)
@@ -165,7 +166,7 @@ def evaluate(
 
     device: only the measurements of this kind of device count. Raises as `train`, and UnknownDevice.
     """
-    from . import learning
+    from .training import train as learning
 
     with opened(database) as store:
         return learning.evaluate(operator, store, progress, device=device)

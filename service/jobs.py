@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from kernel_selector.kernels.contract import CorruptRecord, Device, Environment
 from selector.errors import InvalidRequest
-from selector.jobs import KINDS, described, known_job
-from selector.jobs_queue import Claimant, Offer, claim, ending
-from selector.profiling import opened
+from selector.profiling.fleet.jobs import KINDS, described, known_job
+from selector.profiling.fleet.queue import Claimant, Offer, claim, ending
+from selector.profiling.profile import opened
 
 from .cached import Cached
 from .ingest.intake import Intake
@@ -21,7 +21,7 @@ from .pagination import Page, cursor_after, place
 
 if TYPE_CHECKING:
     from kernel_selector.db import Database
-    from selector.engine import Selector
+    from selector.selection.selector import Selector
 
 SHOWN = 20  # on the page for people
 LEAST_AGE_S = 2.0  # how old a reading may be before there is another

@@ -12,7 +12,7 @@ from kernel_selector.kernels.contract.errors import shorten
 from selector.errors import InvalidRequest
 
 if TYPE_CHECKING:
-    from selector.engine import Selector
+    from selector.selection.selector import Selector
 
 MOST_ITEMS = 1000
 LARGEST_ID = 2**63 - 1

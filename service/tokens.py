@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Any
 
 from kernel_selector.kernels.contract.errors import shorten
 from selector.errors import InvalidRequest
-from selector.profiling import opened
+from selector.profiling.profile import opened
 
 from .cached import Cached
 
 if TYPE_CHECKING:
     from kernel_selector.db import Database
     from kernel_selector.db.tokens import StoredToken
-    from selector.engine import Selector
+    from selector.selection.selector import Selector
 
 SCOPES = ("read", "measure", "admin")  # each by itself: a machine that measures need not read
 PREFIX = "ks"

@@ -38,7 +38,7 @@ from kernel_selector.kernels.gate import REVISION
 from kernel_selector.kernels.measure import ONCE, default_torch_device
 
 DTYPES = ("bfloat16", "float16", "float32")
-TABLE = ROOT / "selector" / "shipped" / "rejected.jsonl"
+TABLE = ROOT / "selector" / "selection" / "shipped" / "rejected.jsonl"
 RANDOM = 300  # linear layers of random sizes
 
 

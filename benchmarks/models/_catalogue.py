@@ -17,7 +17,7 @@ from benchmarks.models._speech import Speech, make_speech
 from benchmarks.models._transformer import Sizes, Transformer, make_batch
 from benchmarks.models._translation import TransformerTranslation
 
-PUBLISHED = ROOT / "selector" / "plans" / "published.json"
+PUBLISHED = ROOT / "selector" / "workloads" / "published.json"
 # Vaswani et al. 2017, base; a planner has no attention of one sequence to another yet
 TRANSLATION = {"family": "transformer_translation", "layers": 6, "hidden": 512, "heads": 8}
 OWN: dict[str, Sizes] = {

@@ -15,10 +15,10 @@ from benchmarks.models._catalogue import Family, Subject, subject
 from benchmarks.models._parts import Parts
 from benchmarks.models._transformer import Sizes, make_batch
 from benchmarks.models._variants import Variant, replay_blocks
-from selector.rewriting.replaying import find
+from selector.models.replay.replay import find
 
 if TYPE_CHECKING:
-    from selector.plans.plan import Plan
+    from selector.planning.plan import Plan
 
 OUTPUTS = ("loss",)  # all that a step of training uses
 MODELS = ("bert-base", "bert-large", "roberta-base", "roberta-large", "gpt2", "gpt2-medium")
@@ -147,8 +147,8 @@ def plan_of(
 ) -> Plan:
     """A plan within the limit, for this device or another. Raises the errors of `selector.plan`."""
     import selector
-    from selector.plans.training import Training
-    from selector.rewriting.wishes import rewritable
+    from selector.models.rewriting.options import rewritable
+    from selector.planning.training_setup import Training
 
     dtype = getattr(torch, parts.dtype)
     example = dict(zip(("input_ids", "labels"), given.inputs(2, 0, torch_device, dtype), strict=True))

@@ -30,7 +30,7 @@ from torch import Tensor
 import selector
 from benchmarks.common.result import RESULTS, write_result
 from kernel_selector.kernels.measure import default_torch_device, identify
-from selector.rewriting.contest import Limits, Outcome, Turn, contest
+from selector.models.rewriting.contest import Limits, Outcome, Turn, contest
 
 Example = dict[str, Tensor]
 Made = tuple[Any, Example]  # a model and a batch with labels

@@ -16,8 +16,8 @@ from typing import Any
 import selector
 from benchmarks.common.figures import rounded
 from benchmarks.common.result import RESULTS, write_result
-from selector.plans.drawing import draw
-from selector.plans.published import families
+from selector.planning.drawing import draw
+from selector.workloads.published_models import families
 
 LIMITS = ("8GiB", "11GiB", "16GiB", "24GiB", "40GiB", "80GiB", "139GiB")
 SHOWN = ("24GiB",)  # limits of which the whole plan is kept

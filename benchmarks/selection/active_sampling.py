@@ -22,7 +22,7 @@ from benchmarks.common.lines import text_of
 from benchmarks.common.result import RESULTS, write_result
 from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import Problem, Record
-from selector.sampling import Sampler
+from selector.profiling.acquisition.sampler import Sampler
 
 FILES = tuple(RESULTS / f"{name}_nvidia-h200.json" for name in ("recurrent", "sublayers"))
 LEAST = 40  # problems of an operator

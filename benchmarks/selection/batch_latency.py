@@ -22,8 +22,8 @@ from benchmarks.common.result import write_result
 from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import Device, Implementation, Problem
 from selector import Choice, Query, Selector
-from selector.problem_sets import random_problems
-from selector.shipped import unpacked
+from selector.selection.shipped import unpacked
+from selector.workloads.sampling import random_problems
 
 DEVICE = "h200"
 SIZE = 500  # problems of a batch

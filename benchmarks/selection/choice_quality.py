@@ -15,9 +15,9 @@ from typing import Any
 
 from benchmarks.common.result import write_result
 from kernel_selector.db import Database
-from selector.judgements import BASELINES, MODEL, Judgements, judge_all
-from selector.report import write_report
-from selector.shipped import unpacked
+from selector.selection.shipped import unpacked
+from selector.training.judgements import BASELINES, MODEL, Judgements, judge_all
+from selector.training.report import write_report
 
 # asked and aimed at, over the held-out shapes of all operators
 GMEAN = (1.015, 1.005)

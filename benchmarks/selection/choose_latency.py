@@ -23,7 +23,8 @@ from typing import Any
 from benchmarks.common.result import write_result
 from kernel_selector.db import Database, records
 from kernel_selector.kernels.contract import Problem
-from selector import Query, Selector, answer, devices, train
+from selector import Query, Selector, train
+from selector.selection import answer, devices
 from tests.selector import replay
 
 LIMITS_US = {"asked before": 10, "exact record": 300, "cost model": 1000}

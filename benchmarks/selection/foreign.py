@@ -28,11 +28,11 @@ from sklearn.ensemble import HistGradientBoostingRegressor
 
 from benchmarks.common.result import write_result
 from kernel_selector.db import Database
-from selector.evaluation import quality
-from selector.imported.description import imported_operators
-from selector.imported.intake import import_file
-from selector.imported.judging import slowdowns
-from selector.imported.learning import Learner
+from selector.exchange.import_file import import_file
+from selector.training.evaluation import quality
+from selector.training.imported_baselines import slowdowns
+from selector.training.imported_operators import Learner
+from selector.workloads.imported_operator import imported_operators
 
 MULTIPROCESSORS, COPY_BYTES_PER_S = 132, 3.5e12
 RATES = {"float32": 6e13, "float16": 5e14, "bfloat16": 5e14}

@@ -24,10 +24,10 @@ from benchmarks.common.result import RESULTS, write_result
 from benchmarks.selection.visits import Times, times_of
 from kernel_selector.db import Database
 from kernel_selector.kernels.contract import Problem, Record
-from selector.dataset import Dataset
-from selector.evaluation import quality
-from selector.learning import load_dataset
-from selector.trials import unseen_choices
+from selector.training.dataset import Dataset
+from selector.training.evaluation import quality
+from selector.training.robustness import unseen_choices
+from selector.training.train import load_dataset
 
 # sweeps alike: a problem taken for a comparison has more samples, and says less of the others
 POLICIES = ("steady", "steady_survey")

@@ -26,8 +26,8 @@ from benchmarks.common.serving import free_port, percentiles
 from kernel_selector.kernels.devices import known_devices
 from kernel_selector.kernels.registry import operator
 from kernel_selector.service.extender import ANNOTATION, PRODUCT_LABEL
-from selector.problem_sets import random_problems
-from selector.shipped import unpacked
+from selector.selection.shipped import unpacked
+from selector.workloads.sampling import random_problems
 
 NODES = 100
 START_S = 120.0

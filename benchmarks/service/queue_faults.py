@@ -28,8 +28,8 @@ from kernel_selector.db import Database, records
 from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import Problem
 from kernel_selector.service.tokens import create_token
-from selector.jobs import JobRequest, create_job, get_job
-from selector.worker_run import Source
+from selector.profiling.fleet.jobs import JobRequest, create_job, get_job
+from selector.profiling.fleet.launch import Source
 from tests.selector.queue_workers import start
 
 WORKERS, SERVICES = 8, 2
@@ -205,7 +205,7 @@ class Crew:
 
 
 def _expiries(store: Database) -> int:
-    from selector.jobs import queue_depth
+    from selector.profiling.fleet.jobs import queue_depth
 
     return queue_depth(store)[1]
 

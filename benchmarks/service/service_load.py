@@ -20,7 +20,7 @@ from pathlib import Path
 
 from benchmarks.common.result import write_result
 from benchmarks.common.serving import OURS, Server, serving
-from selector.shipped import unpacked
+from selector.selection.shipped import unpacked
 
 TRIVIAL = """
 from fastapi import FastAPI

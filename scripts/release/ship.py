@@ -21,7 +21,7 @@ several times by one clock (SAME_CLOCK), in whichever files, has the samples of 
 that number, since one thread launches; its rates are of the probe that launched fastest. To take less space,
 samples are rounded to DIGITS digits, and those of a forward pass are left out where whole steps were timed.
 The records go into a new database, cost models are trained on them, and all of it is packed into
-`selector/shipped/`. What ran out of memory is left out: in sweeps many processes share a device.
+`selector/selection/shipped/`. What ran out of memory is left out: in sweeps many processes share a device.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ from kernel_selector.kernels.contract.record import TIMINGS
 from kernel_selector.kernels.measure.timing import timing
 from scripts.release.to_database import read_records
 from selector import NoMeasurements
-from selector.learning import train
-from selector.shipped import PACKED
-from selector.visits import together
+from selector.selection.shipped import PACKED
+from selector.selection.visits import together
+from selector.training.train import train
 
 SAME_CLOCK = {"steady_survey": "steady"}  # policies that differ in how many samples they take
 CORES = re.compile(r" x\d+$")

@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from ..layer_problems import activation_values
+from .hyperparameters import activation_values
 from .selected import OneInput
 
 

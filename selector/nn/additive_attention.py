@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from kernel_selector.kernels import registry
 
-from ..layer_problems import Values, computed_dtype
+from .hyperparameters import Values, computed_dtype
 from .selected import Selected, outside_of_graphs
 from .selection import Built
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear, scaled_dot_product_attention
 
-from ..layer_problems import Values, attention_values, computed_dtype
+from .hyperparameters import Values, attention_values, computed_dtype
 from .selected import Selected, outside_of_graphs
 
 

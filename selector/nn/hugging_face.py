@@ -12,15 +12,15 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from ..layer_problems import (
+from .activations import Activation
+from .hugging_face_losses import CausalGPT2, MaskedBert, MaskedRoberta
+from .hyperparameters import (
     activation_word,
     added_norm_values,
     computed_dtype,
     feed_forward_values,
     written_out,
 )
-from .activations import Activation
-from .hugging_face_losses import CausalGPT2, MaskedBert, MaskedRoberta
 from .joined import JoinedAttention
 from .selected import Selected, outside_of_graphs, stands_for, watched
 

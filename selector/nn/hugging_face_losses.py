@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, gelu, pad
 
-from ..layer_problems import IGNORED, computed_dtype, loss_values
+from .hyperparameters import IGNORED, computed_dtype, loss_values
 from .selected import Selected, outside_of_graphs, stands_for, watched
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, linear
 
-from ..layer_problems import IGNORED, computed_dtype, linear_values, loss_values
+from .hyperparameters import IGNORED, computed_dtype, linear_values, loss_values
 from .selected import OneInput, Selected, outside_of_graphs
 
 

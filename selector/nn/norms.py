@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from ..layer_problems import norm_values
+from .hyperparameters import norm_values
 from .selected import OneInput
 
 

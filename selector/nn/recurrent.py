@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
-from ..layer_problems import computed_dtype, recurrent_values
+from .hyperparameters import computed_dtype, recurrent_values
 from .selected import Selected, outside_of_graphs
 
 

@@ -17,7 +17,7 @@ from torch.nn.utils.rnn import PackedSequence
 from kernel_selector.kernels.contract.errors import shorten
 
 from ..errors import InvalidRequest
-from ..layer_problems import Values, as_made
+from .hyperparameters import Values, as_made
 from .replay_state import hooked
 from .selection import Policy, Selection
 from .signature import Signed
@@ -25,7 +25,7 @@ from .signature import Signed
 if TYPE_CHECKING:
     from kernel_selector.db import Database
 
-    from ..choice import Choice
+    from ..selection.choice import Choice
 
 
 class Selected(nn.Module):

@@ -16,15 +16,15 @@ from torch import Tensor, nn
 from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import Problem, SelectorError, UnsupportedProblem
 
-from ..devices import identified
 from ..errors import InvalidRequest
-from ..layer_problems import Values
-from ..shared import shared_selector
+from ..selection.devices import identified
+from ..selection.shared import shared_selector
+from .hyperparameters import Values
 
 if TYPE_CHECKING:
     from kernel_selector.db import Database
 
-    from ..choice import Choice
+    from ..selection.choice import Choice
 
 # sizes that differ from call to call; calls are of one class where these lie between the same powers of two
 SIZES = frozenset({"batch", "seq", "kv_seq", "rows", "elements", "source", "target"})

@@ -7,8 +7,8 @@ from typing import Any, ClassVar, NamedTuple
 
 from torch import Tensor, nn
 
-from ..layer_problems import activation_word, added_norm_values, computed_dtype, feed_forward_values
 from .attention import MultiheadAttention
+from .hyperparameters import activation_word, added_norm_values, computed_dtype, feed_forward_values
 from .selected import Selected, adopt, outside_of_graphs, stands_for
 
 

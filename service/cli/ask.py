@@ -87,7 +87,7 @@ def _ask(what: list[str], database: str | None, request: Mapping[str, Any]) -> C
 
 
 def _print(choice: Choice, database: str | None) -> None:
-    from selector.units import format_bytes, format_ms
+    from selector.text.units import format_bytes, format_ms
 
     console = output.out()
     assumed = " (assumed: you named no operator)" if choice.operator_assumed else ""
@@ -116,7 +116,7 @@ def _print(choice: Choice, database: str | None) -> None:
 
 def _code(choice: Choice, database: str | None, request: Mapping[str, Any]) -> str:
     """The same question, and the module if there is one to build, in Python."""
-    from selector.catalogue import imported
+    from selector.selection.catalogue import imported
 
     problem = choice.problem
     asked = {name: value for name, value in problem.values if name not in problem.assumed}

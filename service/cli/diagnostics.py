@@ -12,9 +12,9 @@ from typing import Any
 
 from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import SelectorError, UnknownOperator
-from selector.devices import default_torch_device, resolve
 from selector.errors import ModelVersionMismatch
-from selector.profiling import opened
+from selector.profiling.profile import opened
+from selector.selection.devices import default_torch_device, resolve
 
 OLDEST_PYTHON = (3, 11)
 
@@ -97,7 +97,7 @@ def _database(database: str | Path | None) -> Iterator[Finding]:
 
 def _contents(store: Any) -> Iterator[Finding]:
     from kernel_selector.db import records
-    from selector.stored_models import model_listing
+    from selector.cost_model.stored_models import model_listing
 
     with store.read() as connection:
         total = records.total(connection)
@@ -121,8 +121,8 @@ def _contents(store: Any) -> Iterator[Finding]:
 
 def _usable(store: Any, operator: str) -> Finding | None:
     """What is wrong with the latest model, loaded as `choose` loads it; None when nothing is."""
-    from selector.predictor import Predictor
-    from selector.stored_models import latest_model
+    from selector.cost_model.predictor import Predictor
+    from selector.cost_model.stored_models import latest_model
 
     try:
         with store.read() as connection:

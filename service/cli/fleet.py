@@ -77,9 +77,9 @@ def profile(
       selector fleet profile lstm --count 200 --device h200 --address auto
       selector fleet profile --job 7 --slurm logs --partition gpu --workers 16
     """
-    from selector.jobs import JobRequest, create_job, get_job
-    from selector.worker_fleet import Crew, follow, shared
-    from selector.worker_run import Setup
+    from selector.profiling.fleet.jobs import JobRequest, create_job, get_job
+    from selector.profiling.fleet.launch import Setup
+    from selector.profiling.fleet.local import Crew, follow, shared
 
     if (what is None) == (job is None):
         raise typer.BadParameter("expected either problems to measure or --job with a job to go on with.")
@@ -103,16 +103,16 @@ def profile(
 
 
 def _started(crew: Any, address: str | None, slurm: Path | None, partition: str | None, hours: float) -> Any:
-    from selector.worker_fleet import LocalFleet, stopped
+    from selector.profiling.fleet.local import LocalFleet, stopped
 
     if address is not None and slurm is not None:
         raise typer.BadParameter("expected one of --address and --slurm.")
     if address is not None:
-        from selector.worker_ray import ray_fleet
+        from selector.profiling.fleet.ray import ray_fleet
 
         return ray_fleet(crew, address)
     if slurm is not None:
-        from selector.worker_slurm import Site, SlurmFleet
+        from selector.profiling.fleet.slurm import Site, SlurmFleet
 
         return stopped(SlurmFleet(crew, Site(folder=slurm, partition=partition, hours=hours)))
     return stopped(LocalFleet(crew))

@@ -15,8 +15,8 @@ from .terminal import output
 from .terminal.options import DatabaseOption, JsonOption
 
 if TYPE_CHECKING:
-    from selector.evaluation import Evaluation, TrainingReport
-    from selector.judgements import Judgements
+    from selector.training.evaluation import Evaluation, TrainingReport
+    from selector.training.judgements import Judgements
 
 Result = TypeVar("Result")
 Progress = Callable[[str, int, int], None]
@@ -85,7 +85,7 @@ def evaluate(
         judged = _while_saying(EVALUATING, operator, lambda _progress: _judged(operator, device, database))
         found = judged if operator == ALL else judged.evaluations[0]
     if report is not None:
-        from selector.report import write_report
+        from selector.training.report import write_report
 
         output.err().print(f"Wrote {write_report(report, judged)}", markup=False, soft_wrap=True)
     if as_json:
@@ -102,9 +102,9 @@ def _evaluation(operator: str, device: str | None, database: str | None, progres
 
 def _judged(operator: str, device: str | None, database: str | None) -> Judgements:
     from selector.errors import InvalidRequest
-    from selector.judgements import Judgements, judge_all
-    from selector.learning import imported_operator, judge
-    from selector.profiling import opened
+    from selector.profiling.profile import opened
+    from selector.training.judgements import Judgements, judge_all
+    from selector.training.train import imported_operator, judge
 
     with opened(database) as store:
         if operator == ALL:
@@ -119,8 +119,8 @@ def _judged(operator: str, device: str | None, database: str | None) -> Judgemen
 def _require(operator: str, database: str | None) -> None:
     """Refuse an unknown operator before anything is said."""
     from kernel_selector.kernels import registry
-    from selector.learning import imported_operator
-    from selector.profiling import opened
+    from selector.profiling.profile import opened
+    from selector.training.train import imported_operator
 
     if operator == ALL or operator in registry.operators():
         return

@@ -20,7 +20,7 @@ from .terminal.options import (
 )
 
 if TYPE_CHECKING:
-    from selector.profiling_events import Event, ProfilingFinished
+    from selector.profiling.events import Event, ProfilingFinished
 
 
 def profile(
@@ -83,8 +83,8 @@ def profile(
       selector profile --operator all --device cuda --plan plan.jsonl
       selector profile --operator linear,lstm --doubtful --policy steady
     """
-    from selector.profiling import sweep
-    from selector.wanted import Wanted
+    from selector.profiling.profile import sweep
+    from selector.profiling.request import Wanted
 
     budget_s = None if budget is None else words.seconds(budget)
     name, given = words.split(what or [])
@@ -118,7 +118,7 @@ def profile(
 
 def report(events: Iterator[Event], *, database: str | None, as_json: bool) -> ProfilingFinished:
     """Show the events of a run as they come, and its result."""
-    from selector.profiling_events import ProfilingFinished
+    from selector.profiling.events import ProfilingFinished
 
     from .terminal.progress import ProgressView
 
@@ -138,7 +138,7 @@ def report(events: Iterator[Event], *, database: str | None, as_json: bool) -> P
     if as_json:
         output.print_json(finished.to_dict())
     elif finished.measured:
-        from selector.database_argument import same_database
+        from selector.selection.database import same_database
 
         for operator in finished.winners:
             command = f"selector train {operator}{same_database(database)}"
@@ -157,7 +157,7 @@ def require_unused(options: Mapping[str, object]) -> None:
 
 def show_plan(file: Path, jobs: Sequence[Any], *, as_json: bool) -> None:
     """Problems to a file, for a machine that has torch alone."""
-    from selector.wanted import write_plan
+    from selector.profiling.request import write_plan
 
     problems, candidates = write_plan(file, jobs)
     if as_json:

@@ -63,7 +63,7 @@ def devices(as_json: JsonOption = False) -> None:
       selector devices
       selector devices --json
     """
-    from selector.inspection import known_devices, local_devices
+    from selector.profiling.inspection import known_devices, local_devices
 
     here, known = local_devices(), known_devices()
     if as_json:
@@ -89,7 +89,7 @@ def _default(value: object) -> str:
 
 def _here(found: list[dict[str, Any]]) -> Table:
     """This machine's devices with their measured rates."""
-    from selector.units import format_bytes
+    from selector.text.units import format_bytes
 
     numbers = ("units", "memory", "copy", "matmul", "launch")
     table = output.table("this machine", "name", *numbers, numbers=numbers)
@@ -110,7 +110,7 @@ def _here(found: list[dict[str, Any]]) -> Table:
 
 def _known(found: list[dict[str, Any]]) -> Table:
     """What may be asked about without being here."""
-    from selector.units import format_bytes
+    from selector.text.units import format_bytes
 
     numbers = ("capability", "units", "memory", "L2 cache")
     table = output.table("known by name", *numbers, numbers=numbers)

@@ -12,8 +12,8 @@ from .terminal import output, words
 from .terminal.options import DatabaseOption, DeviceOption, JsonOption
 
 if TYPE_CHECKING:
-    from selector.plans.pareto import Point
-    from selector.plans.plan import Plan
+    from selector.planning.pareto import Point
+    from selector.planning.plan import Plan
 
 What = Annotated[
     list[str],
@@ -64,7 +64,7 @@ def plan(
       selector plan gpt2-medium seq=512 --device h200 --memory 24GiB --batch 32 --json
       selector plan bert-large --device h200 --pareto --svg bert.svg
     """
-    from selector.plans.training import Training
+    from selector.planning.training_setup import Training
 
     training = Training(
         optimizer=optimizer,
@@ -86,7 +86,7 @@ def plan(
 
 
 def _model(what: list[str]) -> Any:
-    from selector.plans.published import published
+    from selector.workloads.published_models import published
 
     name, given = words.split(what)
     if name is None:
@@ -121,7 +121,7 @@ def _frontier(
     model: Any, memory: str | None, svg: Path | None, asked: dict[str, Any], *, as_json: bool
 ) -> None:
     import selector
-    from selector.plans.drawing import draw
+    from selector.planning.drawing import draw
 
     if svg is not None and not svg.parent.is_dir():
         raise typer.BadParameter(f"--svg {svg}: there is no folder {svg.parent}; make it first.")
@@ -135,7 +135,7 @@ def _frontier(
 
 
 def _print(found: Plan) -> None:
-    from selector.units import format_bytes, format_ms
+    from selector.text.units import format_bytes, format_ms
 
     console = output.out()
     console.print(f"[bold]{escape(found.headline)}[/]", soft_wrap=True)
@@ -162,7 +162,7 @@ def _print(found: Plan) -> None:
 
 
 def _print_points(points: list[Point]) -> None:
-    from selector.units import format_bytes
+    from selector.text.units import format_bytes
 
     names = ("limit", "batch", "samples/s", "peak", "default batch", "default samples/s", "ratio")
     table = output.table(*names, numbers=names)

@@ -12,7 +12,7 @@ from .terminal.check_table import WIDE, print_result
 from .terminal.options import AgainOption, DatabaseOption, JsonOption, TorchDeviceOption
 
 if TYPE_CHECKING:
-    from selector.onboarding import Event, Learned, QuickstartFinished
+    from selector.profiling.quickstart import Event, Learned, QuickstartFinished
 
     from .terminal.progress import ProgressView
 
@@ -45,8 +45,8 @@ def quickstart(
       selector quickstart --budget 90s --device cpu
       selector quickstart --database measurements.sqlite --json
     """
-    from selector.onboarding import QuickstartFinished
-    from selector.onboarding import quickstart as run
+    from selector.profiling.quickstart import QuickstartFinished
+    from selector.profiling.quickstart import quickstart as run
 
     from .terminal.progress import ProgressView
 
@@ -77,8 +77,8 @@ def quickstart(
 
 
 def _show(view: ProgressView, event: Event) -> None:
-    from selector.blind_check import Checked, CheckStarted
-    from selector.onboarding import Learned, Learning, Prepared
+    from selector.profiling.quickstart import Learned, Learning, Prepared
+    from selector.profiling.verification import Checked, CheckStarted
 
     if isinstance(event, Prepared):
         view.say(f"[bold]Database[/]  {escape(event.database)}")

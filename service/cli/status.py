@@ -13,7 +13,7 @@ from .terminal import output, words
 from .terminal.options import BudgetOption, DatabaseOption, DeviceOption, JsonOption, PlanOption, PolicyOption
 
 if TYPE_CHECKING:
-    from selector.freshness import Freshness
+    from selector.profiling.freshness import Freshness
 
 SHOWN = 3  # changes of a row
 
@@ -30,7 +30,7 @@ def status(database: DatabaseOption = None, as_json: JsonOption = False) -> None
       selector status
       selector status --database measurements.sqlite --json
     """
-    from selector.overview import overview
+    from selector.profiling.status import overview
 
     found = overview(database)
     if as_json:
@@ -72,8 +72,8 @@ def refresh(
       selector refresh --device cpu --policy thorough
       selector refresh --device h200 --plan plan.jsonl
     """
-    from selector.freshness import refresh as run
-    from selector.freshness import refresh_plan
+    from selector.profiling.freshness import refresh as run
+    from selector.profiling.freshness import refresh_plan
 
     if plan is not None:
         require_unused({"--budget": budget})

@@ -13,8 +13,8 @@ from .terminal import output
 from .terminal.options import DatabaseOption, JsonOption
 
 if TYPE_CHECKING:
-    from selector.imported.intake import Report
-    from selector.transfer import Difference
+    from selector.exchange.export import Difference
+    from selector.exchange.import_file import Report
 
 FileArgument = Annotated[Path, typer.Argument(metavar="FILE", help="A file of measurements.")]
 FormatOption = Annotated[
@@ -58,8 +58,8 @@ def import_(
       selector import measured.csv --operator grouped_gemm --device h200
       selector import results.json --format t4 --naming block_size_x,block_size_y
     """
-    from selector.imported.intake import Options, import_file
-    from selector.profiling import opened
+    from selector.exchange.import_file import Options, import_file
+    from selector.profiling.profile import opened
 
     from .terminal.progress import ProgressView
 
@@ -98,8 +98,8 @@ def export(
       selector export gemm.csv --operator grouped_gemm
       selector export gemm.json --operator grouped_gemm --format t4
     """
-    from selector import transfer
-    from selector.profiling import opened
+    from selector.exchange import export as transfer
+    from selector.profiling.profile import opened
 
     with opened(database) as store:
         count = transfer.export(file, store, operator=operator, kind=format_)
@@ -123,8 +123,8 @@ def merge(source: SourceArgument, database: DatabaseOption = None, as_json: Json
       selector merge node7.sqlite
       selector merge node7.sqlite --database postgresql://user@host/name
     """
-    from selector import transfer
-    from selector.profiling import opened
+    from selector.exchange import export as transfer
+    from selector.profiling.profile import opened
 
     with opened(source) as one, opened(database, create=True) as other:
         _report(transfer.merge(one, other), "added", as_json)
@@ -138,8 +138,8 @@ def diff(source: SourceArgument, database: DatabaseOption = None, as_json: JsonO
     \b
       selector diff node7.sqlite
     """
-    from selector import transfer
-    from selector.profiling import opened
+    from selector.exchange import export as transfer
+    from selector.profiling.profile import opened
 
     with opened(source) as one, opened(database) as other:
         _report(transfer.diff(one, other), "not there", as_json)
@@ -153,8 +153,8 @@ def promote(source: SourceArgument, database: DatabaseOption = None, as_json: Js
     \b
       selector promote tried.sqlite --database postgresql://user@host/name
     """
-    from selector import transfer
-    from selector.profiling import opened
+    from selector.exchange import export as transfer
+    from selector.profiling.profile import opened
 
     with opened(source) as one, opened(database, create=True) as other:
         found, models = transfer.promote(one, other)
@@ -166,7 +166,7 @@ def _names(text: str) -> tuple[str, ...]:
 
 
 def _print(report: Report, database: str | None) -> None:
-    from selector.database_argument import same_database
+    from selector.selection.database import same_database
 
     console = output.out()
     where = same_database(database)

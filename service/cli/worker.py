@@ -54,7 +54,7 @@ def worker(
       selector worker --service https://selector.example --device cuda:1
       selector worker --database postgresql://user@host/name --until-empty
     """
-    from selector.worker_run import Setup, Source, work
+    from selector.profiling.fleet.launch import Setup, Source, work
 
     setup = Setup(device=device, name=name, lease_s=words.seconds(lease), until_empty=until_empty)
     console = output.err()

@@ -16,7 +16,7 @@ from .review import Review
 
 if TYPE_CHECKING:
     from kernel_selector.db import Database
-    from selector.engine import Selector
+    from selector.selection.selector import Selector
 
 SHOWN_FAULTS = 10
 MOST_RECORDS = 50_000  # in one submission

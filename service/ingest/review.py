@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING
 from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import Device, Problem, Record, UnknownDevice
 from kernel_selector.kernels.contract.errors import shorten
-from selector.evidence import FAILURES, WORDS, Measured
-from selector.units import format_ms
+from selector.selection.evidence import FAILURES, WORDS, Measured
+from selector.text.units import format_ms
 
 if TYPE_CHECKING:
-    from selector.engine import Selector
-    from selector.evidence import Evidence
+    from selector.selection.evidence import Evidence
+    from selector.selection.selector import Selector
 
 MOST_RATIO = 8.0  # between times of one problem on machines of one kind; hosts and drivers explain less
 # between rates that were probed on devices of one kind; a busy processor is several times slower

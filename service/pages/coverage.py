@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import Status
-from selector.catalogue import imported, is_present
-from selector.evidence import FAILURES
+from selector.selection.catalogue import imported, is_present
+from selector.selection.evidence import FAILURES
 
 from ..cached import Cached
 
 if TYPE_CHECKING:
-    from selector.engine import Selector
+    from selector.selection.selector import Selector
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,8 +8,16 @@ from typing import Any
 
 from kernel_selector.kernels import registry
 from selector import Choice, Selector
-from selector.choice import SOURCES, format_margin, format_memory, format_time, how, remarks, why_not
-from selector.problem_sets import typed
+from selector.selection.choice import (
+    SOURCES,
+    format_margin,
+    format_memory,
+    format_time,
+    how,
+    remarks,
+    why_not,
+)
+from selector.workloads.sampling import typed
 
 from .fields import Field, of_hyperparameter
 from .question import SET, Question

@@ -15,8 +15,8 @@ from kernel_selector.kernels.contract.errors import shorten, suggest
 from selector.errors import InvalidRequest
 
 if TYPE_CHECKING:
-    from selector.estimate import Estimate
-    from selector.evidence import Evidence
+    from selector.cost_model.estimate import Estimate
+    from selector.selection.evidence import Evidence
 
 Value = int | float | bool | str
 MOST_VALUES = 12  # of one hyperparameter that are shown one by one

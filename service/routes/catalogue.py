@@ -6,7 +6,7 @@ from fastapi import APIRouter, Request, Response
 
 from kernel_selector.kernels.contract import UnknownOperator
 from kernel_selector.kernels.contract.errors import suggest
-from selector.catalogue import implementations
+from selector.selection.catalogue import implementations
 
 from ..openapi.document import problem_response
 from ..schemas.catalogue import (

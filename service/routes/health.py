@@ -8,7 +8,7 @@ from typing import Any
 from fastapi import APIRouter, Request, Response
 
 from kernel_selector.kernels.contract import SelectorError
-from selector.jobs import queue_depth
+from selector.profiling.fleet.jobs import queue_depth
 
 from ..access import allows
 from ..metrics import CONTENT_TYPE

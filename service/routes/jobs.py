@@ -8,8 +8,8 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Body, Header, Path, Query, Request, Response
 
 from kernel_selector.kernels import registry
-from selector import jobs
-from selector.jobs_queue import renew
+from selector.profiling.fleet import jobs
+from selector.profiling.fleet.queue import renew
 
 from ..jobs import claimed, finish, list_jobs, list_tasks
 from ..openapi import job_examples as examples

@@ -9,7 +9,7 @@ from fastapi import APIRouter, Body, Query, Request, Response
 from fastapi.responses import JSONResponse, PlainTextResponse
 
 from selector.errors import InvalidRequest
-from selector.planning import measured_devices, placements, throughputs
+from selector.selection.placement import measured_devices, placements, throughputs
 
 from ..openapi import examples
 from ..openapi.document import problem_response

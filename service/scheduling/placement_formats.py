@@ -7,8 +7,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from kernel_selector.kernels.contract import Device
-from selector.devices import RAY_LABEL, model_name
-from selector.planning import Placement, feasible
+from selector.selection.devices import RAY_LABEL, model_name
+from selector.selection.placement import Placement, feasible
 
 PRODUCT_LABEL = "nvidia.com/gpu.product"  # of NVIDIA's GPU feature discovery
 DRIVER = "gpu.nvidia.com"  # NVIDIA's driver for dynamic resource allocation, and its device class

@@ -12,7 +12,7 @@ from kernel_selector.kernels import registry
 from kernel_selector.kernels.attention._runs import torch_sdpa
 from kernel_selector.kernels.contract import Record
 from kernel_selector.kernels.devices import known_devices
-from selector.shipped import unpacked
+from selector.selection.shipped import unpacked
 
 OPERATOR = registry.operator("attention")
 H200 = known_devices()["nvidia-h200"]

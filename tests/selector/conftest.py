@@ -16,8 +16,10 @@ import torch
 from kernel_selector.db import Database, records
 from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import Problem, Record
-from selector import Selector, answer, devices, learning, shipped
-from selector.judgements import Judgements, judge_all
+from selector import Selector
+from selector.selection import answer, devices, shipped
+from selector.training import train as learning
+from selector.training.judgements import Judgements, judge_all
 from tests.selector import replay
 
 Opened = Callable[..., Selector]

@@ -25,10 +25,10 @@ from kernel_selector.db import records
 from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import SelectorError
 from selector import Selector
-from selector.choice import Choice
-from selector.problem_sets import random_problems
-from selector.query import Query
-from selector.shipped import CPU, unpacked
+from selector.selection.choice import Choice
+from selector.selection.query import Query
+from selector.selection.shipped import CPU, unpacked
+from selector.workloads.sampling import random_problems
 
 FILE = Path(__file__).parents[2] / "build" / "golden.json.xz"
 DEVICES = {"h200": "cuda", CPU: "cpu"}  # of the shipped measurements: name and kind

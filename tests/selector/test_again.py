@@ -11,11 +11,12 @@ import pytest
 from kernel_selector.db import Database, records
 from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import Status
-from selector import profiling, quickstart
-from selector.dataset import build_dataset
-from selector.onboarding import Learned
-from selector.problem_sets import grid
-from selector.profiling import ProfilingFinished, profile_with
+from selector import quickstart
+from selector.profiling import profile as profiling
+from selector.profiling.profile import ProfilingFinished, profile_with
+from selector.profiling.quickstart import Learned
+from selector.training.dataset import build_dataset
+from selector.workloads.sampling import grid
 from tests.selector import replay
 from tests.selector.replay_session import ReplaySession
 

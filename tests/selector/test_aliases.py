@@ -10,9 +10,9 @@ from kernel_selector.db import Database, records
 from kernel_selector.kernels import registry
 from kernel_selector.kernels.versions import aliases
 from kernel_selector.service.pages.winners import Contests
-from selector.evidence import Evidence
-from selector.freshness import freshness, refresh_jobs
-from selector.visits import standing
+from selector.profiling.freshness import freshness, refresh_jobs
+from selector.selection.evidence import Evidence
+from selector.selection.visits import standing
 from tests.selector import replay
 
 OLD = "feedfeedfeed"

@@ -5,9 +5,9 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 from kernel_selector.kernels import registry
-from selector.answer import prepare
-from selector.devices import Resolved
-from selector.query import Request
+from selector.selection.answer import prepare
+from selector.selection.devices import Resolved
+from selector.selection.query import Request
 from tests.selector import replay
 
 LSTM = registry.operator("lstm")

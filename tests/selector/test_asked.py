@@ -7,9 +7,10 @@ import json
 import pytest
 
 from kernel_selector.db import Database, records
-from selector import Selector, asked
+from selector import Selector
 from selector.errors import InvalidRequest
-from selector.wanted import Wanted
+from selector.profiling.request import Wanted
+from selector.selection import query_log as asked
 from tests.selector import replay
 
 QUESTION = {"hidden": 77, "batch": 3}

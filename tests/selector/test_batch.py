@@ -8,8 +8,9 @@ from dataclasses import replace
 import pytest
 
 from kernel_selector.kernels import registry
-from selector import Choice, NothingFits, Query, UnknownHyperparameter, engine
-from selector.predictor import Predictor
+from selector import Choice, NothingFits, Query, UnknownHyperparameter
+from selector.cost_model.predictor import Predictor
+from selector.selection import selector as engine
 from tests.selector import replay
 
 

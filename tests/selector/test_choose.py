@@ -9,8 +9,9 @@ import torch
 from kernel_selector.db import Database, records
 from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import Status
-from selector import NothingFits, Selector, answer, choose, devices
-from selector.query import Query
+from selector import NothingFits, Selector, choose
+from selector.selection import answer, devices
+from selector.selection.query import Query
 from tests.selector import replay
 
 LSTM = registry.operator("lstm")
@@ -256,7 +257,7 @@ def test_without_a_database_the_default_is_chosen_and_says_so():
 
 
 def test_changes_are_seen_unless_frozen(selector_of, sqlite_database, monkeypatch):
-    monkeypatch.setattr("selector.engine.CHECK_S", 0.0)
+    monkeypatch.setattr("selector.selection.selector.CHECK_S", 0.0)
     live, frozen = selector_of(), selector_of(frozen=True)
     before = live.snapshot
     assert live.choose(hidden=64, batch=8).source == "default"
@@ -272,7 +273,7 @@ def test_changes_are_seen_unless_frozen(selector_of, sqlite_database, monkeypatc
 
 @pytest.mark.usefixtures("here")
 def test_a_database_that_appears_is_found(tmp_path, monkeypatch):
-    monkeypatch.setattr("selector.engine.CHECK_S", 0.0)
+    monkeypatch.setattr("selector.selection.selector.CHECK_S", 0.0)
     path = tmp_path / "late.sqlite"
     monkeypatch.setenv("SELECTOR_DATABASE_URL", str(path))
     selector = Selector()

@@ -7,14 +7,14 @@ import pytest
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from kernel_selector.kernels import registry
-from selector.cost_model import CostModel
-from selector.dataset import build_dataset
-from selector.feature_columns import MOST_VECTOR, alignments, by_alignment, vectors
-from selector.features import ALIGNED, VECTORS, FeatureSpec
-from selector.physics import terms_seconds
-from selector.problem_sets import random_problems
-from selector.training import errors, flat, held_out_shapes, time_model
-from selector.trees import FlatTrees
+from selector.cost_model.features.columns import MOST_VECTOR, alignments, by_alignment, vectors
+from selector.cost_model.features.roofline import terms_seconds
+from selector.cost_model.features.spec import ALIGNED, VECTORS, FeatureSpec
+from selector.cost_model.flat_trees import FlatTrees
+from selector.training.dataset import build_dataset
+from selector.training.estimator import CostModel
+from selector.training.fit import errors, flat, held_out_shapes, time_model
+from selector.workloads.sampling import random_problems
 from tests.selector import replay
 
 

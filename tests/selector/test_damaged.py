@@ -14,10 +14,11 @@ from kernel_selector.db import Database
 from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import Problem, Record
 from kernel_selector.service.cli.diagnostics import examine
-from selector import ModelVersionMismatch, Selector, devices
-from selector.dataset import build_dataset
-from selector.evidence import Evidence
-from selector.stored_models import latest_model, usable_model
+from selector import ModelVersionMismatch, Selector
+from selector.cost_model.stored_models import latest_model, usable_model
+from selector.selection import devices
+from selector.selection.evidence import Evidence
+from selector.training.dataset import build_dataset
 from tests.selector import replay
 
 VERSIONS = {name: item.version for name, item in registry.implementations("lstm").items()}

@@ -8,7 +8,7 @@ import torch
 from kernel_selector.kernels.contract import Device, UnknownDevice
 from kernel_selector.kernels.devices import known_devices
 from selector import InvalidRequest
-from selector.devices import model_name, resolve
+from selector.selection.devices import model_name, resolve
 from tests.selector import replay
 
 pytestmark = pytest.mark.usefixtures("here")

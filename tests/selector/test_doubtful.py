@@ -9,8 +9,8 @@ import pytest
 from kernel_selector.db import Database, records
 from kernel_selector.kernels.contract import Record, UnknownDevice
 from selector import InvalidRequest
-from selector.doubtful import LEAST_LOSS, doubtful
-from selector.wanted import Wanted
+from selector.profiling.outliers import LEAST_LOSS, doubtful
+from selector.profiling.request import Wanted
 from tests.selector import replay
 
 SLOWER = 3.0
@@ -49,7 +49,7 @@ def test_no_model_of_memory_is_fitted(
     disturbed: tuple[Database, Record], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     database, winner = disturbed
-    monkeypatch.delattr("selector.training.memory_model")
+    monkeypatch.delattr("selector.training.fit.memory_model")
     assert doubtful(["lstm"], database)[0].problem == winner.problem
 
 

@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 
 from selector import Selector
-from selector.evidence import OTHER_MACHINE, Evidence
-from selector.query import Query
+from selector.selection.evidence import OTHER_MACHINE, Evidence
+from selector.selection.query import Query
 from tests.selector import replay
 
 ELSEWHERE = replace(replay.HERE, memory_bytes=64 * 2**30)  # the same processor with more memory

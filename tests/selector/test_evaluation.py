@@ -10,11 +10,11 @@ from kernel_selector.db import records
 from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import UnknownDevice
 from selector import NoMeasurements, evaluate, train
-from selector.dataset import build_dataset
-from selector.evaluation import largest_quarter, quality
-from selector.judgements import judge_all
-from selector.training import held_out_shapes
-from selector.trials import measured_again
+from selector.training.dataset import build_dataset
+from selector.training.evaluation import largest_quarter, quality
+from selector.training.fit import held_out_shapes
+from selector.training.judgements import judge_all
+from selector.training.robustness import measured_again
 from tests.selector import replay
 
 LSTM = registry.operator("lstm")

@@ -10,7 +10,7 @@ import pytest
 from kernel_selector.db import Database, records
 from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import Record, Status
-from selector.evidence import Evidence
+from selector.selection.evidence import Evidence
 from tests.selector import replay
 
 VERSIONS = {name: item.version for name, item in registry.implementations("lstm").items()}

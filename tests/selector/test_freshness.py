@@ -9,7 +9,7 @@ import pytest
 from kernel_selector.db import Database, records
 from kernel_selector.kernels import registry
 from kernel_selector.kernels.devices import known_devices
-from selector.freshness import contest, freshness, refresh_jobs, refresh_plan
+from selector.profiling.freshness import contest, freshness, refresh_jobs, refresh_plan
 from tests.selector import replay
 
 PROBLEMS = list(replay.problems(hidden=(64, 128), batch=(8,), seq=(10,), layers=(1,), mode=("training",)))

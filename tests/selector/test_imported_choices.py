@@ -23,7 +23,7 @@ from selector import (
     api,
 )
 from selector.errors import NotBuildable, TooFewProblems
-from selector.imported.intake import import_file
+from selector.exchange.import_file import import_file
 from tests.selector import foreign
 
 NEW = {"m": 100, "n": 3000, "alpha": 1, "layout": "nn"}

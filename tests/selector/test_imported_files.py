@@ -9,8 +9,8 @@ import threading
 import pytest
 
 from kernel_selector.db import imported, records
-from selector.imported.errors import BadFile, BadLines
-from selector.imported.intake import Options, import_file
+from selector.exchange.errors import BadFile, BadLines
+from selector.exchange.import_file import Options, import_file
 from tests.selector import foreign, replay
 
 LINE = {

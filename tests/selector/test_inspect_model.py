@@ -12,8 +12,8 @@ from torch import Tensor, nn
 import selector
 from benchmarks.models.examples import adversarial, convolutional
 from selector import InvalidRequest, ModelInspection
-from selector.inspect_run import default_loss
-from selector.inspect_timeline import Timeline
+from selector.models.inspection.step import default_loss
+from selector.models.inspection.timeline import Timeline
 
 FLOAT = 4
 

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, scaled_dot_product_attention
 
-from selector import InvalidRequest, layers
+from selector import InvalidRequest
+from selector.models import layers
 
 
 class LanguageModel(nn.Module):

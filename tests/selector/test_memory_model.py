@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 
 from kernel_selector.kernels import registry
-from selector.column_sums import column_sums, kinds, partial_sums_bytes
-from selector.cost_model import CostModel
-from selector.dataset import build_dataset
-from selector.features import FeatureSpec
-from selector.memory_model import MemoryModel
-from selector.sum_fit import fit_sums
-from selector.sums import FEW, Factor, Sums
-from selector.training import HeldOut, errors, flat
+from selector.cost_model.features.bias_reductions import column_sums, kinds, partial_sums_bytes
+from selector.cost_model.features.spec import FeatureSpec
+from selector.cost_model.tensor_sums import FEW, Factor, Sums
+from selector.training.dataset import build_dataset
+from selector.training.estimator import CostModel
+from selector.training.fit import HeldOut, errors, flat
+from selector.training.memory import MemoryModel
+from selector.training.sum_fit import fit_sums
 from tests.selector import replay
 
 GPU = replace(replay.HERE, name="A GPU", kind="cuda", multiprocessors=132)

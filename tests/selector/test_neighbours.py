@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from selector.neighbours import MAX_DISTANCE, Neighbours, distance, structure
-from selector.problem_sets import random_problems
+from selector.selection.neighbours import MAX_DISTANCE, Neighbours, distance, structure
+from selector.workloads.sampling import random_problems
 
 
 def test_the_cells_lose_no_neighbour():

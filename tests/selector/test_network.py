@@ -15,15 +15,18 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from kernel_selector.db import Database, StoredModel, models, records
 from kernel_selector.kernels import registry
-from selector import ModelVersionMismatch, Query, Selector, learning, network_training, training
-from selector.cost_model import CostModel
-from selector.dataset import build_dataset
-from selector.evaluation import evaluate_implementation
-from selector.lessons import Reads
-from selector.network import WEIGHTS, Network
-from selector.predictor import Predictor, pack
-from selector.regression import Regression
-from selector.training import flat, time_model
+from selector import ModelVersionMismatch, Query, Selector
+from selector.cost_model.network import WEIGHTS, Network
+from selector.cost_model.predictor import Predictor, pack
+from selector.cost_model.regression import Regression
+from selector.training import fit as training
+from selector.training import network as network_training
+from selector.training import train as learning
+from selector.training.dataset import build_dataset
+from selector.training.estimator import CostModel
+from selector.training.evaluation import evaluate_implementation
+from selector.training.examples import Reads
+from selector.training.fit import flat, time_model
 from tests.selector import replay
 
 LSTM = registry.operator("lstm")

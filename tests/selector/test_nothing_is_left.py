@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 import selector
-from selector.plans.traced import traced
+from selector.models.as_model import traced
 
 
 def alive() -> int:

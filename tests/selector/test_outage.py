@@ -11,7 +11,7 @@ import pytest
 from kernel_selector.db import Database, DatabaseMissing, records
 from kernel_selector.kernels import registry
 from selector import Selector
-from selector import engine as engine_module
+from selector.selection import selector as engine_module
 from tests.selector import replay
 
 LSTM = registry.operator("lstm")

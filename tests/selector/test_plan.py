@@ -16,12 +16,12 @@ import selector
 from kernel_selector.db import Database
 from kernel_selector.kernels.contract import InvalidHyperparameter, Memory, Record, Timing
 from selector import InvalidRequest, NoMeasurements, NothingFits, Selector, UnknownDevice
-from selector.plans.drawing import draw
-from selector.plans.figures import Series
-from selector.plans.parts import Model, Part, Workload, problem_of
-from selector.plans.plan import Plan
-from selector.plans.published import published
-from selector.plans.training import Training
+from selector.planning.drawing import draw
+from selector.planning.layer_costs import Series
+from selector.planning.plan import Plan
+from selector.planning.training_setup import Training
+from selector.workloads.model import Model, Part, Workload, problem_of
+from selector.workloads.published_models import published
 from tests.selector import replay
 
 MIB = 2**20

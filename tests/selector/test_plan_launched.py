@@ -7,7 +7,7 @@ from dataclasses import replace
 from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import Record
 from kernel_selector.kernels.measure.timing import timing
-from selector.plans.launched import HOST_BOUND, of_the_device
+from selector.planning.launched import HOST_BOUND, of_the_device
 from tests.selector import replay
 
 LAYER_NORM = registry.operator("layer_norm")

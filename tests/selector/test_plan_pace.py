@@ -8,8 +8,8 @@ import pytest
 
 from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import Device
-from selector.plans.figures import Figures
-from selector.plans.pace import AT_THE_CLOCK, LONGER, in_a_model
+from selector.planning.layer_costs import Figures
+from selector.planning.pace import AT_THE_CLOCK, LONGER, in_a_model
 
 H200 = Device(name="NVIDIA H200", kind="cuda", matmul_flops_per_s={"bfloat16": 8e14})
 FIGURES = Figures(

@@ -12,10 +12,10 @@ from torch import nn
 
 import selector
 from selector import InvalidRequest
-from selector.plans.pareto import frontier
-from selector.plans.plan import Plan
-from selector.plans.planner import Planner
-from selector.plans.training import Training
+from selector.planning.pareto import frontier
+from selector.planning.plan import Plan
+from selector.planning.planner import Planner
+from selector.planning.training_setup import Training
 
 MIB = 2**20
 FOUND = Plan(

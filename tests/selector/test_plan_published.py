@@ -6,7 +6,7 @@ import pytest
 
 from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import InvalidHyperparameter
-from selector.plans.published import families, published
+from selector.workloads.published_models import families, published
 
 
 def test_published_models_have_their_published_sizes() -> None:

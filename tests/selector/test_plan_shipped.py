@@ -9,9 +9,10 @@ import pytest
 import selector
 from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import Device
-from selector import InvalidRequest, engine
-from selector.plans.published import layer_problems
-from selector.plans.training import AS_FUSED_IN_GRAPHS, Training
+from selector import InvalidRequest
+from selector.planning.training_setup import AS_FUSED_IN_GRAPHS, Training
+from selector.selection import selector as engine
+from selector.workloads.published_models import layer_problems
 
 DEVICE = "h200"
 RATED = Device(

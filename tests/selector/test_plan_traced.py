@@ -15,13 +15,13 @@ from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import Memory, Problem
 from kernel_selector.kernels.measure.memory import measure_memory
 from kernel_selector.kernels.measure.workload import Workload
-from selector import layers
-from selector.plans import planner
-from selector.plans.ledger import HEAD
-from selector.plans.parts import Part
-from selector.plans.traced import traced
-from selector.plans.training import Training
-from selector.rewriting.wishes import rewritable
+from selector.models import layers
+from selector.models.as_model import traced
+from selector.models.rewriting.options import rewritable
+from selector.models.saved_tensors import HEAD
+from selector.planning import planner
+from selector.planning.training_setup import Training
+from selector.workloads.model import Part
 from tests.selector import replay
 
 transformers = pytest.importorskip("transformers", reason="Hugging Face's transformers is not installed")
@@ -76,7 +76,8 @@ def step_bytes(model: nn.Module, given: dict[str, torch.Tensor]) -> int:
 def test_the_peak_of_a_step_is_foretold(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Most of it is the loss: logits, their logarithms, and two gradients, in float32 for all GPT-2s."""
     rates = {"float32": 4e11, "bfloat16": 4e11}
-    monkeypatch.setattr("selector.devices._probed", lambda _: replace(replay.HERE, matmul_flops_per_s=rates))
+    probed = replace(replay.HERE, matmul_flops_per_s=rates)
+    monkeypatch.setattr("selector.selection.devices._probed", lambda _: probed)
     model = make()
     found = selector.plan(rewritable(model, words()), "cpu", "4GiB", BATCH, training=QUIET)
     assert found.peak_bytes == pytest.approx(step_bytes(model, words()), rel=0.05)
@@ -99,7 +100,7 @@ def test_the_peak_of_a_step_without_logits_is_foretold(
     make: Any, name: str, sqlite_database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     probed = replace(replay.HERE, matmul_flops_per_s={"float32": 4e11})
-    monkeypatch.setattr("selector.devices._probed", lambda _: probed)
+    monkeypatch.setattr("selector.selection.devices._probed", lambda _: probed)
     model, given = make(), words()
     given["labels"][:, ::3] = -100
     (problem,) = [one.problem for one in layers.find(model, given) if one.problem.operator == HEAD]

@@ -6,7 +6,7 @@ import pytest
 
 from kernel_selector.kernels.contract import UnknownDevice, UnknownHyperparameter
 from selector import Query
-from selector.planning import Job, measured_devices, placements, throughputs
+from selector.selection.placement import Job, measured_devices, placements, throughputs
 from tests.selector import replay
 
 SIZES = {"hidden": 64, "seq": 20}
@@ -43,13 +43,13 @@ def test_what_does_not_fit_is_a_row_with_the_reason(trained):
 
 def test_the_memory_of_the_device_is_a_limit(trained, monkeypatch):
     small = replace(replay.HERE, memory_bytes=10)
-    monkeypatch.setattr("selector.engine.Selector.choose_each", _of_device(small))
+    monkeypatch.setattr("selector.selection.selector.Selector.choose_each", _of_device(small))
     (only,) = throughputs(trained, [job(batch=8)], [replay.HERE.key])
     assert only.feasible is False
 
 
 def _of_device(device):
-    from selector.engine import Selector
+    from selector.selection.selector import Selector
 
     original = Selector.choose_each
 

@@ -3,8 +3,8 @@
 import pytest
 
 from selector import NothingFits
-from selector.estimate import Estimate, Tier
-from selector.policy import LEAST_MARGIN, Question, combine, decide
+from selector.cost_model.estimate import Estimate, Tier
+from selector.selection.policy import LEAST_MARGIN, Question, combine, decide
 
 
 def estimate(time_ms, memory=100, *, noise=0.0, high=None, memory_noise=0.0):

@@ -8,7 +8,7 @@ from kernel_selector.db import Database, models
 from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import Device
 from selector import ModelVersionMismatch, Selector
-from selector.predictor import Predictor
+from selector.cost_model.predictor import Predictor
 from tests.selector import replay
 
 LSTM = registry.operator("lstm")
@@ -68,7 +68,7 @@ def test_unknown_device_abstains(trained):
 
 
 def test_of_an_unknown_device_nothing_is_counted(predictor, monkeypatch):
-    monkeypatch.setattr("selector.predictor.FeatureSpec.matrices", None)
+    monkeypatch.setattr("selector.cost_model.predictor.FeatureSpec.matrices", None)
     unseen = Device(name="Unseen GPU", kind="cuda")
     tier = predictor.tier(LSTM.problem(hidden=96, batch=8), unseen, None, IMPLEMENTATIONS)
     assert not tier.estimates

@@ -9,9 +9,9 @@ import pytest
 
 from kernel_selector.db import Database, records
 from kernel_selector.kernels import registry
-from selector import profiling, profiling_run
-from selector.problem_sets import grid
-from selector.profiling import (
+from selector.profiling import profile as profiling
+from selector.profiling import run as profiling_run
+from selector.profiling.profile import (
     Measured,
     ProblemStarted,
     ProblemStored,
@@ -19,6 +19,7 @@ from selector.profiling import (
     ProfilingStarted,
     profile_with,
 )
+from selector.workloads.sampling import grid
 from tests.selector import replay
 from tests.selector.replay_session import ReplaySession
 

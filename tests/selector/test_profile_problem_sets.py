@@ -6,7 +6,7 @@ import pytest
 
 from kernel_selector.kernels import registry
 from selector import InvalidHyperparameter, UnknownHyperparameter
-from selector.problem_sets import grid, random_problems, typed
+from selector.workloads.sampling import grid, random_problems, typed
 
 SPACES = registry.operator("lstm").spaces
 

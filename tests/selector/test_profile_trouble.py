@@ -9,9 +9,9 @@ import pytest
 from kernel_selector.db import Database, DatabaseError, records
 from kernel_selector.kernels import registry
 from kernel_selector.kernels.measure.jobs import Job
-from selector.problem_sets import grid
-from selector.profiling_events import Measured, ProfilingFinished, ProfilingStarted
-from selector.profiling_run import Run
+from selector.profiling.events import Measured, ProfilingFinished, ProfilingStarted
+from selector.profiling.run import Run
+from selector.workloads.sampling import grid
 from tests.selector import replay
 from tests.selector.replay_session import ReplaySession
 

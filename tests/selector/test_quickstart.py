@@ -10,11 +10,14 @@ import pytest
 from kernel_selector.db import Database, models, records
 from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import Space
-from selector import blind_check, onboarding, profiling, quickstart
-from selector.blind_check import Checked, CheckStarted, geometric_mean
-from selector.onboarding import Learned, Learning, QuickstartFinished
-from selector.problem_sets import grid, random_problems
-from selector.profiling import ProfilingFinished
+from selector import quickstart
+from selector.profiling import profile as profiling
+from selector.profiling import quickstart as onboarding
+from selector.profiling import verification as blind_check
+from selector.profiling.profile import ProfilingFinished
+from selector.profiling.quickstart import Learned, Learning, QuickstartFinished
+from selector.profiling.verification import Checked, CheckStarted, geometric_mean
+from selector.workloads.sampling import grid, random_problems
 from tests.selector import replay
 from tests.selector.replay_session import ReplaySession
 
@@ -82,7 +85,7 @@ def test_again_measures_nothing_and_shows_the_same_table(
 def test_a_model_that_has_seen_the_check_is_not_asked(
     sqlite_database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from selector import learning
+    from selector.training import train as learning
 
     run(sqlite_database)
     learning.train("lstm", sqlite_database)  # on the records of the check, too

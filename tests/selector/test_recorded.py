@@ -8,7 +8,8 @@ import pytest
 from kernel_selector.db import Database, records
 from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import Status
-from selector import Selector, learning
+from selector import Selector
+from selector.training import train as learning
 from tests.selector import replay
 
 LSTM = registry.operator("lstm")

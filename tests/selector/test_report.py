@@ -5,9 +5,9 @@ from xml.etree import ElementTree
 import pytest
 
 from selector import InvalidRequest
-from selector.judgements import BASELINES
-from selector.report import FILE, text, write_report
-from selector.svg import Axis, Series, decades, plot
+from selector.text.svg import Axis, Series, decades, plot
+from selector.training.judgements import BASELINES
+from selector.training.report import FILE, text, write_report
 
 SVG = "{http://www.w3.org/2000/svg}"
 

@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 from kernel_selector.kernels import registry
-from selector.failing import Failing
-from selector.gains import by_failures, by_times
-from selector.joint_times import Coordinates, JointTimes
-from selector.sampling import Sampler
+from selector.profiling.acquisition.failures import Failing
+from selector.profiling.acquisition.gaussian_process import Coordinates, JointTimes
+from selector.profiling.acquisition.knowledge_gradient import by_failures, by_times
+from selector.profiling.acquisition.sampler import Sampler
 
 OPERATOR = registry.operator("gelu")
 SIZES = [round(2 ** (10 + index / 4)) for index in range(60)]
@@ -130,7 +130,7 @@ def test_problems_may_be_read_before_their_operator_was_asked_for():
     assert "dropout" not in dict(values[0])
     code = (
         "from kernel_selector.kernels.contract import Problem\n"
-        "from selector.joint_times import Coordinates\n"
+        "from selector.profiling.acquisition.gaussian_process import Coordinates\n"
         f"problems = [Problem('attention', each) for each in {values!r}]\n"
         "print(len(Coordinates.of(dict.fromkeys(problems, ['fused']), ['fused']).words))"
     )

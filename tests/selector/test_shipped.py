@@ -14,9 +14,11 @@ import selector
 from kernel_selector.db import Database, models, records
 from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import Device, Status, UnknownDevice
-from selector import Choice, NothingFits, Selector, engine, shipped
-from selector.problem_sets import random_problems
-from selector.query import Query
+from selector import Choice, NothingFits, Selector
+from selector.selection import selector as engine
+from selector.selection import shipped
+from selector.selection.query import Query
+from selector.workloads.sampling import random_problems
 from tests.selector import replay
 
 QUESTION = {"hidden": 1024, "batch": 16, "seq": 50, "dtype": "bfloat16"}

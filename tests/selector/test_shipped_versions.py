@@ -8,7 +8,7 @@ from contextlib import closing
 
 from kernel_selector.kernels import registry
 from kernel_selector.kernels.versions import holds
-from selector.shipped import unpacked
+from selector.selection.shipped import unpacked
 
 QUERY = """
 SELECT implementation.operator, implementation.name, implementation.version, count(*)

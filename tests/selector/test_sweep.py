@@ -8,9 +8,9 @@ from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import UnknownOperator
 from kernel_selector.kernels.measure.jobs import read_jobs, write_jobs
 from selector.errors import InvalidRequest
-from selector.published import published_problems
-from selector.sweep import COMPILED, COMPILED_EVERY, named_operators, sweep_jobs
-from selector.wanted import Wanted
+from selector.profiling.request import Wanted
+from selector.profiling.sweep import COMPILED, COMPILED_EVERY, named_operators, sweep_jobs
+from selector.workloads.published_layers import published_problems
 from tests.selector import replay
 
 

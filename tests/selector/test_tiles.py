@@ -11,8 +11,8 @@ from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import Device
 from kernel_selector.kernels.matmul import ranking
 from kernel_selector.kernels.matmul.limits import Limits, limits_of
-from selector import tiles
-from selector.features import FeatureSpec
+from selector.cost_model.features import matmul_tiles as tiles
+from selector.cost_model.features.spec import FeatureSpec
 
 H200 = Device(
     name="NVIDIA H200", kind="cuda", multiprocessors=132, compute_capability=(9, 0), memory_bytes=150 * 10**9

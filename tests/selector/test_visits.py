@@ -10,7 +10,7 @@ import pytest
 
 from kernel_selector.kernels.contract import GateResult, Record, Status
 from kernel_selector.kernels.measure.timing import timing
-from selector.visits import standing, together
+from selector.selection.visits import standing, together
 from tests.selector import replay
 
 

@@ -10,13 +10,14 @@ from types import SimpleNamespace
 
 import pytest
 
-from selector import InvalidRequest, devices
-from selector.jobs import JobRequest, create_job, get_job
-from selector.problem_sets import grid
-from selector.worker_fleet import Crew, FleetFailed, LocalFleet, follow, shared, stopped
-from selector.worker_ray import RayFleet, placements
-from selector.worker_run import Setup, Source
-from selector.worker_slurm import Site, SlurmFleet, _parameters
+from selector import InvalidRequest
+from selector.profiling.fleet.jobs import JobRequest, create_job, get_job
+from selector.profiling.fleet.launch import Setup, Source
+from selector.profiling.fleet.local import Crew, FleetFailed, LocalFleet, follow, shared, stopped
+from selector.profiling.fleet.ray import RayFleet, placements
+from selector.profiling.fleet.slurm import Site, SlurmFleet, _parameters
+from selector.selection import devices
+from selector.workloads.sampling import grid
 
 H200 = {"ray.io/accelerator-type": "H200"}
 

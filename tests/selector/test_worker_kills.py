@@ -15,10 +15,10 @@ from pathlib import Path
 import pytest
 
 from kernel_selector.db import Database, jobs, records
-from selector.jobs import JobRequest, create_job, get_job
-from selector.jobs_queue import Claimant, DatabaseQueue
-from selector.problem_sets import grid
-from selector.worker_run import Source
+from selector.profiling.fleet.jobs import JobRequest, create_job, get_job
+from selector.profiling.fleet.launch import Source
+from selector.profiling.fleet.queue import Claimant, DatabaseQueue
+from selector.workloads.sampling import grid
 from tests.selector.queue_workers import DEVICE, SOFTWARE, PretendedSession, start
 
 ROOT = Path(__file__).parents[2]

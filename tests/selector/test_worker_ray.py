@@ -8,11 +8,11 @@ import time
 import pytest
 
 from kernel_selector.db import Database
-from selector.jobs import JobRequest, create_job, get_job
-from selector.problem_sets import grid
-from selector.worker_fleet import Crew, FleetFailed, follow
-from selector.worker_ray import ray_fleet
-from selector.worker_run import Setup, Source
+from selector.profiling.fleet.jobs import JobRequest, create_job, get_job
+from selector.profiling.fleet.launch import Setup, Source
+from selector.profiling.fleet.local import Crew, FleetFailed, follow
+from selector.profiling.fleet.ray import ray_fleet
+from selector.workloads.sampling import grid
 
 H200 = {"ray.io/accelerator-type": "H200"}
 pytestmark = [

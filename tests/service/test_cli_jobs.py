@@ -108,5 +108,5 @@ def test_bad_input(fail, words, message):
 
 
 def test_a_service_that_is_no_url(capsys):
-    assert main(["worker", "--service", "selector.example"]) == 2
+    assert main(["worker", "--service", "selector.models.example"]) == 2
     assert "expected http://" in capsys.readouterr().err

@@ -15,8 +15,8 @@ from rich.console import Console
 from kernel_selector.service.cli import main
 from kernel_selector.service.cli.application import app
 from kernel_selector.service.cli.terminal import check_table, output
-from selector.blind_check import Checked
-from selector.onboarding import QuickstartFinished
+from selector.profiling.quickstart import QuickstartFinished
+from selector.profiling.verification import Checked
 from tests.selector import replay
 
 ROOT = Path(__file__).parents[2]

@@ -9,7 +9,7 @@ import pytest
 
 from kernel_selector.db import Database, records
 from kernel_selector.service.cli import main
-from selector import transfer
+from selector.exchange import export as transfer
 from tests.selector import foreign, replay
 
 

@@ -79,8 +79,8 @@ def test_it_is_counted_again_when_the_database_changed(
 
     real = coverage.coverage
     monkeypatch.setattr(coverage, "coverage", counting)
-    monkeypatch.setattr("selector.engine.CHECK_S", 0.0)
-    monkeypatch.setattr("selector.engine.BACK_OFF", 0)
+    monkeypatch.setattr("selector.selection.selector.CHECK_S", 0.0)
+    monkeypatch.setattr("selector.selection.selector.BACK_OFF", 0)
     selector = Selector(sqlite_database)
     cache = coverage.CoverageCache(selector)
     assert (cache.rows(), cache.rows(), len(counted)) == ([], [], 1)
@@ -103,8 +103,8 @@ def test_counts_of_before_go_on(sqlite_database: Database, monkeypatch: pytest.M
     def fail(_: object) -> list[coverage.Coverage]:
         raise DatabaseError("gone")
 
-    monkeypatch.setattr("selector.engine.CHECK_S", 0.0)
-    monkeypatch.setattr("selector.engine.BACK_OFF", 0)
+    monkeypatch.setattr("selector.selection.selector.CHECK_S", 0.0)
+    monkeypatch.setattr("selector.selection.selector.BACK_OFF", 0)
     selector = Selector(sqlite_database)
     cache = coverage.CoverageCache(selector)
     real = coverage.coverage

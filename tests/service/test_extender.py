@@ -12,7 +12,7 @@ from starlette.testclient import TestClient
 from kernel_selector.service.extender import ANNOTATION, create_extender, filtered, prioritized
 from kernel_selector.service.scheduling.kubernetes import judge
 from selector import Selector
-from selector.query import Query
+from selector.selection.query import Query
 from tests.selector import replay
 from tests.selector.conftest import here, trained_file  # noqa: F401 - fixtures
 
@@ -182,7 +182,7 @@ def test_an_error_of_ours_stops_no_pod(client, monkeypatch):
 
 def test_scores_are_whole_numbers_of_the_speed(selector, monkeypatch):
     from kernel_selector.service.scheduling import kubernetes
-    from selector.planning import Throughput
+    from selector.selection.placement import Throughput
 
     times = {"nvidia-h200": 1.0, "tesla-t4": 3.0, "nvidia-l4": 100.0, "nvidia-a10": None}
 

@@ -254,8 +254,8 @@ def test_it_is_made_from_memory(
 
 
 def test_a_database_that_is_gone(opened, empty_database: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("selector.engine.CHECK_S", 0.0)
-    monkeypatch.setattr("selector.engine.BACK_OFF", 0)
+    monkeypatch.setattr("selector.selection.selector.CHECK_S", 0.0)
+    monkeypatch.setattr("selector.selection.selector.BACK_OFF", 0)
     client = opened(replay.sweep([replay.registry.operator("lstm").problem(hidden=64, batch=8)]))
     before = read(client)
     empty_database.rename(empty_database.with_suffix(".away"))

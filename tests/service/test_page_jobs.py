@@ -13,7 +13,7 @@ from kernel_selector.service import cached
 from kernel_selector.service import jobs as shown
 from kernel_selector.service.app import create_app
 from selector import Selector
-from selector.jobs import JobRequest, cancel_job, create_job
+from selector.profiling.fleet.jobs import JobRequest, cancel_job, create_job
 from tests.service.page_reader import Page
 
 EVIL = "<script>alert(1)</script>"

@@ -130,8 +130,8 @@ def test_not_ready_with_an_empty_database(empty_database):
 
 
 def test_a_database_that_breaks_under_the_running_service(database_file, tmp_path, monkeypatch):
-    monkeypatch.setattr("selector.engine.CHECK_S", 0.0)
-    monkeypatch.setattr("selector.engine.BACK_OFF", 0)
+    monkeypatch.setattr("selector.selection.selector.CHECK_S", 0.0)
+    monkeypatch.setattr("selector.selection.selector.BACK_OFF", 0)
     copy = tmp_path / "copy.sqlite"
     shutil.copy(database_file, copy)
     with TestClient(create_app(Selector(copy)), base_url="http://127.0.0.1") as client:
@@ -159,7 +159,7 @@ def test_a_slow_database_holds_up_no_other_request(database_file, monkeypatch):
     with TestClient(create_app(Selector(database_file)), base_url="http://127.0.0.1") as client:
         choose(client)
         monkeypatch.setattr(Selector, "_changed", slow)
-        monkeypatch.setattr("selector.engine.CHECK_S", 0.0)
+        monkeypatch.setattr("selector.selection.selector.CHECK_S", 0.0)
         client.app.state.selector.reload()  # takes the new CHECK_S
         thread = threading.Thread(target=choose, args=(client,))
         thread.start()
@@ -173,7 +173,7 @@ def test_a_slow_database_holds_up_no_other_request(database_file, monkeypatch):
 
 
 def test_measurements_are_seen_without_a_restart(empty_database, database_file, monkeypatch):
-    monkeypatch.setattr("selector.engine.CHECK_S", 0.0)
+    monkeypatch.setattr("selector.selection.selector.CHECK_S", 0.0)
     with TestClient(create_app(Selector(empty_database)), base_url="http://127.0.0.1") as client:
         assert choose(client)["source"] == "default"
         with Database.open(database_file) as measured, measured.read() as connection:

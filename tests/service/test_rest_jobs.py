@@ -10,8 +10,8 @@ from kernel_selector.kernels import registry
 from kernel_selector.service import tokens
 from kernel_selector.service.app import create_app
 from selector import Selector
-from selector.jobs_client import ServiceQueue
-from selector.worker import Worker
+from selector.profiling.fleet.service_queue import ServiceQueue
+from selector.profiling.fleet.worker import Worker
 from tests.selector import replay
 from tests.selector.replay_session import ReplaySession
 

@@ -49,9 +49,9 @@ def database(empty_database):
 
 @pytest.fixture
 def client(database, made, monkeypatch):
-    monkeypatch.setattr("selector.engine.CHECK_S", 0.0)
+    monkeypatch.setattr("selector.selection.selector.CHECK_S", 0.0)
     # one probe for all: on a busy machine the next one may say something else
-    monkeypatch.setattr("selector.devices._probed", lambda _: made[0].device)
+    monkeypatch.setattr("selector.selection.devices._probed", lambda _: made[0].device)
     secret = tokens.create_token(database, "worker-7", scopes=["measure", "read", "admin"])
     selector = Selector(database)
     headers = {"authorization": f"Bearer {secret}"}

@@ -16,8 +16,8 @@ FROM_AFAR = "http://198.51.100.7"
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch):
     monkeypatch.setattr(tokens, "LOOK_S", 0.0)
-    monkeypatch.setattr("selector.engine.CHECK_S", 0.0)
-    monkeypatch.setattr("selector.engine.BACK_OFF", 0)
+    monkeypatch.setattr("selector.selection.selector.CHECK_S", 0.0)
+    monkeypatch.setattr("selector.selection.selector.BACK_OFF", 0)
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import io
 import pytest
 
 from selector import Query
-from selector.planning import Job, throughputs
+from selector.selection.placement import Job, throughputs
 
 JOBS = [{"name": "small", "operator": "lstm", "hyperparameters": {"hidden": 64}}]
 LAYER = {"hyperparameters": {"hidden": 64, "batch": 8}}

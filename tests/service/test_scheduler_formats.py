@@ -10,7 +10,7 @@ from kernel_selector.kernels.contract import Device
 from kernel_selector.service.scheduling import placement_formats as places
 from kernel_selector.service.scheduling import throughput_formats as files
 from selector import InvalidRequest, NothingFits
-from selector.planning import Placement, Throughput, feasible
+from selector.selection.placement import Placement, Throughput, feasible
 
 
 def row(batch, time_ms, **more):

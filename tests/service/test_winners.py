@@ -11,7 +11,7 @@ from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import Problem, Record, Status
 from kernel_selector.service.pages.winners import MOST_VALUES, Axis, Contest, Contests
 from selector import InvalidRequest
-from selector.evidence import Evidence
+from selector.selection.evidence import Evidence
 from tests.selector import replay
 
 OPERATOR = registry.operator("lstm")

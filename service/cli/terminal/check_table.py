@@ -13,8 +13,8 @@ from . import output
 
 if TYPE_CHECKING:
     from kernel_selector.kernels.contract import Problem
-    from selector.blind_check import Checked
-    from selector.onboarding import QuickstartFinished
+    from selector.profiling.quickstart import QuickstartFinished
+    from selector.profiling.verification import Checked
 
 WIDE = 110  # columns from which a row of the table fits one line
 AS_GOOD = 1.05  # a slowdown within the noise of most machines
@@ -81,7 +81,7 @@ def _stacked(row: list[str]) -> list[str]:
 
 
 def _cells(row: Checked) -> tuple[str, ...]:
-    from selector.units import format_ms
+    from selector.text.units import format_ms
 
     problem = row.problem
     same = row.best == row.choice
@@ -127,7 +127,7 @@ def _summary(finished: QuickstartFinished) -> Table:
 
 
 def _next(finished: QuickstartFinished, database: str | None) -> str:
-    from selector.database_argument import same_database
+    from selector.selection.database import same_database
 
     where = escape(same_database(database))
     python = f", database={database!r}" if database else ""

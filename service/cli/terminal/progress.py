@@ -25,7 +25,7 @@ from rich.text import Text
 from . import output
 
 if TYPE_CHECKING:
-    from selector.profiling import ProfilingFinished, ProfilingStarted
+    from selector.profiling.profile import ProfilingFinished, ProfilingStarted
 
 LINE_EVERY_S = 15.0
 
@@ -95,7 +95,7 @@ class ProgressView:
 
     def show(self, event: object) -> None:
         """Draw one event of profiling; others are ignored."""
-        from selector.profiling import Measured, ProblemStarted, ProfilingFinished, ProfilingStarted
+        from selector.profiling.profile import Measured, ProblemStarted, ProfilingFinished, ProfilingStarted
 
         if isinstance(event, ProfilingStarted):
             self.finish()

@@ -54,7 +54,7 @@ def about(database: str | None, text: str) -> str:
     """The text, in which every command that uses a database is about the one that was named."""
     if not database:
         return text
-    from selector.database_argument import same_database
+    from selector.selection.database import same_database
 
     return COMMAND.sub(lambda found: f"`{found[1]}{same_database(database)}`", text)
 

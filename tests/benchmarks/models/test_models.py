@@ -23,12 +23,13 @@ from benchmarks.models._steps import Trainer, largest
 from benchmarks.models._variants import BUDGETS, EVERY_BLOCK, Variant, chosen, graphed, peers, planned
 from kernel_selector.db import Database
 from kernel_selector.kernels.contract import Device, UnsupportedProblem
-from selector.plans import ask
-from selector.plans.parts import Model
-from selector.plans.published import families, published
-from selector.plans.training import Training
-from selector.rewriting import arranging, replaying
-from selector.rewriting.replaying import ReplayedStack
+from selector.models.replay import replay as replaying
+from selector.models.replay.replay import ReplayedStack
+from selector.models.rewriting import arranging
+from selector.planning import ask
+from selector.planning.training_setup import Training
+from selector.workloads.model import Model
+from selector.workloads.published_models import families, published
 from tests.selector.rewriting import replayed
 
 HERE = Device(name="a processor", kind="cpu")

@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from selector.rewriting import arranging
-from selector.rewriting.contest import Outcome, outcome
+from selector.models.rewriting import arranging
+from selector.models.rewriting.contest import Outcome, outcome
 from tests.selector.rewriting.replayed import Model
 
 

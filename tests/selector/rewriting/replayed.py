@@ -10,7 +10,8 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten
 
-from selector.rewriting import captures, replaying
+from selector.models.replay import capture as captures
+from selector.models.replay import replay as replaying
 
 
 class Block(nn.Module):

@@ -15,9 +15,10 @@ import selector
 from kernel_selector.kernels import registry
 from selector import Selector
 from selector import nn as drop_in
-from selector.rewriting import arranging, optimizing, timing
-from selector.rewriting.arrangements import Arrangement
-from selector.rewriting.contest import outcome
+from selector.models.rewriting import arranging, timing
+from selector.models.rewriting import optimize as optimizing
+from selector.models.rewriting.arrangements import Arrangement
+from selector.models.rewriting.contest import outcome
 
 pytestmark = pytest.mark.usefixtures("stand_ins", "promised")
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from selector.rewriting.checking import Original, difference, results
+from selector.models.rewriting.equivalence import Original, difference, results
 
 WEIGHTS, LAYERS = 48, 40
 

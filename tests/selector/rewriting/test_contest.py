@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from selector.rewriting.contest import Limits, Outcome, contest, outcome
+from selector.models.rewriting.contest import Limits, Outcome, contest, outcome
 
 
 class Machine:

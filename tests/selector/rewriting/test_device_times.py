@@ -14,10 +14,10 @@ from benchmarks.models._hugging_face import hugging_face
 from benchmarks.models._parts import Parts
 from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import Device
-from selector import layers
-from selector.layers import Layer
-from selector.rewriting import joining
-from selector.rewriting.device_times import COMPILED, SLOWER_IN_MODELS, DeviceTimes
+from selector.models import layers
+from selector.models.layers import Layer
+from selector.models.rewriting import joint_linear as joining
+from selector.models.rewriting.device_times import COMPILED, SLOWER_IN_MODELS, DeviceTimes
 
 pytest.importorskip("transformers", reason="Hugging Face's transformers is not installed")
 

@@ -18,8 +18,8 @@ from torch.nn.utils.rnn import pack_padded_sequence
 
 import selector
 from kernel_selector.kernels import registry
-from selector import layers
-from selector.example import arguments_of, undisturbed
+from selector.models import layers
+from selector.models.example import arguments_of, undisturbed
 
 pytestmark = pytest.mark.usefixtures("stand_ins")
 

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 import selector
-from selector import layers
+from selector.models import layers
 
 transformers = pytest.importorskip("transformers", reason="Hugging Face's transformers is not installed")
 

@@ -17,8 +17,8 @@ from torch import Tensor, nn
 
 import selector
 from kernel_selector.kernels.linear._joined import joined
+from selector.models.rewriting import optimize as optimizing
 from selector.nn.joined import JoinedAttention
-from selector.rewriting import optimizing
 
 transformers = pytest.importorskip("transformers", reason="Hugging Face's transformers is not installed")
 pytestmark = pytest.mark.usefixtures("everything_pays")

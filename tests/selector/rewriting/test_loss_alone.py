@@ -15,8 +15,8 @@ import torch
 from torch import Tensor, nn
 
 import selector
-from selector import layers
-from selector.rewriting.wishes import rewritable
+from selector.models import layers
+from selector.models.rewriting.options import rewritable
 from tests.selector.rewriting.test_hugging_face import batch, make
 
 transformers = pytest.importorskip("transformers", reason="Hugging Face's transformers is not installed")

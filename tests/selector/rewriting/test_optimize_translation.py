@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 import selector
 from selector import nn as drop_in
-from selector.rewriting.wishes import rewritable
+from selector.models.rewriting.options import rewritable
 
 pytestmark = pytest.mark.usefixtures("stand_ins")
 

@@ -15,9 +15,12 @@ from torch import Tensor, nn
 import selector
 from selector import Selector
 from selector import nn as drop_in
+from selector.models.replay import capture as captures
+from selector.models.replay import replay as replaying
+from selector.models.rewriting import arranging, timing
+from selector.models.rewriting import optimize as optimizing
+from selector.models.rewriting.swap import REPLACED_CLASS
 from selector.nn.replays import Replayed
-from selector.rewriting import arranging, captures, optimizing, replaying, timing
-from selector.rewriting.swapping import REPLACED_CLASS
 from tests.selector.rewriting.replayed import Block, Model, counts, draws, record, trained, turn_on
 
 

@@ -10,7 +10,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from selector.rewriting import captures, replaying
+from selector.models.replay import capture as captures
+from selector.models.replay import replay as replaying
 from tests.selector.rewriting.replayed import Layers, Scaled, drawn, replays, turn_on
 
 

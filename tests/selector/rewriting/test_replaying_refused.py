@@ -12,8 +12,9 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 import selector
-from selector.rewriting import captures, replaying
-from selector.rewriting.captures import CannotReplay
+from selector.models.replay import capture as captures
+from selector.models.replay import replay as replaying
+from selector.models.replay.capture import CannotReplay
 from tests.selector.rewriting.replayed import Layers, Model, Scaled, counts, drawn, draws, turn_on
 
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from selector.rewriting.timing import Steps
+from selector.models.rewriting.timing import Steps
 
 
 class Waiting(nn.Module):

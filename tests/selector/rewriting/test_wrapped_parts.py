@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn.functional import linear
 
 import selector
-from selector import layers
+from selector.models import layers
 
 pytestmark = pytest.mark.usefixtures("stand_ins")
 

@@ -1,0 +1,1 @@
+"""Physical features of a problem, an implementation and a device, as columns of numbers."""

@@ -1,0 +1,214 @@
+"""A trained cost model as data: predicts without scikit-learn, knows its range, and abstains outside."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+from zipfile import BadZipFile
+
+import numpy as np
+
+from kernel_selector.kernels.contract import Device, Environment, Implementation, Operator, Problem
+from kernel_selector.kernels.versions import holds
+
+from ..errors import ModelVersionMismatch
+from .domain import Domain
+from .estimate import Estimate, Tier
+from .features.roofline import missing_rates
+from .features.spec import FEATURES_VERSION, FeatureSpec
+from .intervals import ErrorFactors, situation
+from .regression import Regression
+
+if TYPE_CHECKING:
+    from kernel_selector.db import StoredModel
+
+SCHEMA = 4  # layout of manifest and arrays
+READABLE = (2, SCHEMA)  # the earlier ones: without networks, and with others than these
+
+
+class Predictor:
+    """A loaded cost model of one operator.
+
+    Raises ModelVersionMismatch when the stored model was made for another version of this package, of
+    the operator's hyperparameters or of the features, or was changed after it was stored.
+    """
+
+    def __init__(self, stored: StoredModel, operator: Operator) -> None:
+        self.version = stored.version
+        try:
+            self._load(stored, operator)
+        except (
+            ArithmeticError,
+            AttributeError,
+            LookupError,
+            TypeError,
+            ValueError,
+            OSError,
+            BadZipFile,
+        ) as error:
+            raise _mismatch(stored, f"cannot be read ({type(error).__name__}: {error})") from error
+
+    def _load(self, stored: StoredModel, operator: Operator) -> None:
+        self._manifest = manifest = stored.manifest
+        self._spec = FeatureSpec(operator, tuple(manifest.get("code", ())))
+        _check(stored, self._spec)
+        names = tuple(manifest["implementations"])
+        self._places = {name: place for place, name in enumerate(names)}
+        self._errors = ErrorFactors.of(manifest["errors"], names)
+        self._domain = Domain(manifest["devices"])
+        self._environments = [Environment.from_dict(data) for data in manifest["environments"]]
+        with np.load(io.BytesIO(stored.arrays), allow_pickle=False) as arrays:
+            self.time_ms = Regression.from_arrays(arrays, "time")
+            self.memory_bytes = Regression.from_arrays(arrays, "memory")
+
+    def abstains(self, problem: Problem, device: Device) -> str | None:
+        """Why there is no prediction for a problem on a device, or None when there is one."""
+        return self._domain.outside(problem, device) or missing_rates(device)
+
+    def tier(
+        self,
+        problem: Problem,
+        device: Device,
+        software: Environment | None,
+        implementations: Mapping[str, Implementation],
+    ) -> Tier:
+        """Predictions for all implementations that the model knows; empty when it abstains."""
+        (found,) = self.tiers(
+            [problem], [tuple(implementations)], device=device, software=software, known=implementations
+        )
+        return found
+
+    def tiers(
+        self,
+        problems: Sequence[Problem],
+        names: Sequence[tuple[str, ...]],
+        *,
+        device: Device,
+        software: Environment | None,
+        known: Mapping[str, Implementation],
+        least_noise: float = 0.0,
+    ) -> list[Tier]:
+        """Predictions for some implementations of each problem, with one pass through the model.
+
+        `names` are those of each problem, all of them among `known`. `least_noise` is the least noise of
+        predicted times, where the model learned from other machines.
+        """
+        unseen = self._domain.unseen(device)
+        if unseen:  # as are most of the devices that a scheduler has, of which there is nothing to count
+            return [Tier("model", {}, (f"No prediction: {unseen}.",))] * len(problems)
+        by_names = {each: self._begun(each, device, software, known) for each in set(names)}
+        begun = [by_names[each] for each in names]
+        for place, problem in enumerate(problems):
+            outside = self._domain.outside(problem, device)
+            if outside:
+                begun[place] = (), (f"No prediction: {outside}.",)
+        asked = [(problem, each) for problem, (each, _) in zip(problems, begun, strict=True) if each]
+        estimates = iter(self._estimates(asked, device, known, least_noise) if asked else ())
+        return [Tier("model", next(estimates) if each else {}, caveats) for each, caveats in begun]
+
+    def known(self, names: Sequence[str], implementations: Mapping[str, Implementation]) -> tuple[str, ...]:
+        """Those of the names whose present version the model has learned."""
+        versions, counts = self._manifest["implementations"], self._manifest.get("work", {})
+        return tuple(
+            [
+                name
+                for name in names
+                if name in versions
+                and holds(implementations[name].operator, name, versions[name], implementations[name].version)
+                and counts.get(name, implementations[name].counted_by) == implementations[name].counted_by
+            ]
+        )
+
+    def _begun(
+        self,
+        names: tuple[str, ...],
+        device: Device,
+        software: Environment | None,
+        implementations: Mapping[str, Implementation],
+    ) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """The implementations to predict, of problems inside the domain, and the caveats."""
+        missing = missing_rates(device)
+        if missing:
+            return (), (f"No prediction: {missing}.",)
+        known = self.known(names, implementations)
+        caveats = [
+            f"No prediction for {name}: the cost model has not seen this version of it."
+            for name in names
+            if name not in known
+        ]
+        return known, (*caveats, *(self._circumstances(device, software) if known else ()))
+
+    def _estimates(
+        self,
+        asked: Sequence[tuple[Problem, tuple[str, ...]]],
+        device: Device,
+        known: Mapping[str, Implementation],
+        least_noise: float,
+    ) -> list[dict[str, Estimate]]:
+        """The estimates of each problem's implementations, by name."""
+        of_each = np.repeat(np.arange(len(asked)), [len(names) for _, names in asked])
+        works = [{name: known[name].work(problem) for name in names} for problem, names in asked]
+        rows = self._spec.matrices(
+            device, [(problem, counted) for (problem, _), counted in zip(asked, works, strict=True)]
+        )
+        situations = [self._errors.place(situation(problem["mode"], device)) for problem, _ in asked]
+        learned = [self._places.get(name, -1) for _, names in asked for name in names]
+        factors = self._errors.table[:, np.array(situations, dtype=np.intp)[of_each], learned]
+        time, size = self.time_ms.predict(rows, of_each), self.memory_bytes.predict(rows)
+        columns = (
+            *(time, *(time * factors[:2])),
+            *(np.rint(size), np.floor(size * factors[4]), np.ceil(size * factors[5])),
+            *(np.maximum(factors[2], least_noise), factors[3], np.ceil(size * factors[6])),
+        )
+        figures = zip(*[column.tolist() for column in columns], strict=True)
+        return [
+            {
+                name: Estimate(
+                    time, low, high, int(size), int(least), int(most), noise, size_noise, int(safe)
+                )
+                for name, (time, low, high, size, least, most, noise, size_noise, safe) in zip(
+                    names, figures, strict=False
+                )
+            }
+            for _, names in asked
+        ]
+
+    def _circumstances(self, device: Device, software: Environment | None) -> list[str]:
+        caveats = []
+        if device.host and device.host not in self._manifest["hosts"]:
+            caveats.append(
+                f"The cost model learned from host {', '.join(self._manifest['hosts'])}, not {device.host}."
+            )
+        learned_with = self._environments
+        if software is not None and all(item.fingerprint != software.fingerprint for item in learned_with):
+            words = ", ".join(software.differences(learned_with[-1]))
+            caveats.append(f"The cost model learned from measurements with {words}.")
+        return caveats
+
+
+def _check(stored: StoredModel, spec: FeatureSpec) -> None:
+    if stored.schema not in READABLE:
+        readable = " and ".join(map(str, READABLE))
+        raise _mismatch(stored, f"has layout {stored.schema}, this version reads {readable}")
+    if stored.manifest.get("features_version") != FEATURES_VERSION or stored.manifest.get("features") != list(
+        spec.names
+    ):
+        raise _mismatch(stored, "was trained on other features than this version computes")
+    if stored.manifest.get("sha256") != hashlib.sha256(stored.arrays).hexdigest():
+        raise _mismatch(stored, "was changed after it was stored: its checksum differs")
+
+
+def _mismatch(stored: StoredModel, problem: str) -> ModelVersionMismatch:
+    return ModelVersionMismatch(
+        f"Cost model {stored.version} of {stored.operator} {problem}. Run `selector train {stored.operator}`."
+    )
+
+
+def pack(time_ms: Regression, memory_bytes: Regression) -> bytes:
+    """Both regressions as an npz file without objects."""
+    buffer = io.BytesIO()
+    arrays: dict[str, Any] = {**time_ms.arrays("time"), **memory_bytes.arrays("memory")}
+    np.savez_compressed(buffer, **arrays)
+    return buffer.getvalue()

@@ -1,0 +1,66 @@
+"""What predicts one figure, in numpy alone: physics and trees, and sums or a network where there are some."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .flat_trees import FlatTrees
+from .network import Floats, Network
+from .roofline_stage import PhysicalStage
+from .tensor_sums import Sums
+
+
+@dataclass(frozen=True)
+class Regression:
+    """Physics and trees for one figure, and what else there is.
+
+    Sums come before these, and need neither. Where a network knows all implementations that are compared, it
+    speaks instead of the trees.
+    """
+
+    physics: PhysicalStage
+    trees: FlatTrees
+    sums: Sums | None = None
+    network: Network | None = None
+
+    def predict(self, rows: Floats, contests: NDArray[np.intp] | None = None) -> Floats:
+        """The figure for each row, shape [rows]; `contests` [rows] labels those that will be compared."""
+        if self.sums is None:
+            return self._rest(rows, contests)
+        found = self.sums.predict(rows)
+        rest = np.flatnonzero(found == 0)
+        if len(rest):
+            found[rest] = self._rest(rows[rest], None if contests is None else contests[rest])
+        return found
+
+    def _rest(self, rows: Floats, contests: NDArray[np.intp] | None) -> Floats:
+        if self.network is None:
+            left_over = self.trees.predict(rows)
+        else:
+            left_over = self.network.or_trees(rows, contests, self.trees.predict)
+        result: Floats = np.exp(self.physics.predict_log(rows) + left_over)
+        return result
+
+    def arrays(self, prefix: str) -> dict[str, NDArray[Any]]:
+        """The arrays by name, for a file."""
+        return {
+            **self.physics.arrays(f"{prefix}_physics"),
+            **self.trees.arrays(f"{prefix}_trees"),
+            **(self.sums.arrays(f"{prefix}_sums") if self.sums else {}),
+            **(self.network.arrays(f"{prefix}_network") if self.network else {}),
+        }
+
+    @classmethod
+    def from_arrays(cls, arrays: Mapping[str, NDArray[Any]], prefix: str) -> Regression:
+        """What `arrays` gave. Raises KeyError when one is missing."""
+        return cls(
+            PhysicalStage.from_arrays(arrays, f"{prefix}_physics"),
+            FlatTrees.from_arrays(arrays, f"{prefix}_trees"),
+            Sums.from_arrays(arrays, f"{prefix}_sums") if f"{prefix}_sums_weights" in arrays else None,
+            Network.from_arrays(arrays, f"{prefix}_network"),
+        )

@@ -1,0 +1,141 @@
+"""Measurements out of a database, and from one database into another."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import IO, Any
+
+from kernel_selector import db
+from kernel_selector.db import Database, transfer
+from kernel_selector.db.transfer import Difference
+from kernel_selector.kernels import registry
+from kernel_selector.kernels.contract import UnknownOperator
+from kernel_selector.kernels.contract.errors import shorten, suggest
+
+from ..errors import InvalidRequest
+from ..workloads.imported_operator import described, imported_operators
+from . import t4
+from .files import written
+from .validation import FIELDS, SCHEMA
+
+__all__ = ["Difference", "diff", "export", "merge", "promote"]
+FORMATS = ("jsonl", "csv", "t4")
+
+
+def export(
+    path: str | Path, database: Database, *, operator: str | None = None, kind: str | None = None
+) -> int:
+    """Write measurements to a file that `selector import` reads; returns how many.
+
+    JSON lines take everything: imported measurements and records of our own. CSV and T4 take those of one
+    imported operator, on one device for T4. A file that is there is replaced when all is written, but never
+    a database. Raises UnknownOperator, InvalidRequest and the errors of the database.
+    """
+    file = Path(path)
+    kind = kind or {".csv": "csv", ".json": "t4"}.get(file.suffix.lower(), "jsonl")
+    if kind not in FORMATS:
+        raise InvalidRequest(f"format={shorten(kind)}: expected one of {', '.join(FORMATS)}.")
+    with database.read() as connection:
+        imported = imported_operators(connection)
+        known = {*imported, *registry.operators()}
+        if operator is not None and operator not in known:
+            raise UnknownOperator(f"Unknown operator {shorten(operator)}. {suggest(operator, known)}")
+        if kind != "jsonl":
+            _require_one(operator, imported, kind)
+        with written(file) as part, part.open("w", encoding="utf-8", newline="") as opened:
+            return _write(opened, connection, operator, kind)
+
+
+def _require_one(operator: str | None, imported: Mapping[str, Any], kind: str) -> None:
+    if operator is None or operator not in imported:
+        raise InvalidRequest(
+            f"A {kind} file has measurements of one imported operator: name one of "
+            f"{', '.join(imported) or 'those that there are (none)'}, or write JSON lines, which take all."
+        )
+    devices = imported[operator].devices
+    if kind == "t4" and len(devices) > 1:
+        raise InvalidRequest(
+            f"A T4 file is of one device, and {operator} was measured on {', '.join(devices)}: write JSON "
+            "lines or CSV."
+        )
+
+
+def _write(file: IO[str], connection: Any, operator: str | None, kind: str) -> int:
+    rows = transfer.rows(connection, operator=operator)
+    if kind == "csv":
+        return _write_csv(file, rows)
+    if kind == "t4":
+        return _write_t4(file, rows)
+    count = 0
+    for row in rows:
+        del row["imported_at"]
+        file.write(json.dumps({"schema": SCHEMA, **row}, ensure_ascii=False, allow_nan=False) + "\n")
+        count += 1
+    for record in db.records.find(connection, operator=operator):
+        file.write(record.to_json() + "\n")
+        count += 1
+    return count
+
+
+def _write_csv(file: IO[str], rows: Iterator[dict[str, Any]]) -> int:
+    writer, count = csv.writer(file, lineterminator="\n"), 0
+    names: list[str] = []
+    for count, row in enumerate(rows, start=1):
+        if count == 1:
+            names = sorted(row["hyperparameters"])
+            writer.writerow([*FIELDS, *names])
+        values = [_cell(row["hyperparameters"][name]) for name in names]
+        writer.writerow([*("" if row[name] is None else row[name] for name in FIELDS), *values])
+    return count
+
+
+def _cell(value: object) -> object:
+    return str(value).lower() if isinstance(value, bool) else value
+
+
+def _write_t4(file: IO[str], rows: Iterator[dict[str, Any]]) -> int:
+    results, metadata = [], {}
+    for row in rows:
+        metadata = {"operator": row["operator"], "device": row["device"]}
+        results.append(t4.result_of(row, row["imported_at"].isoformat()))
+    document = {"schema_version": t4.VERSION, "metadata": metadata, "results": results}
+    json.dump(document, file, ensure_ascii=False, allow_nan=False)
+    return len(results)
+
+
+def diff(source: Database, target: Database) -> Difference:
+    """What `merge` would add to the target. Raises Contradiction and the errors of the databases."""
+    with source.read() as one, target.read() as other:
+        _check(one, other)
+        return transfer.difference(one, other)
+
+
+def merge(source: Database, target: Database) -> Difference:
+    """Add the measurements of the source that the target lacks, all of them or none.
+
+    Nothing is ever replaced: of two that contradict each other both stay, and the later one counts. Raises
+    Contradiction where one operator has other hyperparameters here than there, and the errors of the
+    databases.
+    """
+    with source.read() as one, target.write() as other:
+        _check(one, other)
+        return transfer.merge(one, other)
+
+
+def promote(source: Database, target: Database) -> tuple[Difference, int]:
+    """As `merge`, with the latest cost models: the target then answers as the source did.
+
+    Returns what was added and how many models were.
+    """
+    with source.read() as one, target.write() as other:
+        _check(one, other)
+        return transfer.merge(one, other), transfer.copy_models(one, other)
+
+
+def _check(source: Any, target: Any) -> None:
+    batches = [*db.imported.batches(source), *db.imported.batches(target)]
+    for name in {batch["operator"] for batch in batches}:
+        described(name, [batch for batch in batches if batch["operator"] == name])

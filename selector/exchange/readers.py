@@ -1,0 +1,172 @@
+"""Files of measurements, line by line: JSON lines and CSV.
+
+Nothing is skipped: a line comes out as fields, or as a fault with the reason. A last line without its line
+end may be cut off in the middle of a number, so it is a fault where that cannot be seen otherwise.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+from .errors import BadFile, Fault
+from .validation import FIELDS
+
+FORMATS = {".jsonl": "jsonl", ".ndjson": "jsonl", ".csv": "csv", ".json": "t4"}
+UTF8_MARK = b"\xef\xbb\xbf"
+OTHER_MARKS = (b"\xff\xfe", b"\xfe\xff", b"PK\x03\x04", b"\x1f\x8b", b"SQLite format 3\0")
+LONGEST_MARK = max(map(len, OTHER_MARKS))
+LONGEST_LINE = 2**20
+READ_EVERY = 1000  # lines between two words on how far it is
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One line with its fields, as text if `text`; of a record of ours it has `record` alone."""
+
+    number: int
+    fields: Mapping[str, Any]
+    text: bool = False
+    record: str | None = None
+
+
+Read = Callable[[int], None]  # told how many bytes were read
+
+
+def format_of(path: Path, given: str | None) -> str:
+    """The format of a file: as given, else by its name. Raises BadFile."""
+    known = sorted(set(FORMATS.values()))
+    found = given or FORMATS.get(path.suffix.lower())
+    if found not in known:
+        raise BadFile(f"{given or path.name!r} is of no known format: give --format {', '.join(known)}.")
+    return found
+
+
+def open_file(path: Path) -> IO[bytes]:
+    """The open file. Raises BadFile where it cannot be read, or is no text in UTF-8 by its first bytes."""
+    try:
+        file = path.open("rb")
+        start = file.peek(LONGEST_MARK)[:LONGEST_MARK]  # a pipe cannot be read twice
+        if start.startswith(UTF8_MARK):
+            file.read(len(UTF8_MARK))
+    except OSError as error:
+        raise BadFile(f"{path} cannot be read: {error.strerror}.") from error
+    if start.startswith(OTHER_MARKS):
+        file.close()
+        raise BadFile(f"{path} is not text in UTF-8 (it starts with {start[:4]!r}): convert or unpack it.")
+    return file
+
+
+def read_lines(file: IO[bytes], kind: str, read: Read) -> Iterator[Line | Fault]:
+    """The lines of a file of JSON lines or CSV, in order."""
+    return (_csv if kind == "csv" else _json_lines)(file, read)
+
+
+def _decoded(file: IO[bytes], read: Read) -> Iterator[tuple[int, str | Fault]]:
+    """Lines with their numbers; those that are not UTF-8, or too long to be one, as faults."""
+    number = position = 0
+    while raw := file.readline(LONGEST_LINE):
+        number += 1
+        position += len(raw)
+        if len(raw) == LONGEST_LINE and not raw.endswith(b"\n"):
+            while (rest := file.readline(LONGEST_LINE)) and not rest.endswith(b"\n"):
+                position += len(rest)
+            yield number, Fault(number, f"longer than {LONGEST_LINE} bytes")
+            continue
+        try:
+            yield number, raw.decode()
+        except UnicodeDecodeError as error:
+            byte = raw[error.start]
+            yield number, Fault(number, f"byte {error.start + 1} (0x{byte:02x}) is not UTF-8")
+        if number % READ_EVERY == 0:
+            read(position)
+
+
+def _json_lines(file: IO[bytes], read: Read) -> Iterator[Line | Fault]:
+    for number, text in _decoded(file, read):
+        if isinstance(text, Fault):
+            yield text
+        elif text.strip():
+            yield _json_line(number, text)
+
+
+def _json_line(number: int, text: str) -> Line | Fault:
+    try:
+        fields = json.loads(text, parse_constant=_refuse, object_pairs_hook=_once)
+    except (ValueError, RecursionError) as error:
+        return Fault(number, f"not JSON ({error})" if text.endswith("\n") else f"cut off ({error})")
+    if not isinstance(fields, dict):
+        return Fault(number, "not a JSON object")
+    if "problem" in fields and "gate" in fields:
+        return Line(number, {}, record=text)
+    unknown = sorted(set(fields) - {*FIELDS, "hyperparameters", "schema"})
+    if unknown:
+        return Fault(number, f"unknown field {unknown[0]!r}: hyperparameters belong into `hyperparameters`")
+    return Line(number, fields)
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    fields = dict(pairs)
+    if len(fields) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise ValueError(f"it names {max(names, key=names.count)!r} twice")
+    return fields
+
+
+def _refuse(text: str) -> float:
+    raise ValueError(f"it holds {text}, which is no number")
+
+
+def _csv(file: IO[bytes], read: Read) -> Iterator[Line | Fault]:
+    lines = _decoded(file, read)
+    header: list[str] = []
+    for number, text in lines:
+        if isinstance(text, Fault):
+            yield text
+            continue
+        try:
+            cells = next(csv.reader([text]), [])
+        except csv.Error as error:  # lines that end in \r alone, a field of 131,072 characters
+            yield Fault(number, f"not CSV with line ends of \\n or \\r\\n ({error})")
+            continue
+        if text.count('"') % 2:
+            yield Fault(number, "a quoted field goes on after the line")
+        elif not header and not text.strip():
+            continue
+        elif not header:
+            header = [cell.strip() for cell in cells]
+            _check_header(header)
+        elif not cells:
+            continue
+        elif not text.endswith("\n"):
+            yield Fault(number, "the file ends within this line: if it is complete, end it with a line end")
+        elif len(cells) != len(header):
+            yield Fault(number, f"{len(cells)} fields, where the header has {len(header)}")
+        else:
+            yield _csv_line(number, header, cells)
+
+
+def _check_header(header: list[str]) -> None:
+    twice = sorted({name for name in header if header.count(name) > 1})
+    if twice or "" in header:
+        raise BadFile(
+            f"The header of the CSV file names {twice[0] if twice else 'a column'!r} twice or not at all."
+        )
+    if "implementation" not in header or "milliseconds" not in header:
+        raise BadFile(
+            f"The first line of the CSV file must be its header with {', '.join(FIELDS)} and the "
+            f"hyperparameters; it has {', '.join(header)[:200]}."
+        )
+
+
+def _csv_line(number: int, header: list[str], cells: list[str]) -> Line | Fault:
+    fields: dict[str, Any] = dict(zip(header, cells, strict=True))
+    hyperparameters = {name: fields.pop(name) for name in header if name not in FIELDS}
+    empty = next((name for name, cell in hyperparameters.items() if cell == ""), None)
+    if empty is not None:
+        return Fault(number, f"{empty} is empty")
+    return Line(number, fields | {"hyperparameters": hyperparameters}, text=True)

@@ -1,0 +1,200 @@
+"""From the fields of one line to a measurement, or the reason why it is none."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from functools import cache
+from typing import Any
+
+from kernel_selector.db.imported import ImportedRow
+from kernel_selector.kernels import registry
+from kernel_selector.kernels.contract import Status, UnknownDevice
+from kernel_selector.kernels.contract.errors import shorten
+
+from ..workloads.imported_operator import LARGEST, NUMERIC, ImportedOperator, Value, canonical, from_text
+from .errors import BadRow
+
+FIELDS = ("operator", "device", "implementation", "milliseconds", "bytes", "status", "reason")
+RESERVED = ("operator", "device", "memory", "objective", "override", "database", "hyperparameters")
+LEAST_MS, MOST_MS = 1e-6, 86_400_000.0  # a nanosecond, and a day
+MOST_BYTES = 2**50
+MOST_WORDS = 256  # of one category; more are names of things, not kinds of them
+SCHEMA = 1
+STATUSES = tuple(status.value for status in Status)
+
+
+class Layout:
+    """What rows of one operator have in common: kinds by hyperparameter, and whether there are bytes."""
+
+    def __init__(self, kinds: dict[str, str], words: dict[str, set[str]], memory: bool | None) -> None:
+        self.kinds, self.words, self.memory = kinds, words, memory
+
+    @classmethod
+    def of(cls, known: ImportedOperator) -> Layout:
+        """The layout of what is stored already."""
+        spans = known.hyperparameters
+        return cls(
+            {span.name: span.kind for span in spans},
+            {span.name: set(span.words) for span in spans if span.kind == "category"},
+            known.memory,
+        )
+
+    @classmethod
+    def first(cls, values: Mapping[str, Any], as_words: frozenset[str]) -> Layout:
+        """The layout that the first row of an operator sets. Raises BadRow for names of no use."""
+        kinds = {}
+        for name, value in sorted(values.items()):
+            if not name or name in RESERVED or any(sign in name for sign in "= \t\n\0"):
+                raise BadRow(f"{shorten(name)} cannot name a hyperparameter: give it another name")
+            kinds[name] = "category" if name in as_words else _kind(name, value)
+        if not kinds:
+            raise BadRow("there are no hyperparameters")
+        return cls(kinds, {name: set() for name, kind in kinds.items() if kind == "category"}, None)
+
+
+class Checker:
+    """Checks rows against those before them.
+
+    `known` are the operators that are stored already, `given` an operator and a device for lines that name
+    none, `as_words` the hyperparameters whose values are words even where they look like numbers.
+    """
+
+    def __init__(
+        self,
+        known: Mapping[str, ImportedOperator],
+        given: Mapping[str, str],
+        as_words: frozenset[str] = frozenset(),
+    ) -> None:
+        self._layouts = {name: Layout.of(operator) for name, operator in known.items()}
+        self._given = given
+        self._as_words = as_words
+
+    def row(self, fields: Mapping[str, Any], *, text: bool) -> tuple[str, str, ImportedRow]:
+        """Operator, device and measurement. `text` says that all values are text. Raises BadRow."""
+        if fields.get("schema", SCHEMA) != SCHEMA:
+            raise BadRow(f"schema {shorten(fields['schema'])}: this version reads schema {SCHEMA}")
+        operator = self._word(fields, "operator")
+        if operator in registry.operators():
+            raise BadRow(
+                f"operator {operator!r} is one that is measured here "
+                f"(`selector profile {operator} --count 60`): give measurements of other code another name"
+            )
+        device = canonical_device(self._word(fields, "device"))
+        status = fields.get("status") or "ok"
+        if status not in STATUSES:
+            raise BadRow(f"status={shorten(status)}: expected one of {', '.join(STATUSES)}")
+        good = status == "ok"
+        time_ms = _milliseconds(fields.get("milliseconds")) if good else None
+        memory_bytes = _bytes(fields.get("bytes")) if good else None
+        reason = "" if good else _printable("reason", str(fields.get("reason") or "no reason was given"))
+        implementation = self._word(fields, "implementation")
+        values = self._values(operator, fields.get("hyperparameters"), text)
+        layout = self._layouts[operator]
+        if good and layout.memory is not None and layout.memory != (memory_bytes is not None):
+            others = "have" if layout.memory else "have none"
+            raise BadRow(f"bytes={shorten(fields.get('bytes'))}, where other rows of {operator} {others}")
+        if good:
+            layout.memory = memory_bytes is not None
+        return operator, device, ImportedRow(values, implementation, status, time_ms, memory_bytes, reason)
+
+    def _word(self, fields: Mapping[str, Any], name: str) -> str:
+        value = fields.get(name) or self._given.get(name)
+        if not isinstance(value, str) or not value.strip():
+            raise BadRow(f"{name}={shorten(value)}: expected a name" if value else f"{name} is missing")
+        return _printable(name, value)
+
+    def _values(self, operator: str, given: object, text: bool) -> dict[str, Value]:
+        if not isinstance(given, Mapping):
+            raise BadRow(f"hyperparameters={shorten(given)}: expected names with values")
+        layout = self._layouts.get(operator)
+        if layout is None:
+            typed = {name: from_text(value) for name, value in given.items()} if text else given
+            layout = self._layouts[operator] = Layout.first(typed, self._as_words)
+        if given.keys() != layout.kinds.keys():
+            _refuse_names(operator, set(given), set(layout.kinds))
+        return {name: _value(layout, name, given[name], text) for name in layout.kinds}
+
+
+@cache
+def canonical_device(name: str) -> str:
+    """The full name of a device that is known by a short one: h200 is NVIDIA H200."""
+    from kernel_selector.kernels.devices import known_device
+
+    try:
+        return known_device(name).name
+    except UnknownDevice:
+        return name
+
+
+def _printable(name: str, text: str) -> str:
+    if not text.isprintable():
+        raise BadRow(f"{name}={shorten(text)}: expected printable characters")
+    return text
+
+
+def _refuse_names(operator: str, given: set[str], known: set[str]) -> None:
+    wrong = [f"has no {name}" for name in sorted(known - given)]
+    wrong += [f"has {name}" for name in sorted(given - known)]
+    raise BadRow(f"{' and '.join(wrong)}, unlike other rows of {operator}")
+
+
+def _kind(name: str, value: object) -> str:
+    kinds = {bool: "boolean", str: "category", int: "integer", float: "number"}
+    if type(value) not in kinds:
+        raise BadRow(f"{name}={shorten(value)}: expected a number, true, false or a word")
+    return kinds[type(value)]
+
+
+def _value(layout: Layout, name: str, given: Any, text: bool) -> Value:
+    kind = layout.kinds[name]
+    if kind == "category":
+        return _known_word(layout.words[name], name, given)
+    value = from_text(given) if text else given
+    if (kind == "boolean") != isinstance(value, bool) or not isinstance(value, int | float):
+        expected = "true or false" if kind == "boolean" else "a number"
+        hint = "" if kind == "boolean" else f" (or give --words {name})"
+        raise BadRow(f"{name}={shorten(given)}: expected {expected}, as in the rows before{hint}")
+    if kind in NUMERIC and not -LARGEST <= value <= LARGEST:  # NaN as well
+        raise BadRow(f"{name}={shorten(given)}: expected a finite number of at most {LARGEST}")
+    return canonical(value)
+
+
+def _known_word(words: set[str], name: str, given: object) -> str:
+    word = str(given) if type(given) in (int, float, str) else ""
+    if not word:
+        raise BadRow(f"{name}={shorten(given)}: expected a word, as in the rows before")
+    words.add(_printable(name, word))
+    if len(words) > MOST_WORDS:
+        raise BadRow(f"{name}={shorten(word)}: more than {MOST_WORDS} different words")
+    return word
+
+
+def _milliseconds(given: object) -> float:
+    if given in (None, ""):
+        raise BadRow("milliseconds are missing, and status is ok")
+    number = _number("milliseconds", given)
+    if not LEAST_MS <= number <= MOST_MS:
+        raise BadRow(
+            f"milliseconds={shorten(given)}: expected {LEAST_MS:g} (a nanosecond) to {MOST_MS:g} (a day)"
+        )
+    return number
+
+
+def _bytes(given: object) -> int | None:
+    if given in (None, ""):
+        return None
+    number = _number("bytes", given)
+    if not (number.is_integer() and 0 <= number <= MOST_BYTES):
+        raise BadRow(f"bytes={shorten(given)}: expected a whole number from 0 to {MOST_BYTES}")
+    return int(number)
+
+
+def _number(name: str, given: object) -> float:
+    try:
+        number = float(given) if isinstance(given, int | float | str) and given is not True else math.nan
+    except (ValueError, OverflowError):
+        number = math.nan
+    if not math.isfinite(number):
+        raise BadRow(f"{name}={shorten(given)}: expected a finite number")
+    return number

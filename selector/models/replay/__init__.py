@@ -1,0 +1,1 @@
+"""Blocks of a model replayed as CUDA graphs."""

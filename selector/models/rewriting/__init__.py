@@ -1,0 +1,1 @@
+"""Existing models that get chosen implementations in place, and get back what they had."""

@@ -1,0 +1,266 @@
+"""Which arrangement of a model stays: what was chosen is tried kind by kind, and what does not make a step
+faster beyond noise goes back.
+"""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import nn
+
+from ...nn.replay_state import hooked
+from ..replay import replay as replaying
+from ..replay.replay import ReplayedStack
+from . import joint_linear as joining
+from .arrangements import Arrangement
+from .contest import Limits, Outcome, Turn, contest, outcome
+from .joint_linear import Joint
+from .report import factor
+from .swap import Decision, undo
+from .timing import Steps
+
+SECONDS = 60.0  # for all contests of a model
+MOST_SECONDS, LEAST_SECONDS = 10.0, 2.0  # for one of them
+FEW = 1.0  # the same where modules have hooks: what these do beside, they do at every step
+PASSES = 2 * (Limits.steps + 2)  # of the least contest
+
+NO_ROOM = "torch.OutOfMemoryError: there is no memory for both, to be timed in turns"
+AS_GIVEN, OURS = "as given", "ours"
+
+
+@dataclass(frozen=True)
+class Kind:
+    """Replaced layers that stay together or go together: those of an operator, or those joined."""
+
+    name: str
+    decisions: Sequence[Decision] = ()
+    joints: Sequence[Joint] = ()
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The kinds that stay, and of the others why not, by name.
+
+    `outcome` is of the model as given and as it is now, None where that is as given; `step_ms` what a step
+    takes as given, None where nothing was timed.
+    """
+
+    kept: tuple[Kind, ...]
+    put_back: Mapping[str, str]
+    outcome: Outcome | None
+    step_ms: float | None
+    stacks: Sequence[ReplayedStack] = ()  # that are replayed, or why not
+
+
+@dataclass(frozen=True)
+class _Tried:
+    arrangement: Arrangement
+    kinds: tuple[Kind, ...] = ()
+    stacks: tuple[ReplayedStack, ...] = ()  # of which a replay was tried
+
+    @property
+    def replayed(self) -> bool:
+        return any(stack.refused is None for stack in self.stacks)
+
+
+class _Broken(Exception):
+    """What was raised by an arrangement that is tried, in words."""
+
+
+class Arranging:
+    """A model as it was given and, as it is now, with all `kinds` that were chosen for it."""
+
+    def __init__(
+        self, model: nn.Module, example_inputs: Any, given: Arrangement, kinds: Sequence[Kind], steps: Steps
+    ) -> None:
+        self._model, self._example, self._steps = model, example_inputs, steps
+        self._given, self._kinds = _Tried(given), tuple(kinds)
+        self._ours = Arrangement(OURS, model)
+        self._end = time.perf_counter() + SECONDS
+        self._few = any(map(hooked, model.modules()))
+        self._step_ms: float | None = None
+
+    def noted(self) -> Outcome | None:
+        """What a step takes with all that was chosen, which stays; None where there is no memory for a step
+        of the model as given. Raises what a step raises.
+        """
+        limits = Limits(seconds=FEW if self._few else LEAST_SECONDS)
+        before, after = (self._turn(one) for one in (self._given.arrangement, self._ours))
+        found: Outcome | None = None
+        try:
+            found = contest(before, after, limits, enough=lambda found: found.narrow)
+        except torch.OutOfMemoryError:
+            _give_memory_back()
+            after(1)  # what was asked for has to fit
+        self._ours.apply()
+        return found
+
+    def settled(self, *, replayed: bool = False) -> Verdict:
+        """Keep what makes a step faster beyond noise, kind by kind, and nothing where nothing does; with
+        `replayed` of steps whose blocks are CUDA graphs, where these are faster. Raises what a step of the
+        model as given raises.
+        """
+        groups = self._groups()
+        current = self._given
+        stacks: tuple[ReplayedStack, ...] = ()
+        last: Outcome | str = ""  # of the current arrangement against the model as given
+        if replayed:
+            current, last, stacks = self._replayed(left=len(groups) + 2)
+        reasons: dict[str, str] = {}
+        for number, group in enumerate(groups):
+            wider, found = self._try(current, group, current.replayed, left=len(groups) - number + 1)
+            if wider is current:
+                reasons |= {kind.name: str(found) for kind in group}
+            else:
+                last = found if current is self._given else ""
+                current, stacks = wider, wider.stacks or stacks
+        if current is not self._given and not last:
+            last = self._compared(self._given, current, left=1)
+            if not (isinstance(last, Outcome) and last.faster):
+                reasons |= {kind.name: _words(last) for kind in current.kinds}
+                stacks = _refused(stacks, _words(last))
+                current = self._given
+        current.arrangement.apply()
+        return Verdict(
+            kept=current.kinds,
+            put_back=reasons,
+            outcome=last if isinstance(last, Outcome) and current is not self._given else None,
+            step_ms=self._step_ms,
+            stacks=stacks,
+        )
+
+    def _replayed(self, *, left: int) -> tuple[_Tried, Outcome | str, tuple[ReplayedStack, ...]]:
+        """The model as given with its blocks replayed, where that is faster, else launched; and why."""
+        self._given.arrangement.apply()
+        alone = self._steps(Limits.steps)
+        try:
+            wider = self._arranged((), True)
+        except _Broken as error:
+            return self._given, "", (ReplayedStack(path="", blocks=0, refused=str(error)),)
+        if not wider.replayed:
+            return self._given, "", wider.stacks
+        found = self._compared(self._given, wider, left=left)
+        if found == NO_ROOM:  # for launched steps beside the graphs: one after the other then
+            try:
+                found = outcome(list(zip(alone, self._tried(wider)(Limits.steps + 1)[1:], strict=True)))
+            except _Broken as error:
+                found = str(error)
+        if isinstance(found, Outcome) and found.faster:
+            return wider, found, wider.stacks
+        return self._given, "", _refused(wider.stacks, _words(found))
+
+    def _groups(self) -> list[tuple[Kind, ...]]:
+        """Kinds that are tried together: each alone, or all at once where steps are too long for that."""
+        self._given.arrangement.apply()
+        seconds = self._steps(1)[0] / 1e3
+        apart = not self._few and seconds * PASSES * len(self._kinds) < SECONDS
+        if apart or not self._kinds:
+            return [(kind,) for kind in self._kinds]
+        return [self._kinds]
+
+    def _try(
+        self, current: _Tried, more: Sequence[Kind], replayed: bool, *, left: int
+    ) -> tuple[_Tried, Outcome | str]:
+        """What is faster, the current arrangement or that with more kinds, and by what that was found."""
+        try:
+            wider = self._arranged((*current.kinds, *more), replayed)
+        except _Broken as error:
+            return current, _words(str(error))
+        found = self._compared(current, wider, left=left)
+        if isinstance(found, Outcome) and found.faster:
+            return wider, found
+        return current, _words(found)
+
+    def _compared(self, current: _Tried, wider: _Tried, *, left: int) -> Outcome | str:
+        """Steps of both in turns, in a share of the time that so many contests have left."""
+        seconds = max(LEAST_SECONDS, (self._end - time.perf_counter()) / left)
+        limits = Limits(seconds=FEW if self._few else min(MOST_SECONDS, seconds))
+        try:
+            found = contest(self._turn(current.arrangement), self._tried(wider), limits)
+        except _Broken as error:
+            return str(error)
+        except torch.OutOfMemoryError:  # of a step that fits where nothing else is held
+            _give_memory_back()
+            return NO_ROOM
+        if current is self._given:
+            self._step_ms = found.before_ms
+        return found
+
+    def _turn(self, arrangement: Arrangement) -> Turn:
+        def turn(count: int) -> Sequence[float]:
+            arrangement.apply()
+            return self._steps(count)
+
+        return turn
+
+    def _tried(self, wider: _Tried) -> Turn:
+        turn = self._turn(wider.arrangement)
+
+        def guarded(count: int) -> Sequence[float]:
+            with _breaking():
+                return turn(count)
+
+        return guarded
+
+    def _arranged(self, kinds: tuple[Kind, ...], replayed: bool) -> _Tried:
+        """The model with these kinds alone."""
+        stacks: tuple[ReplayedStack, ...] = ()
+        with _breaking():
+            self._ours.apply()
+            for kind in self._kinds:
+                if kind not in kinds:
+                    joining.part(self._model, kind.joints)
+                    undo(self._model, kind.decisions)
+            if replayed:
+                stacks = tuple(replaying.turn_on(self._model, self._example))
+            names = [kind.name for kind in kinds] or [AS_GIVEN]
+            return _Tried(Arrangement(" and ".join(names), self._model), kinds, stacks)
+
+
+@contextmanager
+def _breaking() -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:  # whatever ours raises on this model, the model gets it not
+        words = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
+    else:
+        return
+    _give_memory_back()  # what was raised held what it was short of
+    raise _Broken(words)
+
+
+def _give_memory_back() -> None:
+    gc.collect()
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        torch.cuda.empty_cache()
+
+
+def _words(found: Outcome | str) -> str:
+    """Why something was put back."""
+    if isinstance(found, str):
+        return found if found.startswith("put back") else f"put back, because a step of it raised {found}"
+    how = "is slower here" if found.slower else "is not faster here"
+    return f"put back, because it {how}: a step takes {factor(found)} times as long with it"
+
+
+def _refused(stacks: Sequence[ReplayedStack], words: str) -> tuple[ReplayedStack, ...]:
+    return tuple(one if one.refused else replace(one, refused=words) for one in stacks)
+
+
+def replay(model: nn.Module, example_inputs: Any) -> list[ReplayedStack]:
+    """See `selector.replay`."""
+    replaying.check(model)
+    replaying.turn_off(model)
+    given = Arrangement(AS_GIVEN, model)
+    try:
+        steps = Steps(model, example_inputs, gradients=True)
+        return list(Arranging(model, example_inputs, given, (), steps).settled(replayed=True).stacks)
+    except BaseException:
+        given.apply()
+        raise

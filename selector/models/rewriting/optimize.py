@@ -1,0 +1,356 @@
+"""`selector.optimize` and `selector.restore`: an existing model with chosen implementations, and back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, cast
+
+import torch
+from torch import nn
+
+from kernel_selector.kernels import registry
+from kernel_selector.kernels.contract import Problem, SelectorError, UnknownOperator
+from kernel_selector.kernels.contract.errors import shorten, suggest
+
+from ...errors import InvalidRequest
+from ...selection.shared import shared_selector
+from .. import layers
+from ..layers import Layer
+from ..replay import replay as replaying
+from ..saved_tensors import HEAD
+from . import attention_interface
+from . import joint_linear as joining
+from .arrangements import Arrangement
+from .arranging import AS_GIVEN, Arranging, Kind, Verdict
+from .device_times import DeviceTimes
+from .equivalence import Original
+from .heads import place_with, with_linear_heads
+from .joint_linear import Joint
+from .options import DEVICE_TIME, OBJECTIVES, Counted, Wishes, device_of
+from .outputs import require
+from .places import Place, is_written_out
+from .report import LeftAlone, Replaced, Report, headline, reason_of
+from .swap import Decision, put_back, swap, undo
+from .timing import Steps
+
+PUT_BACK = "put back, because the model computed something else: "
+RAISED = "put back, because the model raised "
+UNCHANGED = "Nothing was replaced: the model is as it was."
+NO_ROOM = "A step was not timed: there is no memory for one of the model as it was."
+TIMED_HERE = (
+    "What was tried is what measurements promise, most of them of other machines; what stays was timed here."
+)
+UNSEEN = (
+    "left as it was, because nothing that the model gives for the example can be compared: expected floating-"
+    "point tensors, by themselves or in tuples, lists, mappings or data classes"
+)
+
+
+def optimize(model: nn.Module, example_inputs: Any, wishes: Wishes) -> Report:
+    """See `selector.optimize`."""
+    _check(model, wishes)
+    given = Arrangement(AS_GIVEN, model)
+    with _all_or_nothing(given):
+        replaying.turn_off(model, for_good=False)
+        chosen = _chosen(model, example_inputs, wishes)
+        if not (chosen.decisions or chosen.joints or _replayed(model, wishes)):
+            given.apply()
+            return Report(
+                first_line=UNCHANGED,
+                replaced=(),
+                left_alone=chosen.left,
+                notes=chosen.notes,
+            )
+        try:
+            return _tried(model, example_inputs, wishes, given, chosen)
+        except torch.OutOfMemoryError as error:
+            given.apply()
+            return Report(
+                first_line="Nothing was replaced, for want of memory to compare: the model is as it was.",
+                replaced=(),
+                left_alone=(*chosen.left, *_left(chosen.decisions, chosen.joints, _first_line(error))),
+                notes=chosen.notes,
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Chosen:
+    """What the layers of a model are to get, which are left alone, and what is to be said of all."""
+
+    decisions: list[Decision]
+    joints: list[Joint]
+    left: tuple[LeftAlone, ...]
+    notes: tuple[str, ...]
+
+
+def _chosen(model: nn.Module, example_inputs: Any, wishes: Wishes) -> _Chosen:
+    """What measurements say, before anything is tried."""
+    if wishes.outputs is not None:
+        require(model, example_inputs, wishes.outputs)
+    listed = layers.find(model, example_inputs)
+    found = with_linear_heads(model, listed, wishes.outputs)
+    times = DeviceTimes(
+        found if OBJECTIVES[wishes.objective] == "time" else (),
+        device_of(model),
+        wishes.database,
+        replayed=wishes.objective == DEVICE_TIME,
+    )
+    joints, left = _joints(model, example_inputs, found, wishes, times)
+    joined = {path for joint in joints for path in joint.paths}
+    alone = [layer for layer in found if layer.path not in joined]
+    decisions, others, caveats = _decisions(model, alone, wishes, times)
+    asked = {(layer.path, layer.problem) for layer in listed}
+    left += [one for one in others if (one.path, one.problem) in asked]
+    notes = (*caveats, *_no_head(listed, wishes), *_unused(found, wishes), *times.advice)
+    return _Chosen(decisions=decisions, joints=joints, left=tuple(left), notes=notes)
+
+
+def _tried(
+    model: nn.Module, example_inputs: Any, wishes: Wishes, given: Arrangement, chosen: _Chosen
+) -> Report:
+    """Replace what is right and, where speed alone was asked for, faster here; and say what was done."""
+    training = any(module.training for module in model.modules()) and not torch.is_inference_mode_enabled()
+    outputs = wishes.outputs
+    kinds, left = _right(model, example_inputs, wishes, chosen, training)
+    steps = Steps(model, example_inputs, gradients=training, outputs=outputs)
+    arranging = Arranging(model, example_inputs, given, kinds, steps)
+    replayed = _replayed(model, wishes)
+    if wishes.for_speed_alone and (kinds or replayed):
+        verdict = arranging.settled(replayed=replayed)
+    elif kinds:
+        verdict = Verdict(kept=tuple(kinds), put_back={}, outcome=arranging.noted(), step_ms=None)
+    else:
+        given.apply()
+        verdict = Verdict(kept=(), put_back={}, outcome=None, step_ms=None)
+    for kind in kinds:
+        if kind not in verdict.kept:
+            left += _left(kind.decisions, kind.joints, verdict.put_back[kind.name])
+    first_line = headline(steps.passes, verdict.outcome, verdict.step_ms)
+    if not wishes.for_speed_alone and verdict.outcome is None:
+        first_line = NO_ROOM if verdict.kept else UNCHANGED
+    agreed = [_agreed(training, wishes)] if verdict.kept else []
+    if wishes.for_speed_alone and kinds:
+        agreed.append(TIMED_HERE)
+    return Report(
+        first_line=first_line,
+        replaced=tuple(row for kind in verdict.kept for row in _rows(kind)),
+        left_alone=(*chosen.left, *left),
+        notes=(*agreed, *map(str, verdict.stacks), *chosen.notes),
+        times=verdict.outcome,
+    )
+
+
+@contextmanager
+def _all_or_nothing(given: Arrangement) -> Iterator[None]:
+    """Where anything is raised meanwhile, the model is as it was before."""
+    try:
+        yield
+    except BaseException:
+        given.apply()
+        raise
+
+
+def _replayed(model: nn.Module, wishes: Wishes) -> bool:
+    """Whether steps are to be compared with the blocks' launches replayed."""
+    on_gpu = device_of(model).startswith("cuda")
+    return wishes.objective == DEVICE_TIME and wishes.for_speed_alone and on_gpu and model.training
+
+
+def _agreed(training: bool, wishes: Wishes) -> str:
+    outputs = "outputs" if wishes.outputs is None else " and ".join(wishes.outputs)
+    checked = f"{outputs} and gradients" if training else outputs
+    return f"Checked on the example: {checked} agree with the original's."
+
+
+def _no_head(listed: Sequence[Layer], wishes: Wishes) -> tuple[str, ...]:
+    """That it is of no use that the loss alone is used, in words."""
+    if wishes.outputs is None or any(layer.problem.operator == HEAD for layer in listed):
+        return ()
+    return (f"outputs={wishes.outputs!r} changed nothing: no linear layer with its cross-entropy was found.",)
+
+
+def _unused(found: Sequence[Layer], wishes: Wishes) -> tuple[str, ...]:
+    """Which overrides are for no layer, in words."""
+    known = {name for layer in found for name in (layer.path, layer.problem.operator)}
+    names = [repr(name) for name in wishes.overrides if name not in known]
+    return (f"overrides for {', '.join(names)}: the example runs no such layer.",) if names else ()
+
+
+def restore(model: nn.Module) -> int:
+    """See `selector.restore`."""
+    replayed = replaying.turn_off(model)
+    attention_interface.turn_off(model)
+    return replayed + joining.part(model) + sum(put_back(module) for module in list(model.modules()))
+
+
+def _check(model: nn.Module, wishes: Wishes) -> None:
+    if not isinstance(model, nn.Module):
+        raise InvalidRequest(f"model of type {type(model).__name__}: expected a torch.nn.Module.")
+    if hasattr(model, "_orig_mod"):
+        raise InvalidRequest(
+            "model is compiled already: call selector.optimize on the model itself, then torch.compile."
+        )
+    if any(tensor.is_meta for tensor in model.parameters()):
+        raise InvalidRequest("model has weights on the meta device: load them first, then optimize.")
+    if wishes.objective not in OBJECTIVES:
+        raise InvalidRequest(
+            f"objective={shorten(wishes.objective)}: expected one of {', '.join(OBJECTIVES)}."
+        )
+    if not isinstance(wishes.overrides, Mapping):
+        raise InvalidRequest(
+            f"overrides={shorten(wishes.overrides)}: expected names of implementations by operator or by a "
+            "module's path, such as {'lstm': 'hoisted'}."
+        )
+    paths = {path for path, _ in model.named_modules()}
+    for name in wishes.overrides:
+        if name not in paths and name not in registry.operators():
+            known = suggest(name, registry.operators())
+            raise UnknownOperator(
+                f"overrides: {shorten(name)} is neither a module of the model nor an operator. {known}"
+            )
+
+
+def _decisions(
+    model: nn.Module, found: Sequence[Layer], wishes: Wishes, times: DeviceTimes
+) -> tuple[list[Decision], list[LeftAlone], list[str]]:
+    """What layers get, which are left alone, and what to know of the evidence, each once."""
+    planned, decisions, left = Counted(wishes.plan), [], []
+    caveats: dict[str, None] = {}
+    for layer in found:
+        decided = _decided(model, layer, wishes, planned, times)
+        if isinstance(decided, Decision):
+            decisions.append(decided)
+            caveats |= dict.fromkeys(decided.caveats)
+        else:
+            why, more = decided
+            left.append(LeftAlone(path=layer.path, problem=layer.problem, why=why))
+            caveats |= dict.fromkeys(more)
+    return decisions, left, list(caveats)
+
+
+Left = tuple[str, tuple[str, ...]]  # why a layer is left alone, and the caveats of that
+
+
+def _decided(
+    model: nn.Module, layer: Layer, wishes: Wishes, planned: Counted, times: DeviceTimes
+) -> Decision | Left:
+    """What a layer gets where it can be replaced, or why it is left alone."""
+    place = place_with(model, layer, wishes.outputs)
+    if isinstance(place, str):
+        planned.next(layer, framework_only=True)
+        return place, ()
+    return _decide(model, layer, place, wishes, planned.next(layer) or times.faster(layer.problem))
+
+
+def _decide(
+    model: nn.Module, layer: Layer, place: Place, wishes: Wishes, known: tuple[str, str] | None
+) -> Decision | Left:
+    """What a layer gets, or why it is left alone. `known`: what is best for the model as a whole, and why."""
+    named = wishes.named(layer) or (known and known[0])
+    try:
+        choice = shared_selector(wishes.database).choose(
+            layer.problem.operator,
+            device=device_of(model),
+            objective=OBJECTIVES[wishes.objective],
+            override=named,
+            **cast(dict[str, Any], dict(layer.problem.as_dict)),
+        )
+    except SelectorError as error:
+        if named is not None:
+            raise
+        return str(error), ()
+    why = reason_of(choice) if wishes.named(layer) or known is None else known[1]
+    caveats = () if named else choice.caveats
+    is_default = choice.implementation == registry.operator(layer.problem.operator).default
+    if is_default and (choice.source == "default" or not is_written_out(model, layer)):
+        gone = registry.retirement(layer.problem.operator, named) if named else None
+        return f"torch's own is chosen ({why})", (gone,) if gone else caveats
+    return Decision(layer, place, choice.implementation, why, caveats)
+
+
+def _joints(
+    model: nn.Module, example_inputs: Any, found: Sequence[Layer], wishes: Wishes, times: DeviceTimes
+) -> tuple[list[Joint], list[LeftAlone]]:
+    """Layers that are to be one product, and those that could be but for a reason."""
+    if OBJECTIVES[wishes.objective] != "time":
+        return [], []
+    free = [layer for layer in found if wishes.named(layer) is None]
+
+    def ms(problem: Problem, name: str | None) -> float | None:
+        known = times.ms(problem, name)
+        return _alone_ms(problem, name, device_of(model), wishes.database) if known is None else known
+
+    every = joining.joints(model, example_inputs, free, ms)
+    refused = [LeftAlone(path=one.path, problem=one.problem, why=one.why) for one in every if one.refused]
+    return [one for one in every if not one.refused], refused
+
+
+def _alone_ms(problem: Problem, name: str | None, device: str, database: Any) -> float | None:
+    """What a layer takes by itself, the host's launching included, by one implementation or the fastest."""
+    values: dict[str, Any] = dict(problem.as_dict)
+    try:
+        choice = shared_selector(database).choose(problem.operator, device=device, **values)
+    except SelectorError:
+        return None
+    able = [one for one in choice.candidates if one.excluded is None and name in (None, one.name)]
+    return min((one.time_ms for one in able if one.time_ms is not None), default=None)
+
+
+def _right(
+    model: nn.Module, example_inputs: Any, wishes: Wishes, chosen: _Chosen, training: bool
+) -> tuple[list[Kind], list[LeftAlone]]:
+    """Replace kind by kind, and put one back with which the model computes something else. What stays."""
+    original = Original(model, example_inputs, gradients=training, outputs=wishes.outputs)
+    operators = dict.fromkeys(one.layer.problem.operator for one in chosen.decisions)
+    kinds = [
+        Kind(name, [one for one in chosen.decisions if one.layer.problem.operator == name])
+        for name in operators
+    ]
+    if chosen.joints:
+        kinds.append(Kind("layers as one product", joints=chosen.joints))
+    right: list[Kind] = []
+    left: list[LeftAlone] = []
+    for kind in kinds:
+        swap(model, kind.decisions, wishes)
+        joining.join(model, kind.joints)
+        fault = _fault(original)
+        if fault is None:
+            right.append(kind)
+            continue
+        joining.part(model, kind.joints)
+        undo(model, kind.decisions)
+        left += _left(kind.decisions, kind.joints, fault)
+    return right, left
+
+
+def _fault(original: Original) -> str | None:
+    """Why what was replaced last cannot stay, or None."""
+    if not original.seen:
+        return UNSEEN
+    try:
+        differs = original.differs()
+    except Exception as error:  # whatever an implementation raises on this model, the model gets it not
+        return RAISED + _first_line(error)
+    return None if differs is None else PUT_BACK + differs
+
+
+def _first_line(error: BaseException) -> str:
+    return f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
+
+
+def _left(decisions: Sequence[Decision], joints: Sequence[Joint], why: str) -> list[LeftAlone]:
+    """Rows for what was put back."""
+    found = [(one.layer.path, one.layer.problem) for one in decisions]
+    found += [(one.path, one.problem) for one in joints]
+    return [LeftAlone(path=path, problem=problem, why=why) for path, problem in found]
+
+
+def _rows(kind: Kind) -> Iterator[Replaced]:
+    """Rows for what stays."""
+    for one in kind.decisions:
+        layer = one.layer
+        yield Replaced(path=layer.path, problem=layer.problem, implementation=one.implementation, why=one.why)
+    for joint in kind.joints:
+        yield Replaced(path=joint.path, problem=joint.problem, implementation=joining.TORCHS, why=joint.why)

@@ -1,0 +1,141 @@
+"""How `selector.optimize` was asked to choose, and the plan that a memory limit means."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from torch import Tensor, nn
+
+from kernel_selector.kernels import registry
+from kernel_selector.kernels.contract import Problem
+
+from ...errors import InvalidRequest
+from .. import layers
+from ..example import arguments_of
+from ..layers import Layer
+from .outputs import Outputs, outputs_of
+
+if TYPE_CHECKING:
+    from ...planning.plan import Plan
+    from ...workloads.model import Model
+
+
+DEVICE_TIME = "device_time"  # the objective of steps that are replayed as CUDA graphs
+OBJECTIVES = {"throughput": "time", "memory": "memory", DEVICE_TIME: "time"}
+
+
+class Planned(Protocol):
+    """So many layers of one kind by one implementation, as in a plan."""
+
+    operator: str
+    hyperparameters: Mapping[str, Any]
+    implementation: str
+    count: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wishes:
+    """How `optimize` was asked to choose."""
+
+    objective: str
+    overrides: Mapping[str, str]
+    plan: Sequence[Planned] | None
+    database: Any
+    outputs: Outputs | None = None  # that are used; None: all
+
+    @property
+    def for_speed_alone(self) -> bool:
+        """Whether nothing but the time of a step counts: no memory, no plan, no names."""
+        return OBJECTIVES[self.objective] == "time" and self.plan is None and not self.overrides
+
+    def named(self, layer: Layer) -> str | None:
+        """The implementation asked for by the layer's path or its operator."""
+        return self.overrides.get(layer.path) or self.overrides.get(layer.problem.operator)
+
+
+class Counted:
+    """The implementations of a plan, handed out layer by layer."""
+
+    def __init__(self, plan: Sequence[Planned] | None) -> None:
+        self._left: dict[Problem, list[str]] = {}
+        for one in plan or ():
+            problem = registry.operator(one.operator).problem(dict(one.hyperparameters))
+            self._left.setdefault(problem, []).extend([one.implementation] * one.count)
+
+    def next(self, layer: Layer, *, framework_only: bool = False) -> tuple[str, str] | None:
+        """The implementation of a layer and why, or None for one that the plan lacks. With `framework_only`
+        the framework's own where there is one left.
+        """
+        left = self._left.get(layer.problem)
+        if not left:
+            return None
+        default = registry.operator(layer.problem.operator).default
+        place = left.index(default) if framework_only and default in left else 0
+        return left.pop(place), "as planned"
+
+
+def device_of(model: nn.Module) -> str:
+    """Where a model's parameters are; "cpu" for one without."""
+    return next((str(tensor.device) for tensor in model.parameters()), "cpu")
+
+
+def plan_within(
+    memory_limit: str | int,
+    model: nn.Module,
+    example_inputs: Any,
+    *,
+    objective: str,
+    outputs: object,
+    database: Any,
+) -> Plan:
+    """The fastest plan of a model for the examples' batch."""
+    from ...planning.ask import plan as fastest
+    from ...planning.training_setup import Training
+
+    args, kwargs = arguments_of(example_inputs)
+    sizes = [one.size(0) for one in (*args, *kwargs.values()) if isinstance(one, Tensor) and one.dim()]
+    batch = sizes[0] if sizes else 1  # without samples the planner says so
+    planned = rewritable(model, example_inputs, outputs_of(outputs))
+    training = Training(replayed=objective == DEVICE_TIME)
+    return fastest(planned, device_of(model), memory_limit, batch, training=training, database=database)
+
+
+def rewritable(model: nn.Module, example_inputs: Any, outputs: Outputs | None = None) -> Model:
+    """A model as `selector.plan` takes it, in which nothing is chosen for what `optimize` leaves alone.
+
+    `outputs` are those that are used, as of `optimize`. Raises InvalidRequest for what cannot be planned.
+    """
+    from ..as_model import traced
+    from .heads import place_with, stays, stripped
+
+    listed = layers.find(model, example_inputs)
+    logits = any(stays(model, one, outputs) for one in listed)
+    planned = [stripped(one) for one in listed] if logits else listed
+    fixed = {one.path for one in planned if isinstance(place_with(model, one, outputs), str)}
+    return traced(model, example_inputs, logits=logits, fixed=fixed)
+
+
+def wishes_of(
+    objective: str,
+    overrides: Mapping[str, str] | None,
+    plan: Any,
+    *,
+    outputs: object,
+    database: Any,
+) -> Wishes:
+    """The arguments of `optimize`; `plan` is one of `selector.plan`, or its layers."""
+    if getattr(plan, "recomputed_blocks", 0):
+        raise InvalidRequest(
+            f"plan recomputes {plan.recomputed_blocks} blocks, which only the model's own code can do: "
+            "checkpoint them there, or plan with a larger memory_limit."
+        )
+    chosen: Sequence[Planned] | None = getattr(plan, "layers", plan)
+    return Wishes(
+        objective=objective,
+        overrides=overrides or {},
+        plan=chosen,
+        database=database,
+        outputs=outputs_of(outputs),
+    )

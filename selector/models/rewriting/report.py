@@ -1,0 +1,126 @@
+"""What was replaced in a model by what, what was left alone, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from kernel_selector.kernels.contract import Problem
+
+from ...text.units import format_bytes, format_ms
+from .contest import Outcome
+
+if TYPE_CHECKING:
+    from ...selection.choice import Choice
+
+
+@dataclass(frozen=True, kw_only=True)
+class Replaced:
+    """A layer that now runs another implementation than the framework's."""
+
+    path: str
+    problem: Problem
+    implementation: str
+    why: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class LeftAlone:
+    """A layer that runs as before."""
+
+    path: str
+    problem: Problem
+    why: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """What `selector.optimize` did; printed, it is a table that begins with what a step took and takes.
+
+    `times` are those of the model as given and as it is now, where both were timed. `notes` are about the
+    model as a whole.
+    """
+
+    first_line: str
+    replaced: tuple[Replaced, ...]
+    left_alone: tuple[LeftAlone, ...]
+    notes: tuple[str, ...]
+    times: Outcome | None = None
+
+    def __str__(self) -> str:
+        lines = [
+            self.first_line,
+            f"{len(self.replaced)} layers replaced, {len(self.left_alone)} left alone.",
+        ]
+        for title, rows in (("Replaced:", _replaced(self.replaced)), ("Left alone:", _left(self.left_alone))):
+            lines += [title, *(f"  {row}" for row in rows)] if rows else []
+        return "\n".join([*lines, *self.notes])
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-ready."""
+        return {
+            "first_line": self.first_line,
+            "times": None if self.times is None else asdict(self.times),
+            "replaced": [_flat(one) for one in self.replaced],
+            "left_alone": [_flat(one) for one in self.left_alone],
+            "notes": list(self.notes),
+        }
+
+
+def headline(passes: str, times: Outcome | None, step_ms: float | None) -> str:
+    """What a step took, what it takes, and the factor. Without `times`, that nothing pays; `step_ms` is then
+    what a step takes, where it was timed.
+    """
+    if times is None:
+        unchanged = "Nothing is faster here: the model is as it was."
+        return f"{unchanged} A step ({passes}) takes {format_ms(step_ms)}." if step_ms else unchanged
+    words = f"A step ({passes}) took {format_ms(times.before_ms)} and takes {format_ms(times.after_ms)}:"
+    if times.faster:
+        return f"{words} {factor(times, inverse=True)} times as fast."
+    if times.slower:
+        return f"{words} {factor(times)} times as long. selector.restore(model) undoes it."
+    return f"{words} no difference beyond noise, {factor(times)} times as long."
+
+
+def factor(times: Outcome, *, inverse: bool = False) -> str:
+    """A step after as a multiple of before, or the `inverse`, with the interval."""
+    values = (times.ratio, times.low, times.high)
+    if inverse:
+        values = (1 / times.ratio, 1 / times.high, 1 / times.low)
+    return "{:.2f} ({:.2f} to {:.2f})".format(*values)
+
+
+def reason_of(choice: Choice) -> str:
+    """Why a choice fell as it did, in a line."""
+    figures = [f"by {choice.source}"] if choice.source != "override" else ["asked for by name"]
+    if choice.time_ms is not None:
+        figures.append(format_ms(choice.time_ms))
+    if choice.memory_bytes is not None:
+        figures.append(format_bytes(choice.memory_bytes))
+    if choice.runner_up is not None and choice.margin is not None:
+        figures.append(f"{choice.runner_up} {choice.margin:+.0%}")
+    return ", ".join(figures)
+
+
+def _flat(one: Replaced | LeftAlone) -> dict[str, Any]:
+    return {**asdict(one), "problem": one.problem.key}
+
+
+def _replaced(rows: Iterable[Replaced]) -> list[str]:
+    return _grouped((one.path, f"{one.problem.operator} -> {one.implementation} ({one.why})") for one in rows)
+
+
+def _left(rows: Iterable[LeftAlone]) -> list[str]:
+    return _grouped((one.path, f"{one.problem.operator}: {one.why}") for one in rows)
+
+
+def _grouped(rows: Iterable[tuple[str, str]]) -> list[str]:
+    """A line for each statement, with the paths that it holds for."""
+    paths: dict[str, list[str]] = {}
+    for path, statement in rows:
+        paths.setdefault(statement, []).append(path or "the model itself")
+    return [
+        f"{statement}: {own[0]}" + (f" and {len(own) - 1} more" if len(own) > 1 else "")
+        for statement, own in paths.items()
+    ]

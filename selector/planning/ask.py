@@ -1,0 +1,168 @@
+"""`selector.plan`: from a model, a device and a limit to a plan."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from kernel_selector.kernels.contract import Device, UnknownDevice
+from kernel_selector.kernels.contract.errors import shorten
+
+from ..cost_model.features.roofline import missing_rates
+from ..errors import InvalidRequest, NothingFits
+from ..selection.selector import stand_in
+from ..selection.shared import shared_selector
+from ..text.units import format_bytes, parse_bytes
+from ..workloads.model import Model
+from ..workloads.published_models import published
+from .batch import parse_batch
+from .options import Prices
+from .plan import Plan
+from .planner import Planner
+from .training_setup import Training
+
+if TYPE_CHECKING:
+    from kernel_selector.db import Database
+
+    from ..selection.selector import Selector
+    from .pareto import Point
+
+TRIES = 4  # of plans that are measured
+POINTS = 12  # of a frontier
+
+
+def plan(
+    model: object,
+    device: object = None,
+    memory_limit: str | int | None = None,
+    batch: int | str = "auto",
+    *,
+    training: Training | None = None,
+    measure: Callable[[Plan], int] | None = None,
+    database: str | Path | Database | None = None,
+) -> Plan:
+    """Implementations for each kind of layer, and the batch, that train the most samples a second.
+
+    `model` is a published one by name ("bert-large"), a `Model`, or a torch module in training together with
+    example inputs, as a pair. `device` may be one that is not here. `memory_limit` is of everything, in bytes
+    or as text; the device's memory when None. `measure` runs one real step of a plan and says its peak in
+    bytes: then the plan is solved again, with more set aside, until the measured peak is within the limit.
+
+    Raises NothingFits, NoMeasurements, InvalidRequest, UnknownDevice, UnsupportedProblem, and the errors of
+    the database.
+    """
+    planner, limit = _planner(model, device, memory_limit, training, database)
+    parse_batch(batch)
+    return planner.plan(limit, batch) if measure is None else _measured(planner, limit, batch, measure)
+
+
+def pareto(
+    model: object,
+    device: object = None,
+    memory_limit: str | int | None = None,
+    *,
+    memory_limits: Sequence[str | int] = (),
+    training: Training | None = None,
+    database: str | Path | Database | None = None,
+) -> list[Point]:
+    """Throughput against memory: a point for each limit, by default for a dozen up to `memory_limit`.
+
+    Arguments and errors as of `plan`.
+    """
+    from .pareto import frontier
+
+    if isinstance(memory_limits, str):
+        raise InvalidRequest(f"memory_limits={shorten(memory_limits)}: expected a list of limits.")
+    planner, most = _planner(model, device, memory_limit, training, database)
+    least = math.ceil(planner.least_bytes() / (1 - planner.training.margin))
+    limits = [parse_bytes(one, "memory_limits") for one in memory_limits] or _spread(least, most)
+    return frontier(planner, limits)
+
+
+def _planner(
+    model: object,
+    device: object,
+    memory_limit: str | int | None,
+    training: Training | None,
+    database: str | Path | Database | None,
+) -> tuple[Planner, int]:
+    if not isinstance(training, Training | None):
+        raise InvalidRequest(
+            f"training={shorten(training)}: expected a Training, of selector.plans.training."
+        )
+    found = _model(model)
+    prices = prices_on(device, training or Training(), database)
+    return Planner(prices, found), _limit(memory_limit, prices.device)
+
+
+def prices_on(device: object, training: Training, database: str | Path | Database | None) -> Prices:
+    """What layers cost on a device. Raises UnknownDevice and the errors of the database."""
+    selector = shared_selector(database)
+    return Prices(selector, _device(selector, device, database), training, database)
+
+
+def _device(selector: Selector, asked: object, database: object) -> Device:
+    """The device, with its rates where those that come with this package are all that is known."""
+    from kernel_selector.db import DatabaseError
+
+    found = selector.device(asked)
+    if not missing_rates(found):
+        return found
+    try:
+        shipped = stand_in(database)
+        return found if shipped is None else shipped.device(found.key)
+    except (UnknownDevice, DatabaseError, OSError):
+        return found  # what is missing is said where it is needed
+
+
+def _model(given: object) -> Model:
+    if isinstance(given, Model):
+        return given
+    if isinstance(given, str):
+        return published(given)
+    if isinstance(given, tuple) and len(given) == 2:
+        from torch import nn
+
+        module, inputs = given
+        if isinstance(module, nn.Module):
+            from ..models.as_model import traced
+
+            return traced(module, inputs)
+    raise InvalidRequest(
+        f"model={shorten(given)}: expected a published model's name, a Model, or (module, example_inputs)."
+    )
+
+
+def _limit(memory_limit: str | int | None, device: Device) -> int:
+    if memory_limit is not None:
+        return parse_bytes(memory_limit, "memory_limit")
+    if device.memory_bytes is None:
+        raise InvalidRequest(f"memory_limit=None: the memory of {device.name} is not known, so give a limit.")
+    return device.memory_bytes
+
+
+def _measured(planner: Planner, limit: int, batch: int | str, measure: Callable[[Plan], int]) -> Plan:
+    """Plans within less and less, until a real step stays within the limit."""
+    reserve = 1.0
+    seen: list[str] = []
+    for _ in range(TRIES):
+        found = planner.plan(limit, batch, reserve=reserve)
+        peak = measure(found)
+        if peak <= limit:
+            return replace(found, measured_peak_bytes=peak)
+        kept = max(found.memory["activations"], 1)
+        reserve *= 1 + max(peak - found.peak_bytes, peak - limit) / kept
+        seen.append(f"batch {found.batch}: {format_bytes(peak)}")
+    raise NothingFits(
+        f"No plan of {planner.model.name} stayed within {format_bytes(limit)} when it was run "
+        f"({', '.join(seen)}): lower the limit by the difference, or give a smaller batch."
+    )
+
+
+def _spread(least: int, most: int) -> list[int]:
+    """Limits from the least to the most, equally far apart in ratio."""
+    step = (most / least) ** (1 / (POINTS - 1)) if most > least else 1.0
+    return sorted({round(least * step**index) for index in range(POINTS - 1)} | {most})

@@ -1,0 +1,1 @@
+"""Active sampling: the problems whose measurement gains most for the cost model."""

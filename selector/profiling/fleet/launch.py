@@ -1,0 +1,125 @@
+"""Workers put together: where their tasks come from, what they measure on, and how signals end them."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from kernel_selector.kernels.contract.errors import shorten
+
+from ...errors import InvalidRequest
+from ...selection.client import Client
+from ..profile import opened
+from .queue import LONGEST_LEASE_S, SHORTEST_LEASE_S, DatabaseQueue, Queue
+from .service_queue import ServiceQueue
+from .worker import LEASE_S, Interrupted, Measuring, Tally, Worker
+
+if TYPE_CHECKING:
+    from kernel_selector.kernels.measure import Session
+
+GRACE_S = 20.0  # after the first signal, for the measurement at hand; clusters wait 30 s before they kill
+UPLOAD_TIMEOUT_S = 60.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source:
+    """Where tasks come from: a service's URL with a token, else a database (None: the user's own)."""
+
+    service: str | None = None
+    token: str | None = None
+    database: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.service is not None and self.database is not None:
+            raise InvalidRequest(
+                f"service={shorten(self.service)}, database={shorten(self.database)}: expected one of them."
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setup:
+    """How a worker works: the torch device (None: the machine's default), its name, its lease in seconds.
+
+    `until_empty`: it ends when all tasks for its device have. It gives the last measurement `grace_s` seconds
+    when it is told to stop.
+    """
+
+    device: str | None = None
+    name: str | None = None
+    lease_s: float = LEASE_S
+    until_empty: bool = False
+    grace_s: float = GRACE_S
+
+    def __post_init__(self) -> None:
+        if not SHORTEST_LEASE_S <= self.lease_s <= LONGEST_LEASE_S:
+            span = f"{SHORTEST_LEASE_S:g} to {LONGEST_LEASE_S:g}"
+            raise InvalidRequest(f"lease_s={self.lease_s}: expected {span} seconds.")
+
+
+def work(source: Source, setup: Setup, *, report: Callable[[str], None] = lambda _: None) -> Tally:
+    """Run a worker until it is told to stop by SIGTERM or SIGINT, or has nothing left to wait for.
+
+    Raises UnknownDevice, ServiceError and the errors of the database.
+    """
+    with queue_of(source) as queue:
+        worker = Worker(queue, sessions(setup.device), name=setup.name, lease_s=setup.lease_s, report=report)
+        with stopped_by_signals(worker, setup.grace_s):
+            return worker.run(until_empty=setup.until_empty)
+
+
+@contextmanager
+def queue_of(source: Source) -> Iterator[Queue]:
+    """The queue of a source, closed at the end. A missing database is made."""
+    if source.service is not None:
+        queue = ServiceQueue(Client(source.service, token=source.token, timeout_s=UPLOAD_TIMEOUT_S))
+        try:
+            yield queue
+        finally:
+            queue.close()
+        return
+    with opened(source.database, create=True) as store:
+        yield DatabaseQueue(store)
+
+
+def sessions(device: str | None) -> Callable[[str], Measuring]:
+    """Opens measuring sessions on a torch device, None for the machine's default, by the policy's name."""
+
+    def open_session(policy: str) -> Session:
+        from kernel_selector.kernels import measure
+
+        return measure.Session(device or measure.default_torch_device(), policy=measure.policy(policy))
+
+    return open_session
+
+
+@contextmanager
+def stopped_by_signals(worker: Worker, grace_s: float) -> Iterator[None]:
+    """The first SIGTERM or SIGINT ends the worker after its measurement, a second one or `grace_s` at once.
+
+    Only the main thread gets signals: elsewhere this does nothing, and `Worker.stop` is there.
+    """
+    told = False
+
+    def stop(_: int, __: Any) -> None:
+        nonlocal told
+        if told:
+            raise Interrupted("The worker was told to stop at once.")
+        told = True
+        worker.stop()
+        signal.setitimer(signal.ITIMER_REAL, grace_s)
+
+    numbers = (signal.SIGTERM, signal.SIGINT, signal.SIGALRM)
+    try:
+        before = {number: signal.signal(number, stop) for number in numbers}
+    except ValueError:  # not the main thread
+        yield
+        return
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,167 @@
+"""A fleet: one worker for each GPU, on this machine, on a Ray cluster, or on a Slurm site.
+
+Only processes and their places come from those. Tasks and records go through the database, so whatever of a
+fleet is killed, what was stored stays, and starting the fleet again goes on with the rest.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Protocol
+
+from kernel_selector.kernels.contract import Device
+
+from ...errors import InvalidRequest
+from ...selection.devices import model_name
+from ..profile import opened
+from .jobs import KINDS, get_job
+from .launch import Setup, Source, work
+
+if TYPE_CHECKING:
+    from kernel_selector.db import Database
+
+LOOK_S = 2.0  # between looks at the job
+MOST_RESTARTS = 10  # of a local worker's process that dies
+ENDED = ("done", "failed", "cancelled")
+
+
+class FleetFailed(InvalidRequest):
+    """A fleet cannot be started, or has no place for its workers."""
+
+
+class Fleet(Protocol):
+    """Workers that were started somewhere."""
+
+    def alive(self) -> int:
+        """How many work, or wait for their place. Raises FleetFailed when they cannot go on."""
+
+    def stop(self) -> None:
+        """Let them store what they have and end."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Crew:
+    """What a fleet's workers are told, and how many there are to be: None for one on each GPU.
+
+    `devices` are those of the job: keys, "cpu" or "cuda".
+    """
+
+    source: Source
+    setup: Setup
+    devices: tuple[str, ...]
+    workers: int | None = None
+
+
+def follow(
+    fleet: Fleet, database: str | None, job: int, report: Callable[[dict[str, Any]], None]
+) -> dict[str, Any]:
+    """Wait until a job has ended, and return it; `report` gets it whenever it has changed.
+
+    Raises FleetFailed when all workers have ended before it.
+    """
+    last: dict[str, Any] | None = None
+    with opened(database) as store:
+        while True:
+            alive = fleet.alive()
+            found = get_job(store, job)
+            if found != last:
+                report(found)
+            last = found
+            if found["state"] in ENDED:
+                return found
+            if not alive:
+                raise FleetFailed(
+                    f"All workers have ended, and job {job} has not: {found['tasks']}. What is left needs a "
+                    f"device that none of them has: {', '.join(found['devices'])}. Start a fleet where it is."
+                )
+            time.sleep(LOOK_S)
+
+
+def shared(database: str | None, *, elsewhere: bool) -> Source:
+    """The source for workers, complete with the database's URL; `elsewhere`: on other machines.
+
+    Raises FleetFailed for a file where other machines must reach it.
+    """
+    with opened(database, create=True) as store:
+        if elsewhere and _is_file(store):
+            raise FleetFailed(
+                f"{store.location} is a file of this machine, which workers on others cannot use: give a "
+                "PostgreSQL database, --database postgresql://user@host/name."
+            )
+        return Source(database=store.url)
+
+
+class LocalFleet:
+    """Processes of this machine, one for each GPU, or one for the CPU. One that dies is started again."""
+
+    def __init__(self, crew: Crew) -> None:
+        self._context = multiprocessing.get_context("spawn")
+        self._setups = [replace(crew.setup, device=device, until_empty=True) for device in _places(crew)]
+        self._source = crew.source
+        self._restarts = 0
+        self._processes = [self._start(setup) for setup in self._setups]
+
+    def alive(self) -> int:
+        """See Fleet."""
+        for index, process in enumerate(self._processes):
+            if process.exitcode in (None, 0):
+                continue
+            self._restarts += 1
+            if self._restarts > MOST_RESTARTS:
+                raise FleetFailed(
+                    f"Workers of this machine have died {self._restarts} times, last with exit code "
+                    f"{process.exitcode}: `selector worker` says why."
+                )
+            self._processes[index] = self._start(self._setups[index])
+        return sum(process.is_alive() for process in self._processes)
+
+    def stop(self) -> None:
+        """See Fleet."""
+        for process in self._processes:
+            if process.is_alive():
+                process.terminate()
+        for process in self._processes:
+            process.join()
+
+    def pids(self) -> list[int]:
+        """The workers' process ids."""
+        return [process.pid for process in self._processes if process.pid is not None]
+
+    def _start(self, setup: Setup) -> Any:
+        process = self._context.Process(target=work, args=(self._source, setup))
+        process.start()
+        return process
+
+
+def models_of(devices: Sequence[str]) -> list[str]:
+    """`h200` for `nvidia-h200-nvl`: what clusters call the GPUs of these keys, in small letters."""
+    keys = [key for key in devices if key not in KINDS]
+    return list(dict.fromkeys(model_name(Device(name=key, kind="cuda")).lower() for key in keys))
+
+
+@contextmanager
+def stopped(fleet: Fleet) -> Iterator[Fleet]:
+    """Stops the fleet at the end."""
+    try:
+        yield fleet
+    finally:
+        fleet.stop()
+
+
+def _places(crew: Crew) -> list[str]:
+    """The torch devices of this machine to work on."""
+    from ...selection.devices import local_names
+
+    gpus = [name for name in local_names() if name != "cpu"]
+    found = [*(gpus if set(crew.devices) - {"cpu"} else ()), *(["cpu"] if "cpu" in crew.devices else ())]
+    if not found:
+        raise FleetFailed(f"The job needs {', '.join(crew.devices)}, and this machine has no GPU.")
+    return found[: crew.workers]
+
+
+def _is_file(store: Database) -> bool:
+    return store.stamp() is not None

@@ -1,0 +1,143 @@
+"""Measure problems into the database: resumable, within a time budget, reported event by event.
+
+Each problem's records are stored in one transaction as soon as they exist, and whatever ends a run early
+(the budget, Ctrl-C, an error) stores what was measured until then. The next run skips it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from kernel_selector.kernels import registry
+from kernel_selector.kernels.contract import Problem
+
+from ..selection.database import require_database
+from ..selection.devices import LOCAL, default_torch_device, named
+from .events import Event, Measured, ProblemStarted, ProblemStored, ProfilingFinished, ProfilingStarted
+from .run import Run, measure_into, missing
+
+if TYPE_CHECKING:
+    from kernel_selector.db import Database
+    from kernel_selector.kernels.measure import Policy, Session
+    from kernel_selector.kernels.measure.jobs import Job
+
+__all__ = [
+    "Event",
+    "Measured",
+    "ProblemStarted",
+    "ProblemStored",
+    "ProfilingFinished",
+    "ProfilingStarted",
+    "device_kind",
+    "measure_into",
+    "missing",
+    "opened",
+    "profile",
+    "profile_with",
+    "session",
+    "sweep",
+]
+
+
+def profile(
+    operator: str,
+    problems: Sequence[Problem],
+    *,
+    device: str | None = None,
+    database: Database | str | Path | None = None,
+    policy: str | Policy = "quick",
+    budget_s: float | None = None,
+    again: bool = False,
+) -> Iterator[Event]:
+    """Measure every implementation of `operator` for each problem that has no finished records yet.
+
+    device: a torch device ("cpu", "cuda:0"), None for this machine's default. database: an open
+    Database, a URL or a path; made when missing. budget_s: no problem is started that is not expected
+    to end within so many seconds. again: also measure what has finished records; the newer ones then
+    count, and the older ones stay. Raises UnknownOperator, DatabaseError or MeasurementFailed.
+    """
+    registry.operator(operator)
+    with session(device, policy) as measuring, opened(database, create=True) as store:
+        yield from profile_with(
+            operator, problems, store=store, measuring=measuring, budget_s=budget_s, again=again
+        )
+
+
+def sweep(
+    jobs: Sequence[Job],
+    *,
+    device: str | None = None,
+    database: Database | str | Path | None = None,
+    policy: str | Policy = "quick",
+    budget_s: float | None = None,
+    again: bool = False,
+    active: bool = False,
+) -> Iterator[Event]:
+    """As `profile`, for problems of any operators, each with the implementations that it names.
+
+    active: take the problems in the order in which their choice is uncertain, run on each who may be the
+    fastest, and end when nothing is uncertain any more.
+    """
+    with session(device, policy) as measuring, opened(database, create=True) as store:
+        run = Run(store, measuring, budget_s, again=again, active=active)
+        yield from run.events(jobs)
+
+
+def profile_with(
+    operator: str,
+    problems: Sequence[Problem],
+    *,
+    store: Database,
+    measuring: Session,
+    budget_s: float | None = None,
+    again: bool = False,
+) -> Iterator[Event]:
+    """As `profile`, with a database and a session that are open already."""
+    from kernel_selector.kernels.measure.jobs import Job
+
+    names = tuple(registry.implementations(operator))
+    jobs = [Job(problem, names) for problem in problems]
+    return Run(store, measuring, budget_s, again=again).events(jobs)
+
+
+@contextmanager
+def opened(database: Database | str | Path | None, *, create: bool = False) -> Iterator[Database]:
+    """The database itself when it is open already, else one that is opened here and closed at the end.
+
+    `create` makes it when it is missing, and refuses at once one that cannot be written: better than
+    after the first measurement.
+    """
+    from kernel_selector.db import Database
+
+    require_database(database)
+    store = database if isinstance(database, Database) else Database.open(database, create=create)
+    try:
+        if create:
+            with store.write():
+                pass
+        yield store
+    finally:
+        if store is not database:
+            store.close()
+
+
+@contextmanager
+def session(device: str | None, policy: str | Policy = "quick") -> Iterator[Session]:
+    """A measuring session on a torch device, the machine's default when None."""
+    from kernel_selector.kernels import measure
+
+    chosen = measure.policy(policy) if isinstance(policy, str) else policy
+    with measure.Session(device or default_torch_device(), policy=chosen) as measuring:
+        yield measuring
+
+
+def device_kind(device: str | None) -> str:
+    """ "cpu" or "cuda": of a torch device, a known one by name, or this machine's default when None.
+
+    It need not be here: a plan may be for another machine. Raises UnknownDevice.
+    """
+    name = device or default_torch_device()
+    return name.partition(":")[0] if LOCAL.fullmatch(name) else named(name, ()).kind

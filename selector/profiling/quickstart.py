@@ -1,0 +1,175 @@
+"""The whole path on one machine: profile, store, train, evaluate, then check choices by measuring them."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from kernel_selector.kernels import registry
+from kernel_selector.kernels.contract import Device, Problem
+
+from ..errors import TooFewProblems
+from ..workloads.sampling import random_problems
+from . import profile as profiling
+from .verification import Checked, CheckStarted, check, geometric_mean
+
+if TYPE_CHECKING:
+    from kernel_selector.db import Database
+
+OPERATOR = "lstm"
+PROBLEMS, CHECKS = 96, 12
+PROFILE_SHARE = 0.7  # of the budget; training and the check have the rest
+PROFILE_SEED, CHECK_SEED = 1, 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prepared:
+    """The database and the device are there. `load` is that of the machine per core, before we add to it."""
+
+    database: str
+    device: Device
+    budget_s: float
+    load: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Learning:
+    """The cost model is being trained."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Learned:
+    """The cost model: trained now, which took `seconds`, or still the one of an earlier run.
+
+    `evaluation` is its quality on held-out problems; None with a `reason` when there is no model.
+    """
+
+    fresh: bool
+    seconds: float
+    evaluation: Mapping[str, Any] | None
+    reason: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class QuickstartFinished:
+    """The result: the check's table and where everything is. `unchecked` problems found no time."""
+
+    database: str
+    device: str
+    checks: tuple[Checked, ...]
+    unchecked: int
+    default: str
+    seconds: float
+
+    @property
+    def slowdown(self) -> float | None:
+        """Geometric mean over the check of the choice's time over the best; None without a check."""
+        return geometric_mean([one.slowdown for one in self.checks])
+
+    @property
+    def default_slowdown(self) -> float | None:
+        """The same for always taking the framework's default."""
+        return geometric_mean([one.default_slowdown for one in self.checks])
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-ready."""
+        return {
+            **asdict(self),
+            "checks": [one.to_dict() for one in self.checks],
+            "geometric_mean_slowdown": self.slowdown,
+            "geometric_mean_slowdown_of_default": self.default_slowdown,
+        }
+
+
+Event = profiling.Event | Prepared | Learning | Learned | CheckStarted | Checked | QuickstartFinished
+
+
+def quickstart(
+    *,
+    device: str | None = None,
+    database: Database | str | Path | None = None,
+    budget_s: float = 240.0,
+    problems: int = PROBLEMS,
+    checks: int = CHECKS,
+    again: bool = False,
+) -> Iterator[Event]:
+    """Do it all within about `budget_s` seconds; what is done already is not done again, unless `again`.
+
+    device: a torch device, None for this machine's default. database: as for `profile`. problems,
+    checks: how many problems to profile, and how many choices to check.
+    """
+    started = time.monotonic()
+    with profiling.session(device) as measuring, profiling.opened(database, create=True) as store:
+        kind = measuring.device.kind
+        profiled = random_problems(OPERATOR, kind, count=problems, seed=PROFILE_SEED)
+        known = frozenset(problem.key for problem in profiled)
+        blind = random_problems(OPERATOR, kind, count=checks, seed=CHECK_SEED, exclude=known)
+        yield Prepared(
+            database=store.location, device=measuring.device, budget_s=budget_s, load=machine_load()
+        )
+        yield from profiling.profile_with(
+            OPERATOR,
+            profiled,
+            store=store,
+            measuring=measuring,
+            budget_s=PROFILE_SHARE * budget_s,
+            again=again,
+        )
+        yield from _learn(store, profiled)
+        rows: list[Checked] = []
+        for event in check(store, measuring, blind, deadline=started + budget_s, again=again):
+            rows += [event] if isinstance(event, Checked) else []
+            yield event
+        yield QuickstartFinished(
+            database=store.location,
+            device=measuring.device.name,
+            checks=tuple(rows),
+            unchecked=len(blind) - len(rows),
+            default=registry.operator(OPERATOR).default,
+            seconds=time.monotonic() - started,
+        )
+
+
+def machine_load() -> float:
+    """Processes that want to run, per core, over the last minute; 0 where the system does not say."""
+    try:
+        return os.getloadavg()[0] / (os.cpu_count() or 1)
+    except (AttributeError, OSError):
+        return 0.0
+
+
+def _learn(store: Database, profiled: Sequence[Problem]) -> Iterator[Learning | Learned]:
+    """Train when there is no model, or one that is older than the newest record of a profiled problem."""
+    from kernel_selector.db import models, records
+
+    from ..cost_model.stored_models import usable_model
+
+    keys = {problem.key for problem in profiled}
+    with store.read() as connection:
+        model = usable_model(connection, OPERATOR)
+        found = records.find(connection, operator=OPERATOR)
+        newest = max((one.measured_at for one in found if one.problem.key in keys), default=None)
+    if model is not None and (newest is None or newest <= model.created_at):
+        yield Learned(fresh=False, seconds=0.0, evaluation=model.evaluation)
+        return
+    started = time.monotonic()
+    yield Learning()
+    from ..training.train import train  # imports scikit-learn, which takes seconds
+
+    try:
+        train(OPERATOR, store)
+    except TooFewProblems as error:
+        reason = f"{error.found}. Give a larger --budget or more --problems."
+        yield Learned(fresh=False, seconds=time.monotonic() - started, evaluation=None, reason=reason)
+        return
+    with store.read() as connection:
+        model = models.latest(connection, operator=OPERATOR)
+    yield Learned(
+        fresh=True,
+        seconds=time.monotonic() - started,
+        evaluation=model.evaluation if model is not None else None,
+    )

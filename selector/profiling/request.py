@@ -1,0 +1,169 @@
+"""What a run is asked to measure: a grid, random problems, a sweep, or what was asked about before."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from kernel_selector.kernels import registry
+from kernel_selector.kernels.contract import Problem, UnknownOperator
+
+from ..errors import InvalidRequest
+from ..exchange.files import written
+from ..selection.query_log import asked
+from ..workloads.published_models import layer_problems
+from ..workloads.sampling import grid, random_problems
+from .profile import device_kind, opened
+from .sweep import PROBLEMS, job, listed, named_operators, sweep_jobs
+
+if TYPE_CHECKING:
+    from kernel_selector.kernels.measure.jobs import Job
+
+LARGEST_GRID = 100_000  # problems
+BATCHES = "8,16,32,64"  # of published models: two make a line of time and bytes over the batch
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wanted:
+    """The words of a request.
+
+    An `operator` with `given` values means their grid, with a `count` random problems that have them;
+    `operators`, or one operator alone, mean a sweep of `count` problems each, or, where they are
+    `doubtful`, what was measured of them on the device and contradicts the rest; `asked` what is remembered
+    of questions about the device; `models` the layers of published models, at the batches in `given`.
+    """
+
+    operator: str | None = None
+    given: Mapping[str, str]
+    operators: str | None = None
+    asked: bool = False
+    doubtful: bool = False
+    models: str | None = None
+    count: int | None = None
+    seed: int = 0
+    device: str | None = None
+    database: str | None = None
+
+    def jobs(self) -> list[Job]:
+        """The problems with the implementations to run. Raises InvalidRequest for words that do not go
+        together or mean nothing, and the errors of unknown names and values."""
+        self._check()
+        try:
+            return self._jobs()
+        except UnknownOperator:
+            self._refuse_imported()
+            raise
+
+    def _jobs(self) -> list[Job]:
+        kind = device_kind(self.device)
+        if self.asked:
+            return _every(self._remembered())
+        if self.models:
+            problems = layer_problems(listed(self.models), self.given.get("batch", BATCHES))
+            return [job(problem, index) for index, problem in enumerate(problems)]
+        if self.doubtful:
+            return self._contradictory()
+        if self.operators or (not self.given and self.count is None):
+            names = named_operators(self._operators)
+            return sweep_jobs(names, kind, count=self.count or PROBLEMS, seed=self.seed)
+        operator = self.operator or "lstm"
+        if self.count is None:
+            return _every(grid(operator, self.given))
+        return _every(random_problems(operator, kind, count=self.count, seed=self.seed, fixed=self.given))
+
+    def _check(self) -> None:
+        if self.operators and (self.operator or self.given):
+            words = " ".join([*([self.operator] if self.operator else []), *self.given])
+            raise InvalidRequest(
+                f"--operator {self.operators} and {words}: a sweep draws its own problems; leave one out."
+            )
+        if self.models and (self.asked or self.operators or self.operator or self.count):
+            raise InvalidRequest(f"--model {self.models} measures all layers of it: leave the rest out.")
+        if self.models and {*self.given} - {"batch"}:
+            raise InvalidRequest(f"--model {self.models} takes batch={BATCHES} alone: leave the rest out.")
+        if self.asked and (self.operators or self.operator or self.given or self.count):
+            raise InvalidRequest("--asked measures what was asked about: leave the rest out.")
+        if self.doubtful and (self.asked or self.models or self.given or self.count or not self._operators):
+            raise InvalidRequest(
+                "--doubtful measures again what contradicts the rest, of operators: name one, or "
+                "--operator all, and leave the rest out."
+            )
+        if not (self.asked or self.models or self.operators or self.operator or self.given or self.count):
+            raise InvalidRequest("Nothing to measure: name an operator, or --operator all for each of them.")
+        size = prod(text.count(",") + 1 for text in self.given.values())
+        if size > LARGEST_GRID and self.count is None:
+            raise InvalidRequest(
+                f"A grid of {size:,} problems, {size / 3600:,.0f} hours at a second each: expected at most "
+                f"{LARGEST_GRID:,}. Give fewer values, or draw some of them with --count."
+            )
+
+    @property
+    def _operators(self) -> str:
+        return self.operators or self.operator or ""
+
+    def _refuse_imported(self) -> None:
+        """Say of an operator that is known by measurements of others that there is nothing to run."""
+        from kernel_selector.db import DatabaseError
+
+        from ..workloads.imported_operator import imported_operators
+
+        try:
+            with opened(self.database) as store, store.read() as connection:
+                known = imported_operators(connection)
+        except DatabaseError:
+            return
+        for name in listed(self._operators):
+            if name in known:
+                raise InvalidRequest(
+                    f"{name} is imported: its kernels are elsewhere, and cannot be measured here. "
+                    "Measure them there, and take that in with `selector import FILE`."
+                )
+
+    def _contradictory(self) -> list[Job]:
+        from .outliers import doubtful
+
+        with opened(self.database) as store:
+            found = doubtful(named_operators(self._operators), store, self.device)
+        if not found:
+            raise InvalidRequest(
+                f"Nothing measured of {self._operators} contradicts the rest: there is nothing to "
+                "measure again."
+            )
+        return found
+
+    def _remembered(self) -> list[Problem]:
+        from kernel_selector.kernels.measure import identify
+
+        from ..selection.devices import default_torch_device
+
+        device = identify(self.device or default_torch_device())
+        with opened(self.database) as store:
+            found = asked(store, device.key)
+        if not found:
+            raise InvalidRequest(
+                f"Nothing was asked about {device.name} that was answered without being sure: there is "
+                "nothing to measure for it."
+            )
+        return found
+
+
+def write_plan(file: Path, jobs: Sequence[Job]) -> tuple[int, int]:
+    """Write what is to be measured for `python -m kernels.measure --problems`: problems, candidates.
+
+    Raises as `written`.
+    """
+    from kernel_selector.kernels.measure.jobs import write_jobs
+
+    with written(file) as part:
+        write_jobs(part, jobs)
+    return len(jobs), sum(len(job.implementations) for job in jobs)
+
+
+def _every(problems: list[Problem]) -> list[Job]:
+    """All implementations of each problem."""
+    from kernel_selector.kernels.measure.jobs import Job
+
+    return [Job(problem, tuple(registry.implementations(problem.operator))) for problem in problems]

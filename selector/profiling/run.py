@@ -1,0 +1,199 @@
+"""One run over problems: what is missing of them is measured, stored and reported."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
+
+from kernel_selector.kernels import registry
+from kernel_selector.kernels.contract import Problem, Record
+from kernel_selector.kernels.versions import holds
+
+from ..selection.network_place import network_warning
+from .events import Event, Measured, ProblemStarted, ProblemStored, ProfilingFinished, ProfilingStarted
+from .winners import winners
+
+if TYPE_CHECKING:
+    from kernel_selector.db import Database
+    from kernel_selector.kernels.measure import Session
+    from kernel_selector.kernels.measure.jobs import Job
+
+
+class Order(Protocol):
+    """Which problem is next, with what to run on it, as records come in."""
+
+    def __iter__(self) -> Iterator[tuple[Problem, Sequence[str]]]:
+        """Problems, one of them maybe more than once."""
+        ...
+
+    def add(self, record: Record) -> None:
+        """What was measured."""
+        ...
+
+
+@dataclass(frozen=True)
+class InTurn:
+    """The problems as they were listed, everything on each of them."""
+
+    todo: Mapping[Problem, Sequence[str]]
+
+    def __iter__(self) -> Iterator[tuple[Problem, Sequence[str]]]:
+        return iter(self.todo.items())
+
+    def add(self, record: Record) -> None:
+        """Changes nothing."""
+
+
+def missing(
+    store: Database, measuring: Session, problems: Sequence[Problem], *, again: bool = False
+) -> dict[Problem, list[str]]:
+    """The implementations that each problem has no finished record of; problems without any are left out.
+
+    again: all implementations of all problems.
+    """
+    from kernel_selector.db import records
+
+    if again:
+        return {problem: list(registry.implementations(problem.operator)) for problem in problems}
+    found: dict[Problem, list[str]] = {}
+    for operator in {problem.operator for problem in problems}:
+        versions = {name: one.version for name, one in registry.implementations(operator).items()}
+        with store.read() as connection:
+            finished = records.finished(
+                connection,
+                operator=operator,
+                device=measuring.device,
+                environment=measuring.environment,
+                policy=measuring.policy.name,
+                # asked before each problem of a sweep: then the rest of the database is not read
+                problem_key=problems[0].key if len(problems) == 1 else None,
+            )
+        done = {
+            (key, name)
+            for key, name, version in finished
+            if holds(operator, name, version, versions.get(name))
+        }
+        for problem in problems:
+            names = [name for name in versions if (problem.key, name) not in done]
+            if problem.operator == operator and names:
+                found[problem] = names
+    return found
+
+
+def measure_into(
+    store: Database, measuring: Session, problem: Problem, implementations: Sequence[str]
+) -> Iterator[Record]:
+    """Measure one problem and store its records in one transaction, also when it is cut short."""
+    from kernel_selector.db import records
+
+    taken: list[Record] = []
+    try:
+        for record in measuring.measure(problem, implementations):
+            taken.append(record)
+            yield record
+    finally:
+        if taken:
+            with store.write() as connection:
+                records.add(connection, records=taken)
+
+
+@dataclass
+class Run:
+    """One pass over the problems: the clock, the budget and the counts."""
+
+    store: Database
+    measuring: Session
+    budget_s: float | None = None
+    again: bool = False
+    active: bool = False
+    started: float = field(default_factory=lambda: time.monotonic())
+    spent: list[float] = field(default_factory=list)
+    statuses: Counter[str] = field(default_factory=Counter)
+
+    def events(self, jobs: Sequence[Job]) -> Iterator[Event]:
+        """Measure what is missing of the jobs, and say so."""
+        wanted = {job.problem: job.implementations for job in jobs}
+        todo = self._missing(wanted)
+        yield ProfilingStarted(
+            operators=tuple(dict.fromkeys(problem.operator for problem in wanted)),
+            device=self.measuring.device,
+            policy=self.measuring.policy.name,
+            problems=len(wanted),
+            skipped=len(wanted) - len(todo),
+            budget_s=self.budget_s,
+            warning=network_warning(self.store.location) or "",
+        )
+        order = self._order(wanted, todo)
+        seen: dict[Problem, bool] = {}  # whether it was measured by this run
+        for problem, proposed in order:
+            if self._spent():
+                break
+            # another process may have measured it since
+            names = self._missing({problem: proposed}).get(problem)
+            if names:
+                yield from self._one(len(seen | {problem: True}), len(todo), problem, names, order)
+            seen[problem] = seen.get(problem, False) or bool(names)
+        left = len(todo) - len(seen)
+        yield ProfilingFinished(
+            measured=sum(seen.values()),
+            skipped=len(wanted) - len(todo) + len(seen) - sum(seen.values()),
+            remaining=left,
+            needed_s=left * self._typical() if self.spent else None,
+            statuses=dict(self.statuses),
+            winners=winners(self.store, self.measuring, wanted),
+            seconds=self._elapsed(),
+        )
+
+    def _order(self, wanted: Mapping[Problem, Sequence[str]], todo: Mapping[Problem, Sequence[str]]) -> Order:
+        if not self.active:
+            return InTurn(todo)
+        from .acquisition.loop import Active
+
+        return Active.of(self.store, self.measuring, wanted, todo)
+
+    def _missing(self, wanted: Mapping[Problem, Sequence[str]]) -> dict[Problem, list[str]]:
+        """What of the wanted has no finished record, in the order in which it is wanted."""
+        found = missing(self.store, self.measuring, list(wanted), again=self.again)
+        kept = {
+            problem: [name for name in names if name in found.get(problem, ())]
+            for problem, names in wanted.items()
+        }
+        return {problem: names for problem, names in kept.items() if names}
+
+    def _one(
+        self, index: int, count: int, problem: Problem, names: list[str], order: Order
+    ) -> Iterator[Event]:
+        before = time.monotonic()
+        left = self._left(count - index + 1)
+        yield ProblemStarted(
+            index=index, count=count, problem=problem, implementations=tuple(names), left_s=left
+        )
+        taken = []
+        for record in measure_into(self.store, self.measuring, problem, names):
+            taken.append(record)
+            self.statuses[record.status.value] += 1
+            order.add(record)
+            yield Measured(record=record)
+        self.spent.append(time.monotonic() - before)
+        yield ProblemStored(
+            index=index, count=count, problem=problem, records=tuple(taken), seconds=self.spent[-1]
+        )
+
+    def _elapsed(self) -> float:
+        return time.monotonic() - self.started
+
+    def _typical(self) -> float:
+        return sum(self.spent) / len(self.spent) if self.spent else 0.0
+
+    def _spent(self) -> bool:
+        return self.budget_s is not None and self._elapsed() + self._typical() > self.budget_s
+
+    def _left(self, problems: int) -> float | None:
+        """Seconds left: for the problems at the usual pace, or until the budget ends, if that is sooner."""
+        pace = problems * self._typical() if self.spent else None
+        rest = None if self.budget_s is None else max(0.0, self.budget_s - self._elapsed())
+        known = [seconds for seconds in (pace, rest) if seconds is not None]
+        return min(known) if known else None

@@ -1,0 +1,94 @@
+"""What `selector status` says: coverage, freshness, and what to do next."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from kernel_selector.kernels.contract.errors import number_of
+
+from ..selection.database import same_database
+from ..selection.network_place import network_warning
+from ..selection.query_log import asked
+from .freshness import Freshness, freshness, refresh_jobs
+from .inspection import imported_listing
+from .profile import opened
+
+if TYPE_CHECKING:
+    from kernel_selector.db import Database
+
+FIRST = 3  # problems that are named
+
+
+@dataclass(frozen=True, kw_only=True)
+class Overview:
+    """Rows by operator and device, and what to measure next, in words with their commands.
+
+    `imported` are the operators of measurements that others took, of which nothing can become old.
+    """
+
+    location: str
+    rows: tuple[Freshness, ...]
+    imported: tuple[dict[str, Any], ...]
+    advice: tuple[str, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-ready."""
+        rows = [row.to_dict() for row in self.rows]
+        return {
+            "location": self.location,
+            "rows": rows,
+            "imported": list(self.imported),
+            "advice": list(self.advice),
+        }
+
+
+def overview(database: Database | str | Path | None = None) -> Overview:
+    """Of a database that is there. Raises DatabaseError."""
+    with opened(database) as store:
+        rows = tuple(freshness(store))
+        with store.read() as connection:
+            imported = tuple(imported_listing(connection))
+        where = same_database(database)
+        todo = [*_stale(store, where), *_questions(store, where)]
+        if not rows and not imported:
+            todo = [f"Nothing is measured: selector quickstart{where}"]
+        warning = network_warning(store.location)
+        advice = (*([warning] if warning else []), *todo)
+        return Overview(location=store.location, rows=rows, imported=imported, advice=advice)
+
+
+def _stale(store: Database, where: str) -> list[str]:
+    """What to measure again on this machine's devices."""
+    from kernel_selector.kernels import measure
+
+    from ..selection.devices import local_names
+
+    lines = []
+    for name in local_names():
+        jobs = refresh_jobs(store, measure.identify(name), measure.current_environment(name))
+        if jobs:
+            first = "; ".join(job.problem.key for job in jobs[:FIRST])
+            count = sum(len(job.implementations) for job in jobs)
+            lines.append(
+                f"{number_of(count, 'measurement')} of {number_of(len(jobs), 'problem')} "
+                f"{'is' if count == 1 else 'are'} old: "
+                f"selector refresh --device {name}{where} (first: {first})"
+            )
+    return lines
+
+
+def _questions(store: Database, where: str) -> list[str]:
+    """What was asked about this machine's devices without a sure answer."""
+    from kernel_selector.kernels import measure
+
+    from ..selection.devices import local_names
+
+    counts = {name: len(asked(store, measure.identify(name).key)) for name in local_names()}
+    return [
+        f"{number_of(count, 'question')} {'was' if count == 1 else 'were'} answered without being sure: "
+        f"selector profile --asked --device {name}{where}"
+        for name, count in counts.items()
+        if count
+    ]

@@ -1,1 +1,0 @@
-"""Existing models get chosen implementations in place, and get back what they had."""

@@ -1,0 +1,220 @@
+"""From a question to a choice: what the measurements say, what the cost model says, and the decision."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
+
+from kernel_selector.kernels import registry
+from kernel_selector.kernels.contract import Environment, Problem, SelectorError, UnsupportedProblem
+
+from ..cost_model.estimate import Tier
+from .alike import timed_alike
+from .choice import Choice
+from .evidence import says_wrong
+from .policy import Decision, Question, combine, decide
+from .query import Request
+
+if TYPE_CHECKING:
+    from .evidence import Evidence
+    from .snapshot import Knowledge
+
+Given = TypeVar("Given")
+Result = TypeVar("Result")
+
+
+class Prepared(NamedTuple):
+    """A question with all that is known of it but the cost model's estimates."""
+
+    request: Request
+    problem: Problem  # that of the request, or one that takes the same time and bytes
+    software: Environment | None
+    question: Question
+    measured: list[Tier]  # best first
+    least_noise: float  # of the cost model's times
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether every candidate was measured, so that the cost model has nothing to add."""
+        if not self.measured:
+            return False
+        found = combine(self.measured, self.question.names, self.question.default)
+        return found.base is not None and len(found.estimates) == len(self.question.names)
+
+
+def answer_each(
+    knowledge: Knowledge, requests: Sequence[Request | SelectorError]
+) -> list[Choice | SelectorError]:
+    """The choice for each request, or the error that it met; the cost model is asked once for all of them."""
+    prepared = [_tried(prepare, knowledge, request) for request in requests]
+    predicted = _predicted(knowledge, prepared)
+    return [
+        tier if isinstance(tier, SelectorError) else _tried(finish, knowledge, one, tier)
+        for one, tier in zip(prepared, predicted, strict=True)
+    ]
+
+
+def _tried(
+    step: Callable[..., Result], knowledge: Knowledge, given: Given | SelectorError, *more: object
+) -> Result | SelectorError:
+    """The result of a step, or the error that it or an earlier step met."""
+    if isinstance(given, SelectorError):
+        return given
+    try:
+        return step(knowledge, given, *more)
+    except SelectorError as error:
+        return error
+
+
+def prepare(knowledge: Knowledge, request: Request) -> Prepared:
+    """What the implementations and the measurements say of a question.
+
+    Raises UnsupportedProblem, and the errors of reading the database.
+    """
+    operator, where = registry.operator(request.problem.operator), request.where
+    accepted, refused = registry.candidates(request.problem, where.device)
+    _check_refusals(request, refused)
+    evidence = knowledge.evidence(operator.name, where.device.key)
+    problem = _known_as(request.problem, evidence)
+    software = current_environment(where.torch_device) if where.torch_device else None
+    failed, doubtful = evidence.failures(problem, where.device, operator.default)
+    reason = failed.get(operator.default) or doubtful.get(operator.default, "")
+    question = Question(
+        default=operator.default,
+        default_is_wrong=reason if says_wrong(reason) else "",
+        names=tuple([it.name for it in accepted if it.name not in failed or it.name == request.override]),
+        excluded={**failed, **refused},
+        doubtful=doubtful,
+        objective=request.objective,
+        limit_bytes=request.limit_bytes,
+        override=request.override,
+        counted_bytes=lambda name: registry.implementation(operator.name, name).work(problem).saved_bytes,
+    )
+    return Prepared(
+        request=request,
+        problem=problem,
+        software=software,
+        question=question,
+        measured=list(evidence.tiers(problem, where.device, software)),
+        least_noise=evidence.least_noise(where.device),
+    )
+
+
+def _check_refusals(request: Request, refused: Mapping[str, str]) -> None:
+    """Raise UnsupportedProblem where no implementation, or not the one asked for, takes the problem."""
+    if request.override is not None and request.override in refused:
+        raise UnsupportedProblem(
+            f"override={request.override!r} cannot compute {request.problem} on {request.where.device.name}: "
+            f"{refused[request.override]}. Leave the override out, or name another implementation."
+        )
+    if len(refused) == len(registry.implementations(request.problem.operator)):
+        reasons = "; ".join(f"{name}: {refused[name]}" for name in sorted(refused))
+        raise UnsupportedProblem(
+            f"No implementation computes {request.problem} on {request.where.device.name}: {reasons}."
+        )
+
+
+def _known_as(problem: Problem, evidence: Evidence) -> Problem:
+    """The problem, or the same with its operator's own epsilon where none was measured with this one."""
+    alike = timed_alike(problem)
+    if alike == problem or any(one["eps"] == problem["eps"] for one in evidence.problems.values()):
+        return problem
+    return alike
+
+
+@cache
+def current_environment(torch_device: str) -> Environment:
+    """The software of this process as a device of it sees it, looked up once."""
+    from kernel_selector.kernels import measure
+
+    return measure.current_environment(torch_device)
+
+
+def _predicted(
+    knowledge: Knowledge, prepared: Sequence[Prepared | SelectorError]
+) -> list[Tier | SelectorError | None]:
+    """The cost model's estimates for each question, or its error; None where it is not asked.
+
+    Questions about one operator, device and software go through the cost model together.
+    """
+    groups: dict[tuple[str, int, int], dict[int, Prepared]] = defaultdict(dict)
+    for index, one in enumerate(prepared):
+        if isinstance(one, Prepared) and not one.is_complete:
+            device, software = one.request.where.device, one.software
+            groups[one.problem.operator, id(device), id(software)][index] = one
+    found: list[Tier | SelectorError | None] = [None] * len(prepared)
+    for (operator, *_), members in groups.items():
+        try:
+            predictor = knowledge.predictor(operator)
+        except SelectorError as error:
+            for index in members:
+                found[index] = error
+            continue
+        if predictor is None:
+            continue
+        first = next(iter(members.values()))
+        tiers = predictor.tiers(
+            [one.problem for one in members.values()],
+            [one.question.names for one in members.values()],
+            device=first.request.where.device,
+            software=first.software,
+            known=registry.implementations(operator),
+            least_noise=first.least_noise,
+        )
+        for index, tier in zip(members, tiers, strict=True):
+            found[index] = tier
+    return found
+
+
+def finish(knowledge: Knowledge, prepared: Prepared, predicted: Tier | None) -> Choice:
+    """The choice for a question, by all that is known of it. Raises NothingFits."""
+    question, measured = prepared.question, prepared.measured
+    figures = combine([*measured, predicted] if predicted else measured, question.names, question.default)
+    decision = decide(question, figures)
+    return _choice(knowledge, prepared.request, decision, set(figures.sources.values()))
+
+
+def _choice(knowledge: Knowledge, request: Request, decision: Decision, sources: set[str]) -> Choice:
+    chosen = decision.candidates[0]
+    predictor = knowledge.predictor(request.problem.operator) if "model" in sources else None
+    caveats = list(knowledge.caveats)
+    if decision.source == "default" and not caveats and not sources:
+        caveats.append(
+            f"Nothing comparable was measured on {request.where.device.name}: "
+            f"run `selector profile {request.problem.operator} --count 60` there."
+        )
+    caveats += _circumstances(knowledge, request)
+    return Choice(
+        problem=request.problem,
+        device=request.where.device,
+        torch_device=request.where.torch_device,
+        implementation=decision.implementation,
+        source=decision.source,
+        time_ms=chosen.time_ms,
+        time_interval_ms=chosen.time_interval_ms,
+        memory_bytes=chosen.memory_bytes,
+        memory_interval_bytes=chosen.memory_interval_bytes,
+        runner_up=decision.runner_up,
+        margin=decision.margin,
+        candidates=decision.candidates,
+        objective=request.objective,
+        memory_limit_bytes=request.limit_bytes,
+        snapshot=knowledge.snapshot,
+        model_version=predictor.version if predictor else None,
+        caveats=(*caveats, *decision.caveats),
+        operator_assumed=request.operator_assumed,
+    )
+
+
+def _circumstances(knowledge: Knowledge, request: Request) -> Iterator[str]:
+    """Caveats that hold whatever was chosen."""
+    device, operator = request.where.device, request.problem.operator
+    if request.retired is not None:
+        yield request.retired
+    if request.where.torch_device is None:
+        yield f"{device.name} is not in this machine: here, build() makes the module on the CPU."
+    left_out = knowledge.evidence(operator, device.key).left_out
+    if left_out:
+        yield f"{left_out} records are left out: no {operator} can have their hyperparameters."

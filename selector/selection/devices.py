@@ -1,0 +1,156 @@
+"""Which device a question is about: one of this machine, a known one by name, or a `Device`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from difflib import get_close_matches
+from functools import cache
+
+from kernel_selector.kernels.contract import AmbiguousDevice, Device, UnknownDevice
+from kernel_selector.kernels.contract.errors import shorten
+
+from ..errors import InvalidRequest
+
+LOCAL = re.compile(r"cpu|cuda(:\d+)?")  # names in torch
+RAY_LABEL = "ray.io/accelerator-type"  # of a node of Ray: what clusters call its GPUs
+MAKERS = {"nvidia", "tesla", "geforce"}
+SERIES = {"rtx", "gtx", "titan"}  # words that name no model without the next one
+
+
+@dataclass(frozen=True)
+class Resolved:
+    """A device, and its name in torch when it is in this machine."""
+
+    device: Device
+    torch_device: str | None
+
+
+def resolve(asked: object = None, measured: Sequence[Device] = ()) -> Resolved:
+    """The device for an argument: None (this machine's default), a torch device, a known name, a Device.
+
+    `measured` are devices of the database, whose rates need not be probed again. Raises UnknownDevice for
+    a name that is neither here nor known, InvalidRequest for anything that is no name.
+    """
+    if isinstance(asked, Device):
+        return Resolved(asked, torch_name(asked))
+    if asked is None:
+        name = default_torch_device()
+    elif isinstance(asked, str) or type(asked).__module__ == "torch":
+        name = str(asked)
+    else:
+        raise InvalidRequest(
+            f"device={shorten(asked)}: expected a name such as 'cpu', 'cuda:0' or 'h200', or a Device."
+        )
+    if LOCAL.fullmatch(name):
+        return _local(name, measured)
+    known = named(name, measured)
+    here = torch_name(known)
+    return _local(here, measured) if here else Resolved(replace(known, host=""), None)  # whichever has one
+
+
+def local_names() -> tuple[str, ...]:
+    """The devices of this machine by their names in torch."""
+    import torch
+
+    return ("cpu", *(f"cuda:{index}" for index in range(torch.cuda.device_count())))
+
+
+@cache
+def default_torch_device() -> str:
+    """The GPU when there is one, else the CPU."""
+    from kernel_selector.kernels import measure
+
+    return measure.default_torch_device()
+
+
+def _local(name: str, measured: Sequence[Device]) -> Resolved:
+    name = "cuda:0" if name == "cuda" else name
+    if name not in local_names():
+        raise UnknownDevice(
+            f"No device {shorten(name)} in this machine, which has {', '.join(local_names())}. Ask for one "
+            "of those, or by name for a known device that is elsewhere (`selector devices` lists them)."
+        )
+    fingerprint = _identified(name).fingerprint
+    # the rates of the last measurement are the ones that the cost model has learned from, and there is no
+    # need to wait for a probe
+    stored = (device for device in measured if device.fingerprint == fingerprint)
+    return Resolved(next(stored, None) or _probed(name), name)
+
+
+def named(name: str, measured: Sequence[Device]) -> Device:
+    """A device by name: as last measured, else from the shipped table. Raises UnknownDevice."""
+    from kernel_selector.kernels.devices import known_device
+
+    try:
+        known = known_device(name)
+    except UnknownDevice as error:
+        for device in measured:
+            if name in (device.key, device.name) or device.key == _slug(name):
+                return device
+        raise UnknownDevice(_unknown(name, error, measured)) from None
+    return next((device for device in measured if device.key == known.key), known)
+
+
+def _unknown(name: str, error: UnknownDevice, measured: Sequence[Device]) -> str:
+    """What could have been meant: several known devices at once, or something that is spelled alike."""
+    from kernel_selector.kernels.devices import known_devices
+
+    here = f"In this machine: {', '.join(local_names())}."
+    if isinstance(error, AmbiguousDevice):
+        return f"{error} {here}"
+    keys = {*known_devices(), *(device.key for device in measured)}
+    # people leave out the first words: "rtx4090" is nearer to "rtx-4090" than to "nvidia-geforce-rtx-4090"
+    ends = {"-".join(key.split("-")[first:]): key for key in keys for first in range(key.count("-") + 1)}
+    close = get_close_matches(name.lower(), ends, n=1)
+    hint = f"Did you mean {ends[close[0]]!r}? " if close else ""
+    return f"Unknown device {shorten(name)}. {hint}Known: {', '.join(sorted(keys))}. {here}"
+
+
+def _slug(name: str) -> str:
+    return Device(name=name, kind="").key
+
+
+def identified(torch_device: str) -> Device:
+    """A device of this machine by its name in torch, without rates: what implementations are asked with."""
+    return _identified(torch_device)
+
+
+@cache
+def _identified(name: str) -> Device:
+    """A device of this machine, without rates."""
+    from kernel_selector.kernels import measure
+
+    return measure.identify(name)
+
+
+@cache
+def _probed(name: str) -> Device:
+    """A device of this machine with measured rates: takes a second."""
+    from kernel_selector.kernels import measure
+
+    return measure.probe(name)
+
+
+def torch_name(device: Device) -> str | None:
+    """The name in torch of a device of this machine of the same kind; None when there is none."""
+    if device.kind == "cpu":
+        return "cpu" if device.key == _identified("cpu").key else None
+    return _gpus_here().get(device.key)
+
+
+@cache
+def _gpus_here() -> dict[str, str]:
+    """Names in torch by device key; of equal GPUs the first."""
+    import torch
+
+    gpus = [name for name in local_names() if name != "cpu"]
+    return {_slug(torch.cuda.get_device_name(name)): name for name in reversed(gpus)}
+
+
+def model_name(device: Device) -> str:
+    """`H200` of "NVIDIA H200 NVL", `RTX4090` of "NVIDIA GeForce RTX 4090": what clusters call a GPU."""
+    words = [word for word in re.split(r"[^A-Za-z0-9]+", device.name) if word.lower() not in MAKERS]
+    count = 2 if words and words[0].lower() in SERIES else 1
+    return "".join(words[:count])

@@ -1,0 +1,330 @@
+"""What was measured on one kind of device, in memory, arranged for questions.
+
+The evidence about a problem comes in tiers, best first: measured here as it is now, measured under other
+circumstances (other host, software, or an earlier version of an implementation), and measured on one
+neighbouring problem. All figures of a tier were taken under the same circumstances, so they compare.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from kernel_selector.kernels.contract import Device, Environment, Problem, Record, Status
+from kernel_selector.kernels.versions import standing_for
+
+from ..cost_model.estimate import Estimate, Tier
+from .neighbours import MAX_DISTANCE, Neighbours, distance, structure, work_ratios
+from .possible import Possible
+
+if TYPE_CHECKING:
+    from kernel_selector.db import Figures
+
+WORDS = {
+    Status.INCORRECT: "gave wrong results",
+    Status.OUT_OF_MEMORY: "ran out of memory",
+    Status.TIMEOUT: "exceeded the time limit",
+    Status.CRASHED: "crashed",
+}
+FAILURES = set(WORDS)
+# the median of n normal samples is within 1.96 * 1.253 sigma / sqrt(n) in 95 % of cases, and from the median
+# to the 80th percentile it is 0.842 sigma
+NOISE_OF_SPREAD = 1.96 * 1.253 / 0.842
+# two implementations cannot be told apart on one machine by less than this on another: what was up to 14 %
+# faster on one processor made models slower on others. Of the problems measured on an H200 and on a processor
+# 7 and 9 % have a winner by less than this, and the default there loses 0.5 % of time in the mean
+OTHER_MACHINE = 0.15
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """The circumstances of a measurement: which host, which software, how times were taken."""
+
+    device: Device
+    environment: Environment
+    policy: str
+
+    @property
+    def key(self) -> tuple[str, str, str]:
+        """Equal for equal circumstances."""
+        return self.device.fingerprint, self.environment.fingerprint, self.policy
+
+    def differences(self, here: Device, software: Environment | None) -> list[str]:
+        """What differs from the device and software that were asked about, in words.
+
+        A device that is not of this machine has neither host nor software of its own: then the words
+        say which ones the measurement was taken with.
+        """
+        words = []
+        if self.device.fingerprint != here.fingerprint:
+            host = self.device.host
+            place = f"on another {host}" if host and host == here.host else f"on host {host or 'unknown'}"
+            words.append(f"{place} instead of {here.host}" if here.host not in ("", host) else place)
+        if software is not None:
+            words += software.differences(self.environment)
+        else:
+            words.append(f"torch {self.environment.torch}, driver {self.environment.driver or 'none'}")
+        return words
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What is kept of a record. `version` is the present one where the recorded one does the same."""
+
+    version: str
+    status: Status
+    reason: str
+    estimate: Estimate | None
+    measured_at: datetime
+    gate_revision: int = 1
+
+    @classmethod
+    def of(cls, record: Record | Figures, now: str | None) -> Measured:
+        """The part of a record that choosing needs, where an implementation's version is `now`."""
+        estimate, total, peak = None, record.total, record.peak_bytes
+        if record.status is Status.OK and total is not None and peak is not None:
+            estimate = Estimate(
+                time_ms=total.undisturbed_ms,
+                low_ms=total.undisturbed_ms,
+                high_ms=total.p80_ms,
+                memory_bytes=peak,
+                low_bytes=peak,
+                high_bytes=peak,
+                noise=NOISE_OF_SPREAD * (total.p80_ms - total.p20_ms) / 2 / total.p50_ms / total.samples**0.5,
+                memory_noise=0.0,
+            )
+        version = standing_for(
+            record.problem.operator, record.implementation, record.implementation_version, now
+        )
+        revision = record.gate_revision or 1
+        return cls(version, record.status, record.reason, estimate, record.measured_at, revision)
+
+    def outweighs(self, failure: Measured) -> bool:
+        """Whether this record of a problem counts for more than a failure near it.
+
+        It does, but for results that a gate found wrong which is newer than the one that judged this.
+        """
+        return failure.status is not Status.INCORRECT or self.gate_revision >= failure.gate_revision
+
+
+Group = dict[str, Measured]  # by implementation
+Failure = tuple[Problem, Setting, str, Measured]
+
+
+class Evidence:
+    """The records of one operator on one kind of device (all hosts that have it).
+
+    `versions` are those of its implementations now, by name; `groups` has what was measured, by the problem's
+    key and its circumstances, and `failed` what failed, by structure; `left_out` counts records of impossible
+    problems. What is no implementation any more is passed over. `rejected` are verdicts of the gate by
+    themselves: they count among what failed, and are no measurements.
+    """
+
+    def __init__(
+        self,
+        records: Iterable[Record | Figures],
+        versions: Mapping[str, str],
+        rejected: Iterable[Record] = (),
+    ) -> None:
+        self.versions = versions
+        self.settings: dict[tuple[str, str, str], Setting] = {}
+        self.problems: dict[str, Problem] = {}
+        self.groups: dict[str, dict[tuple[str, str, str], Group]] = defaultdict(dict)
+        self.failed: dict[tuple[object, ...], list[Failure]] = defaultdict(list)
+        possible = Possible(one for one in records if one.implementation in versions)
+        for record in possible:
+            self._add(record)
+        self.left_out = possible.left_out
+        self._note_failures()
+        for record in rejected:
+            setting = Setting(record.device, record.environment, record.policy)
+            measured = Measured.of(record, versions.get(record.implementation))
+            self._note_failure((record.problem, setting, record.implementation, measured))
+        self.neighbours = Neighbours(self.problems.values())
+        self._values = {problem.values for problem in self.problems.values()}
+
+    def _add(self, record: Record | Figures) -> None:
+        setting = Setting(record.device, record.environment, record.policy)
+        setting = self.settings.setdefault(setting.key, setting)
+        problem = self.problems.setdefault(record.problem.key, record.problem)
+        group = self.groups[problem.key].setdefault(setting.key, {})
+        measured = Measured.of(record, self.versions.get(record.implementation))
+        before = group.get(record.implementation)
+        if before is None or before.measured_at <= measured.measured_at:
+            group[record.implementation] = measured
+
+    def _note_failures(self) -> None:
+        """Of the newest records alone: what was measured again and worked has not failed."""
+        for problem in self.problems.values():
+            for key, group in self.groups[problem.key].items():
+                for name, measured in group.items():
+                    if measured.status in FAILURES:
+                        self._note_failure((problem, self.settings[key], name, measured))
+
+    def _note_failure(self, failure: Failure) -> None:
+        """Where it is of the implementation as it is now."""
+        problem, _, name, measured = failure
+        if measured.version == self.versions.get(name):
+            self.failed[structure(problem)].append(failure)
+
+    def least_noise(self, here: Device) -> float:
+        """What a cost model that learned from this cannot tell apart `here`: 0 if some is of this machine."""
+        known = self.settings.values()
+        return OTHER_MACHINE if known and not any(_same_host(one, here) for one in known) else 0.0
+
+    def tiers(self, problem: Problem, here: Device, software: Environment | None) -> Iterator[Tier]:
+        """The tiers that measurements give, best first."""
+        yield from self._measured(problem, here, software)
+        near = self._near(problem, here, software)
+        if near is not None:
+            yield near
+
+    def _measured(self, problem: Problem, here: Device, software: Environment | None) -> Iterator[Tier]:
+        rank, settings, groups = self._rank, self.settings, self._measured_at(problem)
+        tiers = [(rank(settings[key], group, here, software), key, group) for key, group in groups.items()]
+        tiers.sort(key=lambda item: item[:2], reverse=True)
+        for current in (True, False):
+            for _, key, group in tiers:
+                setting = self.settings[key]
+                differences = setting.differences(here, software)
+                least_noise = 0.0 if _same_host(setting, here) else OTHER_MACHINE
+                tier = self._tier(group, differences, current=current, least_noise=least_noise)
+                if tier is not None:
+                    yield tier
+
+    def _measured_at(self, problem: Problem) -> dict[tuple[str, str, str], Group]:
+        return self.groups[problem.key] if problem.values in self._values else {}
+
+    @staticmethod
+    def _rank(
+        setting: Setting, group: Group, here: Device, software: Environment | None
+    ) -> tuple[bool, bool, int, datetime]:
+        same_host = setting.device.fingerprint == here.fingerprint
+        same_software = software is not None and setting.environment.fingerprint == software.fingerprint
+        covered = sum(1 for measured in group.values() if measured.estimate)
+        newest = max(measured.measured_at for measured in group.values())
+        return same_host and same_software, same_host, covered, newest
+
+    def _tier(
+        self, group: Group, differences: list[str], *, current: bool, least_noise: float
+    ) -> Tier | None:
+        """Of implementations as they are; or else of all, if some were measured as they were before."""
+        found = {name: item.estimate for name, item in group.items() if item.estimate is not None}
+        old = {name for name in found if group[name].version != self.versions.get(name)}
+        estimates = {
+            name: one._replace(noise=max(one.noise, least_noise))
+            for name, one in found.items()
+            if not (current and name in old)
+        }
+        if not estimates or (not current and not old):
+            return None
+        caveats = [f"Measured {', '.join(differences)}."] if differences else []
+        if not current:
+            names = ", ".join(sorted(old))
+            caveats.append(f"Measured with an earlier version of {names}: profile again to be sure.")
+        return Tier(source="exact", estimates=estimates, caveats=tuple(caveats))
+
+    def _near(self, problem: Problem, here: Device, software: Environment | None) -> Tier | None:
+        neighbour = self.neighbours.nearest(problem)
+        tier = next(self._measured(neighbour, here, software), None) if neighbour else None
+        if neighbour is None or tier is None:
+            return None
+        apart = distance(problem, neighbour)
+        known = {name: estimate for name, estimate in tier.estimates.items() if name in self.versions}
+        ratios = work_ratios(problem, neighbour, known, here)
+        estimates = {
+            name: _scaled(known[name], ratio, apart) for name, ratio in zip(known, ratios, strict=True)
+        }
+        differing = [name for name, value in problem.values if neighbour[name] != value]
+        words = ", ".join(f"{name}={neighbour[name]} instead of {problem[name]}" for name in differing)
+        return Tier(
+            source="near",
+            estimates=estimates,
+            caveats=(f"Scaled from the measurement of {words}.", *tier.caveats),
+        )
+
+    def failures(self, problem: Problem, here: Device, default: str) -> tuple[dict[str, str], dict[str, str]]:
+        """Why implementations are excluded, and why others are doubtful, by name.
+
+        Excluded at the problem: by the newest record of this host. Near it: by running out of memory on a
+        problem that is no larger in any dimension, or by another failure within a neighbour's distance; a
+        good record at the problem itself outweighs that, where it was judged by a gate as new. Wrong results
+        count on every host. The default, the last resort, is excluded by failures at the problem and by
+        memory; others make it doubtful.
+        """
+        newest = self._newest(problem, here)
+        excluded = {
+            name: f"{WORDS[measured.status]} when measured: {measured.reason}"
+            for name, measured in newest.items()
+            if measured.status in FAILURES
+        }
+        doubtful: dict[str, str] = {}
+        for other, setting, name, measured in self.failed.get(structure(problem), ()):
+            is_known = name in newest and newest[name].outweighs(measured)
+            if is_known or not _counts(setting, measured, here) or not _concerns(problem, other, measured):
+                continue
+            kept = name == default and measured.status is not Status.OUT_OF_MEMORY
+            words = f"{WORDS[measured.status]} on {other}: {measured.reason}"
+            (doubtful if kept else excluded).setdefault(name, words)
+        return excluded, {name: words for name, words in doubtful.items() if name not in excluded}
+
+    def _newest(self, problem: Problem, here: Device) -> dict[str, Measured]:
+        """The record of each implementation that says whether it works at the problem."""
+        newest: dict[str, tuple[bool, datetime, Measured]] = {}
+        for key, group in self._measured_at(problem).items():
+            setting = self.settings[key]
+            for name, measured in group.items():
+                if measured.version != self.versions.get(name) or not _counts(setting, measured, here):
+                    continue
+                found = _same_host(setting, here), measured.measured_at, measured
+                if name not in newest or newest[name][:2] < found[:2]:
+                    newest[name] = found
+        return {name: measured for name, (_, _, measured) in newest.items()}
+
+
+def says_wrong(reason: str) -> bool:
+    """Whether a reason of `failures` is that results were wrong."""
+    return reason.startswith(WORDS[Status.INCORRECT])
+
+
+def _same_host(setting: Setting, here: Device) -> bool:
+    """A device that is not of this machine has no host: then every host counts."""
+    return setting.device.fingerprint == here.fingerprint or not here.host
+
+
+def _counts(setting: Setting, measured: Measured, here: Device) -> bool:
+    return _same_host(setting, here) or measured.status is Status.INCORRECT
+
+
+def _concerns(problem: Problem, other: Problem, measured: Measured) -> bool:
+    """Whether a failure on one problem is to be expected on another one of the same structure."""
+    if measured.status is Status.OUT_OF_MEMORY:
+        return all(
+            value >= other[name]
+            for name, value in problem.values
+            if isinstance(value, int) and not isinstance(value, bool)
+        )
+    return distance(problem, other) <= MAX_DISTANCE
+
+
+def _scaled(estimate: Estimate, ratio: tuple[float, float], apart: float) -> Estimate:
+    """The estimate of a neighbour at (log2) distance `apart`, its time and bytes multiplied by `ratio`.
+
+    The interval is widened by half the distance, as a factor of two per doubling would be by all of it.
+    """
+    time, memory = ratio
+    widening = 2 ** (apart / 2)
+    return Estimate(
+        time_ms=estimate.time_ms * time,
+        low_ms=estimate.low_ms * time / widening,
+        high_ms=estimate.high_ms * time * widening,
+        memory_bytes=math.ceil(estimate.memory_bytes * memory),
+        low_bytes=math.floor(estimate.low_bytes * memory / widening),
+        high_bytes=math.ceil(estimate.high_bytes * memory * widening),
+        noise=max(estimate.noise, widening - 1),
+        memory_noise=widening - 1,
+    )

@@ -1,0 +1,117 @@
+"""Neighbouring problems: same operator, words, flags and layer count; dimensions close in log2."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import product
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kernel_selector.kernels import registry
+from kernel_selector.kernels.contract import Device, Problem
+
+from ..cost_model.features.roofline import estimating
+
+# beyond a fifth more or less in one dimension the cost model is the better witness
+MAX_DISTANCE = 0.27
+
+CELL, CELL_SIZES = MAX_DISTANCE * 1.001, 4  # width of a cell, and how many of the sizes make one
+
+COUNTS = {"layers", "heads"}  # structure, not size: neighbours agree on them
+
+
+def structure(problem: Problem) -> tuple[object, ...]:
+    """Everything that neighbours must agree on."""
+    return _placed(problem)[0]
+
+
+def sizes(problem: Problem) -> list[float]:
+    """log2 of the dimensions in which neighbours may differ, in canonical order."""
+    return _placed(problem)[1]
+
+
+def _placed(problem: Problem) -> tuple[tuple[object, ...], list[float]]:
+    """Structure and sizes, kept with the problem, because they are asked for again and again."""
+    kept: dict[str, Any] = vars(problem)
+    if "_placed" not in kept:
+        words: list[object] = [problem.operator]
+        logarithms = []
+        for name, value in problem.values:
+            if type(value) is int and name not in COUNTS:  # a flag is of another type
+                # of sizes the names: an implied one that has its default is left out of a problem
+                words.append((name, None))
+                logarithms.append(math.log2(max(value, 1)))
+            else:
+                words.append((name, value))
+        kept["_placed"] = tuple(words), logarithms
+    found: tuple[tuple[object, ...], list[float]] = kept["_placed"]
+    return found
+
+
+def distance(problem: Problem, other: Problem) -> float:
+    """Euclidean distance in log2 of the sizes; only meaningful for problems of one structure."""
+    return math.dist(sizes(problem), sizes(other))
+
+
+class Neighbours:
+    """Problems by structure, for the nearest one to be found without a loop in Python."""
+
+    def __init__(self, problems: Iterable[Problem]) -> None:
+        groups: dict[tuple[object, ...], list[Problem]] = defaultdict(list)
+        for problem in sorted(problems, key=lambda problem: problem.key):
+            groups[structure(problem)].append(problem)
+        self._groups = {
+            key: (members, np.array([sizes(problem) for problem in members]))
+            for key, members in groups.items()
+        }
+        self._cells = {key: _cells(points) for key, (_, points) in self._groups.items()}
+
+    def nearest(self, problem: Problem, within: float = MAX_DISTANCE) -> Problem | None:
+        """The nearest other problem within the distance, first by key among equals; None without one."""
+        key = structure(problem)
+        found = self._groups.get(key)
+        if found is None:
+            return None
+        members, points = found
+        place = sizes(problem)
+        if within <= MAX_DISTANCE and _cell(place) not in self._cells[key]:
+            return None
+        between = points - np.array(place)
+        apart = np.einsum("ij,ij->i", between, between)  # squared
+        apart[apart == 0] = np.inf  # the problem itself
+        best = int(apart.argmin())
+        return members[best] if apart[best] <= within**2 else None
+
+
+def _cell(place: Sequence[float]) -> tuple[int, ...]:
+    return tuple([int(size / CELL) for size in place[:CELL_SIZES]])
+
+
+def _cells(points: NDArray[np.float64]) -> set[tuple[int, ...]]:
+    """The cells of these points and all cells beside them: from outside nothing is near."""
+    around = list(product((-1, 0, 1), repeat=min(CELL_SIZES, points.shape[1])))
+    cells = {_cell(place) for place in points.tolist()}
+    return {tuple(map(sum, zip(cell, step, strict=True))) for cell in cells for step in around}
+
+
+def work_ratios(
+    problem: Problem, other: Problem, names: Iterable[str], device: Device
+) -> Iterator[tuple[float, float]]:
+    """Ratios of expected time and of memory, `problem` over its neighbour `other`, for each implementation.
+
+    They follow from the work that the implementation counts for each of the two.
+    """
+    known, seconds = registry.implementations(problem.operator), estimating(device, problem["dtype"])
+    for name in names:
+        mine, theirs = known[name].work(problem), known[name].work(other)
+        time = seconds(mine.flops, mine.moved_bytes, mine.launches) / seconds(
+            theirs.flops, theirs.moved_bytes, theirs.launches
+        )
+        yield (
+            time,
+            (mine.saved_bytes or mine.moved_bytes) / max(theirs.saved_bytes or theirs.moved_bytes, 1),
+        )

@@ -1,0 +1,435 @@
+"""`Selector`: questions answered from one database, quickly and, when frozen, always alike."""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from threading import RLock
+from typing import TYPE_CHECKING, Any, TypeGuard
+
+from kernel_selector.kernels import registry
+from kernel_selector.kernels.contract import Device, SelectorError, UnknownDevice
+
+from . import catalogue
+from .answer import answer_each
+from .choice import Choice
+from .database import require_database
+from .imported_answer import answer as answer_imported
+from .query import DEFAULT_OPERATOR, Query, Request, parse
+from .query_log import noting
+from .shipped import CPU, unpacked
+from .snapshot import Changed, Knowledge, Pair, state_of
+
+if TYPE_CHECKING:
+    from kernel_selector.db import Database
+
+    from .evidence import Evidence
+
+CHECK_S = 1.0  # how often to look whether the database has changed
+BACK_OFF = 9  # times as long as a look took, no other follows: a slow database costs a tenth of the time
+LOCK_WAIT_S = 2.0  # readers hardly ever wait; those that do have callers who wait with them
+CACHE_SIZE = 8192
+SNAPSHOT_TRIES = 3
+USED = "Decided on the measurements that come with this package: your database has none to decide on."
+OF_ANOTHER = (
+    "Measured on another processor, {}, since nothing is known of this one: "
+    "`selector profile --operator all` measures it."
+)
+UNUSABLE = "The measurements that come with this package cannot be used: "
+
+Answer = Choice | SelectorError
+
+
+class Answers:
+    """Answers from one Knowledge, of which the last are remembered. Safe to share among threads."""
+
+    def __init__(self, knowledge: Knowledge, note: Callable[[Sequence[Choice]], None]) -> None:
+        self.knowledge, self._note = knowledge, note
+        self._remembered: dict[object, Choice] = {}
+
+    def each(self, queries: Sequence[Query]) -> list[Answer]:
+        """The choice for each question, or the error that it met, in their order. Raises Changed."""
+        keys = [_key(query) for query in queries]
+        found: list[Answer | None] = [None if key is None else self._remembered.get(key) for key in keys]
+        new = [index for index, choice in enumerate(found) if choice is None]
+        if new:
+            for index, answer in zip(new, self._decided([queries[index] for index in new]), strict=True):
+                found[index] = answer
+                if keys[index] is not None and isinstance(answer, Choice):
+                    self._remembered[keys[index]] = answer
+            if len(self._remembered) > CACHE_SIZE:  # another thread goes on with the old ones
+                self._remembered = dict(list(self._remembered.items())[-CACHE_SIZE // 2 :])
+            self._note([one for index in new if isinstance(one := found[index], Choice)])
+        return [one for one in found if one is not None]
+
+    def _decided(self, queries: Sequence[Query]) -> list[Answer]:
+        """The answers to questions that were not asked before."""
+        found: dict[int, Answer] = {}
+        requests: dict[int, Request] = {}
+        for index, query in enumerate(queries):
+            try:
+                if not isinstance(query.operator, str) or query.operator in registry.operators():
+                    requests[index] = parse(self.knowledge, query)
+                elif query.operator in self.knowledge.imported:
+                    found[index] = answer_imported(self.knowledge, query)
+                else:
+                    raise catalogue.unknown_operator(query.operator, self.knowledge.imported)
+            except SelectorError as error:
+                found[index] = error
+        answers = answer_each(self.knowledge, list(requests.values()))
+        found |= zip(requests, answers, strict=True)
+        return [found[index] for index in range(len(queries))]
+
+
+def _key(query: Query) -> object:
+    """Equal for equal questions, of which 1, 1.0 and True are three; None for what cannot be hashed."""
+    given = (
+        *(query.operator, query.device, query.memory, query.objective, query.named),
+        *query.hyperparameters.values(),
+    )
+    key = (*query.hyperparameters, *given, *map(type, given))
+    try:
+        hash(key)
+    except TypeError:
+        return None
+    return key
+
+
+class Selector:
+    """Chooses implementations by the measurements and cost models of one database.
+
+    `database` is a file path, a SQLAlchemy URL, an open `Database`, or None for the default one: of
+    SELECTOR_DATABASE_URL, else the user's own, which may be missing (then every choice is the
+    framework's default and says so). `frozen` keeps the first snapshot, so that all ranks of a
+    distributed job agree; else changes are seen within a second, or a little later where reading them
+    takes long. A database that cannot be read any more (deleted, damaged, locked) changes no answer:
+    what was loaded goes on answering, each choice has a caveat that says so, and the database is looked
+    for until it is back. Only what was never loaded, another device for example, raises its error then.
+    Safe to share among threads. Raises DatabaseMissing for a database that was named and is not there,
+    InvalidRequest for what cannot be one, and the other errors of opening one.
+    """
+
+    def __init__(self, database: str | Path | Database | None = None, frozen: bool = False) -> None:
+        require_database(database)
+        self.frozen = frozen
+        self._source = database
+        self._lock = RLock()
+        self._open: Database | None = None
+        self._stamp: object = None
+        self._trouble: SelectorError | None = None  # why the database cannot be read now
+        self._knowledge = Knowledge(None)
+        self._asked: set[tuple[str | None, object]] = set()  # operator and device of answers so far
+        self._load()
+
+    @property
+    def snapshot(self) -> str:
+        """Id of the measurements that choices are based on: equal ids, equal choices."""
+        return self._knowledge.snapshot
+
+    @property
+    def database(self) -> Database:
+        """The database, opened if need be. Raises the errors of opening it."""
+        with self._lock:
+            return self._opened()
+
+    def choose(
+        self,
+        operator: str | None = None,
+        /,
+        *,
+        device: object = None,
+        memory: str | int | None = None,
+        objective: str = "time",
+        override: str | None = None,
+        **hyperparameters: object,
+    ) -> Choice:
+        """The implementation to use for a problem; see `selector.choose`."""
+        self._refresh()
+        more: dict[str, Any] = {"memory": memory, "objective": objective, "override": override}
+        return self.answer(Query(hyperparameters=hyperparameters, operator=operator, device=device, **more))
+
+    def choose_each(self, queries: Iterable[Query]) -> list[Answer]:
+        """The choice for each query, or the error that it met, in their order and from one snapshot.
+
+        Those that were not asked before go through the cost model together.
+        """
+        self._refresh()
+        return self._answered(list(queries))
+
+    def answer(self, query: Query) -> Choice:
+        """As `choose`, for a question in one piece."""
+        (found,) = self._answered([query])
+        if isinstance(found, SelectorError):
+            raise found
+        with suppress(TypeError):  # a Device has no hash
+            self._asked.add((query.operator, query.device))
+        return found
+
+    def _answered(self, queries: list[Query]) -> list[Answer]:
+        """The answers to questions from one snapshot; from several where the database changes too fast."""
+        tries = 0
+        while True:
+            try:
+                return self._ended(self._answers.each(queries), queries)
+            except Changed as change:
+                self._load(change.pair)
+            tries += 1
+            if tries == SNAPSHOT_TRIES and len(queries) > 1:
+                return [answer for query in queries for answer in self._answered([query])]
+
+    def _ended(self, answers: Sequence[Answer], asked: Sequence[Query]) -> list[Answer]:
+        """Answers by what else is known, and with the caveat that the database cannot be read, if so."""
+        found = or_shipped(answers, asked, self._source)
+        if not self._trouble:
+            return found
+        more = f"The database cannot be read now, so this rests on what was loaded before. {self._trouble}"
+        return [
+            replace(one, caveats=(*one.caveats, more)) if isinstance(one, Choice) else one for one in found
+        ]
+
+    def answers_at_once(self, operator: str | None = None, device: object = None) -> bool:
+        """Whether `choose` finds all in memory: it looks neither at the database nor at a device first."""
+        return not self._is_due() and (operator, device) in self._asked
+
+    def operators(self) -> list[dict[str, Any]]:
+        """JSON-ready descriptions of the operators, with their implementations; the imported ones last."""
+        self._refresh()
+        return catalogue.operators(self._knowledge.imported.values())
+
+    def typed(self, operator: str | None, given: Mapping[str, str]) -> dict[str, Any]:
+        """Hyperparameters from text, of an operator of ours or an imported one. Raises as `choose`."""
+        from ..workloads.sampling import typed
+
+        self._refresh()
+        imported = self._knowledge.imported.get(operator or "")
+        return imported.typed(given) if imported else typed(operator or DEFAULT_OPERATOR, given)
+
+    def devices(self) -> list[dict[str, Any]]:
+        """JSON-ready: known devices and measured ones, each with `measured` and its name in torch if here."""
+        from kernel_selector.kernels.devices import known_devices
+
+        from .devices import torch_name
+
+        self._refresh()
+        measured = [(device, True) for device in self._knowledge.devices]
+        keys = {device.key for device, _ in measured}
+        known = [(device, False) for key, device in known_devices().items() if key not in keys]
+        return [
+            {**device.to_dict(), "key": device.key, "measured": seen, "torch_device": torch_name(device)}
+            for device, seen in (*measured, *known)
+        ]
+
+    def evidence(self, operator: str, device_key: str) -> Evidence:
+        """What is known of an operator on a kind of device. Raises the errors of reading the database."""
+        self._refresh()
+        try:
+            return self._knowledge.evidence(operator, device_key)
+        except Changed as change:
+            self._load(change.pair)
+            return self._knowledge.evidence(operator, device_key)
+
+    def device(self, asked: object = None) -> Device:
+        """The device that a question about `asked` is about. Raises UnknownDevice and InvalidRequest."""
+        self._refresh()
+        return self._knowledge.resolved(asked).device
+
+    def status(self) -> dict[str, Any]:
+        """JSON-ready: the database, its snapshot, how much of it is loaded, the models, and `trouble`.
+
+        `trouble` is None, or why the database cannot be read now; `trouble_kind` the class of that error.
+        """
+        self._refresh()
+        known = self._knowledge
+        return {
+            "database": self._open.location if self._open else None,
+            "snapshot": known.snapshot,
+            "frozen": self.frozen,
+            "caveats": list(known.caveats),
+            "records": known.records,
+            "models": [{**model, "created_at": model["created_at"].isoformat()} for model in known.models],
+            "trouble": self._trouble and str(self._trouble),
+            "trouble_kind": self._trouble and type(self._trouble).__name__,
+        }
+
+    def reload(self) -> None:
+        """Take a new snapshot now, also when frozen. Raises the errors of opening a database."""
+        self._load()
+
+    def close(self) -> None:
+        """Close the database if this selector opened it; what is loaded goes on answering."""
+        with self._lock:
+            if self._open is not None and self._open is not self._source:
+                self._open.close()
+            self._open = None
+            self._due = math.inf
+
+    def _load(self, *wanted: Pair) -> None:
+        """Take the state of the database, opened if need be; what was loaded is loaded again.
+
+        Answers given before are forgotten. An error leaves everything as it was.
+        """
+        from kernel_selector import db
+
+        with self._lock:
+            try:
+                opened = self._opened()
+            except db.DatabaseMissing as error:
+                if self._source is not None or self._open is not None:
+                    raise
+                # not an error before the first measurement; the message names the place
+                knowledge = Knowledge(None, missing=f"There are no measurements yet. {error}")
+            else:
+                self._stamp = opened.stamp()
+                pairs = self._knowledge.loaded.union(wanted)
+                knowledge = Knowledge(opened, complete=self.frozen, wanted=pairs)
+            self._knowledge = knowledge
+            self._trouble = None
+            self._due = time.monotonic() + CHECK_S
+            self._answers = Answers(knowledge, noting(self._open))
+
+    def _opened(self) -> Database:
+        """The database: open as it is, or opened anew after trouble, because it may be another one."""
+        from kernel_selector import db
+
+        if isinstance(self._source, db.Database):
+            self._open = self._source
+        elif self._open is None or self._trouble:
+            before = self._open
+            self._open = db.Database.open(self._source, busy_timeout_s=LOCK_WAIT_S)
+            if before is not None:
+                before.close()
+        return self._open
+
+    def _refresh(self) -> None:
+        """Look whether the database has changed, when it is time, and load it again if so.
+
+        One thread looks, and waits for a slow or locked database; the others answer from what is loaded.
+        """
+        if not self._is_due() or not self._lock.acquire(blocking=False):
+            return
+        started = time.monotonic()
+        try:
+            if self._trouble or self._changed():
+                self._load()
+        except SelectorError as error:
+            self._trouble = error.with_traceback(None)  # which would keep what it met alive
+        finally:
+            ended = time.monotonic()
+            self._due = ended + max(CHECK_S, BACK_OFF * (ended - started))
+            self._lock.release()
+
+    def _is_due(self) -> bool:
+        return not self.frozen and time.monotonic() >= self._due
+
+    def _changed(self) -> bool:
+        if self._open is None:
+            return True
+        stamp = self._open.stamp()
+        if stamp is not None and stamp == self._stamp:
+            return False
+        # a stamp also changes when somebody opens or closes the file
+        with self._open.read() as connection:
+            self._open.check_revision(connection)
+            changed = state_of(connection) != self._knowledge.state
+        if not changed:
+            self._stamp = stamp
+        return changed
+
+
+def or_shipped(answers: Sequence[Answer], queries: Sequence[Query], source: object) -> list[Answer]:
+    """The answers of the shipped measurements, where others rest on nothing and these know more.
+
+    So are those about a device that has its name in these measurements alone. Only for the user's own
+    database: one that was named, as `source` or by SELECTOR_DATABASE_URL, is taken at its word.
+    """
+    found = list(answers)
+    if source is not None:  # most of all: nothing is imported for them
+        return found
+    open_ones = {index: one for index, one in enumerate(found) if _rests_on_nothing(one)}
+    if not open_ones:
+        return found
+    from kernel_selector.db import DatabaseError
+
+    if _named(source):
+        return found
+    try:
+        known = _known(list(open_ones.values()), [queries[index] for index in open_ones])
+    except (DatabaseError, OSError) as error:
+        for index, one in open_ones.items():
+            if isinstance(one, Choice):
+                found[index] = replace(one, caveats=(*one.caveats, f"{UNUSABLE}{error}"))
+        return found
+    for (index, own), other in zip(open_ones.items(), known, strict=True):
+        found[index] = _better(own, other)
+    return found
+
+
+def _rests_on_nothing(answer: Answer) -> bool:
+    if isinstance(answer, Choice):
+        return answer.source == "default"
+    return isinstance(answer, UnknownDevice)
+
+
+def _better(own: Answer, shipped: Answer) -> Answer:
+    """The shipped answer unless it rests on nothing either; its error too: that nothing fits, for example."""
+    if isinstance(shipped, SelectorError):
+        return shipped
+    if shipped.source == "default" and isinstance(own, Choice):
+        return own
+    return replace(shipped, caveats=(*shipped.caveats, USED))
+
+
+def _unknown_cpu(answer: Answer) -> TypeGuard[Choice]:
+    """Whether it is of a processor of which the user's database has no cost model that could be asked."""
+    return (
+        isinstance(answer, Choice)
+        and answer.device.kind == "cpu"
+        and not any("No prediction" in caveat for caveat in answer.caveats)
+    )
+
+
+def _known(own: Sequence[Answer], queries: Sequence[Query]) -> list[Answer]:
+    """The shipped answers; about a processor of which nothing is known those of the one that ships."""
+    known = list(_shipped().choose_each(queries))
+    again = {
+        index: asked
+        for index, (asked, one) in enumerate(zip(own, known, strict=True))
+        if isinstance(one, Choice) and one.source == "default" and _unknown_cpu(asked)
+    }
+    others = _shipped().choose_each([replace(queries[index], device=CPU) for index in again])
+    for (index, asked), other in zip(again.items(), others, strict=True):
+        known[index] = _of_another_cpu(asked, other)
+    return known
+
+
+def _of_another_cpu(own: Choice, other: Answer) -> Answer:
+    """The answer for the shipped processor, as one for the processor that was asked about, which says so."""
+    if isinstance(other, SelectorError):
+        return other
+    caveats = (*other.caveats, OF_ANOTHER.format(other.device.name))
+    return replace(other, device=own.device, torch_device=own.torch_device, caveats=caveats)
+
+
+def stand_in(source: object) -> Selector | None:
+    """What answers for operators of which the user's own database has nothing; None if one was named.
+
+    Raises DatabaseError and OSError where it cannot be used.
+    """
+    return None if _named(source) else _shipped()
+
+
+def _named(source: object) -> bool:
+    from kernel_selector.db.location import VARIABLE
+
+    return source is not None or bool(os.environ.get(VARIABLE))
+
+
+@cache
+def _shipped() -> Selector:
+    return Selector(unpacked())

@@ -1,0 +1,196 @@
+"""One state of the database, loaded as far as questions need it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from threading import RLock
+from typing import TYPE_CHECKING, Any
+
+from kernel_selector.kernels import registry
+from kernel_selector.kernels.contract import Device
+
+from ..cost_model.stored_models import latest_model, model_listing
+from ..errors import ModelVersionMismatch
+from ..workloads.imported_operator import ImportedOperator, imported_operators
+from .devices import Resolved, resolve
+from .evidence import Evidence
+from .rejections import rejected
+
+if TYPE_CHECKING:
+    from kernel_selector.db import Database, StoredModel
+
+    from ..cost_model.imported_predictor import ImportedPredictor
+    from ..cost_model.predictor import Predictor
+    from .imported_evidence import ImportedEvidence
+
+Pair = tuple[str, str]  # an operator and the key of a device
+State = tuple[str, list[dict[str, Any]]]  # snapshot and listing of models
+NOTHING = "none"  # the snapshot of a database that is not there
+
+
+class Changed(Exception):
+    """The database says something else by now: `pair` must be loaded together with all the rest."""
+
+    def __init__(self, pair: Pair) -> None:
+        super().__init__(f"the database has changed since {pair} was left out")
+        self.pair = pair
+
+
+class Knowledge:
+    """Measurements and models at one moment.
+
+    `wanted` are pairs of an operator and a device's key to read at once, in one transaction with the
+    snapshot; `complete` wants them all, and then the database is not asked again. Else what is missing is
+    read when it is first asked about, and raises Changed unless the database still has the same content.
+    Without a database there is nothing, and `caveats` says what to do.
+    """
+
+    def __init__(
+        self,
+        database: Database | None,
+        *,
+        missing: str = "",
+        complete: bool = False,
+        wanted: Iterable[Pair] = (),
+    ) -> None:
+        self._database = database
+        self._lock = RLock()
+        self._evidence: dict[Pair, Evidence] = {}
+        self._models: dict[str, StoredModel | ModelVersionMismatch | None] = {}
+        self._predictors: dict[str, Predictor] = {}
+        self._imported_evidence: dict[Pair, ImportedEvidence] = {}
+        self._imported_predictors: dict[str, ImportedPredictor] = {}
+        self._resolved: dict[str | None, Resolved] = {}
+        self.imported: dict[str, ImportedOperator] = {}
+        self.state: State = NOTHING, []
+        self.records = 0
+        self.devices: tuple[Device, ...] = ()
+        self.caveats: tuple[str, ...] = (missing,) if missing else ()
+        if database is not None:
+            with database.read() as connection:
+                self._open(connection, complete, wanted)
+        if complete:
+            self._database = None
+
+    @property
+    def snapshot(self) -> str:
+        """Id of the measurements: equal for equal ones."""
+        return self.state[0]
+
+    @property
+    def models(self) -> list[dict[str, Any]]:
+        """The stored cost models, without their arrays."""
+        return self.state[1]
+
+    @property
+    def loaded(self) -> set[Pair]:
+        """What has been read so far."""
+        return {*self._evidence, *self._imported_evidence}
+
+    def _open(self, connection: Any, complete: bool, wanted: Iterable[Pair]) -> None:
+        from kernel_selector import db
+
+        self.state = state_of(connection)
+        self.records = db.records.total(connection)
+        self.devices = tuple(db.records.devices(connection))
+        self.imported = imported_operators(connection)
+        self.records += sum(item.rows for item in self.imported.values())
+        if not self.devices:
+            self.caveats = ("The database has no measurements yet: run `selector quickstart`.",)
+        keys = {device.key for device in self.devices}
+        everything = [(operator, key) for operator in registry.operators() for key in sorted(keys)]
+        everything += [(name, device) for name, item in self.imported.items() for device in item.devices]
+        for pair in everything if complete else wanted:
+            self._read(connection, *pair)
+
+    def resolved(self, asked: object) -> Resolved:
+        """The device of a question, looked up once for each name. Raises UnknownDevice and InvalidRequest."""
+        if asked is not None and type(asked) is not str:
+            return resolve(asked, self.devices)
+        if asked not in self._resolved:
+            self._resolved[asked] = resolve(asked, self.devices)
+        return self._resolved[asked]
+
+    def evidence(self, operator: str, device_key: str) -> Evidence:
+        """The measurements of an operator on a kind of device. Raises Changed and DatabaseError."""
+        pair = operator, device_key
+        with self._lock:
+            if pair not in self._evidence:
+                if self._database is None:
+                    self._evidence[pair] = Evidence((), {})
+                else:
+                    self._read_later(self._database, pair)
+            return self._evidence[pair]
+
+    def imported_evidence(self, operator: str, device: str) -> ImportedEvidence:
+        """The measurements of an imported operator on one of its devices, by name. Raises as `evidence`."""
+        pair = operator, device
+        with self._lock:
+            if pair not in self._imported_evidence and self._database is not None:
+                self._read_later(self._database, pair)
+            return self._imported_evidence[pair]
+
+    def imported_predictor(self, operator: str) -> ImportedPredictor | None:
+        """As `predictor`, of an imported operator."""
+        with self._lock:
+            stored = self._model(operator)
+            if stored is not None and operator not in self._imported_predictors:
+                from ..cost_model.imported_predictor import ImportedPredictor
+
+                self._imported_predictors[operator] = ImportedPredictor(stored)
+            return self._imported_predictors.get(operator)
+
+    def _read_later(self, database: Database, pair: Pair) -> None:
+        with database.read() as connection:
+            if state_of(connection) != self.state:
+                raise Changed(pair)
+            self._read(connection, *pair)
+
+    def predictor(self, operator: str) -> Predictor | None:
+        """The latest cost model of an operator of which evidence was asked for, or None.
+
+        Raises ModelVersionMismatch.
+        """
+        with self._lock:
+            stored = self._model(operator)
+            if stored is None:
+                return None
+            if operator not in self._predictors:
+                from ..cost_model.predictor import Predictor
+
+                self._predictors[operator] = Predictor(stored, registry.operator(operator))
+            return self._predictors[operator]
+
+    def _model(self, operator: str) -> StoredModel | None:
+        stored = self._models.get(operator)
+        if isinstance(stored, ModelVersionMismatch):
+            raise stored
+        return stored
+
+    def _read(self, connection: Any, operator: str, device_key: str) -> None:
+        from kernel_selector import db
+
+        if operator not in self._models:
+            try:
+                self._models[operator] = latest_model(connection, operator)
+            except ModelVersionMismatch as error:  # raised when the model is needed, which it may not be
+                self._models[operator] = error
+        if operator in self.imported:
+            from ..workloads.imported_columns import load_columns
+            from .imported_evidence import ImportedEvidence
+
+            columns = load_columns(connection, self.imported[operator], device_key)
+            self._imported_evidence[operator, device_key] = ImportedEvidence(columns)
+            return
+        versions = {name: item.version for name, item in registry.implementations(operator).items()}
+        found = db.records.newest(connection, operator=operator, device_key=device_key)
+        device = next((one for one in self.devices if one.key == device_key), None)
+        verdicts = rejected(operator, device) if device else ()
+        self._evidence[operator, device_key] = Evidence(found, versions, verdicts)
+
+
+def state_of(connection: Any) -> State:
+    """What tells two contents of a database apart: the snapshot of the measurements, and the models."""
+    from kernel_selector import db
+
+    return db.snapshot(connection), model_listing(connection)

@@ -1,0 +1,166 @@
+"""Measurements as the cost model learns from them: one row per problem, implementation and device."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kernel_selector.kernels import registry
+from kernel_selector.kernels.contract import Device, Operator, Record, Status
+from kernel_selector.kernels.versions import holds
+
+from ..cost_model.features.roofline import missing_rates
+from ..cost_model.features.spec import FeatureSpec, runs
+from ..cost_model.intervals import situation
+from ..errors import TooFewProblems
+from ..selection.possible import Possible
+from ..selection.visits import standing
+
+LEAST_PROBLEMS = 10  # below, held-out judgement is by a handful of problems and says nothing
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """Rows of features with their figures; `records` has the records in the order of the rows.
+
+    `left_out` counts, by reason, good records that cannot be used; `kin` are those of operators that cost
+    alike, for networks to learn from as well.
+    """
+
+    operator: Operator
+    spec: FeatureSpec
+    records: tuple[Record, ...]
+    rows: NDArray[np.float64]  # [records, features]
+    left_out: dict[str, int]
+    kin: tuple[Dataset, ...] = ()
+
+    @cached_property
+    def time_ms(self) -> NDArray[np.float64]:
+        """Times of undisturbed runs, shape [records]."""
+        return np.array([record.total.undisturbed_ms for record in self.records if record.total])
+
+    @cached_property
+    def memory_bytes(self) -> NDArray[np.float64]:
+        """Peak bytes, at least 1, shape [records]."""
+        return np.array([max(record.memory.peak_bytes, 1) for record in self.records if record.memory], float)
+
+    @cached_property
+    def implementation(self) -> NDArray[np.str_]:
+        """Implementation names, shape [records]."""
+        return np.array([record.implementation for record in self.records])
+
+    @cached_property
+    def implementations(self) -> tuple[str, ...]:
+        """Those that have records, in order."""
+        return tuple(sorted({record.implementation for record in self.records}))
+
+    @cached_property
+    def problem(self) -> NDArray[np.int64]:
+        """Number of the problem, equal on all devices, shape [records]."""
+        return _numbered([record.problem.key for record in self.records])
+
+    @cached_property
+    def contest(self) -> NDArray[np.int64]:
+        """Number of the problem under one set of circumstances: within it times compare, [records]."""
+        return _numbered(
+            [
+                " ".join((it.problem.key, it.device.fingerprint, it.environment.fingerprint, it.policy))
+                for it in self.records
+            ]
+        )
+
+    @cached_property
+    def situation(self) -> NDArray[np.str_]:
+        """Kind of device and mode, such as `cuda training`, shape [records]."""
+        return np.array([situation(record.problem["mode"], record.device) for record in self.records])
+
+    @cached_property
+    def situations(self) -> tuple[str, ...]:
+        """Those that there are."""
+        return tuple(sorted(set(self.situation.tolist())))
+
+    @cached_property
+    def device(self) -> NDArray[np.str_]:
+        """Device keys, shape [records]."""
+        return np.array([record.device.key for record in self.records])
+
+
+def _numbered(labels: list[str]) -> NDArray[np.int64]:
+    numbers: dict[str, int] = {}
+    return np.array([numbers.setdefault(label, len(numbers)) for label in labels], dtype=np.int64)
+
+
+def build_dataset(operator: Operator, records: Iterable[Record], devices: Iterable[Device]) -> Dataset:
+    """The good records of one set of circumstances for each problem and device, see visits.standing.
+
+    `devices` are the measured devices as last probed: rates differ a little from probe to probe, and
+    questions are answered with the last.
+    Raises TooFewProblems when there are too few problems to learn from.
+    """
+    versions = {name: item.version for name, item in registry.implementations(operator.name).items()}
+    groups: dict[tuple[str, str], dict[tuple[str, str], dict[str, Record]]] = {}
+    left_out: Counter[str] = Counter()
+    possible = Possible(records)
+    for record in standing(possible):
+        if record.status is not Status.OK:
+            continue
+        now = versions.get(record.implementation)
+        if not holds(operator.name, record.implementation, record.implementation_version, now):
+            left_out["of an earlier version of an implementation"] += 1
+        elif missing_rates(record.device):
+            left_out["of a device without measured rates"] += 1
+        else:
+            contests = groups.setdefault((record.problem.key, record.device.fingerprint), {})
+            contest = contests.setdefault((record.environment.fingerprint, record.policy), {})
+            contest[record.implementation] = record
+    if possible.left_out:
+        left_out["of hyperparameters that are not possible"] = possible.left_out
+    _require(operator, len({problem for problem, _ in groups}), left_out)
+    chosen = [max(contests.values(), key=_weight) for _, contests in sorted(groups.items())]
+    left_out["of other circumstances than the ones used"] = sum(
+        len(contest) for contests in groups.values() for contest in contests.values()
+    ) - sum(map(len, chosen))
+    ordered = tuple(record for contest in chosen for _, record in sorted(contest.items()))
+    code = {runs(operator, record.implementation, record.problem, record.device) for record in ordered}
+    spec = FeatureSpec(operator, tuple(sorted(code)))
+    probed = {device.fingerprint: device for device in devices}
+    return Dataset(operator, spec, ordered, _rows(spec, ordered, probed), dict(+left_out))
+
+
+def _weight(contest: Mapping[str, Record]) -> tuple[int, datetime]:
+    return len(contest), max(record.measured_at for record in contest.values())
+
+
+def _require(operator: Operator, problems: int, left_out: Mapping[str, int]) -> None:
+    if problems < LEAST_PROBLEMS:
+        words = "; ".join(f"{count} records {reason} are left out" for reason, count in left_out.items())
+        raise TooFewProblems(
+            f"{problems} measured problems of {operator.name}{f' ({words})' if words else ''}: at least "
+            f"{LEAST_PROBLEMS} are needed",
+            f"Measure more: `selector profile {operator.name} --count 60`, or `selector quickstart`.",
+            problems,
+        )
+
+
+def _rows(
+    spec: FeatureSpec, records: tuple[Record, ...], devices: Mapping[str, Device]
+) -> NDArray[np.float64]:
+    groups: dict[tuple[str, str], list[Record]] = defaultdict(list)
+    for record in records:  # sorted, so that the rows of a group lie together
+        groups[record.problem.key, record.device.fingerprint].append(record)
+    known = registry.implementations(spec.operator.name)
+    parts = [
+        spec.matrix(
+            members[0].problem,
+            devices.get(members[0].device.fingerprint, members[0].device),
+            {record.implementation: known[record.implementation].work(record.problem) for record in members},
+        )
+        for members in groups.values()
+    ]
+    return np.concatenate(parts)

@@ -1,0 +1,262 @@
+"""Fit the cost model, judge it on what it has not seen, and make it storable."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import sklearn  # type: ignore[import-untyped]
+from numpy.typing import NDArray
+from sklearn.model_selection import GroupKFold  # type: ignore[import-untyped]
+
+from kernel_selector.kernels import registry
+
+from ..cost_model.domain import Domain
+from ..cost_model.features.spec import FEATURES_VERSION, MEMORY_TERMS, TIME_TERMS
+from ..cost_model.flat_trees import FlatTrees
+from ..cost_model.predictor import SCHEMA, pack
+from ..cost_model.regression import Regression
+from ..cost_model.tensor_sums import Sums
+from ..selection.policy import LEAST_MARGIN
+from .dataset import Dataset
+from .estimator import CostModel
+from .memory import MemoryModel
+from .related_operators import kin_lesson
+
+if TYPE_CHECKING:
+    from kernel_selector.db import StoredModel
+
+FOLDS = 5
+COVERAGE = 0.9  # share of unseen measurements that the interval shall hold
+LEAST_CASES = 10  # of an implementation in a situation
+LEAST_RESERVE = 2e-3  # sizes are rounded to an allocator's blocks
+RESERVED = 5.0  # over the number of cases: by how much more than the worst of them the next one may err
+# recurrent layers have most hyperparameters: so half a point more of the choices among them are
+# within 5 % of the best on an H200. Linear layers and norms are learned worse by it
+EFFORT = {"gru": 2.0, "lstm": 2.0, "rnn": 2.0}
+LEAST_OF_NETWORK = 1000  # rows: of fewer, choices by trees alone were better about as often
+MARGIN_QUANTILES = (0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 1.0)
+Floats = NDArray[np.float64]
+Flags = NDArray[np.bool_]
+Errors = dict[str, dict[str, Any]]  # by implementation
+Fold = tuple[Flags, Errors]  # the rows that are judged, and the errors on all others
+
+
+def time_model(dataset: Dataset, rows: int | None = None) -> CostModel:
+    """An unfitted model of the time, sized for the number of rows that it is to learn from."""
+    model = _model(dataset, TIME_TERMS, len(dataset.rows) if rows is None else rows)
+    if has_network(dataset):  # by all of it, so that a part is judged as the whole is learned
+        model.reads = dataset.spec.reads
+        model.network_effort = EFFORT.get(dataset.operator.name, 1.0)
+    return model
+
+
+def has_network(dataset: Dataset) -> bool:
+    """Whether the model of the time is given a network."""
+    return len(dataset.rows) >= LEAST_OF_NETWORK
+
+
+def memory_model(dataset: Dataset, rows: int | None = None) -> MemoryModel:
+    """An unfitted model of the peak bytes."""
+    rest = _model(dataset, MEMORY_TERMS, len(dataset.rows) if rows is None else rows)
+    rest.max_iter = 100  # more trees change nothing but the time
+    return MemoryModel(dataset.spec, rest)
+
+
+def _model(dataset: Dataset, terms: tuple[str, ...], rows: int) -> CostModel:
+    large = rows >= 2000
+    return CostModel(
+        term_columns=dataset.spec.columns(terms),
+        implementation_columns=dataset.spec.implementation_columns,
+        max_iter=300 if large else 150,
+        max_leaf_nodes=31 if large else 15,
+        min_samples_leaf=10 if large else 5,
+    )
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """Predictions for each row by a model that has not seen the row's problem, and the row's fold."""
+
+    fold: NDArray[np.int64]
+    time_ms: Floats
+    memory_bytes: Floats
+
+
+def held_out_shapes(dataset: Dataset, *, memory: bool = True) -> HeldOut:
+    """Cross-validation in folds of whole problems. Without `memory` no model of it is fitted, which takes
+    nearly as long as one of time does, and bytes are those that were measured. Kin are learned from whole:
+    a problem of theirs is none of these."""
+    splitter = GroupKFold(min(FOLDS, len(set(dataset.problem.tolist()))), shuffle=True, random_state=0)
+    fold = np.zeros(len(dataset.rows), dtype=np.int64)
+    times, sizes = np.zeros(len(dataset.rows)), dataset.memory_bytes.astype(np.float64)
+    kin = kin_lesson(dataset)
+    for number, (train, test) in enumerate(splitter.split(dataset.rows, groups=dataset.problem)):
+        fold[test] = number
+        rows = dataset.rows[train]
+        times[test] = (
+            time_model(dataset, len(train))
+            .fit(rows, dataset.time_ms[train], dataset.contest[train], kin)
+            .predict(dataset.rows[test], dataset.contest[test])
+        )
+        if memory:
+            sizes[test] = (
+                memory_model(dataset, len(train))
+                .fit(rows, dataset.memory_bytes[train])
+                .predict(dataset.rows[test])
+            )
+    return HeldOut(fold, times, sizes)
+
+
+def errors(dataset: Dataset, held_out: HeldOut, use: Flags | None = None) -> Errors:
+    """The error of unseen predictions by implementation, from the rows where `use` holds.
+
+    `time` and `memory` are factors on a prediction between which the measured figure lies in COVERAGE of
+    the cases (split conformal: the quantiles are moved outwards for the finite number of cases).
+    `memory_noise` is the median difference between an implementation's error and the default's on the
+    same problem: a predicted advantage below that is as likely error as not. `time_noise` is the margin
+    over the default that paid on these rows. `memory` is by situation, since an implementation may be known
+    exactly in one and hardly in another, and has `safe` as well, the factor for memory limits.
+    """
+    rows = np.ones(len(dataset.rows), dtype=bool) if use is None else use
+    time_error = np.log(dataset.time_ms / held_out.time_ms)
+    memory_error = np.log(dataset.memory_bytes / held_out.memory_bytes)
+    result: Errors = {}
+    for name in dataset.implementations:
+        mine = rows & (dataset.implementation == name)
+        some = mine if mine.sum() >= 5 else rows
+        result[name] = {
+            "time": _factors(time_error[some]),
+            "memory": {
+                situation: _memory(memory_error, rows, mine, dataset.situation == situation)
+                for situation in dataset.situations
+            },
+            "time_noise": _margin(dataset, held_out, rows, name),
+            "memory_noise": float(np.expm1(np.median(_differences(dataset, memory_error, rows, name)))),
+        }
+    return result
+
+
+def folds(dataset: Dataset, held_out: HeldOut) -> list[Fold]:
+    """Each fold's rows with the errors on those of the other folds: all that is known before it is seen."""
+    tests = [held_out.fold == number for number in sorted(set(held_out.fold.tolist()))]
+    return [(test, errors(dataset, held_out, ~test)) for test in tests]
+
+
+def _factors(log_errors: Floats) -> list[float]:
+    count, tail = len(log_errors), (1 - COVERAGE) / 2
+    rank = min(math.ceil((count + 1) * (1 - tail)), count) - 1
+    ordered = np.sort(log_errors)
+    return [float(np.exp(min(ordered[count - 1 - rank], 0.0))), float(np.exp(max(ordered[rank], 0.0)))]
+
+
+def _memory(log_errors: Floats, rows: Flags, mine: Flags, here: Flags) -> dict[str, Any]:
+    """Interval and safe factor of an implementation in a situation, from the nearest cases if enough."""
+    nearest = (mine & here, rows & here, rows)
+    some = log_errors[next((group for group in nearest if group.sum() >= LEAST_CASES), rows)]
+    low, high = _factors(some)
+    rounded = math.exp(LEAST_RESERVE)
+    return {"interval": [min(low, 1 / rounded), max(high, rounded)], "safe": _safe(some)}
+
+
+def _safe(log_errors: Floats) -> float:
+    worst = max(float(log_errors.max()), LEAST_RESERVE)
+    return float(np.exp(worst * (1 + RESERVED / len(log_errors))))
+
+
+def _pairs(dataset: Dataset, rows: Flags, name: str) -> tuple[list[int], list[int]]:
+    """Rows of an implementation, and those of the default on the same problem and setting."""
+    default = {
+        int(dataset.contest[row]): row
+        for row in np.flatnonzero(rows & (dataset.implementation == dataset.operator.default)).tolist()
+    }
+    mine = [
+        row
+        for row in np.flatnonzero(rows & (dataset.implementation == name)).tolist()
+        if int(dataset.contest[row]) in default
+    ]
+    return mine, [default[int(dataset.contest[row])] for row in mine]
+
+
+def _differences(dataset: Dataset, log_errors: Floats, rows: Flags, name: str) -> Floats:
+    """How far an implementation's error is from the default's; all errors where the two never met."""
+    mine, default = _pairs(dataset, rows, name)
+    return np.abs(log_errors[mine] - log_errors[default]) if mine else np.abs(log_errors[rows])
+
+
+def _margin(dataset: Dataset, held_out: HeldOut, rows: Flags, name: str) -> float:
+    """The predicted advantage over the default beyond which switching to an implementation paid.
+
+    Of a few quantiles of the error the one that would have saved most time on unseen problems; when none
+    would have saved any, the largest advantage that was predicted, so that the default stays. Chosen by
+    outcome because one rule did not fit all: on a CPU the median was best, on an H200, where the default
+    nearly always wins, every switch within it lost.
+    """
+    log_errors = np.log(dataset.time_ms / held_out.time_ms)
+    steps = np.expm1(np.quantile(_differences(dataset, log_errors, rows, name), MARGIN_QUANTILES))
+    margins = [max(LEAST_MARGIN, float(step)) for step in steps]
+    mine, default = _pairs(dataset, rows, name)
+    if not mine:
+        return margins[0]
+    gains = held_out.time_ms[default] / held_out.time_ms[mine] - 1
+    losses = np.log(dataset.time_ms[mine] / dataset.time_ms[default])
+    margins.append(max(margins[-1], float(gains.max())))
+    return min(margins, key=lambda margin: (float(losses[gains > margin].sum()), -margin))
+
+
+def fit_final(dataset: Dataset) -> tuple[Regression, Regression]:
+    """The models of time and memory, fitted to everything."""
+    time = time_model(dataset).fit(dataset.rows, dataset.time_ms, dataset.contest, kin_lesson(dataset))
+    memory = memory_model(dataset).fit(dataset.rows, dataset.memory_bytes)
+    return flat(time), flat(memory.rest, memory.sums_)
+
+
+def flat(model: CostModel, sums: Sums | None = None) -> Regression:
+    """A fitted model as plain arrays, with the sums that go before it; predicts the same."""
+    fitted = [trees for trees in (model.trees_, model.common_trees_) if trees is not None]
+    trees = FlatTrees.joined(list(map(FlatTrees.from_histogram_boosting, fitted)))
+    return Regression(model.physics_, trees, sums, model.network_)
+
+
+def stored_model(
+    dataset: Dataset, held_out: HeldOut, snapshot: str, evaluation: dict[str, Any], created_at: datetime
+) -> StoredModel:
+    """The fitted model with all that a predictor must know, ready for the database."""
+    from kernel_selector.db import StoredModel
+
+    arrays = pack(*fit_final(dataset))
+    manifest = _manifest(dataset, held_out, snapshot) | {"sha256": hashlib.sha256(arrays).hexdigest()}
+    return StoredModel(
+        operator=dataset.operator.name,
+        version=f"{created_at.astimezone(UTC):%Y%m%d.%H%M%S}-{manifest['sha256'][:8]}",
+        schema=SCHEMA,
+        manifest=manifest,
+        evaluation=evaluation,
+        arrays=arrays,
+        created_at=created_at,
+    )
+
+
+def _manifest(dataset: Dataset, held_out: HeldOut, snapshot: str) -> dict[str, Any]:
+    known = registry.implementations(dataset.operator.name)
+    environments = {record.environment.fingerprint: record.environment for record in dataset.records}
+    return {
+        "features_version": FEATURES_VERSION,
+        "features": list(dataset.spec.names),
+        "code": list(dataset.spec.implementations),
+        "implementations": {name: known[name].version for name in dataset.implementations},
+        "work": {name: known[name].counted_by for name in dataset.implementations},
+        "devices": Domain.of(dataset.operator, dataset.records).devices,
+        "hosts": sorted({record.device.host for record in dataset.records}),
+        "environments": [environment.to_dict() for environment in environments.values()],
+        "errors": errors(dataset, held_out),
+        "rows": len(dataset.rows),
+        "kin": {one.operator.name: len(one.rows) for one in dataset.kin},
+        "problems": len(set(dataset.problem.tolist())),
+        "snapshot": snapshot,
+        "sklearn": sklearn.__version__,
+    }

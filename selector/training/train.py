@@ -1,0 +1,213 @@
+"""Train and evaluate against a database: what `selector.train` and `selector.evaluate` do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kernel_selector import db
+from kernel_selector.kernels import registry
+from kernel_selector.kernels.contract.errors import shorten
+
+from ..errors import InvalidRequest, TooFewProblems
+from ..selection.catalogue import unknown_operator
+from ..selection.devices import resolve
+from ..workloads.imported_operator import ImportedOperator, imported_operators
+from .dataset import Dataset, build_dataset
+from .evaluation import (
+    Comparison,
+    Evaluation,
+    Quality,
+    TrainingReport,
+    comparison,
+    evaluate_implementation,
+    evaluate_shapes,
+    evaluate_split,
+    largest_quarter,
+)
+from .fit import Errors, Flags, Floats, HeldOut, errors, folds, has_network, held_out_shapes, stored_model
+from .related_operators import KIN
+from .robustness import coverage, under_limits
+
+SHAPES = "shapes, in folds of whole problems"
+
+Progress = Callable[[str, int, int], None]
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """An evaluation with the single figures that it sums up, for plots and for sums over operators."""
+
+    evaluation: Evaluation
+    slowdowns: Mapping[str, list[float]]  # of held-out shapes, by selector
+    implementation: NDArray[np.str_]  # [records]
+    measured_ms: Floats  # [records]
+    predicted_ms: Floats  # [records], by models that have not seen the problem
+    measured_bytes: Floats  # [records]
+    predicted_bytes: Floats  # [records]
+    training: Flags  # [records], forward and backward
+
+    @cached_property
+    def shapes(self) -> Mapping[str, Quality]:
+        """The distributions of `slowdowns`."""
+        return comparison(SHAPES, self.slowdowns).selectors
+
+    @property
+    def step_errors(self) -> Mapping[str, Floats]:
+        """The relative errors of time and memory of unseen training steps."""
+        pairs = {
+            "time": (self.predicted_ms, self.measured_ms),
+            "memory": (self.predicted_bytes, self.measured_bytes),
+        }
+        return {
+            name: np.abs(predicted / measured - 1)[self.training]
+            for name, (predicted, measured) in pairs.items()
+        }
+
+
+def train(operator: str, database: db.Database, progress: Progress | None = None) -> TrainingReport:
+    """Learn from all good records of an operator and store the model with its evaluation.
+
+    Operators may be imported ones, whose training tells its `progress`: what begins, its number, and how
+    many there are. Raises NoMeasurements when there are too few, and the errors of the database.
+    """
+    imported = imported_operator(operator, database)
+    if imported is not None:
+        from . import imported_operators as learning
+
+        return learning.train(imported, database, progress)
+    started = datetime.now(UTC)
+    dataset, snapshot = load_dataset(operator, database)
+    held_out = held_out_shapes(dataset)
+    evaluation = _judgement(dataset, held_out, snapshot, thorough=False).evaluation
+    stored = stored_model(dataset, held_out, snapshot, evaluation.to_dict(), started)
+    with database.write() as connection:
+        db.models.add(connection, model=stored)
+    return TrainingReport(
+        operator=operator,
+        version=stored.version,
+        records=len(dataset.records),
+        problems=evaluation.problems,
+        implementations=dataset.implementations,
+        left_out=dataset.left_out,
+        seconds=(datetime.now(UTC) - started).total_seconds(),
+        size_bytes=len(stored.arrays),
+        evaluation=evaluation,
+    )
+
+
+def evaluate(
+    operator: str,
+    database: db.Database,
+    progress: Progress | None = None,
+    *,
+    device: str | None = None,
+) -> Evaluation:
+    """Judge the cost model on held-out shapes, region, implementations and devices; stores nothing.
+
+    Where a device is named, only the measurements of its kind count. Raises NoMeasurements when there are
+    too few records, UnknownDevice, InvalidRequest for an imported operator and a device, and the errors of
+    the database.
+    """
+    imported = imported_operator(operator, database)
+    if imported is None:
+        return judge(operator, database, device).evaluation
+    if device is not None:
+        raise InvalidRequest(
+            f"device={shorten(device)}: the measurements of {operator} were imported, and are judged "
+            "together. Leave the device out."
+        )
+    from . import imported_operators as learning
+
+    return learning.evaluate(imported, database, progress)
+
+
+def judge(operator: str, database: db.Database, device: str | None = None) -> Judgement:
+    """The same with single figures. Raises as `evaluate`."""
+    dataset, snapshot = load_dataset(operator, database, device)
+    return _judgement(dataset, held_out_shapes(dataset), snapshot, thorough=True)
+
+
+def imported_operator(operator: str, database: db.Database) -> ImportedOperator | None:
+    """The imported operator of this name, None for ours. Raises UnknownOperator."""
+    if operator in registry.operators():
+        return None
+    with database.read() as connection:
+        imported = imported_operators(connection)
+    if operator not in imported:
+        raise unknown_operator(operator, imported)
+    return imported[operator]
+
+
+def load_dataset(operator: str, database: db.Database, device: str | None = None) -> tuple[Dataset, str]:
+    """What was measured of an operator of ours, on one kind of device where it is named, and the snapshot.
+
+    Raises TooFewProblems, UnknownDevice and the errors of the database.
+    """
+    with database.read() as connection:
+        devices = db.records.devices(connection)
+        key = None if device is None else resolve(device, devices).device.key
+
+        def load(name: str) -> Dataset:
+            records = db.records.find(connection, operator=name, device_key=key)
+            return build_dataset(registry.operator(name), records, devices)
+
+        dataset = load(operator)
+        if has_network(dataset):
+            dataset = replace(dataset, kin=tuple(_enough(load, KIN.get(operator, ()))))
+        return dataset, db.snapshot(connection)
+
+
+def _enough(load: Callable[[str], Dataset], names: Iterable[str]) -> Iterator[Dataset]:
+    """Those of which enough was measured to learn from."""
+    for name in names:
+        with suppress(TooFewProblems):
+            yield load(name)
+
+
+def _judgement(dataset: Dataset, held_out: HeldOut, snapshot: str, *, thorough: bool) -> Judgement:
+    noise, parts = errors(dataset, held_out), folds(dataset, held_out)
+    slowdowns = evaluate_shapes(dataset, held_out, parts)
+    comparisons = [
+        comparison(SHAPES, slowdowns),
+        evaluate_split(dataset, noise, largest_quarter(dataset), "the quarter of problems with most work"),
+    ]
+    if thorough:
+        comparisons += _further(dataset, noise)
+    evaluation = Evaluation(
+        operator=dataset.operator.name,
+        snapshot=snapshot,
+        records=len(dataset.records),
+        problems=len(set(dataset.problem.tolist())),
+        devices=tuple(sorted(set(dataset.device.tolist()))),
+        left_out=dataset.left_out,
+        time_error=float(np.median(np.abs(held_out.time_ms / dataset.time_ms - 1))),
+        memory_error=float(np.median(np.abs(held_out.memory_bytes / dataset.memory_bytes - 1))),
+        coverage=coverage(dataset, held_out, parts),
+        under_limits=under_limits(dataset, held_out, parts),
+        comparisons=tuple(item for item in comparisons if item is not None and item.selectors),
+    )
+    return Judgement(
+        evaluation,
+        slowdowns,
+        implementation=dataset.implementation,
+        measured_ms=dataset.time_ms,
+        predicted_ms=held_out.time_ms,
+        measured_bytes=dataset.memory_bytes,
+        predicted_bytes=held_out.memory_bytes,
+        training=np.array([record.problem["mode"] == "training" for record in dataset.records]),
+    )
+
+
+def _further(dataset: Dataset, noise: Errors) -> list[Comparison | None]:
+    devices = sorted(set(dataset.device.tolist()))
+    unseen = [evaluate_implementation(dataset, noise, name) for name in dataset.implementations]
+    if len(devices) > 1:
+        unseen += [evaluate_split(dataset, noise, dataset.device == key, f"device {key}") for key in devices]
+    return unseen

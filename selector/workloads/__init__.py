@@ -1,0 +1,4 @@
+"""Problems and models to measure or to plan: published layers, random problems, models by their parts.
+
+In: names, operators, numbers of problems. Out: problems, and models as sums of layers; no figures.
+"""
