@@ -9,7 +9,10 @@
 Importing this is light: torch, scikit-learn and SQLAlchemy are imported when they are first needed.
 """
 
+import sys
+import warnings
 from importlib import import_module
+from types import ModuleType
 from typing import Any
 
 from kernel_selector.kernels.contract import (
@@ -24,11 +27,11 @@ from kernel_selector.kernels.contract import (
     UnsupportedProblem,
 )
 
-from .api import choose, evaluate, optimize, replay, restore, train
+from .api import choose, evaluate, optimize, pareto, plan, replay, restore, train
 from .errors import InvalidRequest, ModelVersionMismatch, NoMeasurements, NothingFits, ServiceError
 from .models.inspection.inspect_model import inspect_model
 from .models.inspection.report import ModelInspection
-from .planning.ask import pareto, plan
+from .planning.training_setup import Training
 from .profiling.profile import profile
 from .profiling.quickstart import quickstart
 from .selection.choice import Candidate, Choice
@@ -53,6 +56,7 @@ __all__ = [
     "Selector",
     "SelectorError",
     "ServiceError",
+    "Training",
     "UnknownDevice",
     "UnknownHyperparameter",
     "UnknownImplementation",
@@ -73,6 +77,25 @@ __all__ = [
     "restore",
     "train",
 ]
+
+
+class _Former(ModuleType):
+    """A documented module at its former path, whose names come from where they are now, with a warning."""
+
+    def __init__(self, name: str, now: str) -> None:
+        super().__init__(f"{__name__}.{name}")
+        self._now = now
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):  # the import system looks for such names
+            raise AttributeError(name)
+        text = f"{self.__name__} is {__name__}.{self._now} now."
+        warnings.warn(text, DeprecationWarning, stacklevel=2)
+        return getattr(import_module(f".{self._now}", __name__), name)
+
+
+for _name, _now in (("plans", "planning"), ("plans.training", "planning.training_setup")):
+    sys.modules[f"{__name__}.{_name}"] = _Former(_name, _now)
 
 
 def __getattr__(name: str) -> Any:

@@ -6,11 +6,18 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict, Unpack
 
+from kernel_selector.kernels.contract.errors import shorten
+
 from .errors import InvalidRequest
+from .planning import ask
+from .planning.plan import Plan
+from .planning.training_setup import Training
 from .profiling.profile import opened
 from .selection.choice import Choice
 from .selection.database import require_database
 from .selection.shared import shared_selector
+from .workloads.model import Model
+from .workloads.published_models import published
 
 if TYPE_CHECKING:
     from torch import nn
@@ -19,6 +26,7 @@ if TYPE_CHECKING:
 
     from .models.replay.replay import ReplayedStack
     from .models.rewriting.report import Report
+    from .planning.pareto import Point
     from .training.evaluation import Evaluation, TrainingReport
 
 
@@ -136,6 +144,73 @@ def restore(model: nn.Module) -> int:
     from .models.rewriting import optimize as optimizing
 
     return optimizing.restore(model)
+
+
+def plan(
+    model: object,
+    device: object = None,
+    memory_limit: str | int | None = None,
+    batch: int | str = "auto",
+    *,
+    training: Training | None = None,
+    measure: Callable[[Plan], int] | None = None,
+    database: str | Path | Database | None = None,
+) -> Plan:
+    """Implementations for each kind of layer, and the batch, that train the most samples a second.
+
+    `model` is a published one by name ("bert-large"), a `Model`, or a torch module in training together with
+    example inputs, as a pair. `device` may be one that is not here. `memory_limit` is of everything, in bytes
+    or as text; the device's memory when None. `measure` runs one real step of a plan and says its peak in
+    bytes: then the plan is solved again, with more set aside, until the measured peak is within the limit.
+
+    Raises NothingFits, NoMeasurements, InvalidRequest, UnknownDevice, UnsupportedProblem, and the errors of
+    the database.
+    """
+    return ask.plan(
+        _as_model(model), device, memory_limit, batch, training=training, measure=measure, database=database
+    )
+
+
+def pareto(
+    model: object,
+    device: object = None,
+    memory_limit: str | int | None = None,
+    *,
+    memory_limits: Sequence[str | int] = (),
+    training: Training | None = None,
+    database: str | Path | Database | None = None,
+) -> list[Point]:
+    """Throughput against memory: a point for each limit, by default for a dozen up to `memory_limit`.
+
+    Arguments and errors as of `plan`.
+    """
+    return ask.pareto(
+        _as_model(model),
+        device,
+        memory_limit,
+        memory_limits=memory_limits,
+        training=training,
+        database=database,
+    )
+
+
+def _as_model(given: object) -> Model:
+    """A model by its parts: published, given, or traced."""
+    if isinstance(given, Model):
+        return given
+    if isinstance(given, str):
+        return published(given)
+    if isinstance(given, tuple) and len(given) == 2:
+        from torch import nn
+
+        module, inputs = given
+        if isinstance(module, nn.Module):
+            from .models.as_model import traced
+
+            return traced(module, inputs)
+    raise InvalidRequest(
+        f"model={shorten(given)}: expected a published model's name, a Model, or (module, example_inputs)."
+    )
 
 
 def train(

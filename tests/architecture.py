@@ -30,6 +30,19 @@ MAY_IMPORT = {  # of ours, besides itself
         "kernel_selector.kernels.registry",
     ),
 }
+PACKAGES = {  # of selector/: each may import those that are named here; api.py and the package itself all of them
+    "errors": (),
+    "text": ("errors",),
+    "workloads": ("errors",),
+    "cost_model": ("workloads", "errors"),
+    "selection": ("cost_model", "workloads", "text", "errors"),
+    "nn": ("selection", "errors"),
+    "training": ("selection", "cost_model", "workloads", "text", "errors"),
+    "planning": ("selection", "cost_model", "workloads", "text", "errors"),
+    "exchange": ("selection", "workloads", "errors"),
+    "models": ("nn", "planning", "selection", "cost_model", "workloads", "text", "errors"),
+    "profiling": ("exchange", "training", "selection", "cost_model", "workloads", "text", "errors"),
+}
 KERNELS_MAY_IMPORT = {"torch", "triton", "cuda", *sys.stdlib_module_names}
 HOMES = {  # libraries that belong to a layer
     "sqlalchemy": {"db", "alembic"},
@@ -48,6 +61,8 @@ HOMES = {  # libraries that belong to a layer
     "uvicorn": {"service"},
 }
 MAX_FILE_LINES, MAX_FUNCTION_LINES, MAX_KERNEL_LINES, MAX_PARAMETERS = 500, 60, 120, 7
+MAX_ENTRIES = {"selector": 14}  # of a folder; of all others
+MOST_ENTRIES = 25
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -116,6 +131,22 @@ def layers(root: Path) -> list[str]:
             _within(found.target, allowed) for allowed in (MODULE_OF[found.folder], *MAY_IMPORT[found.folder])
         )
     ]
+
+
+def packages(root: Path) -> list[str]:
+    """Packages of selector/ import those below them alone, in functions and for type checkers too."""
+    return [
+        f"{found.where} {package} may not import {other}"
+        for found in imports(root)
+        if found.folder == "selector" and _within(found.target, "selector")
+        if (package := _package(found.module)) in PACKAGES
+        if (other := _package(found.target)) != package and other not in PACKAGES[package]
+    ]
+
+
+def _package(module: str) -> str:
+    """The package of selector/ that a module belongs to."""
+    return [*module.split("."), "selector"][1]
 
 
 def self_contained_kernels(root: Path) -> list[str]:
@@ -189,6 +220,21 @@ def file_sizes(root: Path) -> list[str]:
         for path, name in python_files(root, *FOLDERS, "benchmarks", "scripts", "tests")
         if (lines := len(path.read_text().splitlines())) > MAX_FILE_LINES
     ]
+
+
+def folder_sizes(root: Path) -> list[str]:
+    """A folder has no more entries than one can take in at a glance."""
+    violations = []
+    for top in ("selector", "service", "benchmarks"):
+        for folder in (root / top, *(root / top).rglob("*")):
+            name = str(folder.relative_to(root))
+            if not folder.is_dir() or "__pycache__" in name or name.startswith("benchmarks/results"):
+                continue
+            count = sum(entry.name != "__pycache__" for entry in folder.iterdir())
+            most = MAX_ENTRIES.get(name, MOST_ENTRIES)
+            if count > most:
+                violations.append(f"{name} has {count} entries, at most {most}")
+    return violations
 
 
 def function_sizes(root: Path) -> list[str]:
@@ -268,6 +314,7 @@ RULES: dict[str, Callable[[Path], list[str]]] = {
     rule.__name__: rule
     for rule in (
         layers,
+        packages,
         self_contained_kernels,
         libraries,
         bare_names,
@@ -275,6 +322,7 @@ RULES: dict[str, Callable[[Path], list[str]]] = {
         cycles,
         shadowing,
         file_sizes,
+        folder_sizes,
         function_sizes,
         public_names,
         quiet_imports,

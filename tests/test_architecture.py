@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.architecture import FOLDERS, RULES
+from tests.architecture import FOLDERS, MAX_ENTRIES, RULES
 
 ROOT = Path(__file__).parents[1]
 LONG_FUNCTION = "def long():\n" + "    print()\n" * 61
@@ -26,6 +26,11 @@ PLANTED = [
     ("layers", "kernels/x.py", "from ..db import records\n"),
     ("layers", "selector/x.py", "from kernel_selector.service import app\n"),
     ("layers", "alembic/env.py", "from kernel_selector.kernels.contract import Record\n"),
+    ("packages", "selector/cost_model/x.py", "from ..selection import answer\n"),
+    ("packages", "selector/cost_model/x.py", "def late():\n    from ..training.fit import flat\n"),
+    ("packages", "selector/planning/x.py", "if TYPE_CHECKING:\n    from ..models.layers import Layer\n"),
+    ("packages", "selector/text/x.py", "from selector import choose\n"),
+    ("packages", "selector/nn/x.py", "from ..api import choose\n"),
     ("self_contained_kernels", "kernels/x.py", "import sqlalchemy\n"),
     ("self_contained_kernels", "kernels/lstm/x.py", "def late():\n    import numpy\n"),
     ("self_contained_kernels", "kernels/x.py", "from kernel_selector.kernels import contract\n"),
@@ -91,6 +96,7 @@ def test_rule_accepts_a_clean_tree(rule: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(("rule", "file", "source"), PLANTED)
 def test_rule_finds_a_planted_violation(rule: str, file: str, source: str, tmp_path: Path) -> None:
     root = tree(tmp_path)
+    (root / file).parent.mkdir(exist_ok=True)
     (root / file).write_text(source)
     violations = RULES[rule](root)
     assert violations, f"{rule} overlooks {source!r} in {file}"
@@ -105,8 +111,15 @@ def test_the_service_may_use_the_functions_of_the_database(rule: str, source: st
     assert RULES[rule](root) == []
 
 
+def test_a_crowded_folder_is_found(tmp_path: Path) -> None:
+    root = tree(tmp_path)
+    for number in range(MAX_ENTRIES["selector"]):  # beside __init__.py
+        (root / f"selector/one_{number}.py").write_text("")
+    assert RULES["folder_sizes"](root) == ["selector has 15 entries, at most 14"]
+
+
 def test_every_rule_is_tested_on_a_violation() -> None:
-    assert {rule for rule, _, _ in PLANTED} == set(RULES)
+    assert {rule for rule, _, _ in PLANTED} | {"folder_sizes"} == set(RULES)
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,8 @@ from typing import IO, TYPE_CHECKING, Any
 from kernel_selector import db
 from kernel_selector.kernels.contract import CorruptRecord, Record
 
+from ..errors import BadFile, BadLines, BadRow, Fault
 from ..workloads.imported_operator import imported_operators
-from .errors import BadFile, BadLines, BadRow, Fault
 from .files import refused, require_free
 from .readers import Line, format_of, open_file, read_lines
 from .t4 import read_results

@@ -13,7 +13,7 @@ from typing import IO, Any
 
 from kernel_selector.kernels.contract.errors import shorten
 
-from .errors import BadFile, Fault
+from ..errors import BadFile, Fault
 from .readers import Line
 
 VERSION = "1.0.0"

@@ -12,8 +12,8 @@ from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import Status, UnknownDevice
 from kernel_selector.kernels.contract.errors import shorten
 
+from ..errors import BadRow
 from ..workloads.imported_operator import LARGEST, NUMERIC, ImportedOperator, Value, canonical, from_text
-from .errors import BadRow
 
 FIELDS = ("operator", "device", "implementation", "milliseconds", "bytes", "status", "reason")
 RESERVED = ("operator", "device", "memory", "objective", "override", "database", "hyperparameters")

@@ -16,9 +16,7 @@ from ..errors import InvalidRequest, NothingFits
 from ..selection.selector import stand_in
 from ..selection.shared import shared_selector
 from ..text.units import format_bytes, parse_bytes
-from ..workloads.model import Model
-from ..workloads.published_models import published
-from .batch import parse_batch
+from ..workloads.model import Model, parse_batch
 from .options import Prices
 from .plan import Plan
 from .planner import Planner
@@ -35,7 +33,7 @@ POINTS = 12  # of a frontier
 
 
 def plan(
-    model: object,
+    model: Model,
     device: object = None,
     memory_limit: str | int | None = None,
     batch: int | str = "auto",
@@ -44,23 +42,14 @@ def plan(
     measure: Callable[[Plan], int] | None = None,
     database: str | Path | Database | None = None,
 ) -> Plan:
-    """Implementations for each kind of layer, and the batch, that train the most samples a second.
-
-    `model` is a published one by name ("bert-large"), a `Model`, or a torch module in training together with
-    example inputs, as a pair. `device` may be one that is not here. `memory_limit` is of everything, in bytes
-    or as text; the device's memory when None. `measure` runs one real step of a plan and says its peak in
-    bytes: then the plan is solved again, with more set aside, until the measured peak is within the limit.
-
-    Raises NothingFits, NoMeasurements, InvalidRequest, UnknownDevice, UnsupportedProblem, and the errors of
-    the database.
-    """
+    """The plan of a model by its parts; see `selector.plan`."""
     planner, limit = _planner(model, device, memory_limit, training, database)
     parse_batch(batch)
     return planner.plan(limit, batch) if measure is None else _measured(planner, limit, batch, measure)
 
 
 def pareto(
-    model: object,
+    model: Model,
     device: object = None,
     memory_limit: str | int | None = None,
     *,
@@ -68,10 +57,7 @@ def pareto(
     training: Training | None = None,
     database: str | Path | Database | None = None,
 ) -> list[Point]:
-    """Throughput against memory: a point for each limit, by default for a dozen up to `memory_limit`.
-
-    Arguments and errors as of `plan`.
-    """
+    """The frontier of a model by its parts; see `selector.pareto`."""
     from .pareto import frontier
 
     if isinstance(memory_limits, str):
@@ -83,7 +69,7 @@ def pareto(
 
 
 def _planner(
-    model: object,
+    model: Model,
     device: object,
     memory_limit: str | int | None,
     training: Training | None,
@@ -91,11 +77,10 @@ def _planner(
 ) -> tuple[Planner, int]:
     if not isinstance(training, Training | None):
         raise InvalidRequest(
-            f"training={shorten(training)}: expected a Training, of selector.plans.training."
+            f"training={shorten(training)}: expected a Training, which is selector.Training."
         )
-    found = _model(model)
     prices = prices_on(device, training or Training(), database)
-    return Planner(prices, found), _limit(memory_limit, prices.device)
+    return Planner(prices, model), _limit(memory_limit, prices.device)
 
 
 def prices_on(device: object, training: Training, database: str | Path | Database | None) -> Prices:
@@ -116,24 +101,6 @@ def _device(selector: Selector, asked: object, database: object) -> Device:
         return found if shipped is None else shipped.device(found.key)
     except (UnknownDevice, DatabaseError, OSError):
         return found  # what is missing is said where it is needed
-
-
-def _model(given: object) -> Model:
-    if isinstance(given, Model):
-        return given
-    if isinstance(given, str):
-        return published(given)
-    if isinstance(given, tuple) and len(given) == 2:
-        from torch import nn
-
-        module, inputs = given
-        if isinstance(module, nn.Module):
-            from ..models.as_model import traced
-
-            return traced(module, inputs)
-    raise InvalidRequest(
-        f"model={shorten(given)}: expected a published model's name, a Model, or (module, example_inputs)."
-    )
 
 
 def _limit(memory_limit: str | int | None, device: Device) -> int:

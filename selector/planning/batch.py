@@ -5,26 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TypeVar
 
-from kernel_selector.kernels.contract.errors import shorten
+from ..workloads.model import LARGEST_BATCH
 
-from ..errors import InvalidRequest
-
-LARGEST = 2**17
 REFINEMENTS = 3  # halvings of the gaps beside the best batch, and below what does not fit
 EVEN = 8  # batches above are multiples of this: kernels work in tiles
 
 Offer = TypeVar("Offer")
-
-
-def parse_batch(batch: object) -> int | None:
-    """A batch size, or None for "auto". Raises InvalidRequest for anything else."""
-    if batch == "auto":
-        return None
-    if type(batch) is not int or not 1 <= batch <= LARGEST:
-        raise InvalidRequest(
-            f'batch={shorten(batch)}: expected "auto" or a whole number from 1 to {LARGEST}.'
-        )
-    return batch
 
 
 def best_batch(offer: Callable[[int], Offer | None], value: Callable[[Offer], float]) -> Offer | None:
@@ -34,7 +20,7 @@ def best_batch(offer: Callable[[int], Offer | None], value: Callable[[Offer], fl
     best, some times.
     """
     offers: dict[int, Offer] = {}
-    too_large = LARGEST + 1
+    too_large = LARGEST_BATCH + 1
     for size in grid():
         found = offer(size)
         if found is None:
@@ -55,11 +41,11 @@ def best_batch(offer: Callable[[int], Offer | None], value: Callable[[Offer], fl
 
 
 def grid() -> Iterator[int]:
-    """1, 2, 3, 4, 6, 8, 12 and so on, up to LARGEST."""
+    """1, 2, 3, 4, 6, 8, 12 and so on, up to LARGEST_BATCH."""
     size = 1
-    while size <= LARGEST:
+    while size <= LARGEST_BATCH:
         yield size
-        if size > 1 and size * 3 // 2 <= LARGEST:
+        if size > 1 and size * 3 // 2 <= LARGEST_BATCH:
             yield size * 3 // 2
         size *= 2
 

@@ -11,8 +11,8 @@ from kernel_selector.kernels.contract import Device
 from ..cost_model.features.roofline import matmul_rate
 from ..errors import NothingFits
 from ..text.units import format_bytes
-from ..workloads.model import Model, Part, Workload
-from .batch import best_batch, parse_batch
+from ..workloads.model import Model, Part, Workload, parse_batch
+from .batch import best_batch
 from .integer_program import Budget, Slower, Solution, solve
 from .options import Option, Prices, undominated
 from .plan import Layers, Plan

@@ -13,9 +13,10 @@ from sklearn.ensemble import HistGradientBoostingRegressor  # type: ignore[impor
 from sklearn.utils.validation import check_is_fitted, validate_data  # type: ignore[import-untyped]
 from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
+from ..cost_model.features.spec import Reads
 from ..cost_model.network import Network
 from ..cost_model.roofline_stage import PhysicalStage
-from .examples import Lesson, Reads
+from .examples import Lesson
 
 Floats = NDArray[np.float64]
 COMMON_SHARE = 2  # as many times fewer trees for what a contest has in common
@@ -84,7 +85,7 @@ class CostModel(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         """Fit to rows X [n_samples, n_features] and positive figures y [n_samples].
 
         contests: labels [n_samples], equal where figures were taken under the same circumstances. kin: other
-        operators' measurements for the network to learn from as well, as `related_operators.kin_lesson` gives them.
+        operators' measurements for the network to learn from as well, see `related_operators.kin_lesson`.
         """
         X, y = validate_data(self, X, y, y_numeric=True, dtype=np.float64)
         rows, figures = np.asarray(X), np.asarray(y, dtype=np.float64)

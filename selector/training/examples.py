@@ -8,20 +8,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from ..cost_model.features.spec import Reads
+
 Floats = NDArray[np.float64]
-
-
-class Reads(NamedTuple):
-    """Columns by position, alike in all rows of a contest but for the last two.
-
-    Those that a network reads, those of these that it reads in log2, and those that are 1 for rows of an
-    implementation, and for rows of one that runs another's code.
-    """
-
-    columns: tuple[int, ...]
-    logarithmic: tuple[int, ...] = ()
-    implementations: tuple[int, ...] = ()
-    callers: tuple[int, ...] = ()
 
 
 class Lesson(NamedTuple):

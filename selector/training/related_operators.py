@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..cost_model.features.spec import TIME_TERMS
+from ..cost_model.features.spec import TIME_TERMS, Reads
 from .estimator import fit_physics
-from .examples import Lesson, Reads, together
+from .examples import Lesson, together
 
 if TYPE_CHECKING:
     from .dataset import Dataset

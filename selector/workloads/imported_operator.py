@@ -11,7 +11,7 @@ from kernel_selector.kernels.contract import InvalidHyperparameter, Problem, Unk
 from kernel_selector.kernels.contract.errors import number_of, shorten, suggest
 from kernel_selector.kernels.contract.hyperparameter import plain
 
-from ..exchange.errors import Contradiction
+from ..errors import Contradiction
 
 LARGEST = 2**53  # beyond, a float no longer holds every whole number
 NUMERIC = ("integer", "number")

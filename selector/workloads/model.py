@@ -7,6 +7,11 @@ from dataclasses import dataclass
 
 from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import Problem
+from kernel_selector.kernels.contract.errors import shorten
+
+from ..errors import InvalidRequest
+
+LARGEST_BATCH = 2**17
 
 ELEMENT_BYTES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}
 
@@ -71,3 +76,14 @@ class Model:
 def problem_of(operator: str, dtype: str, sizes: Mapping[str, object]) -> Problem:
     """The problem of a layer in training. Raises the errors of hyperparameters."""
     return registry.operator(operator).problem({**sizes, "dtype": dtype, "mode": "training"})
+
+
+def parse_batch(batch: object) -> int | None:
+    """A batch size, or None for "auto". Raises InvalidRequest for anything else."""
+    if batch == "auto":
+        return None
+    if type(batch) is not int or not 1 <= batch <= LARGEST_BATCH:
+        raise InvalidRequest(
+            f'batch={shorten(batch)}: expected "auto" or a whole number from 1 to {LARGEST_BATCH}.'
+        )
+    return batch

@@ -12,8 +12,7 @@ from kernel_selector.kernels.contract import InvalidHyperparameter, Problem
 from kernel_selector.kernels.contract.errors import shorten, suggest
 
 from ..errors import InvalidRequest
-from ..planning.batch import parse_batch
-from .model import ELEMENT_BYTES, Model
+from .model import ELEMENT_BYTES, Model, parse_batch
 from .recurrent_models import GATES, Speech, Translation
 from .transformers import LanguageModel, Transformer
 

@@ -9,7 +9,7 @@ import threading
 import pytest
 
 from kernel_selector.db import imported, records
-from selector.exchange.errors import BadFile, BadLines
+from selector.errors import BadFile, BadLines
 from selector.exchange.import_file import Options, import_file
 from tests.selector import foreign, replay
 

@@ -11,12 +11,13 @@ import pytest
 
 from kernel_selector.db import Database, models, records
 from kernel_selector.kernels import registry
+from selector.cost_model.features.spec import Reads
 from selector.training import fit as training
 from selector.training import network as network_training
 from selector.training import train as learning
 from selector.training.dataset import Dataset, build_dataset
 from selector.training.estimator import CostModel
-from selector.training.examples import Lesson, Reads, together
+from selector.training.examples import Lesson, together
 from selector.training.fit import flat, time_model
 from selector.training.related_operators import KIN, kin_lesson
 from tests.selector import replay

@@ -16,6 +16,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 from kernel_selector.db import Database, StoredModel, models, records
 from kernel_selector.kernels import registry
 from selector import ModelVersionMismatch, Query, Selector
+from selector.cost_model.features.spec import Reads
 from selector.cost_model.network import WEIGHTS, Network
 from selector.cost_model.predictor import Predictor, pack
 from selector.cost_model.regression import Regression
@@ -25,7 +26,6 @@ from selector.training import train as learning
 from selector.training.dataset import build_dataset
 from selector.training.estimator import CostModel
 from selector.training.evaluation import evaluate_implementation
-from selector.training.examples import Reads
 from selector.training.fit import flat, time_model
 from tests.selector import replay
 

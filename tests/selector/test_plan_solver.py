@@ -9,10 +9,10 @@ from dataclasses import replace
 import pytest
 
 from selector.errors import InvalidRequest
-from selector.planning.batch import best_batch, grid, parse_batch
+from selector.planning.batch import best_batch, grid
 from selector.planning.integer_program import Budget, Solution, solve
 from selector.planning.options import Option, undominated
-from selector.workloads.model import Part, problem_of
+from selector.workloads.model import Part, parse_batch, problem_of
 
 MIB = 2**20
 BUDGET = Budget(limit=0, resident=0, kept=0, block=0, blocks=0, first_gradients=0, gradients=0)

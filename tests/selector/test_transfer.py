@@ -9,8 +9,8 @@ import pytest
 from kernel_selector.db import Database, imported, models, records, snapshot
 from kernel_selector.db.models import StoredModel
 from selector import InvalidRequest, UnknownOperator
+from selector.errors import Contradiction
 from selector.exchange import export as transfer
-from selector.exchange.errors import Contradiction
 from selector.exchange.import_file import import_file
 from tests.selector import foreign, replay
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +20,6 @@ from numpy.typing import NDArray
 from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import Device, Integer, OneOf, Operator, Problem, Work
 
-from ...training.examples import Reads
 from . import matmul_tiles as tiles
 from .bias_reductions import column_sums, kinds
 from .columns import (
@@ -69,6 +68,19 @@ ALIGNED = ("aligned_work_s", "misaligned_work_s")
 COUNTED_COLUMNS = (*ALIGNED, *COUNTS, *DERIVED, *ROOFLINE)  # of an implementation,
 LEAST = tuple(f"least_{name}" for name in COUNTED_COLUMNS)  # and of the operator itself
 ROWS_OF = ("batch", "seq")  # dimensions over which the same weights are used again
+
+
+class Reads(NamedTuple):
+    """Columns by position, alike in all rows of a contest but for the last two.
+
+    Those that a network reads, those of these that it reads in log2, and those that are 1 for rows of an
+    implementation, and for rows of one that runs another's code.
+    """
+
+    columns: tuple[int, ...]
+    logarithmic: tuple[int, ...] = ()
+    implementations: tuple[int, ...] = ()
+    callers: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
