@@ -30,7 +30,7 @@ MAY_IMPORT = {  # of ours, besides itself
         "kernel_selector.kernels.registry",
     ),
 }
-PACKAGES = {  # of selector/: each may import those that are named here; api.py and the package itself all of them
+PACKAGES = {  # of selector/: which others each may import; api.py and the package itself all of them
     "errors": (),
     "text": ("errors",),
     "workloads": ("errors",),
