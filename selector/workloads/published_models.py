@@ -29,7 +29,7 @@ FAMILIES: dict[str, type[Family]] = {
 @cache
 def families() -> dict[str, Family]:
     """Every published model by name."""
-    models = json.loads(Path(__file__).with_suffix(".json").read_text())["models"]
+    models = json.loads(Path(__file__).with_name("published.json").read_text())["models"]
     return {name: FAMILIES[sizes.pop("family")](**sizes) for name, sizes in models.items()}
 
 
