@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .errors import CorruptRecord, shorten
 from .hyperparameter import Value
@@ -51,12 +51,11 @@ class Problem:
         kept["row"] = tuple(complete.values())
         return problem
 
-    @cached_property
-    def complete(self) -> Mapping[str, Value]:
-        """As `as_dict`, with the implied hyperparameters of the operator as it is now, in canonical order."""
-        known = {**_IMPLIED.get(self.operator, {}), **dict(self.values)}
-        names = _NAMES.get(self.operator, ())
-        return {**{name: known[name] for name in names if name in known}, **known}
+    if TYPE_CHECKING:
+
+        @property
+        def complete(self) -> Mapping[str, Value]:
+            """As `as_dict`, with the implied hyperparameters of the operator as it is now."""
 
     @cached_property
     def row(self) -> tuple[Value, ...]:
@@ -109,9 +108,23 @@ class Problem:
         if name == "values" and "complete" in kept:
             kept["values"] = values = tuple(self.as_dict.items())
             return values
-        if not name.startswith("_") and "operator" in kept and name in self.complete:
-            return self.complete[name]
+        if "operator" in kept:
+            if name == "complete":
+                return self._completed()
+            if not name.startswith("_") and name in self.complete:
+                return self.complete[name]
         raise AttributeError(f"{type(self).__name__} {kept.get('operator')!r} has no hyperparameter {name!r}")
+
+    def _completed(self) -> Mapping[str, Value]:
+        """`complete`, in canonical order; kept once the operator is declared, which may be later."""
+        values = dict(self.values)
+        if self.operator not in _NAMES:
+            return values
+        known = {**_IMPLIED[self.operator], **values}
+        names = [name for name in _NAMES[self.operator] if name in known]
+        kept = vars(self)
+        kept["complete"] = complete = {**{name: known[name] for name in names}, **known}
+        return complete
 
     def __getstate__(self) -> dict[str, Any]:
         """The fields alone, which another process need not know the operator for."""

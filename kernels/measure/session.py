@@ -179,6 +179,7 @@ class Session:
             reason = f"no answer for {self.policy.timeout_s:g} s (while {progress.stage})"
             yield from progress.blame(Status.TIMEOUT, reason)
         except ChildDied:
+            self._check()
             words = child.last_words(progress.printed)
             doing = f"while {progress.stage}, after {progress.spent_s():.1f} s"
             reason = f"{child.how_it_ended()} ({doing})" + (f": {words}" if words else "")
@@ -207,14 +208,19 @@ class Session:
             else:
                 progress.provisional[event["implementation"]] = event["outcome"]
 
+    def _check(self) -> None:
+        """Raise MeasurementFailed where the session was interrupted: then no candidate is to blame."""
+        if self._interrupted:
+            raise MeasurementFailed(f"Measuring on {self.torch_device} was interrupted.")
+
     def _start(self) -> Child:
+        self._check()
         if self._child is not None:
             return self._child
         cache_bytes = self.device.l2_bytes or DEFAULT_CACHE_BYTES
         threads = self._threads or torch.get_num_threads()
         with self._changing:
-            if self._interrupted:
-                raise MeasurementFailed(f"Measuring on {self.torch_device} was interrupted.")
+            self._check()
             child = self._child = Child(self.torch_device, cache_bytes=cache_bytes, threads=threads)
         child.wait_until_ready()
         return child

@@ -6,6 +6,8 @@ import copy
 import json
 import math
 import pickle
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -180,6 +182,18 @@ def test_a_stored_problem_from_before_a_hyperparameter_answers_for_it():
     made = LSTM.problem(hidden=3, batch=1, peepholes=False)
     assert stored == made
     assert (stored.row, stored.complete) == (made.row, made.complete)
+
+
+def test_a_problem_that_was_read_before_its_operator_is_known_is_completed_later():
+    code = """
+from kernel_selector.kernels.contract import Problem
+problem = Problem("lstm", (("hidden", 3),))
+assert (problem["hidden"], "peepholes" in problem) == (3, False)
+from kernel_selector.kernels import registry
+registry.operator("lstm")
+assert (problem["hidden"], problem["peepholes"], problem.peepholes) == (3, False, False)
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 @pytest.mark.parametrize("value", [-0.1, 1.1, "0.5", True, None, math.nan, math.inf, [0.5]])
