@@ -22,7 +22,7 @@ LOCAL_SERVER = "postgresql://postgres@127.0.0.1:5432/test"
 WORKERS = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
 if WORKERS > 1:  # else each of them, and each process that they start, takes all cores
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // WORKERS)))
-HARDWARE = re.compile("NVIDIA GPU|on this processor")  # reasons to skip that no installing removes
+HARDWARE = re.compile(r"\bGPUs?\b|on this processor")  # reasons to skip that no installing removes
 Report = TypeVar("Report", pytest.TestReport, pytest.CollectReport)
 
 

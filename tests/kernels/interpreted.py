@@ -34,11 +34,15 @@ from kernel_selector.kernels.recurrent.triton_tiles import Limits
 
 
 def round_to_nearest() -> None:
-    """Mend what the interpreter does to bfloat16: it cuts conversions off, also of subnormal numbers to
-    nothing, and multiplies bit patterns.
+    """Mend what the interpreter does to bfloat16, and to sums of products.
+
+    It cuts conversions to bfloat16 off, also of subnormal numbers to nothing, and multiplies bit patterns. It
+    leaves products to BLAS, which adds up in an order that depends on shapes and on the processor: logits
+    then differ between forward and backward, as those of a GPU's matrix units do not. Here sums are rounded
+    once.
     """
     builder, handle = interpreter.InterpreterBuilder, interpreter.TensorHandle
-    cast, dot = builder.cast_impl, builder.create_dot
+    cast = builder.cast_impl
 
     def cast_impl(self, source, to):
         if source.dtype.scalar == tl.bfloat16 and to.scalar == tl.float32:
@@ -51,8 +55,10 @@ def round_to_nearest() -> None:
     def wide(tensor):
         return handle((tensor.data.astype(np.uint32) << 16).view(np.float32), tl.float32)
 
-    def create_dot(self, a, b, *rest):
-        return dot(self, *((wide(a), wide(b)) if a.dtype.scalar == tl.bfloat16 else (a, b)), *rest)
+    def create_dot(self, a, b, added, *_):  # noqa: ARG001
+        first, second = (wide(one) if one.dtype.scalar == tl.bfloat16 else one for one in (a, b))
+        total = np.matmul(first.data, second.data, dtype=np.float64) + added.data
+        return handle(total.astype(added.data.dtype), added.dtype.scalar)
 
     builder.cast_impl, builder.create_dot = cast_impl, create_dot
 
@@ -129,6 +135,9 @@ def calls(operator, problem, build) -> None:
 def main() -> None:
     round_to_nearest()
     warnings.filterwarnings("ignore", "overflow", RuntimeWarning)  # numpy's, of an infinite exponential
+    warnings.filterwarnings(
+        "ignore", "invalid value", RuntimeWarning
+    )  # and of what is selected away behind it
     torch.set_num_threads(1)
     names = [argument for argument in sys.argv[1:] if not argument.startswith("--")]
     further = "--calls" in sys.argv
