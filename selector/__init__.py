@@ -12,6 +12,7 @@ Importing this is light: torch, scikit-learn and SQLAlchemy are imported when th
 import sys
 import warnings
 from importlib import import_module
+from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
@@ -82,9 +83,11 @@ __all__ = [
 class _Former(ModuleType):
     """A documented module at its former path, whose names come from where they are now, with a warning."""
 
-    def __init__(self, name: str, now: str) -> None:
+    def __init__(self, name: str, now: str, **modules: ModuleType) -> None:
         super().__init__(f"{__name__}.{name}")
+        self.__spec__ = ModuleSpec(self.__name__, None, is_package=bool(modules))
         self._now = now
+        vars(self).update(modules)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):  # the import system looks for such names
@@ -94,8 +97,10 @@ class _Former(ModuleType):
         return getattr(import_module(f".{self._now}", __name__), name)
 
 
-for _name, _now in (("plans", "planning"), ("plans.training", "planning.training_setup")):
-    sys.modules[f"{__name__}.{_name}"] = _Former(_name, _now)
+_training = _Former("plans.training", "planning.training_setup")
+plans = _Former("plans", "planning", training=_training)
+sys.modules[f"{__name__}.plans"], sys.modules[f"{__name__}.plans.training"] = plans, _training
+sys.modules[f"{__name__}.layers"] = _Former("layers", "models.layers")
 
 
 def __getattr__(name: str) -> Any:

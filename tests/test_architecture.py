@@ -31,6 +31,7 @@ PLANTED = [
     ("packages", "selector/planning/x.py", "if TYPE_CHECKING:\n    from ..models.layers import Layer\n"),
     ("packages", "selector/text/x.py", "from selector import choose\n"),
     ("packages", "selector/nn/x.py", "from ..api import choose\n"),
+    ("packages", "selector/another/x.py", "from ..errors import InvalidRequest\n"),
     ("self_contained_kernels", "kernels/x.py", "import sqlalchemy\n"),
     ("self_contained_kernels", "kernels/lstm/x.py", "def late():\n    import numpy\n"),
     ("self_contained_kernels", "kernels/x.py", "from kernel_selector.kernels import contract\n"),

@@ -44,9 +44,7 @@ class Prepared(NamedTuple):
         return found.base is not None and len(found.estimates) == len(self.question.names)
 
 
-def answer_each(
-    knowledge: Knowledge, requests: Sequence[Request | SelectorError]
-) -> list[Choice | SelectorError]:
+def answer_each(knowledge: Knowledge, requests: Sequence[Request]) -> list[Choice | SelectorError]:
     """The choice for each request, or the error that it met; the cost model is asked once for all of them."""
     prepared = [_tried(prepare, knowledge, request) for request in requests]
     predicted = _predicted(knowledge, prepared)

@@ -33,6 +33,15 @@ class Query:
     objective: str = "time"
     override: str | None = None
 
+    def __post_init__(self) -> None:
+        if self.hyperparameters is None:
+            object.__setattr__(self, "hyperparameters", {})
+        elif not isinstance(self.hyperparameters, Mapping):
+            given = shorten(self.hyperparameters)
+            raise InvalidRequest(
+                f'hyperparameters={given}: expected {{"hidden": 256, "batch": 8}}, for example.'
+            )
+
     @property
     def named(self) -> str | None:
         """The implementation asked for by name: `override`, else SELECTOR_OVERRIDE_<OPERATOR>, else None."""

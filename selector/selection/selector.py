@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 import os
 import time
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from threading import RLock
+from threading import Lock, RLock
 from typing import TYPE_CHECKING, Any, TypeGuard
 
 from kernel_selector.kernels import registry
@@ -47,26 +48,38 @@ Answer = Choice | SelectorError
 
 
 class Answers:
-    """Answers from one Knowledge, of which the last are remembered. Safe to share among threads."""
+    """Answers from one Knowledge, the last of which are remembered. Safe to share among threads."""
 
     def __init__(self, knowledge: Knowledge, note: Callable[[Sequence[Choice]], None]) -> None:
         self.knowledge, self._note = knowledge, note
-        self._remembered: dict[object, Choice] = {}
+        self._remembered: OrderedDict[object, Choice] = OrderedDict()
+        self._lock = Lock()
 
     def each(self, queries: Sequence[Query]) -> list[Answer]:
         """The choice for each question, or the error that it met, in their order. Raises Changed."""
         keys = [_key(query) for query in queries]
-        found: list[Answer | None] = [None if key is None else self._remembered.get(key) for key in keys]
+        with self._lock:
+            found: list[Answer | None] = [self._recalled(key) for key in keys]
         new = [index for index, choice in enumerate(found) if choice is None]
         if new:
             for index, answer in zip(new, self._decided([queries[index] for index in new]), strict=True):
                 found[index] = answer
-                if keys[index] is not None and isinstance(answer, Choice):
-                    self._remembered[keys[index]] = answer
-            if len(self._remembered) > CACHE_SIZE:  # another thread goes on with the old ones
-                self._remembered = dict(list(self._remembered.items())[-CACHE_SIZE // 2 :])
-            self._note([one for index in new if isinstance(one := found[index], Choice)])
+            fresh = {index: one for index in new if isinstance(one := found[index], Choice)}
+            with self._lock:
+                self._remembered |= {
+                    keys[index]: one for index, one in fresh.items() if keys[index] is not None
+                }
+                while len(self._remembered) > CACHE_SIZE:
+                    self._remembered.popitem(last=False)
+            self._note(list(fresh.values()))
         return [one for one in found if one is not None]
+
+    def _recalled(self, key: object) -> Choice | None:
+        """An answer given before, which becomes the last to be forgotten."""
+        if key is None or key not in self._remembered:
+            return None
+        self._remembered.move_to_end(key)
+        return self._remembered[key]
 
     def _decided(self, queries: Sequence[Query]) -> list[Answer]:
         """The answers to questions that were not asked before."""
@@ -167,8 +180,6 @@ class Selector:
         (found,) = self._answered([query])
         if isinstance(found, SelectorError):
             raise found
-        with suppress(TypeError):  # a Device has no hash
-            self._asked.add((query.operator, query.device))
         return found
 
     def _answered(self, queries: list[Query]) -> list[Answer]:
@@ -176,12 +187,23 @@ class Selector:
         tries = 0
         while True:
             try:
-                return self._ended(self._answers.each(queries), queries)
+                own = self._answers.each(queries)
+                break
             except Changed as change:
                 self._load(change.pair)
             tries += 1
             if tries == SNAPSHOT_TRIES and len(queries) > 1:
-                return [answer for query in queries for answer in self._answered([query])]
+                return [self._answer_or_error(query) for query in queries]
+        if len(queries) == 1 and isinstance(own[0], Choice):
+            with suppress(TypeError):  # a Device has no hash
+                self._asked.add((queries[0].operator, queries[0].device))
+        return self._ended(own, queries)
+
+    def _answer_or_error(self, query: Query) -> Answer:
+        try:
+            return self.answer(query)
+        except SelectorError as error:
+            return error
 
     def _ended(self, answers: Sequence[Answer], asked: Sequence[Query]) -> list[Answer]:
         """Answers by what else is known, and with the caveat that the database cannot be read, if so."""

@@ -164,7 +164,7 @@ class Knowledge:
     def _model(self, operator: str) -> StoredModel | None:
         stored = self._models.get(operator)
         if isinstance(stored, ModelVersionMismatch):
-            raise stored
+            raise stored.with_traceback(None)
         return stored
 
     def _read(self, connection: Any, operator: str, device_key: str) -> None:

@@ -3,14 +3,15 @@
 import pickle
 import random
 import re
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
 
 from kernel_selector.kernels import registry
-from selector import Choice, NothingFits, Query, UnknownHyperparameter
+from selector import Choice, InvalidRequest, NothingFits, Query, UnknownHyperparameter
 from selector.cost_model.predictor import Predictor
-from selector.selection import selector as engine
+from selector.selection import selector as selector_module
 from tests.selector import replay
 
 
@@ -83,12 +84,30 @@ def test_equal_questions_are_answered_once_and_unlike_ones_are_not(trained):
 
 
 def test_the_last_answers_stay_when_there_are_too_many(trained, monkeypatch):
-    monkeypatch.setattr(engine, "CACHE_SIZE", 3)
+    monkeypatch.setattr(selector_module, "CACHE_SIZE", 3)
     asked = queries(*({"hidden": 200 + step, "batch": 24} for step in range(4)))
     first = trained.choose_each(asked[:3])
     trained.choose_each(asked[3:])
     again = trained.choose_each(asked[:3])
-    assert [one is other for one, other in zip(first, again, strict=True)] == [False, False, True]
+    assert [one is other for one, other in zip(first, again, strict=True)] == [False, True, True]
+
+
+def test_threads_that_ask_at_once_get_what_each_would_alone(trained, monkeypatch):
+    monkeypatch.setattr(selector_module, "CACHE_SIZE", 7)
+    lists = [
+        queries(*({"hidden": 64 + (3 * one + two) % 11, "batch": 9} for two in range(8))) for one in range(16)
+    ]
+    with ThreadPoolExecutor(8) as threads:
+        answers = list(threads.map(trained.choose_each, lists))
+    for asked, found in zip(lists, answers, strict=True):
+        assert found == [trained.choose(**one.hyperparameters) for one in asked]
+
+
+@pytest.mark.parametrize("given", [[("hidden", 8)], "hidden=8", 8])
+def test_hyperparameters_that_are_no_mapping_are_refused(given):
+    with pytest.raises(InvalidRequest, match="expected"):
+        Query(hyperparameters=given)
+    assert Query(hyperparameters=None) == Query()
 
 
 def test_a_device_that_cannot_be_hashed_is_answered(trained):

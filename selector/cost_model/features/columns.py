@@ -88,7 +88,7 @@ class Shared(NamedTuple):
 
 
 def seconds_of(counts: Counts, flops_per_s: Floats, device: Device) -> Floats:
-    """Seconds for operations, for moving bytes and for launches, as in physics.terms_seconds, [3, rows]."""
+    """Seconds for operations, for moving bytes and for launches, as in roofline.terms_seconds, [3, rows]."""
     copy_bytes_per_s, launch_us = rates_of(device)
     transfer_s = counts.moved_bytes / copy_bytes_per_s
     return np.array((counts.flops / flops_per_s, transfer_s, counts.launches * launch_us * 1e-6))

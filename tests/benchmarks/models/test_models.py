@@ -26,7 +26,6 @@ from kernel_selector.kernels.contract import Device, UnsupportedProblem
 from selector.models.replay import replay as replaying
 from selector.models.replay.replay import ReplayedStack
 from selector.models.rewriting import arranging
-from selector.planning import ask
 from selector.planning.training_setup import Training
 from selector.workloads.model import Model
 from selector.workloads.published_models import families, published
@@ -201,7 +200,7 @@ def test_without_a_wish_each_variant_is_run_under_caps() -> None:
 
 def test_frontiers_are_written_with_their_pictures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     small = published("lstm-language-model", hidden=64, vocabulary=100, dtype="float32")
-    monkeypatch.setattr(ask, "published", lambda _name: small)
+    monkeypatch.setattr("selector.api.published", lambda _name: small)
     arguments = ["--device", "cpu", "--limits", "1MiB", "32MiB", "--results", str(tmp_path)]
     empty = tmp_path / "empty.sqlite"
     Database.open(str(empty), create=True).close()

@@ -253,11 +253,28 @@ def test_a_packed_sequence() -> None:
     assert ours.choices[0].problem["packed"]
 
 
-@pytest.mark.parametrize("name", ["nn", "layers"])
-def test_modules_are_imported_when_they_are_named(name: str) -> None:
+@pytest.mark.parametrize(("name", "home"), [("nn", "selector.nn"), ("layers", "selector.models.layers")])
+def test_modules_are_imported_when_they_are_named(name: str, home: str) -> None:
     script = f"import sys, selector; assert 'torch' not in sys.modules; print(selector.{name}.__name__)"
     run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
-    assert run.stdout.strip() == f"selector.{name}", run.stderr
+    assert run.stdout.strip() == home, run.stderr
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "from selector.plans.training import Training as found",
+        "import selector.plans.training; found = selector.plans.training.Training",
+        "import selector.plans as former; found = former.training.Training",
+        "import selector; found = selector.plans.training.Training",
+        "from selector.layers import find; import selector; found = selector.Training",
+    ],
+)
+def test_documented_modules_are_found_at_their_former_paths(code: str) -> None:
+    names: dict[str, object] = {}
+    with pytest.warns(DeprecationWarning, match="now"):
+        exec(code, names)
+    assert names["found"] is selector.Training
 
 
 def test_the_attribute_of_the_package() -> None:
