@@ -128,12 +128,12 @@ def test_a_killed_worker_s_task_goes_to_the_next_when_its_lease_runs_out(databas
 
 GRACEFUL = """
 import sys
-from selector import worker_run
+from selector.profiling.fleet import launch
 from tests.selector.queue_workers import PretendedSession
-worker_run.sessions = lambda _: lambda policy: PretendedSession(0.3)
-setup = worker_run.Setup(grace_s=float(sys.argv[2]))
+launch.sessions = lambda _: lambda policy: PretendedSession(0.3)
+setup = launch.Setup(grace_s=float(sys.argv[2]))
 print("started", flush=True)
-print(worker_run.work(worker_run.Source(database=sys.argv[1]), setup).to_dict()["tasks"], flush=True)
+print(launch.work(launch.Source(database=sys.argv[1]), setup).to_dict()["tasks"], flush=True)
 """
 
 
