@@ -6,8 +6,8 @@
     python -m benchmarks.kernels.gate_verdicts --collect verdicts.jsonl more.jsonl
 
 Problems are those of `gate` and `recurrent_gate`, linear layers of random sizes, and sequences longer than
-are judged in full. Verdicts are records without times, a line each as they come. What
-is in `--out` or `--skip` is not judged again, so the same command goes on where it stopped. The exit code: 0,
+the 128 steps that are judged in full. Verdicts are records without times, a line each as they come. What is
+in `--out` or `--skip` is not judged again, so the same command goes on where it stopped. The exit code: 0, or
 3 where problems are left. `--collect` writes what all lines say: the counts to
 `results/gate_verdicts_<device>.json`, and what was rejected to the table that ships, where it replaces
 earlier verdicts of such devices; with `--least` only what erred so many times the bound. Needs torch and the
