@@ -5,12 +5,13 @@ from __future__ import annotations
 import hashlib
 import io
 import math
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 from zipfile import BadZipFile
 
 import numpy as np
 
-from kernel_selector.kernels.contract import Problem
+from kernel_selector.kernels.contract import Device, Problem
 
 from ..errors import ModelVersionMismatch
 from .estimate import Estimate, Tier
@@ -57,6 +58,16 @@ class ImportedPredictor:
             names = set(arrays.files)
             self._presence = FlatTrees.from_arrays(arrays, "presence") if "presence_roots" in names else None
         return ""
+
+    def tiers(
+        self, problems: Sequence[Problem], names: Sequence[tuple[str, ...]], *, device: Device, **_: Any
+    ) -> list[Tier]:
+        """Predictions for those of the named implementations that are expected to work at each problem."""
+        found = [self.tier(problem, device.name) for problem in problems]
+        return [
+            tier._replace(estimates={name: one for name, one in tier.estimates.items() if name in wanted})
+            for tier, wanted in zip(found, names, strict=True)
+        ]
 
     def tier(self, problem: Problem, device: str) -> Tier:
         """Predictions for all implementations that are expected to work; empty when the model abstains."""

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from kernel_selector.kernels.contract import InvalidHyperparameter, Problem, UnknownHyperparameter
+from kernel_selector.kernels.contract import Device, InvalidHyperparameter, Problem, UnknownHyperparameter
 from kernel_selector.kernels.contract.errors import number_of, shorten, suggest
 from kernel_selector.kernels.contract.hyperparameter import plain
 
@@ -110,6 +110,11 @@ class ImportedOperator:
     def names(self) -> tuple[str, ...]:
         """The hyperparameters by name."""
         return tuple(span.name for span in self.hyperparameters)
+
+    @property
+    def device_keys(self) -> dict[str, str]:
+        """The names of the devices by their keys."""
+        return {Device(name=name, kind="").key: name for name in self.devices}
 
     def problem(self, given: Mapping[str, object]) -> Problem:
         """Validated hyperparameters; all of them are needed.
