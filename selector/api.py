@@ -221,7 +221,7 @@ def train(
 ) -> TrainingReport:
     """Learn a cost model from the measurements of an operator and store it in their database.
 
-    `progress` is told what begins, its number and how many there are, by operators that were imported.
+    `progress` is told what begins, its number and how many there are.
     Raises NoMeasurements when there are too few, UnknownOperator, and the errors of the database.
     """
     from .training import train as learning

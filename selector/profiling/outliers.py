@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from ..errors import TooFewProblems
 from ..training.dataset import Dataset
 from ..training.robustness import unseen_choices
-from ..training.train import load_dataset
+from ..training.train import load_measured
 
 if TYPE_CHECKING:
     from kernel_selector.db import Database
@@ -33,7 +33,7 @@ def doubtful(operators: Sequence[str], database: Database, device: str | None = 
     found: list[tuple[float, Job]] = []
     for name in operators:
         try:
-            dataset, _ = load_dataset(name, database, device)
+            dataset, _ = load_measured(name, database, device)
         except TooFewProblems:
             continue
         found += _contradictions(dataset)

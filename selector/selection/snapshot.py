@@ -19,7 +19,6 @@ from .rejections import rejected
 if TYPE_CHECKING:
     from kernel_selector.db import Database, StoredModel
 
-    from ..cost_model.imported_predictor import ImportedPredictor
     from ..cost_model.predictor import Predictor
     from .imported_evidence import ImportedEvidence
 
@@ -57,7 +56,7 @@ class Knowledge:
         self._lock = RLock()
         self._evidence: dict[Pair, Evidence | ImportedEvidence] = {}
         self._models: dict[str, StoredModel | ModelVersionMismatch | None] = {}
-        self._predictors: dict[str, Predictor | ImportedPredictor] = {}
+        self._predictors: dict[str, Predictor] = {}
         self._resolved: dict[str | None, Resolved] = {}
         self.imported: dict[str, ImportedOperator] = {}
         self.state: State = NOTHING, []
@@ -132,7 +131,7 @@ class Knowledge:
                 raise Changed(pair)
             self._read(connection, *pair)
 
-    def predictor(self, operator: str) -> Predictor | ImportedPredictor | None:
+    def predictor(self, operator: str) -> Predictor | None:
         """The latest cost model of an operator of which evidence was asked for, or None.
 
         Raises ModelVersionMismatch.
@@ -142,14 +141,10 @@ class Knowledge:
             if stored is None:
                 return None
             if operator not in self._predictors:
-                from ..cost_model.imported_predictor import ImportedPredictor
                 from ..cost_model.predictor import Predictor
 
-                self._predictors[operator] = (
-                    ImportedPredictor(stored)
-                    if operator in self.imported
-                    else Predictor(stored, registry.operator(operator))
-                )
+                ours = None if operator in self.imported else registry.operator(operator)
+                self._predictors[operator] = Predictor(stored, ours)
             return self._predictors[operator]
 
     def _model(self, operator: str) -> StoredModel | None:

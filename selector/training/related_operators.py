@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..cost_model.features.spec import TIME_TERMS, Reads
+from ..cost_model.features.spec import Reads
 from .estimator import fit_physics
 from .examples import Lesson, together
 
@@ -62,8 +62,9 @@ def _further(dataset: Dataset) -> Iterator[str]:
 def _lesson(kin: Dataset, place: Mapping[str, int]) -> Lesson:
     """One of the kin, with its columns where `place` has them, and a 1 in its own."""
     spec, its_own = kin.spec, place[f"of_{kin.operator.name}"]
-    terms = spec.columns(TIME_TERMS)
-    physics = fit_physics(kin.rows, kin.time_ms, terms, spec.implementation_columns).predict_log(kin.rows)
+    physics = fit_physics(kin.rows, kin.time_ms, spec.time_terms, spec.implementation_columns).predict_log(
+        kin.rows
+    )
     its = spec.reads
     reads = Reads(*(tuple(place[spec.names[it]] for it in each) for each in its))
     rows = np.zeros((len(kin.rows), len(place)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from kernel_selector.kernels.contract import Device, InvalidHyperparameter, Problem, UnknownHyperparameter
 from kernel_selector.kernels.contract.errors import number_of, shorten, suggest
@@ -97,6 +97,8 @@ class ImportedOperator:
 
     `implementations` counts the rows of each; `memory` says whether bytes were measured.
     """
+
+    default: ClassVar[str] = ""  # no framework has one
 
     name: str
     hyperparameters: tuple[Span, ...]

@@ -138,7 +138,7 @@ def test_a_lesson_of_kin_has_their_columns_where_the_dataset_has_them():
 
 
 def test_time_is_learned_with_kin_and_the_fold_of_a_problem_without_it(monkeypatch):
-    monkeypatch.setattr(training, "LEAST_OF_NETWORK", 0)
+    monkeypatch.setattr(Dataset, "least_of_network", 0)
     alone = dataset("lstm")
     together = replace(alone, kin=(dataset("gru"),))
     seen = []
@@ -173,7 +173,7 @@ def both(tmp_path: Path) -> Iterator[Database]:
 
 def test_kin_are_read_where_there_is_a_network_to_teach(both, monkeypatch):
     assert learning.load_dataset("lstm", both)[0].kin == ()
-    monkeypatch.setattr(training, "LEAST_OF_NETWORK", 0)
+    monkeypatch.setattr(Dataset, "least_of_network", 0)
     kin = learning.load_dataset("lstm", both)[0].kin
     assert [one.operator.name for one in kin] == ["gru"]
     learning.train("lstm", both)

@@ -23,7 +23,7 @@ from selector.cost_model.regression import Regression
 from selector.training import fit as training
 from selector.training import network as network_training
 from selector.training import train as learning
-from selector.training.dataset import build_dataset
+from selector.training.dataset import Dataset, build_dataset
 from selector.training.estimator import CostModel
 from selector.training.evaluation import evaluate_implementation
 from selector.training.fit import flat, time_model
@@ -174,9 +174,9 @@ def test_physics_extrapolates_beside_a_network():
 def test_few_rows_are_learned_by_trees_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     which = list(replay.problems(layers=(1,), seq=(10,)))
     dataset = build_dataset(LSTM, replay.sweep(which), [replay.HERE])
-    assert len(dataset.rows) < training.LEAST_OF_NETWORK
+    assert len(dataset.rows) < Dataset.least_of_network
     assert time_model(dataset).reads is None
-    monkeypatch.setattr(training, "LEAST_OF_NETWORK", len(dataset.rows))
+    monkeypatch.setattr(Dataset, "least_of_network", len(dataset.rows))
     read = time_model(dataset, 10).reads  # of which a part is judged
     names = [dataset.spec.names[place] for place in read.columns]
     assert [name for name in names if name.startswith("term_") and name.endswith("_s")] == []
@@ -191,7 +191,7 @@ def smooth_file(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A database with a model that has a network, learned from few rows all the same."""
     path = tmp_path_factory.mktemp("smooth") / "measurements.sqlite"
     with pytest.MonkeyPatch.context() as patch, Database.open(path, create=True) as database:
-        patch.setattr(training, "LEAST_OF_NETWORK", 0)
+        patch.setattr(Dataset, "least_of_network", 0)
         patch.setattr(network_training, "EPOCHS", 5)
         with database.write() as connection:
             records.add(connection, records=replay.sweep(list(replay.problems())[::5]))
@@ -233,7 +233,7 @@ def test_a_held_out_implementation_is_judged_by_trees_alone(monkeypatch: pytest.
     dataset = build_dataset(LSTM, replay.sweep(list(replay.problems())[::10]), [replay.HERE])
     noise = training.errors(dataset, training.held_out_shapes(dataset))
     before = evaluate_implementation(dataset, noise, "hoisted")
-    monkeypatch.setattr(training, "LEAST_OF_NETWORK", 0)
+    monkeypatch.setattr(Dataset, "least_of_network", 0)
     assert evaluate_implementation(dataset, noise, "hoisted") == before
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -87,6 +87,8 @@ class Reads(NamedTuple):
 class FeatureSpec:
     """The columns for one operator and a fixed list of implementations whose code runs."""
 
+    VERSION: ClassVar[int] = FEATURES_VERSION
+
     operator: Operator
     implementations: tuple[str, ...]
 
@@ -118,6 +120,16 @@ class FeatureSpec:
     def columns(self, names: Sequence[str]) -> tuple[int, ...]:
         """Positions of columns by name."""
         return tuple(self.names.index(name) for name in names)
+
+    @cached_property
+    def time_terms(self) -> tuple[int, ...]:
+        """Positions of the physical terms of a time."""
+        return self.columns(TIME_TERMS)
+
+    @cached_property
+    def memory_terms(self) -> tuple[int, ...]:
+        """Positions of the physical terms of peak bytes."""
+        return self.columns(MEMORY_TERMS)
 
     @cached_property
     def implementation_columns(self) -> tuple[int, ...]:
