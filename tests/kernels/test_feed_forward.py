@@ -12,7 +12,7 @@ from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import Device
 from kernel_selector.kernels.feed_forward import _plain
 from kernel_selector.kernels.gate import Gate
-from tests.grids import each_value, thinned
+from tests.grids import batches, each_entry, each_value, thinned
 
 CPU = Device(name="a processor", kind="cpu")
 H200 = Device(name="NVIDIA H200", kind="cuda", compute_capability=(9, 0))
@@ -160,26 +160,40 @@ def test_the_slope_of_the_other_gelu_is_found(name, monkeypatch):
     assert not gate.check(build(name, rows=100)).passed
 
 
-def test_kernels_pass_the_gate_in_the_interpreter():
+def problems():
+    """Blocks of each activation, with and without dropout and biases, of one row and in inference."""
     shapes = [
-        {"rows": 1, "hidden": 1, "inner": 1},
-        {"rows": 33, "hidden": 7, "inner": 65, "activation": "gelu_tanh"},
         {"rows": 40, "hidden": 16, "inner": 264, "activation": "gelu", "dropout": 0.1},
+        {"rows": 33, "hidden": 7, "inner": 65, "activation": "gelu_tanh"},
         {"rows": 20, "hidden": 24, "inner": 131, "activation": "silu", "bias": False},
+        {"rows": 1, "hidden": 1, "inner": 1},
     ]
     given = [{"operator": "feed_forward", **shape, "dtype": "bfloat16"} for shape in shapes]
-    given.append({**given[2], "mode": "inference"})
+    return [*given, {**given[0], "mode": "inference"}]
+
+
+def problems_of_two_ways():
+    """Blocks whose kernels depend on the type: ReLU with dropout, and GELU."""
+    relu = {"operator": "feed_forward", "rows": 33, "hidden": 9, "inner": 72, "dropout": 0.5}
+    given = [{**relu, "activation": "relu", "dtype": dtype} for dtype in ("float16", "float32", "bfloat16")]
+    return [*given, *({**relu, "activation": "gelu", "dtype": dtype} for dtype in ("float32", "float16"))]
+
+
+@pytest.mark.parametrize("given", batches(problems(), each_entry))
+def test_kernels_pass_the_gate_in_the_interpreter(given):
     results = run("interpreted.py", *TRITON, given=given)
-    relu = {"operator": "feed_forward", "rows": 33, "hidden": 9, "inner": 72, "activation": "relu"}
-    given = [{**relu, "dtype": dtype, "dropout": 0.5} for dtype in ("float32", "float16", "bfloat16")]
-    results += run("interpreted.py", *HERE, given=given)
-    given = [{**relu, "dtype": dtype, "activation": "gelu"} for dtype in ("float32", "float16")]
-    results += run("interpreted.py", *HERE, given=given)
-    results += run("interpreted.py", "from_output", given=given[1:])
-    assert len(results) == 5 * len(TRITON) + 3 * 3 + 2 * 3 + 1
+    assert len(results) == len(given) * len(TRITON)
     # in eight bits a row with outliers leaves its other numbers few steps: the gate rejects that alone
     coarse = [one for one in results if one[1] == "int8_activation" and "rows out of the ord" in one[3]]
     assert [result for result in results if not result[2] and result not in coarse] == []
+
+
+@pytest.mark.parametrize("given", batches(problems_of_two_ways(), each_entry))
+def test_kernels_of_each_type_pass_the_gate_in_the_interpreter(given):
+    results = run("interpreted.py", *HERE, given=given)
+    results += run("interpreted.py", "from_output", given=[one for one in given if one["dtype"] == "float16"])
+    assert len(results) == len(given) * len(HERE) + sum(one["dtype"] == "float16" for one in given)
+    assert [result for result in results if not result[2]] == []
 
 
 PAIRS = [

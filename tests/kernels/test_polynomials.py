@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import itertools
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,7 @@ from torch.nn.functional import gelu
 from kernel_selector.kernels import registry
 from kernel_selector.kernels.activations import polynomials
 from kernel_selector.kernels.contract import Device
+from tests.grids import batches, each_entry
 
 CPU = Device(name="a processor", kind="cpu")
 H200 = Device(name="NVIDIA H200", kind="cuda", compute_capability=(9, 0))
@@ -73,20 +75,25 @@ def test_slope_errs_by_less_than_16_bits_show(name, form):
     assert np.abs(slope - exact)[far].max() < 1e-7
 
 
-def test_layers_pass_the_gate_in_the_interpreter():
+def problems():
+    """Blocks of one row, without biases, with dropout, and with two tiles of a program."""
     shapes = [
-        {"rows": 1, "hidden": 1, "inner": 1},
-        {"rows": 33, "hidden": 7, "inner": 65, "bias": False},
         {"rows": 40, "hidden": 16, "inner": 264, "dropout": 0.1},
+        {"rows": 33, "hidden": 7, "inner": 65, "bias": False},
+        {"rows": 1, "hidden": 1, "inner": 1},
     ]
+    each = itertools.product(shapes, ("gelu", "gelu_tanh"), ("float16", "bfloat16"))
     given = [
         {"operator": "feed_forward", **shape, "activation": activation, "dtype": dtype}
-        for shape in shapes
-        for activation in ("gelu", "gelu_tanh")
-        for dtype in ("float16", "bfloat16")
+        for shape, activation, dtype in each
     ]
-    given += [{**one, "mode": "inference"} for one in given[8:]]
-    given.append({**given[0], "rows": 2100, "hidden": 4, "inner": 24})  # two tiles of a program
+    given = [given[0], given[3], *given[1:3], *given[4:]]  # both forms and both types first
+    large = {**given[0], "rows": 2100, "hidden": 4, "inner": 24, "dropout": 0.0}
+    return [*given, large, *({**one, "mode": "inference"} for one in given[:4])]
+
+
+@pytest.mark.parametrize("given", batches(problems(), each_entry))
+def test_layers_pass_the_gate_in_the_interpreter(given):
     results = run("interpreted.py", *NAMES, given=given)
     assert len(results) == len(given) * len(NAMES)
     assert [result for result in results if not result[2]] == []
