@@ -131,7 +131,7 @@ class Predictor:
         return [Tier("model", next(estimates) if each else {}, caveats) for each, caveats in begun]
 
     def known(self, names: Sequence[str], implementations: Mapping[str, Implementation]) -> tuple[str, ...]:
-        """Those of the names whose present version the model has learned."""
+        """The names whose present version the model has learned."""
         versions, counts = self._manifest["implementations"], self._manifest.get("work", {})
         if isinstance(self._spec, ImportedSpec):
             return tuple([name for name in names if name in versions])

@@ -32,8 +32,8 @@ LEAST_PROBLEMS = 10  # below, held-out judgement is by a handful of problems and
 class Dataset:
     """Rows of features with their figures; `records` has the records in the order of the rows.
 
-    `left_out` counts, by reason, good records that cannot be used; `kin` are those of operators that cost
-    alike, for networks to learn from as well.
+    `left_out` counts, by reason, good records that cannot be used; `related` are datasets of operators
+    that cost alike, for networks to learn from as well.
     """
 
     has_memory: ClassVar[bool] = True
@@ -47,7 +47,7 @@ class Dataset:
     records: tuple[Record, ...]
     rows: NDArray[np.float64]  # [records, features]
     left_out: dict[str, int]
-    kin: tuple[Dataset, ...] = ()
+    related: tuple[Dataset, ...] = ()
 
     @cached_property
     def time_ms(self) -> NDArray[np.float64]:
@@ -91,7 +91,7 @@ class Dataset:
 
     @cached_property
     def situations(self) -> tuple[str, ...]:
-        """Those that there are."""
+        """The different situations, sorted."""
         return tuple(sorted(set(self.situation.tolist())))
 
     @cached_property
@@ -146,7 +146,7 @@ class Dataset:
         return found
 
     def manifest(self) -> dict[str, Any]:
-        """What a predictor must know beside its arrays and errors, JSON-ready."""
+        """The part of a stored model's manifest that describes features, domain and origin, JSON-ready."""
         known = registry.implementations(self.operator.name)
         environments = {record.environment.fingerprint: record.environment for record in self.records}
         return {

@@ -1,4 +1,4 @@
-"""How good choices are: the distribution of slowdown against the best implementation, beside baselines."""
+"""Quality of choices: distributions of slowdown against the best implementation, beside baselines."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Comparison:
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluation:
-    """How the cost model chooses for an operator, and what it was judged on."""
+    """The quality of a cost model's choices for an operator, and the data it was judged on."""
 
     operator: str
     snapshot: str
@@ -84,7 +84,7 @@ class Evaluation:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingReport:
-    """What was learned from, what was stored, and how good it is on what it has not seen."""
+    """The data and the stored model of a training run, with its evaluation on unseen problems."""
 
     operator: str
     version: str
@@ -143,10 +143,10 @@ def evaluate_shapes(dataset: AnyDataset, held_out: HeldOut, parts: list[Fold]) -
 
 
 def evaluate_split(dataset: AnyDataset, noise: Errors, test: Flags, words: str) -> Comparison | None:
-    """Train where `test` is false, judge where it is true; None when either side is empty.
+    """Slowdowns of a model trained where `test` is false and judged where it is true; None for no rows.
 
     The cost model abstains as it would when asked; what it would choose otherwise stands beside it. It learns
-    without kin, which may have been measured where this was not.
+    without related operators, which may have been measured where this was not.
     """
     if not test.any() or test.all():
         return None
@@ -170,16 +170,16 @@ def largest_quarter(dataset: AnyDataset) -> Flags:
 
 
 def evaluate_implementation(dataset: AnyDataset, noise: Errors, name: str) -> Comparison | None:
-    """Judge with one implementation's times predicted by a model that has never seen that implementation.
+    """Slowdowns with one implementation's times predicted by a model that has not seen that implementation.
 
     Its columns are cleared, so that the model has its counted work alone to go by. Where it takes part, trees
-    alone judge, see Network.left_over: this model needs no network.
+    alone judge, see Network.residual: this model needs no network.
     """
     mine = dataset.implementation == name
     if mine.all() or name == dataset.operator.default:
         return None
     unfitted = time_model(dataset, int((~mine).sum()))
-    unfitted.reads = None
+    unfitted.input_columns = None
     model = _fitted(unfitted, dataset, ~mine)
     rows = dataset.rows.copy()
     rows[np.ix_(mine, dataset.spec.implementation_columns)] = 0  # its name, and whose code it runs

@@ -1,4 +1,4 @@
-"""Fit the cost model, judge it on what it has not seen, and make it storable."""
+"""Fitting of cost models: cross-validation, errors on unseen problems, and the model as stored data."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from ..cost_model.tensor_sums import Sums
 from ..selection.policy import LEAST_MARGIN
 from .dataset import Dataset
 from .estimator import CostModel
-from .examples import Lesson
+from .examples import Examples
 from .imported_dataset import ImportedDataset
 from .memory import MemoryModel
-from .related_operators import kin_lesson
+from .related_operators import related_examples
 
 if TYPE_CHECKING:
     from kernel_selector.db import StoredModel
@@ -47,7 +47,7 @@ Progress = Callable[[str, int, int], None]  # what begins, its number from 1, an
 
 
 class Steps:
-    """The count of fits, told as each begins."""
+    """A counter of fits that tells `progress` of each as it begins."""
 
     def __init__(self, progress: Progress | None = None, count: int = 0) -> None:
         self._progress, self._count, self._index = progress, count, 0
@@ -63,7 +63,7 @@ def time_model(dataset: AnyDataset, rows: int | None = None) -> CostModel:
     """An unfitted model of the time, sized for the number of rows that it is to learn from."""
     model = _model(dataset, dataset.spec.time_terms, len(dataset.rows) if rows is None else rows)
     if has_network(dataset):  # by all of it, so that a part is judged as the whole is learned
-        model.reads = dataset.spec.reads
+        model.input_columns = dataset.spec.input_columns
         model.network_effort = EFFORT.get(dataset.operator.name, 1.0)
     return model
 
@@ -116,7 +116,7 @@ def held_out_shapes(dataset: AnyDataset, steps: Steps | None = None, *, memory: 
     splitter = GroupKFold(min(FOLDS, len(set(dataset.problem.tolist()))), shuffle=True, random_state=0)
     fold = np.full(len(dataset.rows), -1, dtype=np.int64)
     times, sizes = np.full(len(dataset.rows), np.nan), dataset.memory_bytes.astype(np.float64)
-    kin, steps = _kin_lesson(dataset), steps or Steps()
+    related, steps = _related_examples(dataset), steps or Steps()
     split = list(splitter.split(dataset.rows, groups=dataset.problem))
     for number, (train, test) in enumerate(split[: dataset.judged_folds]):
         fold[test] = number
@@ -124,7 +124,7 @@ def held_out_shapes(dataset: AnyDataset, steps: Steps | None = None, *, memory: 
         steps.begin("Fitting times, with problems held out")
         times[test] = (
             time_model(dataset, len(train))
-            .fit(rows, dataset.time_ms[train], dataset.contest[train], kin)
+            .fit(rows, dataset.time_ms[train], dataset.contest[train], related)
             .predict(dataset.rows[test], dataset.contest[test])
         )
         if memory and dataset.has_memory:
@@ -137,8 +137,8 @@ def held_out_shapes(dataset: AnyDataset, steps: Steps | None = None, *, memory: 
     return HeldOut(fold, times, sizes)
 
 
-def _kin_lesson(dataset: AnyDataset) -> Lesson | None:
-    return kin_lesson(dataset) if isinstance(dataset, Dataset) else None
+def _related_examples(dataset: AnyDataset) -> Examples | None:
+    return related_examples(dataset) if isinstance(dataset, Dataset) else None
 
 
 def errors(dataset: AnyDataset, held_out: HeldOut, use: Flags | None = None) -> Errors:
@@ -248,7 +248,7 @@ def fit_final(dataset: AnyDataset, steps: Steps | None = None) -> tuple[Regressi
     """The models of time and memory, fitted to everything; None where no bytes were measured."""
     steps = steps or Steps()
     steps.begin("Fitting times")
-    time = time_model(dataset).fit(dataset.rows, dataset.time_ms, dataset.contest, _kin_lesson(dataset))
+    time = time_model(dataset).fit(dataset.rows, dataset.time_ms, dataset.contest, _related_examples(dataset))
     if not dataset.has_memory:
         return flat(time), None
     steps.begin("Fitting bytes")
@@ -260,7 +260,7 @@ def flat(model: CostModel, sums: Sums | None = None) -> Regression:
     """A fitted model as plain arrays, with the sums that go before it; predicts the same."""
     fitted = [trees for trees in (model.trees_, model.common_trees_) if trees is not None]
     trees = FlatTrees.joined(list(map(FlatTrees.from_histogram_boosting, fitted)))
-    return Regression(model.physics_, trees, sums, model.network_)
+    return Regression(model.roofline_, trees, sums, model.network_)
 
 
 def stored_model(
@@ -294,7 +294,7 @@ def _manifest(dataset: AnyDataset, held_out: HeldOut, snapshot: str) -> dict[str
         **dataset.manifest(),
         "errors": errors(dataset, held_out),
         "rows": len(dataset.rows),
-        "kin": {one.operator.name: len(one.rows) for one in dataset.kin},
+        "related_operators": {one.operator.name: len(one.rows) for one in dataset.related},
         "problems": len(set(dataset.problem.tolist())),
         "snapshot": snapshot,
         "sklearn": sklearn.__version__,

@@ -1,4 +1,4 @@
-"""Imported measurements as the cost model learns from them, and where implementations work."""
+"""Imported measurements as rows of features with their figures."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class ImportedDataset:
     `columns` are all measurements, and `places` [rows] those of the rows among them.
     """
 
-    kin: ClassVar[tuple[()]] = ()
+    related: ClassVar[tuple[()]] = ()
     # without physical terms a network has scales to learn as well: of 20,000 rows of matrix products it chose
     # worse than trees (1.034 to 1.030 of the best time in the mean), of 96,000 better (1.018 to 1.022)
     least_of_network: ClassVar[int] = 50_000
@@ -113,7 +113,7 @@ class ImportedDataset:
 
     @cached_property
     def size(self) -> Floats:
-        """How large the row's problem is, in doublings, [rows]."""
+        """The sum of the sizes of the row's problem in log2, [rows]."""
         return self.spec.volume(self._values)[self._value_of_row]
 
     def samples(self) -> None:
@@ -141,7 +141,7 @@ class ImportedDataset:
         return problem, Device(name=str(self.device[row]), kind="")
 
     def nearest(self, use: Flags) -> Callable[[int], list[int]]:
-        """What gives, for a row, the rows of the nearest problem on its device of those where `use` holds."""
+        """A function from a row to the rows of the nearest problem among those where `use` holds."""
         known = np.flatnonzero(use)
         _, first, counts = np.unique(self.contest[known], return_index=True, return_counts=True)
         tree = cKDTree(self._positions[known[first]])
@@ -169,7 +169,7 @@ class ImportedDataset:
         return np.column_stack([mine, APART * devices])
 
     def manifest(self) -> dict[str, Any]:
-        """What a predictor must know beside its arrays and errors, JSON-ready."""
+        """The part of a stored model's manifest that describes features and domain, JSON-ready."""
         return {
             "imported": True,
             "spec": self.spec.to_dict(),

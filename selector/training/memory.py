@@ -1,4 +1,4 @@
-"""The cost model of peak bytes: sums of tensors where they explain what was measured, else a general one."""
+"""The model of peak bytes: sums of tensors where they explain the measurements, else a CostModel."""
 
 from __future__ import annotations
 

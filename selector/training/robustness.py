@@ -1,4 +1,4 @@
-"""What choices are tried by besides shapes: their intervals, random memory limits, and measuring again."""
+"""Robustness of choices: coverage of intervals, random memory limits, and repeated measurements."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Train and evaluate against a database: what `selector.train` and `selector.evaluate` do."""
+"""Training and evaluation on a database, as `selector.train` and `selector.evaluate` call them."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ from .fit import (
     stored_model,
 )
 from .imported_dataset import build_imported_dataset
-from .related_operators import KIN
+from .related_operators import RELATED
 from .robustness import coverage, under_limits
 
 SHAPES = "shapes, in folds of whole problems"
@@ -131,7 +131,7 @@ def evaluate(
 def judge(
     operator: str, database: db.Database, device: str | None = None, progress: Progress | None = None
 ) -> Judgement:
-    """The same with single figures. Raises as `evaluate`."""
+    """An evaluation with its single figures. Raises as `evaluate`."""
     dataset, snapshot = load_dataset(operator, database, device)
     steps = Steps(progress, _count(dataset))
     return _judgement(dataset, held_out_shapes(dataset, steps), snapshot, steps, thorough=True)
@@ -154,7 +154,7 @@ def imported_operator(operator: str, database: db.Database) -> ImportedOperator 
 
 
 def load_dataset(operator: str, database: db.Database, device: str | None = None) -> tuple[AnyDataset, str]:
-    """What was measured of an operator, on one kind of device where it is named, and the snapshot.
+    """The dataset of an operator, on one kind of device where it is named, and the snapshot.
 
     Raises TooFewProblems, UnknownDevice, InvalidRequest for an imported operator and a device, and the errors
     of the database.
@@ -172,7 +172,7 @@ def load_dataset(operator: str, database: db.Database, device: str | None = None
 
 
 def load_measured(operator: str, database: db.Database, device: str | None = None) -> tuple[Dataset, str]:
-    """As `load_dataset`, of an operator of this package."""
+    """The dataset of an operator of this package with its related operators; raises as `load_dataset`."""
     with database.read() as connection:
         devices = db.records.devices(connection)
         key = None if device is None else resolve(device, devices).device.key
@@ -183,7 +183,7 @@ def load_measured(operator: str, database: db.Database, device: str | None = Non
 
         dataset = load(operator)
         if has_network(dataset):
-            dataset = replace(dataset, kin=tuple(_enough(load, KIN.get(operator, ()))))
+            dataset = replace(dataset, related=tuple(_enough(load, RELATED.get(operator, ()))))
         return dataset, db.snapshot(connection)
 
 

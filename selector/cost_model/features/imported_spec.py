@@ -22,7 +22,7 @@ from kernel_selector.kernels.contract import Device, Problem
 
 from ...workloads.imported_columns import Columns
 from ...workloads.imported_operator import NUMERIC
-from .spec import Reads
+from .spec import InputColumns
 
 TILES = (32, 128)
 MOST_ALIGNED = 8  # powers of two; kernels care for no more
@@ -74,13 +74,13 @@ class ImportedSpec:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> ImportedSpec:
-        """What `to_dict` wrote. Raises KeyError and TypeError."""
+        """The spec that `to_dict` wrote. Raises KeyError and TypeError."""
         words = tuple((name, tuple(known)) for name, known in data["words"])
         plain = {name: tuple(data[name]) for name in data if name != "words"}
         return cls(**plain, words=words)
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON-ready."""
+        """The spec as JSON-ready data."""
         return asdict(self)
 
     @cached_property
@@ -94,9 +94,9 @@ class ImportedSpec:
         return tuple(map(self.names.index, self._flags))
 
     @cached_property
-    def reads(self) -> Reads:
-        """What networks read, which all implementations of a problem share, and have outputs for."""
-        return Reads(
+    def input_columns(self) -> InputColumns:
+        """The columns that networks take: those that all implementations share, and those of their heads."""
+        return InputColumns(
             columns=tuple(range(len(self._of_contests))), implementations=self.implementation_columns
         )
 

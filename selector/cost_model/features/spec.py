@@ -70,11 +70,12 @@ LEAST = tuple(f"least_{name}" for name in COUNTED_COLUMNS)  # and of the operato
 ROWS_OF = ("batch", "seq")  # dimensions over which the same weights are used again
 
 
-class Reads(NamedTuple):
-    """Columns by position, alike in all rows of a contest but for the last two.
+class InputColumns(NamedTuple):
+    """The columns that a network takes from rows of features, by position.
 
-    Those that a network reads, those of these that it reads in log2, and those that are 1 for rows of an
-    implementation, and for rows of one that runs another's code.
+    `columns` are its inputs, equal in all rows of a problem on a device; of these it takes `logarithmic` in
+    log2. `implementations` are 1 in rows of an implementation, which has a head, and `callers` in rows of
+    one that delegates to another, which has an output beside that.
     """
 
     columns: tuple[int, ...]
@@ -137,10 +138,10 @@ class FeatureSpec:
         return self.columns(self._flags)
 
     @cached_property
-    def reads(self) -> Reads:
-        """What networks read, which all implementations of a problem share, and have outputs for."""
+    def input_columns(self) -> InputColumns:
+        """The columns that networks take: those that all implementations share, and those of their heads."""
         own = {*COUNTED_COLUMNS, *TIME_TERMS, *OWN_MEMORY_TERMS, *self._flags, *self._called}
-        return Reads(
+        return InputColumns(
             columns=tuple(place for place, name in enumerate(self.names) if name not in own),
             # bytes, over orders of magnitude
             logarithmic=self.columns((*self.column_sums, *(it for it in MEMORY_TERMS if it not in own))),
@@ -159,7 +160,7 @@ class FeatureSpec:
 
     @cached_property
     def callers(self) -> tuple[str, ...]:
-        """The implementations that run others' code. The way there takes the host another time."""
+        """The delegating implementations, which run another's code after host work of their own."""
         known = registry.implementations(self.operator.name)
         return tuple(name for name, item in known.items() if item.runs is not None)
 
@@ -187,7 +188,7 @@ class FeatureSpec:
         )
 
     def shared(self, device: Device, problems: Sequence[Problem], least: Counts) -> Shared:
-        """What all rows of each problem share; `least` are the counts of the operator itself."""
+        """The columns that all rows of each problem share; `least` are the counts of the operator itself."""
         columns = self._columns(problems)
         dtypes, sizes = dtypes_of(columns["dtype"], device), self._whole(columns)
         batch, seq = (self._sizes_of(name, sizes) for name in ROWS_OF)
@@ -230,11 +231,11 @@ class FeatureSpec:
         )
 
     def place(self, name: str) -> int:
-        """Where an implementation is in the list, -1 for one that is not."""
+        """The position of an implementation in the list, -1 for one that is not there."""
         return self._places.get(name, -1)
 
     def caller(self, name: str) -> int:
-        """Where an implementation is among those that run others' code, -1 for one that is not."""
+        """The position of an implementation among the delegating ones, -1 for one that is not."""
         return self.callers.index(name) if name in self.callers else -1
 
     @cached_property
@@ -293,6 +294,6 @@ class FeatureSpec:
 
 
 def runs(operator: Operator, name: str, problem: Problem, device: Device) -> str:
-    """The implementation whose code one of this name runs for a problem: mostly its own."""
+    """The name of the implementation whose code a named one runs for a problem: mostly its own."""
     other = registry.implementation(operator.name, name).runs
     return name if other is None else other(problem, device)
