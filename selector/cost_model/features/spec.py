@@ -9,7 +9,7 @@ model's first stage is linear.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar, NamedTuple
@@ -161,8 +161,17 @@ class FeatureSpec:
     @cached_property
     def callers(self) -> tuple[str, ...]:
         """The delegating implementations, which run another's code after host work of their own."""
+        return tuple(self._runs)
+
+    @cached_property
+    def _runs(self) -> Mapping[str, Callable[[Problem, Device], str]]:
+        """For each delegating implementation the function that names whose code it runs."""
         known = registry.implementations(self.operator.name)
-        return tuple(name for name, item in known.items() if item.runs is not None)
+        return {name: item.runs for name, item in known.items() if item.runs is not None}
+
+    @cached_property
+    def _callers(self) -> Mapping[str, int]:
+        return {name: place for place, name in enumerate(self.callers)}
 
     def matrix(self, problem: Problem, device: Device, works: Mapping[str, Work]) -> Floats:
         """One row per implementation in `works`, in that order, shape [rows, columns].
@@ -175,14 +184,15 @@ class FeatureSpec:
     def matrices(self, device: Device, asked: Sequence[tuple[Problem, Mapping[str, Work]]]) -> Floats:
         """The rows of `matrix` for many problems at once, one after another, [rows, columns]."""
         each = [(problem, name) for problem, works in asked for name in works]
-        code = [runs(self.operator, name, problem, device) for problem, name in each]
+        runs, callers = self._runs, self._callers
+        code = [runs[name](problem, device) if name in runs else name for problem, name in each]
         problems = [problem for problem, _ in asked]
         return self.rows(
             self.shared(device, problems, Counts.of(list(map(least_work, problems)))),
             Rows(
                 of_each=np.repeat(np.arange(len(asked)), [len(works) for _, works in asked]),
-                implementations=np.array(list(map(self.place, code)), dtype=np.intp),
-                callers=np.array([self.caller(name) for _, name in each], dtype=np.intp),
+                implementations=np.array([self._places.get(name, -1) for name in code], dtype=np.intp),
+                callers=np.array([callers.get(name, -1) for _, name in each], dtype=np.intp),
                 counts=Counts.of([work for _, works in asked for work in works.values()]),
             ),
         )
@@ -229,14 +239,6 @@ class FeatureSpec:
             intermediate(counts, memory[0]),
             np.concatenate(flags),
         )
-
-    def place(self, name: str) -> int:
-        """The position of an implementation in the list, -1 for one that is not there."""
-        return self._places.get(name, -1)
-
-    def caller(self, name: str) -> int:
-        """The position of an implementation among the delegating ones, -1 for one that is not."""
-        return self.callers.index(name) if name in self.callers else -1
 
     @cached_property
     def _places(self) -> Mapping[str, int]:
