@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from typing import NamedTuple
@@ -63,6 +63,7 @@ HOMES = {  # libraries that belong to a layer
 MAX_FILE_LINES, MAX_FUNCTION_LINES, MAX_KERNEL_LINES, MAX_PARAMETERS = 500, 60, 120, 7
 MAX_ENTRIES = {"selector": 14}  # of a folder; of all others
 MOST_ENTRIES = 25
+MAX_TRACKED_BYTES = 40 * 2**20
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -235,6 +236,19 @@ def folder_sizes(root: Path) -> list[str]:
             if count > most:
                 violations.append(f"{name} has {count} entries, at most {most}")
     return violations
+
+
+def tracked_size(sizes: Mapping[str, int]) -> list[str]:
+    """All tracked files, of which these are the bytes, travel to the machines that measure."""
+    total = sum(sizes.values())
+    if total < MAX_TRACKED_BYTES:
+        return []
+    largest = sorted(sizes, key=lambda name: sizes[name], reverse=True)[:5]
+    return [
+        f"tracked files take {total / 2**20:.1f} MiB, less than {MAX_TRACKED_BYTES >> 20} are asked. The "
+        f"largest: {', '.join(f'{name} ({sizes[name] / 2**20:.1f})' for name in largest)}. Let sweeps that "
+        "the shipped database holds leave benchmarks/results/ (scripts/release/ship.py says which)"
+    ]
 
 
 def function_sizes(root: Path) -> list[str]:

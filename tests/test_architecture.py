@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.architecture import FOLDERS, MAX_ENTRIES, RULES
+from tests.architecture import FOLDERS, MAX_ENTRIES, MAX_TRACKED_BYTES, RULES, tracked_size
 
 ROOT = Path(__file__).parents[1]
 LONG_FUNCTION = "def long():\n" + "    print()\n" * 61
@@ -137,3 +137,19 @@ def test_public_names_of_selector_can_be_imported() -> None:
     import selector
 
     assert [name for name in selector.__all__ if not hasattr(selector, name)] == []
+
+
+def test_tracked_files_stay_small_enough_to_travel() -> None:
+    listing = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True)
+    files = [ROOT / name for name in listing.stdout.split("\0") if name]
+    sizes = {str(file.relative_to(ROOT)): file.lstat().st_size for file in files if file.exists()}
+    assert sizes
+    assert tracked_size(sizes) == []
+
+
+def test_too_large_a_tree_is_told_what_may_leave() -> None:
+    assert tracked_size({"small": MAX_TRACKED_BYTES - 1}) == []
+    (said,) = tracked_size({"small": 1, "results/large.xz": MAX_TRACKED_BYTES})
+    assert "40.0 MiB" in said
+    assert "results/large.xz (40.0), small" in said
+    assert "scripts/release/ship.py" in said

@@ -1,7 +1,7 @@
 """Measurements that come with this package, for questions about which the user's own database knows nothing.
 
-They are a database like any other, packed into one file; `python -m scripts.release.ship` makes it of the
-records in benchmarks/results/. It is unpacked into the user's cache folder when it is first needed.
+They are a database like any other, packed into one file; `python -m scripts.release.ship` extends it by
+the sweeps of a release. It is unpacked into the user's cache folder when it is first needed.
 """
 
 from __future__ import annotations
