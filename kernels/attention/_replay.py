@@ -1,4 +1,4 @@
-"""Which elements a replayed dropout keeps, in torch's operations, as `triton_replay` has it."""
+"""Which elements a replayed dropout keeps, in torch's operations: seed and places to a mask."""
 
 from __future__ import annotations
 
