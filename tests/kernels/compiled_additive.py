@@ -17,11 +17,11 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from kernel_selector.kernels.additive_attention import _kernels
-from kernel_selector.kernels.additive_attention._equations import EPSILON
-from kernel_selector.kernels.additive_attention._fused import SOFTMAX_BLOCK, STATISTICS_TILE
-from kernel_selector.kernels.additive_attention._kernels_back import scores_backward_kernel
-from kernel_selector.kernels.additive_attention._tiles import (
+from kernel_selector.kernels.operators.additive_attention import _kernels
+from kernel_selector.kernels.operators.additive_attention._equations import EPSILON
+from kernel_selector.kernels.operators.additive_attention._fused import SOFTMAX_BLOCK, STATISTICS_TILE
+from kernel_selector.kernels.operators.additive_attention._kernels_back import scores_backward_kernel
+from kernel_selector.kernels.operators.additive_attention._tiles import (
     BACKWARD_WARPS,
     FORWARD_WARPS,
     REGISTERS,

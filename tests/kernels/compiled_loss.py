@@ -16,8 +16,8 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from kernel_selector.kernels.linear_cross_entropy import _triton
-from kernel_selector.kernels.linear_cross_entropy._logits import BLOCK, WARPS
+from kernel_selector.kernels.operators.linear_cross_entropy import _triton
+from kernel_selector.kernels.operators.linear_cross_entropy._logits import BLOCK, WARPS
 
 TYPES = {"labels_ptr": "*i64", "smoothing": "fp32", "share": "fp32"}
 

@@ -26,9 +26,9 @@ import triton.language as tl
 from triton.runtime import interpreter
 
 from kernel_selector.kernels import registry
-from kernel_selector.kernels.attention._module import Attention
-from kernel_selector.kernels.attention._sdpa import logits
 from kernel_selector.kernels.gate import Gate, hard
+from kernel_selector.kernels.operators.attention._module import Attention
+from kernel_selector.kernels.operators.attention._sdpa import logits
 from kernel_selector.kernels.recurrent import triton_sequence
 from kernel_selector.kernels.recurrent.triton_tiles import Limits
 
@@ -150,7 +150,7 @@ def main() -> None:
         problem = registry.operator(operator).problem(given)
         gate = Gate(problem, "cpu")
         for name in names:
-            file = importlib.import_module(f"kernel_selector.kernels.{operator}.{name}")
+            file = importlib.import_module(f"kernel_selector.kernels.operators.{operator}.{name}")
             if further:
                 calls(operator, problem, partial(file.build, problem))
             result = gate.check(file.build(problem))

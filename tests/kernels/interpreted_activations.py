@@ -95,7 +95,9 @@ def main() -> None:
         for name in names:
             if registry.implementation(operator, name).unsupported(problem, H200):
                 continue
-            module = importlib.import_module(f"kernel_selector.kernels.{operator}.{name}").build(problem)
+            module = importlib.import_module(f"kernel_selector.kernels.operators.{operator}.{name}").build(
+                problem
+            )
             if "--wrong-fit" in sys.argv:
                 result = Gate(problem, "cpu").check(module)
                 print(json.dumps([problem.key, name, result.passed, result.detail]))

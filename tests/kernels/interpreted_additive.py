@@ -16,8 +16,8 @@ import pytest
 import torch
 
 from kernel_selector.kernels import registry
-from kernel_selector.kernels.additive_attention import _fused, _tiles, fused
 from kernel_selector.kernels.gate import Gate
+from kernel_selector.kernels.operators.additive_attention import _fused, _tiles, fused
 
 OPERATOR = registry.operator("additive_attention")
 SIZES = {"hidden": 22, "batch": 2, "source": 9, "target": 5}

@@ -31,8 +31,8 @@ def masked(module, x, mask):
 
 def dropout(module, x):
     """Both passes use one mask, which the kernel tells when it is fed with ones."""
-    from kernel_selector.kernels.feed_forward import _triton
-    from kernel_selector.kernels.feed_forward._middle import BOTH, Middle, threshold_of
+    from kernel_selector.kernels.operators.feed_forward import _triton
+    from kernel_selector.kernels.operators.feed_forward._middle import BOTH, Middle, threshold_of
     from kernel_selector.kernels.replay import draw_seed
 
     module.dropout = 0.3
@@ -110,7 +110,7 @@ def main() -> None:
     for given in json.load(sys.stdin):
         problem = OPERATOR.problem(given)
         for name in sys.argv[1:]:
-            file = importlib.import_module(f"kernel_selector.kernels.feed_forward.{name}")
+            file = importlib.import_module(f"kernel_selector.kernels.operators.feed_forward.{name}")
             module = file.build(problem)
             inputs = OPERATOR.make_inputs(problem, "cpu", 0)
             module.load_state_dict(dict(inputs.state_dict))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import interpreted
 
-from kernel_selector.kernels.linear_cross_entropy import _aligned, _columns, _logits, _rows
+from kernel_selector.kernels.operators.linear_cross_entropy import _aligned, _columns, _logits, _rows
 
 
 def main() -> None:

@@ -31,7 +31,8 @@ def module_of(operator, name, **hyperparameters):
     problem = found.problem({"rows": 6, "hidden": 40, **hyperparameters})
     names = (name, found.default)
     pair = [
-        importlib.import_module(f"kernel_selector.kernels.{operator}.{one}").build(problem) for one in names
+        importlib.import_module(f"kernel_selector.kernels.operators.{operator}.{one}").build(problem)
+        for one in names
     ]
     for module in pair:
         module.load_state_dict(found.make_inputs(problem, "cpu", 5).state_dict)
@@ -229,7 +230,7 @@ def second_derivatives() -> None:
 def faults_are_found() -> None:
     """The gate refuses a gradient without its mean, and dropped elements that differ between the passes."""
     problem = registry.operator("layer_norm").problem(rows=9, hidden=33)
-    build = importlib.import_module("kernel_selector.kernels.layer_norm.fused").build
+    build = importlib.import_module("kernel_selector.kernels.operators.layer_norm.fused").build
     assert Gate(problem, "cpu").check(build(problem)).passed
     right = fused.backward
     try:

@@ -72,7 +72,7 @@ def checkout(folder: Path, *names: str) -> Path:
 def plant(folder: Path, name: str, *, body: str = "pass", refusal: str = "return None") -> None:
     """One more implementation of lstm."""
     source = MODULE.replace("{body}", body).replace("{refusal}", refusal)
-    (folder / "kernels/lstm" / f"{name}.py").write_text(source)
+    (folder / "kernels/operators/lstm" / f"{name}.py").write_text(source)
 
 
 def command(*words: str, device: str = "cpu") -> list[str]:

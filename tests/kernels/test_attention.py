@@ -8,11 +8,11 @@ from torch import nn
 from torch.nn.functional import scaled_dot_product_attention
 
 from kernel_selector.kernels import registry
-from kernel_selector.kernels.attention import _replay, recompute, tempo
-from kernel_selector.kernels.attention._module import Attention, Call
-from kernel_selector.kernels.attention._sdpa import in_rows, joined
 from kernel_selector.kernels.contract import Device, InvalidHyperparameter
 from kernel_selector.kernels.gate import Gate
+from kernel_selector.kernels.operators.attention import _replay, recompute, tempo
+from kernel_selector.kernels.operators.attention._module import Attention, Call
+from kernel_selector.kernels.operators.attention._sdpa import in_rows, joined
 
 CPU = Device(name="a processor", kind="cpu")
 H200 = Device(name="NVIDIA H200", kind="cuda", compute_capability=(9, 0))

@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from kernel_selector.kernels import devices, registry
-from kernel_selector.kernels.attention import _warpgroup, warpgroup
-from kernel_selector.kernels.attention._module import Call
 from kernel_selector.kernels.contract import UnsupportedProblem
+from kernel_selector.kernels.operators.attention import _warpgroup, warpgroup
+from kernel_selector.kernels.operators.attention._module import Call
 from kernel_selector.kernels.recurrent.persistent import nvrtc
 
 H200 = devices.known_device("h200")

@@ -10,8 +10,8 @@ from torch.utils.checkpoint import checkpoint
 
 from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import Device
-from kernel_selector.kernels.feed_forward import _plain
 from kernel_selector.kernels.gate import Gate
+from kernel_selector.kernels.operators.feed_forward import _plain
 from tests.grids import each_value, thinned
 
 CPU = Device(name="a processor", kind="cpu")

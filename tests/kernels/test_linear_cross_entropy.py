@@ -12,7 +12,13 @@ from torch.nn.functional import cross_entropy, linear
 from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import Device
 from kernel_selector.kernels.gate import Gate
-from kernel_selector.kernels.linear_cross_entropy import _aligned, _columns, _logits, _rows, labelled_rows
+from kernel_selector.kernels.operators.linear_cross_entropy import (
+    _aligned,
+    _columns,
+    _logits,
+    _rows,
+    labelled_rows,
+)
 
 OPERATOR = registry.operator("linear_cross_entropy")
 NAMES = ["aligned", "chunked", "chunked_vocabulary", "gathered", "gathered_aligned"]
@@ -104,7 +110,9 @@ def test_a_label_out_of_range_is_an_error(name, label):
 @pytest.mark.parametrize("name", NAMES)
 def test_a_label_that_nobody_could_check_makes_the_loss_nan(name, monkeypatch):
     # as while a CUDA graph is captured
-    monkeypatch.setattr("kernel_selector.kernels.linear_cross_entropy._module.check_labels", lambda *_: None)
+    monkeypatch.setattr(
+        "kernel_selector.kernels.operators.linear_cross_entropy._module.check_labels", lambda *_: None
+    )
     module = build(name)
     for label in (11, -1):
         x, labels = inputs()

@@ -9,7 +9,7 @@ from twins import GPU
 
 from kernel_selector.kernels import registry
 from kernel_selector.kernels.gate import Gate
-from kernel_selector.kernels.linear_cross_entropy import _columns, _logits
+from kernel_selector.kernels.operators.linear_cross_entropy import _columns, _logits
 
 pytestmark = GPU
 OPERATOR = registry.operator("linear_cross_entropy")

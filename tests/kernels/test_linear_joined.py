@@ -7,7 +7,7 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from kernel_selector.kernels.linear._joined import joined
+from kernel_selector.kernels.operators.linear._joined import joined
 
 
 def test_the_product_is_differentiated_twice_as_products_of_their_own() -> None:

@@ -149,12 +149,12 @@ def test_refusals_say_why(name, given, device, reason):
 def test_schedules_are_explained(name, given, words):
     shape = {"rows": 64, "in_features": 1024, "out_features": 4096, "dtype": "bfloat16"}
     problem = registry.operator("linear").problem({**shape, **given})
-    text = importlib.import_module(f"kernel_selector.kernels.linear.{name}").describe(problem, H200)
+    text = importlib.import_module(f"kernel_selector.kernels.operators.linear.{name}").describe(problem, H200)
     assert [word for word in words if word not in text] == []
 
 
 def test_batched_products_are_refused_and_explained():
-    file = importlib.import_module("kernel_selector.kernels.batched_matmul.scheduled")
+    file = importlib.import_module("kernel_selector.kernels.operators.batched_matmul.scheduled")
     problem = registry.operator("batched_matmul").problem(batch=100_000, rows=8, inner=8)
     assert "65535 at most" in file.unsupported(problem, H200)
     problem = registry.operator("batched_matmul").problem(batch=64, rows=512, inner=64, transposed=True)
