@@ -11,7 +11,9 @@ import torch
 
 from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import Device
-from kernel_selector.kernels.recurrent import graph_captures, graph_copies, graphs
+from kernel_selector.kernels.recurrent.cuda_graphs import capture as graph_captures
+from kernel_selector.kernels.recurrent.cuda_graphs import copies as graph_copies
+from kernel_selector.kernels.recurrent.cuda_graphs import modules as graphs
 from kernel_selector.kernels.recurrent.hoisted import hoisted_layer
 from kernel_selector.kernels.recurrent.module import cell_of
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from torch import nn
 
 from ...contract import Device, Problem
-from ...recurrent.graphs import graph_refusal, graphed_module, graphed_work
+from ...recurrent.cuda_graphs.modules import graph_refusal, graphed_module, graphed_work
 from .torch_lstm import unsupported as refused_by_torch
 
 work = graphed_work

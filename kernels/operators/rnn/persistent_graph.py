@@ -9,7 +9,7 @@ from __future__ import annotations
 from torch import nn
 
 from ...contract import Device, Problem, Work
-from ...recurrent.graphs import graph_refusal, graphed_layers, replayed
+from ...recurrent.cuda_graphs.modules import graph_refusal, graphed_layers, replayed
 from ...recurrent.module import cell_of
 from ...recurrent.persistent.layer import persistent_layer
 from . import persistent

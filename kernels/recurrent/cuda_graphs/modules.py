@@ -19,12 +19,12 @@ import torch
 from torch import Tensor, nn
 from torch._compile import _disable_dynamo
 
-from ..contract import Device, Problem, Work
-from . import operator
-from .graph_captures import Capture, Lease, Replay
-from .layer import LayerFunction
-from .module import Layered, LayeredGRU, LayeredLSTM, LayeredRNN
-from .torch_module import arguments
+from ...contract import Device, Problem, Work
+from .. import operator
+from ..layer import LayerFunction
+from ..module import Layered, LayeredGRU, LayeredLSTM, LayeredRNN
+from ..torch_module import arguments
+from .capture import Capture, Lease, Replay
 
 MOST_SHAPES = 16  # captures of the shapes used longest ago make room
 NODES_A_CALL = 8  # copies in and out, and two replays
