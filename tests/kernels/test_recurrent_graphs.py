@@ -14,7 +14,7 @@ from kernel_selector.kernels.contract import Device
 from kernel_selector.kernels.recurrent.cuda_graphs import capture as graph_captures
 from kernel_selector.kernels.recurrent.cuda_graphs import copies as graph_copies
 from kernel_selector.kernels.recurrent.cuda_graphs import modules as graphs
-from kernel_selector.kernels.recurrent.hoisted import hoisted_layer
+from kernel_selector.kernels.recurrent.hoisted.layer import hoisted_layer
 from kernel_selector.kernels.recurrent.module import cell_of
 
 NAMES = {"lstm": "torch_lstm_graph", "gru": "torch_gru_graph", "rnn": "torch_rnn_graph"}

@@ -8,7 +8,7 @@ from __future__ import annotations
 from torch import nn
 
 from ...contract import Device, Problem
-from ...recurrent.hoisted import hoisted_layer
+from ...recurrent.hoisted.layer import hoisted_layer
 from ...recurrent.module import cell_of, recurrent_module
 from ...recurrent.work import Loop
 

@@ -16,8 +16,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from .hoisted_loops import Direction, Flow, LoopGradients, Upstream, chunks, start, wide_dtype
-from .hoisted_lstm import cells, peepholes
+from .loops import Direction, Flow, LoopGradients, Upstream, chunks, start, wide_dtype
+from .lstm import cells, peepholes
 
 
 class _Factors(NamedTuple):

@@ -12,8 +12,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from .layer import States, Weights
-from .loops import step_order, valid_steps
+from ..layer import States, Weights
+from ..loops import step_order, valid_steps
 
 # elements of a step's factors that are worked out at once: on a CPU they should stay in a core's cache
 # until the loop uses them; on a GPU few large launches matter more

@@ -14,8 +14,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from .hoisted_loops import Direction, Flow, Layout, LoopGradients, Scan, Upstream, chunks, wide_dtype
-from .layer import States
+from ..layer import States
+from .loops import Direction, Flow, Layout, LoopGradients, Scan, Upstream, chunks, wide_dtype
 
 
 def scan(gates: Tensor, states: States, direction: Direction, keep: bool) -> Scan:

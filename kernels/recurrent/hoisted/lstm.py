@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from .hoisted_loops import Direction, Layout, Scan, wide_dtype
-from .layer import States, Weights
+from ..layer import States, Weights
+from .loops import Direction, Layout, Scan, wide_dtype
 
 
 def scan(gates: Tensor, states: States, direction: Direction, keep: bool) -> Scan:

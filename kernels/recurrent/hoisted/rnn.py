@@ -7,8 +7,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from .hoisted_loops import Direction, Flow, LoopGradients, Scan, Upstream, chunks, wide_dtype
-from .layer import States
+from ..layer import States
+from .loops import Direction, Flow, LoopGradients, Scan, Upstream, chunks, wide_dtype
 
 
 def scan(activate: Callable[[Tensor], Tensor], gates: Tensor, states: States, direction: Direction) -> Scan:

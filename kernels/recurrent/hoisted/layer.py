@@ -9,11 +9,14 @@ import torch
 from torch import Tensor
 from torch.nn.functional import linear
 
-from ..autograd import first_order
-from . import hoisted_gru, hoisted_lstm, hoisted_lstm_back, hoisted_rnn
-from .hoisted_loops import Direction, Layout, LoopGradients, Scan, Upstream, wide_dtype
-from .layer import Cell, LayerFunction, States, Weights
-from .loops import each_direction
+from ...autograd import first_order
+from ..layer import Cell, LayerFunction, States, Weights
+from ..loops import each_direction
+from . import gru as hoisted_gru
+from . import lstm as hoisted_lstm
+from . import lstm_backward as hoisted_lstm_back
+from . import rnn as hoisted_rnn
+from .loops import Direction, Layout, LoopGradients, Scan, Upstream, wide_dtype
 
 # most that a product sums up at once in float32: 132,000 gave a weight's gradient 1.5 times the error that
 # the gate allows on a CPU, and 0.4 times when they were summed up in parts of this size
