@@ -17,14 +17,14 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from kernel_selector.kernels.recurrent.layer import GRU, LSTM, RNN_RELU, RNN_TANH
-from kernel_selector.kernels.recurrent.triton_fused import BLOCK
-from kernel_selector.kernels.recurrent.triton_persistent import (
+from kernel_selector.kernels.recurrent.triton.fused import BLOCK
+from kernel_selector.kernels.recurrent.triton.persistent import (
     persistent_backward_kernel,
     persistent_forward_kernel,
 )
-from kernel_selector.kernels.recurrent.triton_pointwise import fused_backward_kernel, fused_forward_kernel
-from kernel_selector.kernels.recurrent.triton_sequence import _size
-from kernel_selector.kernels.recurrent.triton_tiles import STAGES, WARPS, Limits, best_tile
+from kernel_selector.kernels.recurrent.triton.pointwise import fused_backward_kernel, fused_forward_kernel
+from kernel_selector.kernels.recurrent.triton.sequence import _size
+from kernel_selector.kernels.recurrent.triton.tiles import STAGES, WARPS, Limits, best_tile
 
 CELLS = {cell.name: cell for cell in (LSTM, GRU, RNN_TANH, RNN_RELU)}
 LIMITS = {80: Limits(108, 163 * 1024), 86: Limits(84, 99 * 1024), 90: Limits(132, 227 * 1024)}

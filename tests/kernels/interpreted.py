@@ -29,8 +29,8 @@ from kernel_selector.kernels import registry
 from kernel_selector.kernels.gate import Gate, hard
 from kernel_selector.kernels.operators.attention._module import Attention
 from kernel_selector.kernels.operators.attention._sdpa import logits
-from kernel_selector.kernels.recurrent import triton_sequence
-from kernel_selector.kernels.recurrent.triton_tiles import Limits
+from kernel_selector.kernels.recurrent.triton import sequence as triton_sequence
+from kernel_selector.kernels.recurrent.triton.tiles import Limits
 
 
 def round_to_nearest() -> None:

@@ -10,8 +10,8 @@ from programs import run
 from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import Device
 from kernel_selector.kernels.recurrent.layer import GRU, LSTM, RNN_TANH
-from kernel_selector.kernels.recurrent.triton_sequence import _size
-from kernel_selector.kernels.recurrent.triton_tiles import WARPS, Limits, best_tile, has_tile
+from kernel_selector.kernels.recurrent.triton.sequence import _size
+from kernel_selector.kernels.recurrent.triton.tiles import WARPS, Limits, best_tile, has_tile
 from tests.grids import batches, each_entry
 
 pytest.importorskip("triton", reason="Triton is not installed")

@@ -11,8 +11,8 @@ from torch import nn
 from ...contract import Device, Problem, Work
 from ...recurrent.cuda_graphs.modules import graph_refusal, graphed_layers, replayed
 from ...recurrent.module import cell_of
-from ...recurrent.triton_fused import FusedLoop
-from ...recurrent.triton_layer import triton_layer
+from ...recurrent.triton.fused import FusedLoop
+from ...recurrent.triton.layer import triton_layer
 from . import fused
 
 

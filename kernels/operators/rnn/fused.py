@@ -10,9 +10,9 @@ from torch import nn
 
 from ...contract import Device, Problem
 from ...recurrent.module import cell_of, recurrent_module
-from ...recurrent.triton_fused import FusedLoop
-from ...recurrent.triton_layer import triton_layer
-from ...recurrent.triton_support import TapeLoop, refused_by_triton
+from ...recurrent.triton.fused import FusedLoop
+from ...recurrent.triton.layer import triton_layer
+from ...recurrent.triton.support import TapeLoop, refused_by_triton
 
 work = TapeLoop(launches=(2, 2), chain=(2, 2), once=(9, 16), states=(4, 6), held=1).work
 

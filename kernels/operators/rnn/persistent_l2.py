@@ -11,9 +11,9 @@ from torch import nn
 
 from ...contract import Device, Problem
 from ...recurrent.module import cell_of, recurrent_module
-from ...recurrent.triton_layer import triton_layer
-from ...recurrent.triton_sequence import SequenceLoop, refusal
-from ...recurrent.triton_support import TapeLoop, refused_by_triton
+from ...recurrent.triton.layer import triton_layer
+from ...recurrent.triton.sequence import SequenceLoop, refusal
+from ...recurrent.triton.support import TapeLoop, refused_by_triton
 
 work = TapeLoop(launches=(0, 0), chain=(1, 1), once=(9, 18), states=(2, 3), held=1).work
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from .triton_cells import gru_backward, gru_forward, lstm_backward, lstm_forward, rnn_backward, rnn_forward
+from .cells import gru_backward, gru_forward, lstm_backward, lstm_forward, rnn_backward, rnn_forward
 
 
 @triton.jit

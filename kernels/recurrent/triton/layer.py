@@ -13,9 +13,9 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from ..autograd import first_order
-from .layer import Cell, LayerFunction, States, Weights
-from .triton_projection import from_slots, project, slot_count, to_slots
+from ...autograd import first_order
+from ..layer import Cell, LayerFunction, States, Weights
+from .projection import from_slots, project, slot_count, to_slots
 
 
 @dataclass(frozen=True)

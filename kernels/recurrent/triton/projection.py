@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from .layer import Cell, Weights
+from ..layer import Cell, Weights
 
 
 def slot_count(cell: Cell) -> int:

@@ -13,8 +13,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from .triton_cells import gru_backward, gru_forward, lstm_backward, lstm_forward, rnn_backward, rnn_forward
-from .triton_products import (
+from .cells import gru_backward, gru_forward, lstm_backward, lstm_forward, rnn_backward, rnn_forward
+from .products import (
     COUNTER_STRIDE,
     arrive,
     load_tile,

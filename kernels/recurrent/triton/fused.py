@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ..triton_launch import launch
-from .triton_layer import Tape, Upstream
-from .triton_projection import slot_count
+from ...triton_launch import launch
+from .layer import Tape, Upstream
+from .projection import slot_count
 
 BLOCK = 512  # elements of a state that a program takes: 4 a thread
 WARPS = 4
@@ -26,7 +26,7 @@ class FusedLoop(NamedTuple):
 
     def forward(self, tape: Tape) -> None:
         """See `triton_layer.Engine`."""
-        from .triton_pointwise import fused_forward_kernel
+        from .pointwise import fused_forward_kernel
 
         for direction, weight in enumerate(tape.weights):
             walk = _Walk.of(tape, direction, self.minor)
@@ -45,7 +45,7 @@ class FusedLoop(NamedTuple):
 
     def backward(self, tape: Tape, upstream: Upstream) -> Tensor:
         """See `triton_layer.Engine`."""
-        from .triton_pointwise import fused_backward_kernel
+        from .pointwise import fused_backward_kernel
 
         d_slots = torch.empty_like(tape.slots)
         carries = tape.cell.name == "gru" or tape.lengths is not None

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from ..contract import Device, Problem, Work
-from . import operator
-from .work import Loop
+from ...contract import Device, Problem, Work
+from .. import operator
+from ..work import Loop
 
 LEAST_CAPABILITY = (8, 0)
 MOST_STEP_ELEMENTS = 2**31  # kernels address one time step with 32 bits, and the steps with 64

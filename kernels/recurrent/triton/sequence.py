@@ -10,12 +10,12 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ..contract import Device, Problem
-from ..triton_launch import launch
-from .layer import Cell
-from .triton_layer import Tape, Upstream
-from .triton_projection import slot_count
-from .triton_tiles import STAGES, WARPS, Limits, Size, Tile, best_tile, has_tile
+from ...contract import Device, Problem
+from ...triton_launch import launch
+from ..layer import Cell
+from .layer import Tape, Upstream
+from .projection import slot_count
+from .tiles import STAGES, WARPS, Limits, Size, Tile, best_tile, has_tile
 
 PATIENCE = 2**22  # polls, some seconds: after them a program gives NaN instead of hanging the GPU
 SHARED_BYTES_LEAST = 100 * 2**10  # of a multiprocessor of compute capability 8.6, which has the least
@@ -29,7 +29,7 @@ class SequenceLoop(NamedTuple):
 
     def forward(self, tape: Tape) -> None:
         """See `triton_layer.Engine`."""
-        from .triton_persistent import persistent_forward_kernel
+        from .persistent import persistent_forward_kernel
 
         tile = _tile(tape, backward=False)
         weights = tape.weights[0] if len(tape.weights) == 1 else torch.stack(tape.weights)
@@ -42,7 +42,7 @@ class SequenceLoop(NamedTuple):
 
     def backward(self, tape: Tape, upstream: Upstream) -> Tensor:
         """See `triton_layer.Engine`."""
-        from .triton_persistent import persistent_backward_kernel
+        from .persistent import persistent_backward_kernel
 
         tile = _tile(tape, backward=True)
         weights = torch.stack([weight.t() for weight in tape.weights])
@@ -116,7 +116,7 @@ def _grid(tape: Tape, tile: Tile) -> tuple[int, int, int]:
 
 
 def _counters(tape: Tape, tile: Tile) -> Tensor:
-    from .triton_products import COUNTER_STRIDE
+    from .products import COUNTER_STRIDE
 
     count = len(tape.weights) * tile.groups * COUNTER_STRIDE.value
     return torch.zeros(count, dtype=torch.int32, device=tape.hidden.device)
