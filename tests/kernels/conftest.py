@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from kernel_selector.kernels.matmul import cublaslt, cublaslt_library
-from kernel_selector.kernels.recurrent.persistent import nvrtc
+from kernel_selector.kernels.runtime import nvrtc
 
 # importlib mode puts no test folder on the path: the helpers are loaded by file
 for _name in ("cublaslt_twin", "parameter_storage", "planted", "programs", "twins"):

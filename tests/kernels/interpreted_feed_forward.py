@@ -33,7 +33,7 @@ def dropout(module, x):
     """Both passes use one mask, which the kernel tells when it is fed with ones."""
     from kernel_selector.kernels.operators.feed_forward import _triton
     from kernel_selector.kernels.operators.feed_forward._middle import BOTH, Middle, threshold_of
-    from kernel_selector.kernels.replay import draw_seed
+    from kernel_selector.kernels.runtime.dropout import draw_seed
 
     module.dropout = 0.3
     torch.manual_seed(5)

@@ -7,10 +7,11 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from kernel_selector.kernels import compiling, registry
+from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import Device, InvalidHyperparameter
 from kernel_selector.kernels.gate import Gate
 from kernel_selector.kernels.operators.additive_attention import recompute
+from kernel_selector.kernels.runtime import torch_compile as compiling
 
 OPERATOR = registry.operator("additive_attention")
 CPU = Device(name="a processor", kind="cpu")

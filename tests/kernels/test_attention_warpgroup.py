@@ -12,7 +12,7 @@ from kernel_selector.kernels import devices, registry
 from kernel_selector.kernels.contract import UnsupportedProblem
 from kernel_selector.kernels.operators.attention import _warpgroup, warpgroup
 from kernel_selector.kernels.operators.attention._module import Call
-from kernel_selector.kernels.recurrent.persistent import nvrtc
+from kernel_selector.kernels.runtime import nvrtc
 
 H200 = devices.known_device("h200")
 SIZES = {"batch": 2, "heads": 4, "seq": 200, "head_dim": 64, "dtype": "bfloat16"}

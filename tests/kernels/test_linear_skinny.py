@@ -16,7 +16,7 @@ from kernel_selector.kernels.matmul import skinny
 from kernel_selector.kernels.matmul.limits import Limits
 from kernel_selector.kernels.matmul.skinny_cores_source import CoresPlan, skinny_cores_source
 from kernel_selector.kernels.matmul.skinny_source import ELEMENTS, PRELUDE, SkinnyPlan, skinny_source
-from kernel_selector.kernels.recurrent.persistent import nvrtc
+from kernel_selector.kernels.runtime import nvrtc
 
 PLANS = [SkinnyPlan(4, 1, 4, 4), SkinnyPlan(2, 2, 2, 2), SkinnyPlan(1, 4, 1, 1), SkinnyPlan(4, 2, 1, 4)]
 # CUDA's words in C++: a block's threads are threads, warps exchange through memory between two barriers

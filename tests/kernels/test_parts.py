@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from kernel_selector.kernels.parts import alike, apart, parts, whole
+from kernel_selector.kernels.runtime.joint_tensors import alike, apart, parts, whole
 
 
 class Beside(torch.autograd.Function):

@@ -11,7 +11,6 @@ import torch
 
 from kernel_selector.kernels import devices, registry
 from kernel_selector.kernels.recurrent.layer import GRU, LSTM, RNN_RELU, RNN_TANH, Weights
-from kernel_selector.kernels.recurrent.persistent import nvrtc
 from kernel_selector.kernels.recurrent.persistent.layer import projected, recurrent_bias
 from kernel_selector.kernels.recurrent.persistent.loop import SOURCE, defines
 from kernel_selector.kernels.recurrent.persistent.plan import (
@@ -22,6 +21,7 @@ from kernel_selector.kernels.recurrent.persistent.plan import (
     plans,
     refused_plan,
 )
+from kernel_selector.kernels.runtime import nvrtc
 
 H200 = devices.known_device("h200")
 MULTIPROCESSORS = 132

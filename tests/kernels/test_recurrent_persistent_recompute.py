@@ -12,7 +12,8 @@ import torch
 from kernel_selector.kernels import devices, registry
 from kernel_selector.kernels.gate import Gate
 from kernel_selector.kernels.recurrent.layer import GRU, LSTM
-from kernel_selector.kernels.recurrent.persistent import layer, nvrtc, recompute
+from kernel_selector.kernels.recurrent.persistent import layer, recompute
+from kernel_selector.kernels.runtime import nvrtc
 
 SIZES = {"hidden": 6, "input": 4, "batch": 3, "seq": 5, "dtype": "float64"}
 BOTH = [(operator, name) for operator in ("lstm", "gru") for name in ("persistent", "persistent_recompute")]

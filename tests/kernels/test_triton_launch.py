@@ -5,7 +5,7 @@ import itertools
 import pytest
 import torch
 
-from kernel_selector.kernels import triton_launch
+from kernel_selector.kernels.runtime import triton_launch
 
 MEMORY = torch.zeros(64, dtype=torch.bfloat16)
 BESIDE = {  # each pair is one kernel to Triton, so that it may be compiled for one and started for the other

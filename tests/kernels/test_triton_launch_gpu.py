@@ -19,7 +19,7 @@ def kernel():
 
 
 def relu(kernel, x, y, by_triton=False):
-    from kernel_selector.kernels.triton_launch import launch
+    from kernel_selector.kernels.runtime.triton_launch import launch
 
     grid, constants = (-(-x.numel() // 1024),), {"KIND": "relu", "BLOCK": 1024, "num_warps": 4}
     if by_triton:

@@ -16,7 +16,7 @@ from kernel_selector.kernels.versions import aliases, canonical, digests
 ROOT = Path(registry.ROOT).resolve()
 FILES = {
     "planted/__init__.py": "",
-    "autograd.py": '"""Glue."""\n\n\ndef glue(backward):\n    return lambda *given: backward(*given)\n',
+    "runtime/autograd.py": '"""Glue."""\n\n\ndef glue(backward):\n    return lambda *given: backward(*given)\n',
     "planted/_tiles.py": '''"""Tiles."""
 from typing import NamedTuple
 
@@ -60,7 +60,7 @@ extern "C" __global__ void twice(float* x, int n) {  /* all
 import torch
 from torch import nn
 
-from ..autograd import glue
+from ..runtime.autograd import glue
 from ._tiles import TABLE, WARPS, Tile, kernel, refused
 
 SOURCE = "source.cu"
@@ -178,7 +178,7 @@ def test_what_changes_behaviour_changes_what_is_computed(tmp_path, case):
 
 
 def test_glue_changes_the_hosts_part_alone(tmp_path):
-    glue = "autograd.py", "backward(*given)", "backward(*list(given))"
+    glue = "runtime/autograd.py", "backward(*given)", "backward(*list(given))"
     before, after = planted(tmp_path / "before"), planted(tmp_path / "after", *glue)
     assert after[0] == before[0]
     assert after[1] != before[1]

@@ -8,8 +8,8 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from ...compiling import compiled
 from ...contract import Problem, Work
+from ...runtime.torch_compile import compiled
 from . import _problem
 from ._module import Attention, Call, Compute, Parameters
 

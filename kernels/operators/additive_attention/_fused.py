@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...autograd import first_order
-from ...triton_launch import launch
+from ...runtime.autograd import first_order
+from ...runtime.triton_launch import launch
 from ._equations import EPSILON, masked_softmax, product, scores_of
 from ._module import Parameters
 from ._tiles import BACKWARD_WARPS, FORWARD_WARPS, REGISTERS, backward_cut, forward_cut

@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ...autograd import first_order
 from ...contract import Device, Problem, Work
+from ...runtime.autograd import first_order
 from . import _problem
 from ._equations import attend, masked_softmax, product, scores_of
 from ._module import Attention, Call, Parameters

@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ...parts import alike
-from ...recurrent.persistent import nvrtc
-from ...recurrent.persistent.nvrtc import Kernel, Launch
+from ...runtime import nvrtc
+from ...runtime.joint_tensors import alike
+from ...runtime.nvrtc import Kernel, Launch
 from ._module import Call
 
 HEAD_DIM = 64

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
 
-from ...compiling import refused_by_compiler
 from ...contract import Device, Problem, Work
+from ...runtime.torch_compile import refused_by_compiler
 from ._compiled import compiled
 from ._module import Attention, Call, Outputs
 from ._sdpa import in_rows

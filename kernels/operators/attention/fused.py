@@ -15,10 +15,10 @@ import torch
 from torch import Tensor, nn
 from torch._compile import _disable_dynamo
 
-from ...autograd import first_order
 from ...contract import Device, Problem, Work
-from ...replay import draw_seed
-from ...triton_launch import launch
+from ...runtime.autograd import first_order
+from ...runtime.dropout import draw_seed
+from ...runtime.triton_launch import launch
 from ._module import Attention, Call, Outputs, side_by_side
 from ._tiles import Tile, Tiles, most_features, padded, tiles_of
 from ._work import ELEMENT_BYTES, Counts, row_sums, rows

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor, nn
 from torch._compile import _disable_dynamo
 
-from ...autograd import first_order
 from ...contract import Device, Problem, Work
-from ...replay import draw_seed
+from ...runtime.autograd import first_order
+from ...runtime.dropout import draw_seed
 from ._function import parts_of_backward, weights_of
 from ._module import Attention, Call, Outputs
 from ._replay import kept

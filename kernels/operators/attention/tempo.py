@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 from torch._compile import _disable_dynamo
 
-from ...autograd import first_order
 from ...contract import Device, Problem, Work
+from ...runtime.autograd import first_order
 from ._function import parts_of_backward, summed_bias, weights_of
 from ._module import Attention, Call, Outputs
 from ._sdpa import weighted

@@ -9,8 +9,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from ...compiling import refused_by_compiler
 from ...contract import Device, Problem, Work
+from ...runtime.torch_compile import refused_by_compiler
 from ._compiled import compiled
 from ._module import Attention, Call, Outputs
 from ._sdpa import written_out

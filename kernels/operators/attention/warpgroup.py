@@ -18,9 +18,9 @@ import torch
 from torch import Tensor, nn
 from torch._compile import _disable_dynamo
 
-from ...autograd import first_order
 from ...contract import Device, Problem, UnsupportedProblem, Work
-from ...replay import draw_seed
+from ...runtime.autograd import first_order
+from ...runtime.dropout import draw_seed
 from ._module import Attention, Call, Outputs
 from ._warpgroup import HEAD_DIM, ROWS, Kept, aligned, backward, forward, kept_for_backward
 from ._work import Counts, pairs, row_sums, visible_pairs

@@ -14,11 +14,11 @@ import torch
 from torch import Tensor, nn
 from torch._compile import _disable_dynamo
 
-from ...autograd import first_order
 from ...contract import Device, Problem, Work
 from ...matmul.launch import ALIGN, DTYPES, MOST_BATCH, chosen, matmul
 from ...matmul.limits import limits_of
 from ...matmul.ranking import Size, estimate_us
+from ...runtime.autograd import first_order
 from . import ELEMENT_BYTES, sizes
 from . import work as plain_work
 from ._module import BatchedMatmul

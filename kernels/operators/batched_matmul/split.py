@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ...autograd import first_order
 from ...contract import Device, Problem, Work
+from ...runtime.autograd import first_order
 from . import work as plain_work
 from ._module import BatchedMatmul
 

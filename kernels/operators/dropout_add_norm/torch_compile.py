@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from torch import nn
 
-from ...compiling import refused_by_compiler
 from ...contract import Device, Problem
 from ...norms.added import added_module, plainly
 from ...norms.compiled import compiled
+from ...runtime.torch_compile import refused_by_compiler
 
 
 def unsupported(_problem: Problem, device: Device) -> str | None:

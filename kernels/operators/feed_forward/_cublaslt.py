@@ -9,9 +9,9 @@ from torch import Tensor
 from torch._compile import _disable_dynamo
 from torch.nn.functional import gelu, linear, relu
 
-from ...autograd import first_order
 from ...contract import Device, Problem
 from ...matmul.cublaslt import Then, aux_of, check, multiply, refused, sums_of_rows
+from ...runtime.autograd import first_order
 from ._function import Weights
 from ._module import Layer, _cast
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import linear
 
-from ...autograd import first_order
+from ...runtime.autograd import first_order
 from . import _plain, _triton
 from ._middle import BOTH, HIDDEN, NEITHER, OUTPUT, Middle
 

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch._compile import _disable_dynamo
 
 from ...contract import Problem
-from ...replay import draw_seed
+from ...runtime.dropout import draw_seed
 from ._function import Weights, feed_forward
 from ._middle import Middle, threshold_of
 

@@ -14,10 +14,10 @@ from torch import Tensor
 from torch.nn.functional import linear
 
 from ...activations.refusals import refused_by_triton
-from ...autograd import first_order
 from ...contract import Device, Problem
-from ...replay import draw_seed
-from ...triton_launch import launch
+from ...runtime.autograd import first_order
+from ...runtime.dropout import draw_seed
+from ...runtime.triton_launch import launch
 from . import _triton
 from ._function import INTERPRETED
 from ._middle import BOTH, Middle, threshold_of

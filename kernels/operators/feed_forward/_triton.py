@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ...triton_launch import launch
+from ...runtime.triton_launch import launch
 from ._middle import BOTH, CODES, HIDDEN, OUTPUT, Middle
 
 ROWS, GROUPS = 16, 16  # of a tile: 16 x 128 elements, 16 a thread, so two loads of 16 bytes in flight

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from torch import nn
 
-from ...compiling import refused_by_compiler
 from ...contract import Device, Problem
+from ...runtime.torch_compile import refused_by_compiler
 from ._compiled import CompiledFeedForward
 from ._work import Middle
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 from torch import Tensor, nn
 from torch.nn.functional import layer_norm
 
-from ...compiling import refused_by_compiler
 from ...contract import Device, Problem
 from ...norms.compiled import compiled
 from ...norms.module import norm_module
+from ...runtime.torch_compile import refused_by_compiler
 
 
 def unsupported(_problem: Problem, device: Device) -> str | None:

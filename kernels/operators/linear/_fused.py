@@ -15,12 +15,12 @@ import torch
 from torch import Tensor, nn
 from torch._compile import _disable_dynamo
 
-from ...autograd import first_order
 from ...contract import Device, Problem, Work
 from ...matmul.backward import dropout_scale, row_sums, through_epilogue
 from ...matmul.epilogue import ACTIVATIONS, BIAS, DROPOUT, KEEP, RESIDUAL, Step
 from ...matmul.launch import DTYPES, Epilogue
-from ...replay import draw_seed
+from ...runtime.autograd import first_order
+from ...runtime.dropout import draw_seed
 from . import ELEMENT_BYTES, saved_bytes
 from . import work as plain_work
 from ._branches import side_by_side

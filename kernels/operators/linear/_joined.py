@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import linear
 
-from ...parts import apart, whole
+from ...runtime.joint_tensors import apart, whole
 
 
 def joined(x: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor] | None) -> tuple[Tensor, ...]:

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
-from ...autograd import first_order
 from ...contract import Device, Problem, Work
+from ...runtime.autograd import first_order
 from . import ELEMENT_BYTES
 from . import work as plain_work
 from ._layouts import in_words

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
-from ...compiling import compiled, refused_by_compiler
 from ...contract import Device, Problem, Work
+from ...runtime.torch_compile import compiled, refused_by_compiler
 from . import operations
 from . import work as plain_work
 from ._module import ACTIVATIONS, Linear

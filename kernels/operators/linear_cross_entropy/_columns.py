@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...autograd import first_order
+from ...runtime.autograd import first_order
 from . import IGNORED
 from ._logits import add_product, buffer, empty_state, fold, for_weight, gradient_, losses_of, products, wide
 

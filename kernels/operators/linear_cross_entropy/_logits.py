@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...triton_launch import launch
+from ...runtime.triton_launch import launch
 from . import IGNORED
 
 # where the kernels run; float64 is computed by torch there too, because they are float32 inside

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from ...autograd import anchor, first_order
+from ...runtime.autograd import anchor, first_order
 from . import IGNORED
 from ._logits import add_product, buffer, cross_entropy_, for_weight, products, wide
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from ...compiling import compiled, refused_by_compiler
 from ...contract import Device, Problem, Work
+from ...runtime.torch_compile import compiled, refused_by_compiler
 from . import ELEMENT_BYTES, counted
 from ._module import LinearLoss, plain
 

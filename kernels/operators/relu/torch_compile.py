@@ -8,8 +8,8 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from ...activations.compiled import call_compiled
-from ...compiling import refused_by_compiler
 from ...contract import Device, Problem
+from ...runtime.torch_compile import refused_by_compiler
 
 
 class CompiledReLU(nn.ReLU):

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ...autograd import first_order
+from ...runtime.autograd import first_order
 from .copies import Inbox, Outbox, Results, packed
 
 WARM_UP_RUNS = 3  # on the capturing stream, as torch asks for: libraries choose and allocate in these

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import linear
 
-from ...autograd import first_order
+from ...runtime.autograd import first_order
 from ..layer import Cell, LayerFunction, States, Weights
 from ..loops import each_direction
 from . import gru as hoisted_gru

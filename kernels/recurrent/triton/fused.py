@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ...triton_launch import launch
+from ...runtime.triton_launch import launch
 from .layer import Tape, Upstream
 from .projection import slot_count
 

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from ...autograd import first_order
+from ...runtime.autograd import first_order
 from ..layer import Cell, LayerFunction, States, Weights
 from .projection import from_slots, project, slot_count, to_slots
 

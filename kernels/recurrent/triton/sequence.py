@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ...contract import Device, Problem
-from ...triton_launch import launch
+from ...runtime.triton_launch import launch
 from ..layer import Cell
 from .layer import Tape, Upstream
 from .projection import slot_count

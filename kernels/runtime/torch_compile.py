@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from .contract import Device
+from ..contract import Device
 
 LEAST_CAPABILITY = (7, 0)  # of the compiler's own GPU kernels
 COPIES = 1024
