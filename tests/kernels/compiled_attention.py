@@ -21,18 +21,18 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from kernel_selector.kernels.operators.attention._tiles import (
+from kernel_selector.kernels.operators.attention._triton.backward import (
+    attention_keys_kernel,
+    attention_queries_kernel,
+)
+from kernel_selector.kernels.operators.attention._triton.bias import attention_bias_kernel
+from kernel_selector.kernels.operators.attention._triton.forward import attention_forward_kernel
+from kernel_selector.kernels.operators.attention._triton.tiles import (
     LEAST_SHARED_BYTES,
     SHARED_BYTES,
     padded,
     tiles_of,
 )
-from kernel_selector.kernels.operators.attention._triton_backward import (
-    attention_keys_kernel,
-    attention_queries_kernel,
-)
-from kernel_selector.kernels.operators.attention._triton_bias import attention_bias_kernel
-from kernel_selector.kernels.operators.attention._triton_forward import attention_forward_kernel
 
 ELEMENT = {"fp32": 4, "fp16": 2, "bf16": 2}
 TYPES = {"mask_ptr": "u8", "seed_ptr": "i64", "sums_ptr": "fp32", "delta_ptr": "fp32"}

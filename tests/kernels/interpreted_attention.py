@@ -19,7 +19,7 @@ import triton.language as tl
 
 from kernel_selector.kernels import registry
 from kernel_selector.kernels.operators.attention import fused
-from kernel_selector.kernels.operators.attention._triton_tiles import kept, row_seeds
+from kernel_selector.kernels.operators.attention._triton.pairs import kept, row_seeds
 
 SIZES = {"batch": 2, "heads": 4, "kv_heads": 2, "seq": 37, "kv_seq": 150, "head_dim": 12}
 

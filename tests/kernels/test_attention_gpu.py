@@ -9,8 +9,8 @@ from torch.utils.checkpoint import checkpoint
 from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import Device
 from kernel_selector.kernels.gate import Gate
-from kernel_selector.kernels.operators.attention import _warpgroup
 from kernel_selector.kernels.operators.attention._module import Call
+from kernel_selector.kernels.operators.attention._warpgroup import launch as _warpgroup
 
 pytestmark = [
     pytest.mark.gpu,

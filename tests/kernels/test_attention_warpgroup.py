@@ -10,8 +10,9 @@ import torch
 
 from kernel_selector.kernels import devices, registry
 from kernel_selector.kernels.contract import UnsupportedProblem
-from kernel_selector.kernels.operators.attention import _warpgroup, warpgroup
+from kernel_selector.kernels.operators.attention import warpgroup
 from kernel_selector.kernels.operators.attention._module import Call
+from kernel_selector.kernels.operators.attention._warpgroup import launch as _warpgroup
 from kernel_selector.kernels.runtime import nvrtc
 
 H200 = devices.known_device("h200")
@@ -125,7 +126,7 @@ def test_shares_are_rounded_and_what_is_kept_is_scaled_by_what_is_dropped(share,
 
 
 def words(threshold, count):
-    """Words of dropped bits as warpgroup_forward.cu draws them, from random states: tiles [2, count]."""
+    """Words of dropped bits as forward.cu draws them, from random states: tiles [2, count]."""
     draw = np.random.default_rng(threshold)
     digits = _warpgroup.DRAWS
     fresh = digits if threshold < 32 or threshold > 4064 else 7

@@ -348,8 +348,8 @@ def copied(tmp_path_factory):
         ("recurrent/persistent/cells.cuh", ["rnn/persistent"], "attention/warpgroup"),
         ("recurrent/persistent/hopper.cuh", ["lstm/persistent", "lstm/persistent_recompute"], "lstm/fused"),
         ("recurrent/persistent/replay.cu", ["lstm/persistent_recompute"], "lstm/persistent"),
-        ("operators/attention/warpgroup.cuh", ["attention/warpgroup"], "lstm/persistent"),
-        ("operators/attention/warpgroup_keys.cu", ["attention/warpgroup"], "attention/fused"),
+        ("operators/attention/_warpgroup/warpgroup.cuh", ["attention/warpgroup"], "lstm/persistent"),
+        ("operators/attention/_warpgroup/keys.cu", ["attention/warpgroup"], "attention/fused"),
     ],
 )
 def test_cuda_sources_belong_to_the_kernel(copied, source, covered, apart):

@@ -20,7 +20,7 @@ from ...runtime.autograd import first_order
 from ...runtime.dropout import draw_seed
 from ...runtime.triton_launch import launch
 from ._module import Attention, Call, Outputs, side_by_side
-from ._tiles import Tile, Tiles, most_features, padded, tiles_of
+from ._triton.tiles import Tile, Tiles, most_features, padded, tiles_of
 from ._work import ELEMENT_BYTES, Counts, row_sums, rows
 
 LEAST_CAPABILITY = (8, 0)
@@ -89,7 +89,7 @@ class _Fused(torch.autograd.Function):
 
 def _forward(call: Call, seed: Tensor | None, sums: Tensor | None) -> Tensor:
     """out, and the row sums [B, H, S] where there is memory for them. Triton is imported here."""
-    from ._triton_forward import attention_forward_kernel
+    from ._triton.forward import attention_forward_kernel
 
     if call.dropout and seed is None:
         seed = draw_seed(call.q.device)
@@ -110,7 +110,7 @@ def _backward(
     call: Call, saved: tuple[Tensor | None, Tensor, Tensor, Tensor], needs: tuple[bool, ...]
 ) -> tuple[Tensor | None, ...]:
     """Gradients of q, k, v, the mask (none) and the bias, from seed, row sums, out and its gradient."""
-    from ._triton_backward import attention_keys_kernel, attention_queries_kernel
+    from ._triton.backward import attention_keys_kernel, attention_queries_kernel
 
     seed, sums, out, d_out = saved
     q, k, v, d_out = (side_by_side(one) for one in (*call[:3], d_out))
@@ -144,7 +144,7 @@ def _bias_gradient(
     call: Call, tensors: tuple[Tensor | None, ...], mask_strides: tuple[int, int, int]
 ) -> Tensor:
     """[H, S, K], of the kernel's first nine arguments."""
-    from ._triton_bias import attention_bias_kernel
+    from ._triton.bias import attention_bias_kernel
 
     q, k, v, d_out = cast(tuple[Tensor, ...], tensors[:4])
     d_bias = torch.empty((q.size(1), q.size(2), k.size(2)), dtype=q.dtype, device=q.device)

@@ -22,7 +22,7 @@ from ...contract import Device, Problem, UnsupportedProblem, Work
 from ...runtime.autograd import first_order
 from ...runtime.dropout import draw_seed
 from ._module import Attention, Call, Outputs
-from ._warpgroup import HEAD_DIM, ROWS, Kept, aligned, backward, forward, kept_for_backward
+from ._warpgroup.launch import HEAD_DIM, ROWS, Kept, aligned, backward, forward, kept_for_backward
 from ._work import Counts, pairs, row_sums, visible_pairs
 
 CAPABILITY = (9, 0)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from ._triton_tiles import LOG2E, NOTHING, kept, keys_of, load_rows, logits, row_seeds, store_rows
+from .pairs import LOG2E, NOTHING, kept, keys_of, load_rows, logits, row_seeds, store_rows
 
 
 @triton.jit

@@ -11,10 +11,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ...runtime import nvrtc
-from ...runtime.joint_tensors import alike
-from ...runtime.nvrtc import Kernel, Launch
-from ._module import Call
+from ....runtime import nvrtc
+from ....runtime.joint_tensors import alike
+from ....runtime.nvrtc import Kernel, Launch
+from .._module import Call
 
 HEAD_DIM = 64
 ROWS = 64  # of a tile, and of a warpgroup
@@ -30,9 +30,9 @@ POINTERS = ("q", "out", "d_out", "to_out", "d_q", "d_k", "d_v", "sums", "delta",
 _checked = nvrtc._checked
 HERE = Path(__file__)
 SOURCES = {
-    "forward": HERE.with_name("warpgroup_forward.cu"),
-    "queries": HERE.with_name("warpgroup_queries.cu"),
-    "keys": HERE.with_name("warpgroup_keys.cu"),
+    "forward": HERE.with_name("forward.cu"),
+    "queries": HERE.with_name("queries.cu"),
+    "keys": HERE.with_name("keys.cu"),
 }
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from ._triton_tiles import LOG2E, kept, load_rows, logits, row_seeds
+from .pairs import LOG2E, kept, load_rows, logits, row_seeds
 
 
 @triton.jit
