@@ -18,7 +18,8 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from kernel_selector.kernels.activations import triton_pointwise
-from kernel_selector.kernels.operators.feed_forward import _triton_kernels, _triton_polynomial
+from kernel_selector.kernels.operators.feed_forward._triton import kernels as _triton_kernels
+from kernel_selector.kernels.operators.feed_forward._triton import polynomial_kernels as _triton_polynomial
 
 FILES = (triton_pointwise, _triton_kernels, _triton_polynomial)
 TYPES = {"bits_ptr": "*u8", "seed_ptr": "*i64", "scale_ptr": "*fp32", "sums_ptr": "*fp32", "codes_ptr": "*i8"}

@@ -31,8 +31,8 @@ def masked(module, x, mask):
 
 def dropout(module, x):
     """Both passes use one mask, which the kernel tells when it is fed with ones."""
-    from kernel_selector.kernels.operators.feed_forward import _triton
     from kernel_selector.kernels.operators.feed_forward._middle import BOTH, Middle, threshold_of
+    from kernel_selector.kernels.operators.feed_forward._triton import launch as _triton
     from kernel_selector.kernels.runtime.dropout import draw_seed
 
     module.dropout = 0.3

@@ -11,8 +11,9 @@ from torch import Tensor
 from torch.nn.functional import linear
 
 from ...runtime.autograd import first_order
-from . import _plain, _triton
+from . import _plain
 from ._middle import BOTH, HIDDEN, NEITHER, OUTPUT, Middle
+from ._triton import launch as _triton
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"  # Triton's interpreter takes tensors of a CPU
 

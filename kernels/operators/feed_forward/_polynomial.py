@@ -18,10 +18,10 @@ from ...contract import Device, Problem
 from ...runtime.autograd import first_order
 from ...runtime.dropout import draw_seed
 from ...runtime.triton_launch import launch
-from . import _triton
 from ._function import INTERPRETED
 from ._middle import BOTH, Middle, threshold_of
 from ._module import FeedForward, _cast
+from ._triton import launch as _triton
 
 ACTIVATIONS = ("gelu", "gelu_tanh")
 DTYPES = (torch.float16, torch.bfloat16)
@@ -84,7 +84,7 @@ def _second_half(h: Tensor, b1: Tensor | None, w2: Tensor, b2: Tensor | None, mi
 
 def _forward(h: Tensor, middle: Middle, *, over: bool) -> Tensor:
     """a of h [rows, inner]; written over it with `over`."""
-    from ._triton_polynomial import polynomial_forward_kernel
+    from ._triton.polynomial_kernels import polynomial_forward_kernel
 
     rows, inner = h.shape
     a = h if over else torch.empty_like(h)
@@ -101,7 +101,7 @@ def _backward(
     h: Tensor, da: Tensor, middle: Middle, *, again: bool, bias: bool
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:
     """dh, written over da [rows, inner], with `again` a, and with `bias` the sum of dh over rows."""
-    from ._triton_polynomial import polynomial_backward_kernel
+    from ._triton.polynomial_kernels import polynomial_backward_kernel
 
     rows, inner = da.shape
     steps = max(1, min(_triton.MOST_STEPS, rows // _triton.ENOUGH_ROWS))

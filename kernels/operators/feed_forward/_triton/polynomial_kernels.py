@@ -9,12 +9,12 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from ...activations.triton_polynomials import (
+from ....activations.triton_polynomials import (
     gelu_and_slope_by_polynomial,
     gelu_by_polynomial,
     gelu_slope_by_polynomial,
 )
-from ._triton_kernels import _factor, _program, _tile
+from .kernels import _factor, _program, _tile
 
 
 @triton.jit(do_not_specialize=["threshold"])

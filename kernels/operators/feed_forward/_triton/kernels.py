@@ -11,8 +11,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from ...activations.triton_dropout import kept_of_eight
-from ...activations.triton_functions import activate, activate_and_derive, derive_from_output, is_rising
+from ....activations.triton_dropout import kept_of_eight
+from ....activations.triton_functions import activate, activate_and_derive, derive_from_output, is_rising
 
 
 @triton.jit

@@ -8,8 +8,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ...runtime.triton_launch import launch
-from ._middle import BOTH, CODES, HIDDEN, OUTPUT, Middle
+from ....runtime.triton_launch import launch
+from .._middle import BOTH, CODES, HIDDEN, OUTPUT, Middle
 
 ROWS, GROUPS = 16, 16  # of a tile: 16 x 128 elements, 16 a thread, so two loads of 16 bytes in flight
 COLUMNS = 8 * GROUPS
@@ -23,7 +23,7 @@ def forward(h: Tensor, middle: Middle) -> tuple[Tensor, tuple[Tensor, ...]]:
 
     a is written over h where h is not kept.
     """
-    from ._triton_kernels import feed_forward_forward_kernel
+    from .kernels import feed_forward_forward_kernel
 
     rows, inner = h.shape
     a = torch.empty_like(h) if middle.keep in (HIDDEN, BOTH) else h
@@ -46,7 +46,7 @@ def backward(
     kept: Tensor | None, more: tuple[Tensor, ...], da: Tensor, middle: Middle, *, again: bool, bias: bool
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:
     """As in `_plain`, of h, of a where that is kept, or of codes in `more`; dh is written over da."""
-    from ._triton_kernels import feed_forward_backward_kernel
+    from .kernels import feed_forward_backward_kernel
 
     rows, inner = da.shape
     steps = max(1, min(MOST_STEPS, rows // ENOUGH_ROWS))
