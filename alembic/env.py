@@ -8,7 +8,7 @@ from sqlalchemy import Connection, Engine
 
 from alembic import context
 from kernel_selector.db import Database
-from kernel_selector.db.location import resolve
+from kernel_selector.db.engine.location import resolve
 from kernel_selector.db.tables import Base, UTCDateTime
 
 

@@ -8,7 +8,8 @@ from datetime import UTC, datetime
 import pytest
 from sqlalchemy import select
 
-from kernel_selector.db import Database, DatabaseError, migrations, records, snapshot, tallies
+from kernel_selector.db import Database, DatabaseError, records, snapshot, tallies
+from kernel_selector.db.engine import migrations
 from kernel_selector.db.tables import Measurement
 from kernel_selector.kernels.contract import Status
 

@@ -10,9 +10,9 @@ from typing import Self
 from sqlalchemy import Engine
 from sqlalchemy.engine import Connection
 
+from ..errors import DatabaseMissing
 from . import migrations, postgresql, sqlite
-from .errors import DatabaseMissing
-from .failures import translated
+from .driver_errors import translated
 from .location import Location, resolve
 
 BUSY_TIMEOUT_S = 20.0  # writers wait this long for their turn: shorter times fail under many writers

@@ -11,7 +11,7 @@ import platformdirs
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError
 
-from .errors import DatabaseUnreachable
+from ..errors import DatabaseUnreachable
 
 VARIABLE = "SELECTOR_DATABASE_URL"
 EXPECTED = "Give a file path, sqlite:///path or postgresql://user@host/database."

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
-from .errors import (
+from ..errors import (
     DatabaseCorrupt,
     DatabaseError,
     DatabaseLocked,

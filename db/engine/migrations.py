@@ -10,8 +10,8 @@ from sqlalchemy.engine import Connection
 
 import kernel_selector
 
+from ..errors import DatabaseMissing, DatabaseRevision
 from . import sqlite
-from .errors import DatabaseMissing, DatabaseRevision
 from .location import Location, argument, way_to_make
 
 if TYPE_CHECKING:
