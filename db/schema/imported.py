@@ -13,7 +13,7 @@ from sqlalchemy.orm import Mapped, mapped_column
 
 from kernel_selector.kernels.contract import Status
 
-from .tables import Base
+from .measurements import Base
 
 
 class ImportedBatch(Base):
