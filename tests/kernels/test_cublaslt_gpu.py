@@ -10,7 +10,7 @@ import torch
 from kernel_selector.kernels import registry
 from kernel_selector.kernels.gate import Gate
 from kernel_selector.kernels.matmul import cublaslt
-from tests.kernels.gpu_feed_forward import both, build, problem_of
+from tests.kernels.helpers.gpu_feed_forward import both, build, problem_of
 
 pytestmark = [
     pytest.mark.gpu,

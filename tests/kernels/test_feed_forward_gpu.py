@@ -8,7 +8,7 @@ from torch.utils.checkpoint import checkpoint
 
 from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import Device
-from tests.kernels.gpu_feed_forward import both, build, problem_of
+from tests.kernels.helpers.gpu_feed_forward import both, build, problem_of
 
 pytestmark = [
     pytest.mark.gpu,

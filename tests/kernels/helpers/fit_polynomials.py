@@ -1,6 +1,6 @@
 """Derives the coefficients of `kernels/activations/polynomials.py`, and prints them as its lines.
 
-    python tests/kernels/fit_polynomials.py
+    python tests/kernels/helpers/fit_polynomials.py
 
 GELU is x (1/2 + x P(s)), and its derivative 1/2 + x Q(s): both are odd but for the 1/2. s = x^2 - SHIFT, with
 SHIFT near the middle of the range of x^2, keeps rounding errors to those of float32.

@@ -28,7 +28,7 @@ def forks() -> subprocess.Popen[str]:
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
-        env={**os.environ, "PYTHONPATH": str(FOLDER.parents[1]), "OMP_NUM_THREADS": "1"},
+        env={**os.environ, "PYTHONPATH": str(FOLDER.parents[2]), "OMP_NUM_THREADS": "1"},
         start_new_session=True,
     )
     atexit.register(process.communicate)  # closes its input, which ends it

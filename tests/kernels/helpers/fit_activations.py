@@ -1,6 +1,6 @@
 """Derives the coefficients of `kernels/activations/fits.py`, and prints them as its lines.
 
-    python tests/kernels/fit_activations.py
+    python tests/kernels/helpers/fit_activations.py
 
 GELU and SiLU fall to a lowest point (x0, y0) and rise from there, so y and the branch give x back, and
 with it dy/dx. x has a square-root singularity in y there, but is smooth in s = sqrt(y - y0): that is the
