@@ -1,6 +1,6 @@
 """Implementations that are wrong, each in a way of its own, and the check of the gate that finds each.
 
-    python tests/kernels/gate_faults.py cuda:0
+    python tests/kernels/gate/gate_faults.py cuda:0
 
 prints what caught each, and exits with 1 where one passed or a right module was rejected.
 """

@@ -17,7 +17,7 @@ from kernel_selector.kernels.contract import Device, InvalidHyperparameter
 
 pytest.importorskip("triton", reason="Triton is not installed")
 
-FOLDER = Path(__file__).with_name("helpers")
+FOLDER = Path(__file__).parents[1] / "helpers"
 CPU = Device(name="a processor", kind="cpu")
 H200 = Device(name="NVIDIA H200", kind="cuda", compute_capability=(9, 0))
 V100 = Device(name="V100", kind="cuda", compute_capability=(7, 0))

@@ -9,7 +9,7 @@ from kernel_selector.kernels.mapping import draw, parse
 from kernel_selector.kernels.matmul.limits import Limits
 from kernel_selector.kernels.matmul.schedule import parse as parse_schedule
 
-PAGE = (Path(__file__).parents[2] / "docs/task_mappings.md").read_text()
+PAGE = (Path(__file__).parents[3] / "docs/task_mappings.md").read_text()
 
 
 def test_drawings_are_those_of_the_code():

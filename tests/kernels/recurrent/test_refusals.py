@@ -12,7 +12,7 @@ from benchmarks.kernels import cudnn_errors
 from kernel_selector.kernels import registry
 from kernel_selector.kernels.devices import known_device
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 GATED = ("lstm", "gru", "rnn")
 
 

@@ -38,7 +38,7 @@ def around_half(x, coefficients):
 
 @pytest.mark.parametrize("name", ["GELU", "GELU_TANH"])
 def test_coefficients_are_those_that_the_script_derives(name, monkeypatch):
-    monkeypatch.syspath_prepend(Path(__file__).with_name("helpers"))  # the script imports another one
+    monkeypatch.syspath_prepend(Path(__file__).parents[1] / "helpers")  # the script imports another one
     script = importlib.import_module("fit_polynomials")
     assert (script.SHIFT, script.SLOPE[0]) == (polynomials.SHIFT, polynomials.REACH)
     found = script.fit(name)

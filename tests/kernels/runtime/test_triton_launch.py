@@ -1,4 +1,4 @@
-"""What launches are told apart by, on the CPU; tests/kernels/test_triton_launch_gpu.py starts kernels."""
+"""What launches are told apart by, on the CPU; test_triton_launch_gpu.py starts kernels."""
 
 import itertools
 
