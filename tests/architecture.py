@@ -226,7 +226,7 @@ def file_sizes(root: Path) -> list[str]:
 def folder_sizes(root: Path) -> list[str]:
     """A folder has no more entries than one can take in at a glance."""
     violations = []
-    for top in ("selector", "service", "benchmarks"):
+    for top in ("kernels", "db", "selector", "service", "benchmarks"):
         for folder in (root / top, *(root / top).rglob("*")):
             name = str(folder.relative_to(root))
             if not folder.is_dir() or "__pycache__" in name or name.startswith("benchmarks/results"):

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.architecture import FOLDERS, MAX_ENTRIES, RULES
+from tests.architecture import FOLDERS, MAX_ENTRIES, MOST_ENTRIES, RULES
 
 ROOT = Path(__file__).parents[1]
 LONG_FUNCTION = "def long():\n" + "    print()\n" * 61
@@ -125,6 +125,16 @@ def test_a_crowded_folder_is_found(tmp_path: Path) -> None:
     for number in range(MAX_ENTRIES["selector"]):  # beside __init__.py
         (root / f"selector/one_{number}.py").write_text("")
     assert RULES["folder_sizes"](root) == ["selector has 15 entries, at most 14"]
+
+
+@pytest.mark.parametrize("folder", ["db", "kernels", "kernels/operators", "kernels/operators/lstm"])
+def test_a_crowded_folder_of_kernels_or_the_database_is_found(folder: str, tmp_path: Path) -> None:
+    root = tree(tmp_path)
+    for number in range(MOST_ENTRIES - len(list((root / folder).iterdir()))):
+        (root / folder / f"one_{number}.py").write_text("")
+    assert RULES["folder_sizes"](root) == []
+    (root / folder / "one_more.py").write_text("")
+    assert RULES["folder_sizes"](root) == [f"{folder} has 26 entries, at most 25"]
 
 
 def test_every_rule_is_tested_on_a_violation() -> None:

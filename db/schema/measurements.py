@@ -1,6 +1,6 @@
 """The tables. Measurements refer to problem, implementation, device and environment, kept once each.
 
-All but `tally`, `model`, `token` and those of jobs (jobs_tables.py) are append-only: triggers made by the
+All but `tally`, `model`, `token` and those of jobs (jobs.py) are append-only: triggers made by the
 migrations refuse UPDATE and DELETE. Each field of `Record` and of what it holds has a column of its name,
 with the path joined by `_`: `gate_passed`.
 """

@@ -25,7 +25,7 @@ class FusedLoop(NamedTuple):
     minor: bool
 
     def forward(self, tape: Tape) -> None:
-        """See `triton_layer.Engine`."""
+        """See `layer.Engine`."""
         from .pointwise import fused_forward_kernel
 
         for direction, weight in enumerate(tape.weights):
@@ -44,7 +44,7 @@ class FusedLoop(NamedTuple):
                 )  # fmt: skip
 
     def backward(self, tape: Tape, upstream: Upstream) -> Tensor:
-        """See `triton_layer.Engine`."""
+        """See `layer.Engine`."""
         from .pointwise import fused_backward_kernel
 
         d_slots = torch.empty_like(tape.slots)

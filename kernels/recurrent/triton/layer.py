@@ -1,7 +1,7 @@
 """A layer for the Triton implementations: products over all steps around a time loop of theirs.
 
 Inputs are projected with one product, and the weights' and inputs' gradients are one product each over
-all T*B tokens. What runs in between is an `Engine`. Slots, S of them, are explained in `triton_cells`.
+all T*B tokens. What runs in between is an `Engine`. Slots, S of them, are explained in `cells`.
 """
 
 from __future__ import annotations

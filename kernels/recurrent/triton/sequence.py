@@ -28,7 +28,7 @@ class SequenceLoop(NamedTuple):
     minor: bool = False
 
     def forward(self, tape: Tape) -> None:
-        """See `triton_layer.Engine`."""
+        """See `layer.Engine`."""
         from .persistent import persistent_forward_kernel
 
         tile = _tile(tape, backward=False)
@@ -41,7 +41,7 @@ class SequenceLoop(NamedTuple):
         )  # fmt: skip
 
     def backward(self, tape: Tape, upstream: Upstream) -> Tensor:
-        """See `triton_layer.Engine`."""
+        """See `layer.Engine`."""
         from .persistent import persistent_backward_kernel
 
         tile = _tile(tape, backward=True)

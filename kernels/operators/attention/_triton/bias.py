@@ -1,4 +1,4 @@
-"""The gradient of attention's bias in a Triton kernel; see `_triton_backward`."""
+"""The gradient of attention's bias in a Triton kernel; see `backward`."""
 
 # mypy: ignore-errors
 from __future__ import annotations
