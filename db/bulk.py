@@ -10,7 +10,7 @@ from typing import Any
 from sqlalchemy import Dialect, select
 from sqlalchemy.engine import Connection
 
-from .tables import Base
+from .schema.measurements import Base
 
 LOOKUP = 500  # keys in one query: old versions of SQLite take 999 parameters
 

@@ -7,7 +7,7 @@ from typing import Any
 from sqlalchemy import func, select
 from sqlalchemy.engine import Connection
 
-from .tables import Device, Implementation, Measurement, Problem, Tally
+from .schema.measurements import Device, Implementation, Measurement, Problem, Tally
 
 
 def versions(connection: Connection) -> list[dict[str, Any]]:

@@ -9,8 +9,8 @@ from sqlalchemy import select
 from sqlalchemy.engine import Connection
 
 from . import tallies
-from .imported_tables import ImportedBatch
 from .rows import canonical
+from .schema.imported import ImportedBatch
 
 SNAPSHOT_DIGITS = 12
 HASH_DIGITS = 32

@@ -13,7 +13,7 @@ from sqlalchemy.engine import Connection
 
 from .bulk import LOOKUP, insert_new, known
 from .identity import content_hash
-from .imported_tables import ImportedBatch, ImportedMeasurement, ImportedProblem
+from .schema.imported import ImportedBatch, ImportedMeasurement, ImportedProblem
 
 PAGE = 10_000  # rows fetched at once
 

@@ -19,7 +19,7 @@ from kernel_selector.kernels.contract import Problem
 
 from .errors import IdempotencyKeyReused, TaskLost
 from .identity import content_hash
-from .jobs_tables import CANCELLED, DONE, FAILED, QUEUED, RUNNING, Job, Task, expired, now_s
+from .schema.jobs import CANCELLED, DONE, FAILED, QUEUED, RUNNING, Job, Task, expired, now_s
 
 BATCH = 1000  # tasks in one statement
 LEASE_BYTES = 16

@@ -10,7 +10,7 @@ from typing import Any
 from sqlalchemy import Select, func, select
 from sqlalchemy.engine import Connection
 
-from .jobs_tables import CANCELLED, DONE, FAILED, QUEUED, RUNNING, STATES, Job, Task
+from .schema.jobs import CANCELLED, DONE, FAILED, QUEUED, RUNNING, STATES, Job, Task
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,11 +11,12 @@ from sqlalchemy.engine import Connection
 
 from kernel_selector.kernels.contract import CorruptRecord, Device, Environment, Record, Status
 
-from . import rows, tables, tallies
+from . import rows, tallies
 from .bulk import insert_new, known
 from .errors import DatabaseError
 from .identity import content_hash
 from .rows import Figures
+from .schema import measurements as tables
 from .shared import SharedRows, natural_key
 
 BATCH = 1000  # records at once while adding; more do not make it faster

@@ -25,7 +25,7 @@ from kernel_selector.kernels.contract import (
 )
 from kernel_selector.kernels.contract.errors import shorten
 
-from .tables import MEMORY, OPTIONAL_MEMORY, TIMINGS
+from .schema.measurements import MEMORY, OPTIONAL_MEMORY, TIMINGS
 
 PERCENTILES = ("p20_ms", "p50_ms", "p80_ms")
 UNDISTURBED = "undisturbed_ms"  # which follows from the samples, and is kept because those take long to read

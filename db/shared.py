@@ -10,9 +10,10 @@ from sqlalchemy.engine import Connection
 
 from kernel_selector.kernels.contract import Device, Record
 
-from . import rows, tables
+from . import rows
 from .bulk import LOOKUP, insert_new
 from .identity import content_hash
+from .schema import measurements as tables
 
 Key = tuple[str, ...]
 

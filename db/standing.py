@@ -11,7 +11,8 @@ from sqlalchemy.engine import Connection
 
 from kernel_selector.kernels.contract import Environment, Problem
 
-from . import rows, tables
+from . import rows
+from .schema import measurements as tables
 
 PAGE = 10_000
 

@@ -11,7 +11,7 @@ from sqlalchemy.engine import Connection
 
 from .bulk import insert_new, known
 from .identity import content_hash
-from .tables import Quarantined, Submission
+from .schema.measurements import Quarantined, Submission
 
 
 def add(connection: Connection, *, author: str, received_at: datetime) -> int:

@@ -13,7 +13,7 @@ from sqlalchemy import case, func, select
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import Connection
 
-from .tables import Tally
+from .schema.measurements import Tally
 
 PART_BITS = 32  # of a content hash in a column: a `bigint` holds the sum of a thousand million
 DIGESTS = (Tally.digest_0, Tally.digest_1, Tally.digest_2, Tally.digest_3)

@@ -19,9 +19,9 @@ from sqlalchemy.engine import Connection
 
 from . import imported, models, records
 from .imported import ImportedRow
-from .imported_tables import ImportedBatch, ImportedMeasurement, ImportedProblem
 from .records import BATCH
-from .tables import Measurement
+from .schema.imported import ImportedBatch, ImportedMeasurement, ImportedProblem
+from .schema.measurements import Measurement
 
 Digests = tuple[bytes, bytes, str]
 

@@ -182,12 +182,13 @@ def bare_names(root: Path) -> list[str]:
 
 def operators_apart(root: Path) -> list[str]:
     """No file outside an operator's folder imports it: other operators do not, nor what several share."""
-    names = {path.parent.name for path in (root / "kernels").glob("*/reference.py")}
-    own = len(MODULE_OF["kernels"].split("."))
+    names = {path.parent.name for path in (root / "kernels/operators").glob("*/reference.py")}
+    home = f"{MODULE_OF['kernels']}.operators"
+    own = len(home.split("."))
     return [
         f"{found.where} imports operator {other}"
         for found in imports(root)
-        if found.folder == "kernels" and _within(found.target, MODULE_OF["kernels"])
+        if found.folder == "kernels" and _within(found.target, home)
         if (other := [*found.target.split("."), ""][own]) in names - {[*found.module.split("."), ""][own]}
     ]
 
@@ -226,7 +227,7 @@ def file_sizes(root: Path) -> list[str]:
 def folder_sizes(root: Path) -> list[str]:
     """A folder has no more entries than one can take in at a glance."""
     violations = []
-    for top in ("selector", "service", "benchmarks"):
+    for top in ("kernels", "db", "selector", "service", "benchmarks"):
         for folder in (root / top, *(root / top).rglob("*")):
             name = str(folder.relative_to(root))
             if not folder.is_dir() or "__pycache__" in name or name.startswith("benchmarks/results"):

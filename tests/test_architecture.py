@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.architecture import FOLDERS, MAX_ENTRIES, MAX_TRACKED_BYTES, RULES, tracked_size
+from tests.architecture import FOLDERS, MAX_ENTRIES, MAX_TRACKED_BYTES, MOST_ENTRIES, RULES, tracked_size
 
 ROOT = Path(__file__).parents[1]
 LONG_FUNCTION = "def long():\n" + "    print()\n" * 61
@@ -33,7 +33,7 @@ PLANTED = [
     ("packages", "selector/nn/x.py", "from ..api import choose\n"),
     ("packages", "selector/another/x.py", "from ..errors import InvalidRequest\n"),
     ("self_contained_kernels", "kernels/x.py", "import sqlalchemy\n"),
-    ("self_contained_kernels", "kernels/lstm/x.py", "def late():\n    import numpy\n"),
+    ("self_contained_kernels", "kernels/operators/lstm/x.py", "def late():\n    import numpy\n"),
     ("self_contained_kernels", "kernels/x.py", "from kernel_selector.kernels import contract\n"),
     ("libraries", "selector/x.py", "import sqlalchemy.orm\n"),
     ("libraries", "service/x.py", "import sqlalchemy\n"),
@@ -41,9 +41,9 @@ PLANTED = [
     ("libraries", "db/x.py", "from sklearn.tree import DecisionTreeRegressor\n"),
     ("bare_names", "selector/x.py", "import kernels.gate\n"),
     ("bare_names", "tests/test_x.py", "from db import records\n"),
-    ("operators_apart", "kernels/gru/x.py", "from ..lstm import work\n"),
-    ("operators_apart", "kernels/gru/x.py", "from .. import lstm\n"),
-    ("operators_apart", "kernels/shared.py", "def late():\n    from .lstm import work\n"),
+    ("operators_apart", "kernels/operators/gru/x.py", "from ..lstm import work\n"),
+    ("operators_apart", "kernels/operators/gru/x.py", "from .. import lstm\n"),
+    ("operators_apart", "kernels/shared.py", "def late():\n    from .operators.lstm import work\n"),
     ("cycles", "kernels/one.py", "from . import two\n"),
     ("cycles", "kernels/one.py", "def late():\n    from . import two\n"),
     ("cycles", "kernels/one.py", "if TYPE_CHECKING:\n    from .two import Two\n"),
@@ -63,12 +63,20 @@ PLANTED = [
 
 def tree(root: Path) -> Path:
     """A small tree of our shape that breaks no rule."""
-    for folder in (*FOLDERS, "kernels/lstm", "kernels/gru", "tests/kernels"):
+    for folder in (*FOLDERS, "kernels/operators/lstm", "kernels/operators/gru", "tests/kernels"):
         (root / folder).mkdir(parents=True)
-    for package in ("kernels", "kernels/lstm", "kernels/gru", "db", "selector", "service"):
+    for package in (
+        "kernels",
+        "kernels/operators",
+        "kernels/operators/lstm",
+        "kernels/operators/gru",
+        "db",
+        "selector",
+        "service",
+    ):
         (root / package / "__init__.py").write_text('"""A package."""\n')
     for operator in ("lstm", "gru"):
-        (root / "kernels" / operator / "reference.py").write_text("from . import __doc__\n")
+        (root / "kernels/operators" / operator / "reference.py").write_text("from . import __doc__\n")
     (root / "kernels/two.py").write_text("def late():\n    from . import one\n")
     (root / "kernels/one.py").write_text("")
     home = root / "kernel_selector"
@@ -117,6 +125,16 @@ def test_a_crowded_folder_is_found(tmp_path: Path) -> None:
     for number in range(MAX_ENTRIES["selector"]):  # beside __init__.py
         (root / f"selector/one_{number}.py").write_text("")
     assert RULES["folder_sizes"](root) == ["selector has 15 entries, at most 14"]
+
+
+@pytest.mark.parametrize("folder", ["db", "kernels", "kernels/operators", "kernels/operators/lstm"])
+def test_a_crowded_folder_of_kernels_or_the_database_is_found(folder: str, tmp_path: Path) -> None:
+    root = tree(tmp_path)
+    for number in range(MOST_ENTRIES - len(list((root / folder).iterdir()))):
+        (root / folder / f"one_{number}.py").write_text("")
+    assert RULES["folder_sizes"](root) == []
+    (root / folder / "one_more.py").write_text("")
+    assert RULES["folder_sizes"](root) == [f"{folder} has 26 entries, at most 25"]
 
 
 def test_every_rule_is_tested_on_a_violation() -> None:

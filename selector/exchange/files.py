@@ -37,7 +37,7 @@ def written(path: Path) -> Iterator[Path]:
 
 def require_free(path: Path, reading: Path | None = None) -> None:
     """Raise InvalidRequest for a database, and for the file that is being read: both would be lost."""
-    from kernel_selector.db.sqlite import is_database
+    from kernel_selector.db.engine.sqlite import is_database
 
     if is_database(path):
         raise InvalidRequest(f"{path} is an SQLite database, which would be lost: name another file.")

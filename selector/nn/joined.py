@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.autograd import forward_ad
 from torch.nn.modules.module import _has_any_global_hook
 
-from kernel_selector.kernels.linear._joined import joined
+from kernel_selector.kernels.operators.linear._joined import joined
 
 from .selected import watched
 

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules import module as globals_of_modules
 
-from kernel_selector.kernels.autograd import first_order
+from kernel_selector.kernels.runtime.autograd import first_order
 
 from .replay_block import Block, leaves
 from .replay_state import HOOKS, Held

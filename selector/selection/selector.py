@@ -445,7 +445,7 @@ def stand_in(source: object) -> Selector | None:
 
 
 def _named(source: object) -> bool:
-    from kernel_selector.db.location import VARIABLE
+    from kernel_selector.db.engine.location import VARIABLE
 
     return source is not None or bool(os.environ.get(VARIABLE))
 

@@ -167,7 +167,7 @@ def described(job: JobStatus) -> dict[str, Any]:
 def queue_depth(database: Database) -> tuple[dict[tuple[str, str], int], int]:
     """How many tasks there are by device and state, 0 included, and how many leases have run out so far."""
     from kernel_selector.db import jobs_listing
-    from kernel_selector.db.jobs_tables import STATES
+    from kernel_selector.db.schema.jobs import STATES
 
     with database.read() as connection:
         counts, expiries = jobs_listing.depth(connection)
