@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 LEAST_LOSS = 0.1  # of time, by the choice of the model: less is what close races lose
 
 
-def doubtful(operators: Sequence[str], database: Database, device: str | None = None) -> list[Job]:
+def outlier_jobs(operators: Sequence[str], database: Database, device: str | None = None) -> list[Job]:
     """The problems of operators to measure again on a device, the largest contradiction first.
 
     Learns from four fifths of the measurements at a time, as `selector evaluate` does, which takes minutes
