@@ -105,7 +105,7 @@ def optimize(
     was.
     """
     from .models.rewriting import optimize as optimizing
-    from .models.rewriting import options as wishes
+    from .models.rewriting import options as options
 
     require_database(database)
     outputs = more.pop("outputs", None)
@@ -114,10 +114,10 @@ def optimize(
     if memory_limit is not None:
         if plan is not None:
             raise InvalidRequest("memory_limit and plan are both given: a plan has a limit of its own.")
-        plan = wishes.plan_within(
+        plan = options.plan_within(
             memory_limit, model, example_inputs, objective=objective, outputs=outputs, database=database
         )
-    asked = wishes.wishes_of(objective, overrides, plan, outputs=outputs, database=database)
+    asked = options.optimize_options(objective, overrides, plan, outputs=outputs, database=database)
     return optimizing.optimize(model, example_inputs, asked)
 
 

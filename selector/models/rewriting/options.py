@@ -36,7 +36,7 @@ class Planned(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Wishes:
+class OptimizeOptions:
     """How `optimize` was asked to choose."""
 
     objective: str
@@ -117,14 +117,14 @@ def rewritable(model: nn.Module, example_inputs: Any, outputs: Outputs | None = 
     return traced(model, example_inputs, logits=logits, fixed=fixed)
 
 
-def wishes_of(
+def optimize_options(
     objective: str,
     overrides: Mapping[str, str] | None,
     plan: Any,
     *,
     outputs: object,
     database: Any,
-) -> Wishes:
+) -> OptimizeOptions:
     """The arguments of `optimize`; `plan` is one of `selector.plan`, or its layers."""
     if getattr(plan, "recomputed_blocks", 0):
         raise InvalidRequest(
@@ -132,7 +132,7 @@ def wishes_of(
             "checkpoint them there, or plan with a larger memory_limit."
         )
     chosen: Sequence[Planned] | None = getattr(plan, "layers", plan)
-    return Wishes(
+    return OptimizeOptions(
         objective=objective,
         overrides=overrides or {},
         plan=chosen,

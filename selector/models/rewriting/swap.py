@@ -14,7 +14,7 @@ from ...nn.selected import Selected, adopt
 from ...nn.selection import Policy
 from ..layers import Layer
 from . import attention_interface
-from .options import OBJECTIVES, Wishes
+from .options import OBJECTIVES, OptimizeOptions
 from .places import Place
 
 REPLACED_CLASS = "_class_before_optimize"
@@ -32,15 +32,15 @@ class Decision:
     caveats: tuple[str, ...] = ()  # of the evidence
 
 
-def swap(model: nn.Module, decisions: Sequence[Decision], wishes: Wishes) -> None:
+def swap(model: nn.Module, decisions: Sequence[Decision], options: OptimizeOptions) -> None:
     """Give each module of the decisions its class, with what was decided."""
     for module in dict.fromkeys(one.place.module for one in decisions):
         own = [one for one in decisions if one.place.module is module]
         policies = {
             one.place.name: Policy(
-                implementation=wishes.named(one.layer),
-                objective=OBJECTIVES[wishes.objective],
-                database=wishes.database,
+                implementation=options.named(one.layer),
+                objective=OBJECTIVES[options.objective],
+                database=options.database,
             )
             for one in own
         }

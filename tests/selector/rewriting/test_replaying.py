@@ -205,23 +205,23 @@ def theirs(kind: str) -> nn.Module:
 LOSS_ALONE = {"outputs": ("loss",), "overrides": {"linear_cross_entropy": "chunked"}}
 
 
-@pytest.mark.parametrize("wishes", [None, {}, LOSS_ALONE])
+@pytest.mark.parametrize("options", [None, {}, LOSS_ALONE])
 @pytest.mark.parametrize("kind", ["bert", "gpt2"])
-def test_hugging_faces_layers_are_replayed(kind: str, wishes: Any, sqlite_database: Any) -> None:
+def test_hugging_faces_layers_are_replayed(kind: str, options: Any, sqlite_database: Any) -> None:
     def words(seed: int) -> dict[str, Tensor]:
         ids = torch.randint(3, 50, (2, 16), generator=torch.Generator().manual_seed(seed))
         return {"input_ids": ids, "labels": ids.clone()}
 
     model = theirs(kind)
     plain = copy.deepcopy(model)
-    if wishes is not None:
-        selector.optimize(model, words(0), database=sqlite_database, **wishes)
+    if options is not None:
+        selector.optimize(model, words(0), database=sqlite_database, **options)
     turn_on(model, words(0))
     optimizers = [torch.optim.AdamW(one.parameters(), lr=1e-3) for one in (model, plain)]
     for step in range(3):
         # what a training loop holds while the next step begins: outputs and their loss
         found, expected = model(**words(step)), plain(**words(step))
-        assert (found.logits is None) == (wishes is LOSS_ALONE)
+        assert (found.logits is None) == (options is LOSS_ALONE)
         torch.testing.assert_close(found.loss, expected.loss, rtol=1e-4, atol=1e-5)
         found.loss.backward()
         expected.loss.backward()
