@@ -21,7 +21,7 @@ from ..planning.layer_costs import ROWS
 from ..workloads.model import Model, Part, Workload
 from .example import arguments_of
 from .layers import Layer, find
-from .saved_tensors import HEAD, Ledger
+from .saved_tensors import HEAD, SavedTensors
 
 
 def traced(
@@ -57,16 +57,16 @@ def traced(
         parameters=sum(parameter.numel() for parameter in parameters),
         dtype=dtype,
         blocks=0,
-        workload=_workload(layers, Ledger(model, example_inputs, layers), fixed, samples),
+        workload=_workload(layers, SavedTensors(model, example_inputs, layers), fixed, samples),
     )
 
 
-def _workload(layers: Sequence[Layer], ledger: Ledger, fixed: Collection[str], samples: int) -> _Scaled:
+def _workload(layers: Sequence[Layer], saved: SavedTensors, fixed: Collection[str], samples: int) -> _Scaled:
     """Layers of one kind counted together. The loss is part of a layer where that computes it too."""
     counts: Counter[_Kind] = Counter()
     outputs: Counter[_Kind] = Counter()
     for number, layer in enumerate(layers):
-        use = ledger.use(number)
+        use = saved.use(number)
         kind = _Kind(layer.problem, use.output_kept, use.input_kept, layer.path not in fixed)
         counts[kind] += layer.calls
         outputs[kind] += layer.calls * use.output_bytes
@@ -74,8 +74,8 @@ def _workload(layers: Sequence[Layer], ledger: Ledger, fixed: Collection[str], s
     return _Scaled(
         counts=tuple(counts.items()),
         outputs={kind: size // counts[kind] for kind, size in outputs.items()},
-        elsewhere_bytes=ledger.elsewhere_bytes,
-        loss_bytes=0 if with_loss else ledger.loss_bytes,
+        elsewhere_bytes=saved.elsewhere_bytes,
+        loss_bytes=0 if with_loss else saved.loss_bytes,
         samples=samples,
     )
 

@@ -39,7 +39,7 @@ class Use:
     input_kept: bool
 
 
-class Ledger:
+class SavedTensors:
     """Run a model forward on its examples, and note what is kept for backward."""
 
     def __init__(self, model: nn.Module, example_inputs: Any, layers: Sequence[Layer]) -> None:
