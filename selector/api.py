@@ -105,7 +105,7 @@ def optimize(
     was.
     """
     from .models.rewriting import optimize as optimizing
-    from .models.rewriting import options as options
+    from .models.rewriting.options import optimize_options, plan_within
 
     require_database(database)
     outputs = more.pop("outputs", None)
@@ -114,11 +114,11 @@ def optimize(
     if memory_limit is not None:
         if plan is not None:
             raise InvalidRequest("memory_limit and plan are both given: a plan has a limit of its own.")
-        plan = options.plan_within(
+        plan = plan_within(
             memory_limit, model, example_inputs, objective=objective, outputs=outputs, database=database
         )
-    asked = options.optimize_options(objective, overrides, plan, outputs=outputs, database=database)
-    return optimizing.optimize(model, example_inputs, asked)
+    options = optimize_options(objective, overrides, plan, outputs=outputs, database=database)
+    return optimizing.optimize(model, example_inputs, options)
 
 
 def replay(model: nn.Module, example_inputs: object) -> list[ReplayedStack]:
