@@ -19,16 +19,16 @@ from ..replay import replay as replaying
 from ..replay.replay import ReplayedStack
 from . import joint_linear as joining
 from .arrangements import Arrangement
-from .contest import Limits, Outcome, Turn, contest, outcome
 from .joint_linear import Joint
+from .paired_timing import Limits, Outcome, Turn, outcome, time_pairs
 from .report import factor
 from .swap import Decision, undo
 from .timing import Steps
 
-SECONDS = 60.0  # for all contests of a model
+SECONDS = 60.0  # for all comparisons of a model
 MOST_SECONDS, LEAST_SECONDS = 10.0, 2.0  # for one of them
 FEW = 1.0  # the same where modules have hooks: what these do beside, they do at every step
-PASSES = 2 * (Limits.steps + 2)  # of the least contest
+PASSES = 2 * (Limits.steps + 2)  # of the shortest comparison
 
 NO_ROOM = "torch.OutOfMemoryError: there is no memory for both, to be timed in turns"
 AS_GIVEN, OURS = "as given", "ours"
@@ -94,7 +94,7 @@ class Arranging:
         before, after = (self._turn(one) for one in (self._given.arrangement, self._ours))
         found: Outcome | None = None
         try:
-            found = contest(before, after, limits, enough=lambda found: found.narrow)
+            found = time_pairs(before, after, limits, enough=lambda found: found.narrow)
         except torch.OutOfMemoryError:
             _give_memory_back()
             after(1)  # what was asked for has to fit
@@ -178,11 +178,11 @@ class Arranging:
         return current, _words(found)
 
     def _compared(self, current: _Tried, wider: _Tried, *, left: int) -> Outcome | str:
-        """Steps of both in turns, in a share of the time that so many contests have left."""
+        """Steps of both in turns, in a share of the time that so many comparisons have left."""
         seconds = max(LEAST_SECONDS, (self._end - time.perf_counter()) / left)
         limits = Limits(seconds=FEW if self._few else min(MOST_SECONDS, seconds))
         try:
-            found = contest(self._turn(current.arrangement), self._tried(wider), limits)
+            found = time_pairs(self._turn(current.arrangement), self._tried(wider), limits)
         except _Broken as error:
             return str(error)
         except torch.OutOfMemoryError:  # of a step that fits where nothing else is held

@@ -28,8 +28,9 @@ NOTED = 0.02  # half of an interval that is narrow enough where nothing depends 
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """How long a contest lasts at least, in pairs and in steps of each side; and at most, in seconds, unless
-    so many steps take longer.
+    """Limits of a comparison: least pairs, least steps of each side, and most seconds.
+
+    The least steps are taken even where that takes longer.
     """
 
     pairs: int = 3
@@ -71,7 +72,7 @@ class Outcome:
         return math.log(self.high / self.low) < 2 * NOTED
 
 
-def contest(
+def time_pairs(
     before: Turn,
     after: Turn,
     limits: Limits,

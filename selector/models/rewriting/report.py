@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from kernel_selector.kernels.contract import Problem
 
 from ...text.units import format_bytes, format_ms
-from .contest import Outcome
+from .paired_timing import Outcome
 
 if TYPE_CHECKING:
     from ...selection.choice import Choice

@@ -278,11 +278,11 @@ def test_graphs_are_kept_where_steps_are_faster_with_them(
 def test_where_memory_is_short_for_both_they_are_timed_one_after_the_other(
     model: Model, given: tuple[Tensor, Tensor], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def contest(*_: Any, **__: Any) -> None:
+    def time_pairs(*_: Any, **__: Any) -> None:
         raise torch.OutOfMemoryError("tried to allocate")
 
     steps_take(monkeypatch, 5.0)
-    monkeypatch.setattr(arranging, "contest", contest)
+    monkeypatch.setattr(arranging, "time_pairs", time_pairs)
     (stack,) = selector.replay(model, given)
     assert stack.refused is None
     assert all(isinstance(block, Replayed) for block in model.layers)
