@@ -134,9 +134,9 @@ def replay(model: nn.Module, example_inputs: object) -> list[ReplayedStack]:
     Raises InvalidRequest for a model that is not on an NVIDIA GPU, is compiled, or is in evaluation mode, and
     what the model raises on the example.
     """
-    from .models.rewriting import arranging
+    from .models.rewriting import arrangement_search
 
-    return arranging.replay(model, example_inputs)
+    return arrangement_search.replay(model, example_inputs)
 
 
 def restore(model: nn.Module) -> int:

@@ -22,8 +22,8 @@ from ..replay import replay as replaying
 from ..saved_tensors import HEAD
 from . import attention_interface
 from . import joint_linear as joining
+from .arrangement_search import AS_GIVEN, ArrangementSearch, ReplacementGroup, SearchResult
 from .arrangements import Arrangement
-from .arranging import AS_GIVEN, Arranging, Kind, Verdict
 from .device_times import DeviceTimes
 from .equivalence import Original
 from .heads import place_with, with_linear_heads
@@ -115,15 +115,17 @@ def _tried(
     outputs = options.outputs
     kinds, left = _right(model, example_inputs, options, chosen, training)
     steps = Steps(model, example_inputs, gradients=training, outputs=outputs)
-    arranging = Arranging(model, example_inputs, given, kinds, steps)
+    arrangement_search = ArrangementSearch(model, example_inputs, given, kinds, steps)
     replayed = _replayed(model, options)
     if options.for_speed_alone and (kinds or replayed):
-        verdict = arranging.settled(replayed=replayed)
+        verdict = arrangement_search.fastest(replayed=replayed)
     elif kinds:
-        verdict = Verdict(kept=tuple(kinds), put_back={}, outcome=arranging.noted(), step_ms=None)
+        verdict = SearchResult(
+            kept=tuple(kinds), put_back={}, outcome=arrangement_search.comparison(), step_ms=None
+        )
     else:
         given.apply()
-        verdict = Verdict(kept=(), put_back={}, outcome=None, step_ms=None)
+        verdict = SearchResult(kept=(), put_back={}, outcome=None, step_ms=None)
     for kind in kinds:
         if kind not in verdict.kept:
             left += _left(kind.decisions, kind.joints, verdict.put_back[kind.name])
@@ -306,17 +308,17 @@ def _alone_ms(problem: Problem, name: str | None, device: str, database: Any) ->
 
 def _right(
     model: nn.Module, example_inputs: Any, options: OptimizeOptions, chosen: _Chosen, training: bool
-) -> tuple[list[Kind], list[LeftAlone]]:
+) -> tuple[list[ReplacementGroup], list[LeftAlone]]:
     """Replace kind by kind, and put one back with which the model computes something else. What stays."""
     original = Original(model, example_inputs, gradients=training, outputs=options.outputs)
     operators = dict.fromkeys(one.layer.problem.operator for one in chosen.decisions)
     kinds = [
-        Kind(name, [one for one in chosen.decisions if one.layer.problem.operator == name])
+        ReplacementGroup(name, [one for one in chosen.decisions if one.layer.problem.operator == name])
         for name in operators
     ]
     if chosen.joints:
-        kinds.append(Kind("layers as one product", joints=chosen.joints))
-    right: list[Kind] = []
+        kinds.append(ReplacementGroup("layers as one product", joints=chosen.joints))
+    right: list[ReplacementGroup] = []
     left: list[LeftAlone] = []
     for kind in kinds:
         swap(model, kind.decisions, options)
@@ -353,7 +355,7 @@ def _left(decisions: Sequence[Decision], joints: Sequence[Joint], why: str) -> l
     return [LeftAlone(path=path, problem=problem, why=why) for path, problem in found]
 
 
-def _rows(kind: Kind) -> Iterator[Replaced]:
+def _rows(kind: ReplacementGroup) -> Iterator[Replaced]:
     """Rows for what stays."""
     for one in kind.decisions:
         layer = one.layer

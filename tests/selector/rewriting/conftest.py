@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from selector.models.rewriting import arranging
+from selector.models.rewriting import arrangement_search
 from selector.models.rewriting.paired_timing import Outcome, outcome
 from tests.selector.rewriting.replayed import Model
 
@@ -34,4 +34,4 @@ def everything_pays(monkeypatch: pytest.MonkeyPatch) -> None:
         before(1), after(1)
         return outcome([(2.0, 1.0)] * 7)
 
-    monkeypatch.setattr(arranging, "time_pairs", time_pairs)
+    monkeypatch.setattr(arrangement_search, "time_pairs", time_pairs)

@@ -17,7 +17,7 @@ from selector import Selector
 from selector import nn as drop_in
 from selector.models.replay import capture as captures
 from selector.models.replay import replay as replaying
-from selector.models.rewriting import arranging, timing
+from selector.models.rewriting import arrangement_search, timing
 from selector.models.rewriting import optimize as optimizing
 from selector.models.rewriting.swap import REPLACED_CLASS
 from selector.nn.replays import Replayed
@@ -282,7 +282,7 @@ def test_where_memory_is_short_for_both_they_are_timed_one_after_the_other(
         raise torch.OutOfMemoryError("tried to allocate")
 
     steps_take(monkeypatch, 5.0)
-    monkeypatch.setattr(arranging, "time_pairs", time_pairs)
+    monkeypatch.setattr(arrangement_search, "time_pairs", time_pairs)
     (stack,) = selector.replay(model, given)
     assert stack.refused is None
     assert all(isinstance(block, Replayed) for block in model.layers)

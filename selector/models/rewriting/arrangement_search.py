@@ -35,7 +35,7 @@ AS_GIVEN, OURS = "as given", "ours"
 
 
 @dataclass(frozen=True)
-class Kind:
+class ReplacementGroup:
     """Replaced layers that stay together or go together: those of an operator, or those joined."""
 
     name: str
@@ -44,14 +44,14 @@ class Kind:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class SearchResult:
     """The kinds that stay, and of the others why not, by name.
 
     `outcome` is of the model as given and as it is now, None where that is as given; `step_ms` what a step
     takes as given, None where nothing was timed.
     """
 
-    kept: tuple[Kind, ...]
+    kept: tuple[ReplacementGroup, ...]
     put_back: Mapping[str, str]
     outcome: Outcome | None
     step_ms: float | None
@@ -59,9 +59,9 @@ class Verdict:
 
 
 @dataclass(frozen=True)
-class _Tried:
+class _Trial:
     arrangement: Arrangement
-    kinds: tuple[Kind, ...] = ()
+    kinds: tuple[ReplacementGroup, ...] = ()
     stacks: tuple[ReplayedStack, ...] = ()  # of which a replay was tried
 
     @property
@@ -69,24 +69,29 @@ class _Tried:
         return any(stack.refused is None for stack in self.stacks)
 
 
-class _Broken(Exception):
+class _TrialFailed(Exception):
     """What was raised by an arrangement that is tried, in words."""
 
 
-class Arranging:
+class ArrangementSearch:
     """A model as it was given and, as it is now, with all `kinds` that were chosen for it."""
 
     def __init__(
-        self, model: nn.Module, example_inputs: Any, given: Arrangement, kinds: Sequence[Kind], steps: Steps
+        self,
+        model: nn.Module,
+        example_inputs: Any,
+        given: Arrangement,
+        kinds: Sequence[ReplacementGroup],
+        steps: Steps,
     ) -> None:
         self._model, self._example, self._steps = model, example_inputs, steps
-        self._given, self._kinds = _Tried(given), tuple(kinds)
+        self._given, self._kinds = _Trial(given), tuple(kinds)
         self._ours = Arrangement(OURS, model)
         self._end = time.perf_counter() + SECONDS
         self._few = any(map(hooked, model.modules()))
         self._step_ms: float | None = None
 
-    def noted(self) -> Outcome | None:
+    def comparison(self) -> Outcome | None:
         """What a step takes with all that was chosen, which stays; None where there is no memory for a step
         of the model as given. Raises what a step raises.
         """
@@ -101,7 +106,7 @@ class Arranging:
         self._ours.apply()
         return found
 
-    def settled(self, *, replayed: bool = False) -> Verdict:
+    def fastest(self, *, replayed: bool = False) -> SearchResult:
         """Keep what makes a step faster beyond noise, kind by kind, and nothing where nothing does; with
         `replayed` of steps whose blocks are CUDA graphs, where these are faster. Raises what a step of the
         model as given raises.
@@ -127,7 +132,7 @@ class Arranging:
                 stacks = _refused(stacks, _words(last))
                 current = self._given
         current.arrangement.apply()
-        return Verdict(
+        return SearchResult(
             kept=current.kinds,
             put_back=reasons,
             outcome=last if isinstance(last, Outcome) and current is not self._given else None,
@@ -135,13 +140,13 @@ class Arranging:
             stacks=stacks,
         )
 
-    def _replayed(self, *, left: int) -> tuple[_Tried, Outcome | str, tuple[ReplayedStack, ...]]:
+    def _replayed(self, *, left: int) -> tuple[_Trial, Outcome | str, tuple[ReplayedStack, ...]]:
         """The model as given with its blocks replayed, where that is faster, else launched; and why."""
         self._given.arrangement.apply()
         alone = self._steps(Limits.steps)
         try:
             wider = self._arranged((), True)
-        except _Broken as error:
+        except _TrialFailed as error:
             return self._given, "", (ReplayedStack(path="", blocks=0, refused=str(error)),)
         if not wider.replayed:
             return self._given, "", wider.stacks
@@ -149,13 +154,13 @@ class Arranging:
         if found == NO_ROOM:  # for launched steps beside the graphs: one after the other then
             try:
                 found = outcome(list(zip(alone, self._tried(wider)(Limits.steps + 1)[1:], strict=True)))
-            except _Broken as error:
+            except _TrialFailed as error:
                 found = str(error)
         if isinstance(found, Outcome) and found.faster:
             return wider, found, wider.stacks
         return self._given, "", _refused(wider.stacks, _words(found))
 
-    def _groups(self) -> list[tuple[Kind, ...]]:
+    def _groups(self) -> list[tuple[ReplacementGroup, ...]]:
         """Kinds that are tried together: each alone, or all at once where steps are too long for that."""
         self._given.arrangement.apply()
         seconds = self._steps(1)[0] / 1e3
@@ -165,25 +170,25 @@ class Arranging:
         return [self._kinds]
 
     def _try(
-        self, current: _Tried, more: Sequence[Kind], replayed: bool, *, left: int
-    ) -> tuple[_Tried, Outcome | str]:
+        self, current: _Trial, more: Sequence[ReplacementGroup], replayed: bool, *, left: int
+    ) -> tuple[_Trial, Outcome | str]:
         """What is faster, the current arrangement or that with more kinds, and by what that was found."""
         try:
             wider = self._arranged((*current.kinds, *more), replayed)
-        except _Broken as error:
+        except _TrialFailed as error:
             return current, _words(str(error))
         found = self._compared(current, wider, left=left)
         if isinstance(found, Outcome) and found.faster:
             return wider, found
         return current, _words(found)
 
-    def _compared(self, current: _Tried, wider: _Tried, *, left: int) -> Outcome | str:
+    def _compared(self, current: _Trial, wider: _Trial, *, left: int) -> Outcome | str:
         """Steps of both in turns, in a share of the time that so many comparisons have left."""
         seconds = max(LEAST_SECONDS, (self._end - time.perf_counter()) / left)
         limits = Limits(seconds=FEW if self._few else min(MOST_SECONDS, seconds))
         try:
             found = time_pairs(self._turn(current.arrangement), self._tried(wider), limits)
-        except _Broken as error:
+        except _TrialFailed as error:
             return str(error)
         except torch.OutOfMemoryError:  # of a step that fits where nothing else is held
             _give_memory_back()
@@ -199,7 +204,7 @@ class Arranging:
 
         return turn
 
-    def _tried(self, wider: _Tried) -> Turn:
+    def _tried(self, wider: _Trial) -> Turn:
         turn = self._turn(wider.arrangement)
 
         def guarded(count: int) -> Sequence[float]:
@@ -208,7 +213,7 @@ class Arranging:
 
         return guarded
 
-    def _arranged(self, kinds: tuple[Kind, ...], replayed: bool) -> _Tried:
+    def _arranged(self, kinds: tuple[ReplacementGroup, ...], replayed: bool) -> _Trial:
         """The model with these kinds alone."""
         stacks: tuple[ReplayedStack, ...] = ()
         with _breaking():
@@ -220,7 +225,7 @@ class Arranging:
             if replayed:
                 stacks = tuple(replaying.turn_on(self._model, self._example))
             names = [kind.name for kind in kinds] or [AS_GIVEN]
-            return _Tried(Arrangement(" and ".join(names), self._model), kinds, stacks)
+            return _Trial(Arrangement(" and ".join(names), self._model), kinds, stacks)
 
 
 @contextmanager
@@ -232,7 +237,7 @@ def _breaking() -> Iterator[None]:
     else:
         return
     _give_memory_back()  # what was raised held what it was short of
-    raise _Broken(words)
+    raise _TrialFailed(words)
 
 
 def _give_memory_back() -> None:
@@ -260,7 +265,7 @@ def replay(model: nn.Module, example_inputs: Any) -> list[ReplayedStack]:
     given = Arrangement(AS_GIVEN, model)
     try:
         steps = Steps(model, example_inputs, gradients=True)
-        return list(Arranging(model, example_inputs, given, (), steps).settled(replayed=True).stacks)
+        return list(ArrangementSearch(model, example_inputs, given, (), steps).fastest(replayed=True).stacks)
     except BaseException:
         given.apply()
         raise
