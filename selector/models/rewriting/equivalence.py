@@ -63,7 +63,7 @@ class Original:
     ) -> None:
         self._results = partial(results, model, example_inputs, gradients=gradients, outputs=outputs)
         self._expected = self._results()
-        with _nudged(model):
+        with _perturbed_weights(model):
             found = self._results()
         self._rounded = dict(_errors(found, self._expected))
         self.seen = any(name.startswith("output") for name in self._expected)
@@ -94,7 +94,7 @@ def difference(
 
 
 def _errors(actual: Tensors, expected: Tensors) -> Iterator[tuple[str, float]]:
-    wide = _Wide(expected)
+    wide = _Float64Tensors(expected)
     own, pooled = scales(wide), _pooled(wide)
     for name, tensor in actual.items():
         if tensor.numel():
@@ -108,7 +108,7 @@ def _kind(name: str) -> str:
     return name.partition("[")[0].partition(" ")[0]
 
 
-class _Wide(Mapping[str, Tensor]):
+class _Float64Tensors(Mapping[str, Tensor]):
     """Tensors in float64, each made when it is asked for: all at once are four times those of 16 bits."""
 
     def __init__(self, tensors: Tensors) -> None:
@@ -169,7 +169,7 @@ def _gradients(model: nn.Module, given: list[Any], outputs: Tensors) -> Tensors:
 
 
 @contextmanager
-def _nudged(model: nn.Module) -> Iterator[None]:
+def _perturbed_weights(model: nn.Module) -> Iterator[None]:
     """Each weight is multiplied by 1 + eps / 2 or 1 - eps / 2, by chance, of the dtype it is used in."""
     weights = [one.data for one in model.parameters() if one.dtype in KNOWN and type(one.data) is Tensor]
     before = [one.clone() for one in weights]

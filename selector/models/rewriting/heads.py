@@ -50,7 +50,7 @@ def stays(model: nn.Module, layer: Layer, outputs: Outputs | None) -> bool:
     return isinstance(place_with(model, layer, outputs), str)
 
 
-def stripped(layer: Layer) -> Layer:
+def linear_part(layer: Layer) -> Layer:
     """The linear layer of a loss head; any other layer as it is."""
     return replace(layer, problem=without_loss(layer.problem))
 
@@ -63,7 +63,7 @@ def with_linear_heads(model: nn.Module, layers: Sequence[Layer], outputs: Output
     for layer in layers:
         found.append(layer)
         if stays(model, layer, outputs):
-            found.append(stripped(layer))
+            found.append(linear_part(layer))
     return found
 
 

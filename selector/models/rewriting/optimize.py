@@ -28,7 +28,7 @@ from .device_times import DeviceTimes
 from .equivalence import Original
 from .heads import place_with, with_linear_heads
 from .joint_linear import Joint
-from .options import DEVICE_TIME, OBJECTIVES, Counted, OptimizeOptions, device_of
+from .options import DEVICE_TIME, OBJECTIVES, OptimizeOptions, PlanImplementations, device_of
 from .outputs import require
 from .places import Place, is_written_out
 from .report import LeftAlone, Replaced, Report, headline, reason_of
@@ -220,7 +220,7 @@ def _decisions(
     model: nn.Module, found: Sequence[Layer], options: OptimizeOptions, times: DeviceTimes
 ) -> tuple[list[Decision], list[LeftAlone], list[str]]:
     """What layers get, which are left alone, and what to know of the evidence, each once."""
-    planned, decisions, left = Counted(options.plan), [], []
+    planned, decisions, left = PlanImplementations(options.plan), [], []
     caveats: dict[str, None] = {}
     for layer in found:
         decided = _decided(model, layer, options, planned, times)
@@ -238,7 +238,7 @@ Left = tuple[str, tuple[str, ...]]  # why a layer is left alone, and the caveats
 
 
 def _decided(
-    model: nn.Module, layer: Layer, options: OptimizeOptions, planned: Counted, times: DeviceTimes
+    model: nn.Module, layer: Layer, options: OptimizeOptions, planned: PlanImplementations, times: DeviceTimes
 ) -> Decision | Left:
     """What a layer gets where it can be replaced, or why it is left alone."""
     place = place_with(model, layer, options.outputs)

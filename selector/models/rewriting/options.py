@@ -26,7 +26,7 @@ DEVICE_TIME = "device_time"  # the objective of steps that are replayed as CUDA 
 OBJECTIVES = {"throughput": "time", "memory": "memory", DEVICE_TIME: "time"}
 
 
-class Planned(Protocol):
+class PlannedLayers(Protocol):
     """So many layers of one kind by one implementation, as in a plan."""
 
     operator: str
@@ -41,7 +41,7 @@ class OptimizeOptions:
 
     objective: str
     overrides: Mapping[str, str]
-    plan: Sequence[Planned] | None
+    plan: Sequence[PlannedLayers] | None
     database: Any
     outputs: Outputs | None = None  # that are used; None: all
 
@@ -55,10 +55,10 @@ class OptimizeOptions:
         return self.overrides.get(layer.path) or self.overrides.get(layer.problem.operator)
 
 
-class Counted:
+class PlanImplementations:
     """The implementations of a plan, handed out layer by layer."""
 
-    def __init__(self, plan: Sequence[Planned] | None) -> None:
+    def __init__(self, plan: Sequence[PlannedLayers] | None) -> None:
         self._left: dict[Problem, list[str]] = {}
         for one in plan or ():
             problem = registry.operator(one.operator).problem(dict(one.hyperparameters))
@@ -108,11 +108,11 @@ def rewritable(model: nn.Module, example_inputs: Any, outputs: Outputs | None = 
     `outputs` are those that are used, as of `optimize`. Raises InvalidRequest for what cannot be planned.
     """
     from ..as_model import traced
-    from .heads import place_with, stays, stripped
+    from .heads import linear_part, place_with, stays
 
     listed = layers.find(model, example_inputs)
     logits = any(stays(model, one, outputs) for one in listed)
-    planned = [stripped(one) for one in listed] if logits else listed
+    planned = [linear_part(one) for one in listed] if logits else listed
     fixed = {one.path for one in planned if isinstance(place_with(model, one, outputs), str)}
     return traced(model, example_inputs, logits=logits, fixed=fixed)
 
@@ -131,7 +131,7 @@ def optimize_options(
             f"plan recomputes {plan.recomputed_blocks} blocks, which only the model's own code can do: "
             "checkpoint them there, or plan with a larger memory_limit."
         )
-    chosen: Sequence[Planned] | None = getattr(plan, "layers", plan)
+    chosen: Sequence[PlannedLayers] | None = getattr(plan, "layers", plan)
     return OptimizeOptions(
         objective=objective,
         overrides=overrides or {},
