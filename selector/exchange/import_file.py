@@ -30,7 +30,7 @@ Progress = Callable[[int, int], None]  # bytes read so far, and in all
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options:
+class ImportOptions:
     """How to read a file.
 
     `operator` and `device` are for lines that name none; `naming` are the entries of a T4 configuration
@@ -49,7 +49,7 @@ class Options:
 
 
 @dataclass(kw_only=True)
-class Report:
+class ImportReport:
     """What became of the lines of a file: new, known before, or bad; `faults` are the first of the bad."""
 
     source: str
@@ -67,7 +67,7 @@ class Report:
 class _Store:
     """Collects rows, and stores those of one operator and device together."""
 
-    def __init__(self, connection: Any, report: Report) -> None:
+    def __init__(self, connection: Any, report: ImportReport) -> None:
         self._connection = connection
         self._report = report
         self._now = datetime.now(UTC)
@@ -111,15 +111,18 @@ class _Store:
 
 
 def import_file(
-    path: str | Path, database: Database, options: Options | None = None, progress: Progress | None = None
-) -> Report:
+    path: str | Path,
+    database: Database,
+    options: ImportOptions | None = None,
+    progress: Progress | None = None,
+) -> ImportReport:
     """Store the measurements of a file in one transaction, and say what became of each line.
 
     The same lines again change nothing. A file with bad lines is not stored at all, unless
     `options.keep_going`. Raises BadFile, BadLines and the errors of the database.
     """
-    chosen, file = options or Options(), Path(path)
-    report = Report(source=file.name)
+    chosen, file = options or ImportOptions(), Path(path)
+    report = ImportReport(source=file.name)
     kind = format_of(file, chosen.format)
     size = file.stat().st_size if file.is_file() else 0
     rejected = _Rejects(chosen.rejected, file)
@@ -167,7 +170,7 @@ def _checked(
             yield Fault(line.number, str(error))
 
 
-def _refused(file: Path, report: Report) -> BadLines:
+def _refused(file: Path, report: ImportReport) -> BadLines:
     good = report.added + report.known
     first = "; ".join(f"line {fault.line}: {fault.reason}" for fault in report.faults)
     more = f"; and {report.bad - len(report.faults)} more" if report.bad > len(report.faults) else ""
