@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Fault:
+class SectionError:
     """Why a section has nothing to show."""
 
     status: int  # of HTTP
@@ -47,12 +47,12 @@ class Model:
     comparisons: tuple[tuple[str, tuple[tuple[str, ...], ...]], ...]
 
 
-def guarded(section: Callable[[], T]) -> T | Fault:
+def guarded(section: Callable[[], T]) -> T | SectionError:
     """What a section shows, or the fault that it met."""
     try:
         return section()
     except SelectorError as error:
-        return Fault(status=kind_of(error).status, text=str(error))
+        return SectionError(status=kind_of(error).status, text=str(error))
 
 
 def subject(question: Question, rows: Sequence[Coverage]) -> Subject:
