@@ -136,7 +136,7 @@ def _jobs(
                 stale[one.problem_key].add(one.implementation)
     wanted = known if whole else stale
     problems = _problems(connection, stale.keys())
-    ordered = sorted(problems, key=lambda key: (contest(times[key].values()), key))
+    ordered = sorted(problems, key=lambda key: (runner_up_ratio(times[key].values()), key))
     return [Job(problems[key], tuple(sorted(wanted[key]))) for key in ordered]
 
 
@@ -156,7 +156,7 @@ def refresh(
         yield from Run(store, measuring, budget_s).events(jobs)
 
 
-def contest(times_ms: Iterable[float]) -> float:
+def runner_up_ratio(times_ms: Iterable[float]) -> float:
     """The second fastest over the fastest; infinite where there are no two."""
     best = sorted(times_ms)[:2]
     return best[1] / best[0] if len(best) == 2 else math.inf
