@@ -40,7 +40,7 @@ class Source:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Setup:
+class WorkerSetup:
     """How a worker works: the torch device (None: the machine's default), its name, its lease in seconds.
 
     `until_empty`: it ends when all tasks for its device have. It gives the last measurement `grace_s` seconds
@@ -59,7 +59,7 @@ class Setup:
             raise InvalidRequest(f"lease_s={self.lease_s}: expected {span} seconds.")
 
 
-def work(source: Source, setup: Setup, *, report: Callable[[str], None] = lambda _: None) -> Tally:
+def work(source: Source, setup: WorkerSetup, *, report: Callable[[str], None] = lambda _: None) -> Tally:
     """Run a worker until it is told to stop by SIGTERM or SIGINT, or has nothing left to wait for.
 
     Raises UnknownDevice, ServiceError and the errors of the database.

@@ -19,7 +19,7 @@ from ...errors import InvalidRequest
 from ...selection.devices import model_name
 from ..profile import opened
 from .jobs import KINDS, get_job
-from .launch import Setup, Source, work
+from .launch import Source, WorkerSetup, work
 
 if TYPE_CHECKING:
     from kernel_selector.db import Database
@@ -44,14 +44,14 @@ class Fleet(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Crew:
+class FleetSpec:
     """What a fleet's workers are told, and how many there are to be: None for one on each GPU.
 
     `devices` are those of the job: keys, "cpu" or "cuda".
     """
 
     source: Source
-    setup: Setup
+    setup: WorkerSetup
     devices: tuple[str, ...]
     workers: int | None = None
 
@@ -98,10 +98,10 @@ def shared(database: str | None, *, elsewhere: bool) -> Source:
 class LocalFleet:
     """Processes of this machine, one for each GPU, or one for the CPU. One that dies is started again."""
 
-    def __init__(self, crew: Crew) -> None:
+    def __init__(self, spec: FleetSpec) -> None:
         self._context = multiprocessing.get_context("spawn")
-        self._setups = [replace(crew.setup, device=device, until_empty=True) for device in _places(crew)]
-        self._source = crew.source
+        self._setups = [replace(spec.setup, device=device, until_empty=True) for device in _places(spec)]
+        self._source = spec.source
         self._restarts = 0
         self._processes = [self._start(setup) for setup in self._setups]
 
@@ -131,7 +131,7 @@ class LocalFleet:
         """The workers' process ids."""
         return [process.pid for process in self._processes if process.pid is not None]
 
-    def _start(self, setup: Setup) -> Any:
+    def _start(self, setup: WorkerSetup) -> Any:
         process = self._context.Process(target=work, args=(self._source, setup))
         process.start()
         return process
@@ -152,15 +152,15 @@ def stopped(fleet: Fleet) -> Iterator[Fleet]:
         fleet.stop()
 
 
-def _places(crew: Crew) -> list[str]:
+def _places(spec: FleetSpec) -> list[str]:
     """The torch devices of this machine to work on."""
     from ...selection.devices import local_names
 
     gpus = [name for name in local_names() if name != "cpu"]
-    found = [*(gpus if set(crew.devices) - {"cpu"} else ()), *(["cpu"] if "cpu" in crew.devices else ())]
+    found = [*(gpus if set(spec.devices) - {"cpu"} else ()), *(["cpu"] if "cpu" in spec.devices else ())]
     if not found:
-        raise FleetFailed(f"The job needs {', '.join(crew.devices)}, and this machine has no GPU.")
-    return found[: crew.workers]
+        raise FleetFailed(f"The job needs {', '.join(spec.devices)}, and this machine has no GPU.")
+    return found[: spec.workers]
 
 
 def _is_file(store: Database) -> bool:

@@ -10,15 +10,15 @@ from dataclasses import replace
 from typing import Any
 
 from ...selection.devices import RAY_LABEL
-from .launch import Setup, work
-from .local import Crew, FleetFailed, models_of
+from .launch import WorkerSetup, work
+from .local import FleetFailed, FleetSpec, models_of
 
 REACH_S = 10.0  # for somebody to answer at an address
 INSTALL = "Install it, on every node: pip install 'kernel-selector[fleet]'."
 
 
 @contextmanager
-def ray_fleet(crew: Crew, address: str) -> Iterator[RayFleet]:
+def ray_fleet(spec: FleetSpec, address: str) -> Iterator[RayFleet]:
     """Connect to the cluster at an address ("local": start one here) and start the workers.
 
     Raises FleetFailed without Ray, without an answer, and when no node has a device of the job.
@@ -32,7 +32,7 @@ def ray_fleet(crew: Crew, address: str) -> Iterator[RayFleet]:
             f"No Ray cluster answers at {address} ({error}): start one with `ray start`."
         ) from error
     try:
-        fleet = RayFleet(ray, crew)
+        fleet = RayFleet(ray, spec)
         try:
             yield fleet
         finally:
@@ -44,21 +44,21 @@ def ray_fleet(crew: Crew, address: str) -> Iterator[RayFleet]:
 class RayFleet:
     """The workers on a cluster that is connected."""
 
-    def __init__(self, ray: Any, crew: Crew) -> None:
+    def __init__(self, ray: Any, spec: FleetSpec) -> None:
         self._ray = ray
-        places = placements(ray.nodes(), crew.devices)
+        places = placements(ray.nodes(), spec.devices)
         if not places:
             known = sorted({node["Labels"].get(RAY_LABEL, "no GPU") for node in ray.nodes() if node["Alive"]})
             raise FleetFailed(
-                f"The job needs {', '.join(crew.devices)}, and the cluster's nodes have: {', '.join(known)}. "
+                f"The job needs {', '.join(spec.devices)}, and the cluster's nodes have: {', '.join(known)}. "
                 "Add a node with such a device, or give the job another one."
             )
         # Ray repeats a task whose process or node is gone; what kills its workers is given up by the database
         remote = ray.remote(max_retries=-1)(work)
-        self._grace_s = crew.setup.grace_s
+        self._grace_s = spec.setup.grace_s
         self._waiting = [
-            remote.options(**options).remote(crew.source, _told(crew.setup, options))
-            for options in places[: crew.workers]
+            remote.options(**options).remote(spec.source, _worker_setup(spec.setup, options))
+            for options in places[: spec.workers]
         ]
 
     def alive(self) -> int:
@@ -102,7 +102,7 @@ def placements(nodes: list[dict[str, Any]], devices: tuple[str, ...]) -> list[di
     return found
 
 
-def _told(setup: Setup, options: dict[str, Any]) -> Setup:
+def _worker_setup(setup: WorkerSetup, options: dict[str, Any]) -> WorkerSetup:
     """What a worker in such a place is told. Ray shows it only its own GPU, which is the first one then."""
     device = setup.device or ("cuda:0" if "num_gpus" in options else "cpu")
     return replace(setup, device=device, until_empty=True)
