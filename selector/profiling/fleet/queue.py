@@ -79,7 +79,7 @@ class Assignment:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Offer:
+class ClaimAnswer:
     """The answer to a claim: a task, or None; then others may still work on `pending` ones."""
 
     assignment: Assignment | None
@@ -94,7 +94,7 @@ class Queue(Protocol):
 
     passing: tuple[type[Exception], ...]
 
-    def claim(self, claimant: Claimant) -> Offer:
+    def claim(self, claimant: Claimant) -> ClaimAnswer:
         """A task for the claimant, which holds it for `lease_s` after the last renewal."""
 
     def renew(self, assignment: Assignment) -> None:
@@ -122,7 +122,7 @@ class DatabaseQueue:
         self.passing: tuple[type[Exception], ...] = (DatabaseLocked, DatabaseUnreachable)
         self._store = store
 
-    def claim(self, claimant: Claimant) -> Offer:
+    def claim(self, claimant: Claimant) -> ClaimAnswer:
         """See Queue."""
         return claim(self._store, claimant)
 
@@ -147,7 +147,7 @@ class DatabaseQueue:
         """Nothing: the database is its owner's."""
 
 
-def claim(store: Database, claimant: Claimant) -> Offer:
+def claim(store: Database, claimant: Claimant) -> ClaimAnswer:
     """A task of the database for a claimant, with what need not be measured of it.
 
     Raises InvalidRequest for a lease of no use, and the errors of the database.
@@ -161,7 +161,7 @@ def claim(store: Database, claimant: Claimant) -> Offer:
         devices = claimant.devices
         found = db.jobs.claim(connection, devices=devices, owner=claimant.name, lease_s=claimant.lease_s)
         if found is None:
-            return Offer(assignment=None, pending=db.jobs.pending(connection, devices=devices))
+            return ClaimAnswer(assignment=None, pending=db.jobs.pending(connection, devices=devices))
         finished = (
             set()
             if found.again
@@ -174,7 +174,7 @@ def claim(store: Database, claimant: Claimant) -> Offer:
                 problem_key=found.problem.key,
             )
         )
-    return Offer(
+    return ClaimAnswer(
         assignment=Assignment(
             task=found.task,
             lease=found.lease,

@@ -10,7 +10,7 @@ from kernel_selector.kernels.contract import Record
 
 from ...errors import ServiceError, ServiceUnavailable
 from ...selection.client import Client
-from .queue import Assignment, Claimant, Offer
+from .queue import Assignment, ClaimAnswer, Claimant
 
 LOST = "task-lost"
 CLAIM, HEARTBEAT, FINISH = (f"/v1/profiling-tasks:{verb}" for verb in ("claim", "heartbeat", "finish"))
@@ -24,7 +24,7 @@ class ServiceQueue:
     def __init__(self, client: Client) -> None:
         self._client = client
 
-    def claim(self, claimant: Claimant) -> Offer:
+    def claim(self, claimant: Claimant) -> ClaimAnswer:
         """See Queue."""
         question = {
             "worker": claimant.name,
@@ -34,7 +34,7 @@ class ServiceQueue:
         }
         answer = self._client.ask("POST", CLAIM, question)
         found = answer["assignment"]
-        return Offer(
+        return ClaimAnswer(
             assignment=None if found is None else Assignment.from_dict(found), pending=answer["pending"]
         )
 
