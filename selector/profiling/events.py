@@ -37,7 +37,7 @@ class ProblemStarted:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Measured:
+class CandidateMeasured:
     """One candidate of the current problem is done, whatever its status."""
 
     record: Record
@@ -76,4 +76,4 @@ class ProfilingFinished:
         return asdict(self)
 
 
-Event = ProfilingStarted | ProblemStarted | Measured | ProblemStored | ProfilingFinished
+Event = ProfilingStarted | ProblemStarted | CandidateMeasured | ProblemStored | ProfilingFinished

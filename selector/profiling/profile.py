@@ -16,7 +16,14 @@ from kernel_selector.kernels.contract import Problem
 
 from ..selection.database import require_database
 from ..selection.devices import LOCAL, default_torch_device, named
-from .events import Event, Measured, ProblemStarted, ProblemStored, ProfilingFinished, ProfilingStarted
+from .events import (
+    CandidateMeasured,
+    Event,
+    ProblemStarted,
+    ProblemStored,
+    ProfilingFinished,
+    ProfilingStarted,
+)
 from .run import Run, measure_into, missing
 
 if TYPE_CHECKING:
@@ -25,8 +32,8 @@ if TYPE_CHECKING:
     from kernel_selector.kernels.measure.jobs import Job
 
 __all__ = [
+    "CandidateMeasured",
     "Event",
-    "Measured",
     "ProblemStarted",
     "ProblemStored",
     "ProfilingFinished",

@@ -27,7 +27,7 @@ PROFILE_SEED, CHECK_SEED = 1, 2
 
 
 @dataclass(frozen=True, kw_only=True)
-class Prepared:
+class QuickstartStarted:
     """The database and the device are there. `load` is that of the machine per core, before we add to it."""
 
     database: str
@@ -37,12 +37,12 @@ class Prepared:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Learning:
+class TrainingStarted:
     """The cost model is being trained."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Learned:
+class TrainingFinished:
     """The cost model: trained now, which took `seconds`, or still the one of an earlier run.
 
     `evaluation` is its quality on held-out problems; None with a `reason` when there is no model.
@@ -85,7 +85,15 @@ class QuickstartFinished:
         }
 
 
-Event = profiling.Event | Prepared | Learning | Learned | CheckStarted | Checked | QuickstartFinished
+Event = (
+    profiling.Event
+    | QuickstartStarted
+    | TrainingStarted
+    | TrainingFinished
+    | CheckStarted
+    | Checked
+    | QuickstartFinished
+)
 
 
 def quickstart(
@@ -108,7 +116,7 @@ def quickstart(
         profiled = random_problems(OPERATOR, kind, count=problems, seed=PROFILE_SEED)
         known = frozenset(problem.key for problem in profiled)
         blind = random_problems(OPERATOR, kind, count=checks, seed=CHECK_SEED, exclude=known)
-        yield Prepared(
+        yield QuickstartStarted(
             database=store.location, device=measuring.device, budget_s=budget_s, load=machine_load()
         )
         yield from profiling.profile_with(
@@ -142,7 +150,7 @@ def machine_load() -> float:
         return 0.0
 
 
-def _learn(store: Database, profiled: Sequence[Problem]) -> Iterator[Learning | Learned]:
+def _learn(store: Database, profiled: Sequence[Problem]) -> Iterator[TrainingStarted | TrainingFinished]:
     """Train when there is no model, or one that is older than the newest record of a profiled problem."""
     from kernel_selector.db import models, records
 
@@ -154,21 +162,23 @@ def _learn(store: Database, profiled: Sequence[Problem]) -> Iterator[Learning | 
         found = records.find(connection, operator=OPERATOR)
         newest = max((one.measured_at for one in found if one.problem.key in keys), default=None)
     if model is not None and (newest is None or newest <= model.created_at):
-        yield Learned(fresh=False, seconds=0.0, evaluation=model.evaluation)
+        yield TrainingFinished(fresh=False, seconds=0.0, evaluation=model.evaluation)
         return
     started = time.monotonic()
-    yield Learning()
+    yield TrainingStarted()
     from ..training.train import train  # imports scikit-learn, which takes seconds
 
     try:
         train(OPERATOR, store)
     except TooFewProblems as error:
         reason = f"{error.found}. Give a larger --budget or more --problems."
-        yield Learned(fresh=False, seconds=time.monotonic() - started, evaluation=None, reason=reason)
+        yield TrainingFinished(
+            fresh=False, seconds=time.monotonic() - started, evaluation=None, reason=reason
+        )
         return
     with store.read() as connection:
         model = models.latest(connection, operator=OPERATOR)
-    yield Learned(
+    yield TrainingFinished(
         fresh=True,
         seconds=time.monotonic() - started,
         evaluation=model.evaluation if model is not None else None,

@@ -13,7 +13,14 @@ from kernel_selector.kernels.contract import Problem, Record
 from kernel_selector.kernels.versions import holds
 
 from ..selection.network_place import network_warning
-from .events import Event, Measured, ProblemStarted, ProblemStored, ProfilingFinished, ProfilingStarted
+from .events import (
+    CandidateMeasured,
+    Event,
+    ProblemStarted,
+    ProblemStored,
+    ProfilingFinished,
+    ProfilingStarted,
+)
 from .winners import winners
 
 if TYPE_CHECKING:
@@ -176,7 +183,7 @@ class Run:
             taken.append(record)
             self.statuses[record.status.value] += 1
             order.add(record)
-            yield Measured(record=record)
+            yield CandidateMeasured(record=record)
         self.spent.append(time.monotonic() - before)
         yield ProblemStored(
             index=index, count=count, problem=problem, records=tuple(taken), seconds=self.spent[-1]

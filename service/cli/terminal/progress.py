@@ -95,7 +95,12 @@ class ProgressView:
 
     def show(self, event: object) -> None:
         """Draw one event of profiling; others are ignored."""
-        from selector.profiling.profile import Measured, ProblemStarted, ProfilingFinished, ProfilingStarted
+        from selector.profiling.profile import (
+            CandidateMeasured,
+            ProblemStarted,
+            ProfilingFinished,
+            ProfilingStarted,
+        )
 
         if isinstance(event, ProfilingStarted):
             self.finish()
@@ -106,7 +111,7 @@ class ProgressView:
             detail = output.problem_text(event.problem.as_dict)
             candidates = f"{detail}: {output.number_of(len(event.implementations), 'candidate')}"
             self.step("Measuring", event.index, event.count, detail=candidates, left_s=event.left_s)
-        elif isinstance(event, Measured):
+        elif isinstance(event, CandidateMeasured):
             self.counts[event.record.status.value] += 1
         elif isinstance(event, ProfilingFinished):
             self.finish()
