@@ -30,7 +30,7 @@ REACH = 4.0  # doublings of a size over which times are alike
 
 
 @dataclass(frozen=True)
-class Coordinates:
+class Inputs:
     """Pairs of a problem of one operator and an implementation that may run, P of N problems, as numbers."""
 
     problem: Array  # [P], its row
@@ -40,7 +40,7 @@ class Coordinates:
     words: Array  # [N, features]; a word or a switch is as far from another as two doublings
 
     @classmethod
-    def of(cls, problems: Mapping[Problem, Sequence[str]], names: Sequence[str]) -> Coordinates:
+    def of(cls, problems: Mapping[Problem, Sequence[str]], names: Sequence[str]) -> Inputs:
         """problems: with the names of what may run on each. names: of the columns."""
         # first of all, since it is operators that know what a problem without a later hyperparameter means
         line = _line([(problem, name) for problem, each in problems.items() for name in each])
@@ -89,24 +89,24 @@ def squared_distances(places: Array) -> Array:
     return apart
 
 
-def alike(apart: Array) -> Array:
+def correlation(apart: Array) -> Array:
     """How alike times are that far apart, in squared doublings: in the far they stay more so than with a
     Gaussian's tail, as some sizes hardly matter."""
     return 1 / (1 + apart / (2 * REACH**2))
 
 
-class JointTimes:
+class GaussianProcess:
     """The process given what was measured so far.
 
     mean, variance: of the log time of every pair [P].
     """
 
-    def __init__(self, coordinates: Coordinates) -> None:
+    def __init__(self, coordinates: Inputs) -> None:
         self._at = coordinates
         apart = squared_distances(coordinates.sizes), squared_distances(coordinates.words)
-        near = alike(apart[0] + apart[1])
+        near = correlation(apart[0] + apart[1])
         self._together = PLACE**2 * near + PROBLEM**2 * np.eye(len(near))  # [N, N]
-        self._own = OWN_PLACE**2 * near + OWN_WORDS**2 * alike(apart[1])  # [N, N]
+        self._own = OWN_PLACE**2 * near + OWN_WORDS**2 * correlation(apart[1])  # [N, N]
         pairs = len(coordinates.problem)
         self._every = np.arange(pairs)
         self._whitened = np.zeros((64, pairs))  # covariance with the M measured, in uncorrelated units
@@ -134,7 +134,7 @@ class JointTimes:
         result: Array = self._prior(ones, others) - known[:, ones].T @ known[:, others]
         return result
 
-    def moves(self, groups: Sequence[Sequence[int]], ones: Array, others: Array) -> Array:
+    def reductions(self, groups: Sequence[Sequence[int]], ones: Array, others: Array) -> Array:
         """The standard deviation by which the means of Q pairs come nearer to others' [Q] when a candidate is
         measured with all that come before it in its group, C in all: [C, Q]."""
         index = np.concatenate(groups)

@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 
 from kernel_selector.kernels.contract import Problem
 
-from .failures import Failing
-from .gaussian_process import Coordinates, JointTimes
+from .failures import FailureProbability
+from .gaussian_process import GaussianProcess, Inputs
 from .knowledge_gradient import by_failures, by_times
 
 Array = NDArray[Any]
@@ -50,13 +50,13 @@ class Sampler:
     def __post_init__(self) -> None:
         self._list = list(self.problems)
         self._names = sorted({name for names in self.problems.values() for name in names})
-        self._at = Coordinates.of(self.problems, self._names)
+        self._at = Inputs.of(self.problems, self._names)
         self._shape = len(self._list), len(self._names)
         self._pairs = np.full(self._shape, -1)
         self._pairs[self._at.problem, self._at.implementation] = np.arange(len(self._at.problem))
         self._index = {problem: row for row, problem in enumerate(self._list)}
         self._column = {name: column for column, name in enumerate(self._names)}
-        self._times, self._failing = JointTimes(self._at), Failing(self._at)
+        self._times, self._failing = GaussianProcess(self._at), FailureProbability(self._at)
         self._random = random.Random(self.seed)
         self._proposed: set[int] = set()
         self._new: dict[int, float] = {}
@@ -93,7 +93,7 @@ class Sampler:
         costs = self._costs()
         groups = self._considered(still, costs)
         count = np.concatenate([np.arange(1, len(group) + 1) for group in groups])
-        gains = self._gains(groups, costs) / (count + VISIT)
+        gains = self._knowledge_gradients(groups, costs) / (count + VISIT)
         best = int(np.argmax(gains))
         if gains[best] < WORTH:
             return None
@@ -141,7 +141,7 @@ class Sampler:
             count += len(pairs)
         return groups
 
-    def _gains(self, groups: Sequence[Sequence[int]], costs: Array) -> Array:
+    def _knowledge_gradients(self, groups: Sequence[Sequence[int]], costs: Array) -> Array:
         """By how much log time, summed over the problems, the choices are expected to get better by measuring
         a candidate and all that come before it in its group, C in all: [C]."""
         rows = np.arange(len(costs))
@@ -173,7 +173,7 @@ class Sampler:
         if not len(problem):
             return np.zeros(sum(map(len, groups)))
         alternatives, choices = self._pairs[problem, column], self._pairs[problem, chosen[problem]]
-        gains = by_times(behind[problem, column], self._times.moves(groups, alternatives, choices))
+        gains = by_times(behind[problem, column], self._times.reductions(groups, alternatives, choices))
         first = np.flatnonzero(np.diff(problem, prepend=-1))  # alternatives of each problem lie together
         found: Array = np.maximum.reduceat(gains, first, axis=1).sum(1)
         return found
