@@ -20,7 +20,7 @@ from kernel_selector.kernels.contract import Problem, SelectorError
 
 from ..nn.hyperparameters import IGNORED, attention_values, computed_dtype, loss_values
 from .example import arguments_of, undisturbed
-from .layer_kinds import Part, parts_of
+from .layer_kinds import OperatorCall, parts_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,7 +110,7 @@ class _Recorder:
     def _after(self, *_call: object) -> None:
         self._running.pop()
 
-    def _note(self, module: nn.Module, part: Part) -> None:
+    def _note(self, module: nn.Module, part: OperatorCall) -> None:
         path = self._paths[module]
         mode = "training" if module.training else "inference"
         try:
@@ -140,7 +140,7 @@ class _Recorder:
     ) -> None:
         if query.dim() == 4:
             values = attention_values(query, key, attn_mask, causal=is_causal, dropout=dropout_p)
-            self._note(module, Part("attention", values, computed_dtype(query)))
+            self._note(module, OperatorCall("attention", values, computed_dtype(query)))
 
     @contextmanager
     def _interface(self, module: nn.Module, *args: Any, **kwargs: Any) -> Iterator[None]:
@@ -167,7 +167,7 @@ class _Recorder:
         smoothing = float(given.get("label_smoothing", 0.0))
         values = loss_values(linear, logits.size(0), labels, smoothing)
         dtype = computed_dtype(linear.weight)
-        part = Part("linear_cross_entropy", values, dtype, "", ("",))
+        part = OperatorCall("linear_cross_entropy", values, dtype, "", ("",))
         self._note(linear, part)
 
 

@@ -22,7 +22,7 @@ from .hyperparameters import IGNORED, computed_dtype, loss_values
 from .selected import Selected, outside_of_graphs, stands_for, watched
 
 
-class LossAlone(Selected):
+class FusedLoss(Selected):
     """Mixed into a language model: a choice for its last linear layer with the loss of its outputs."""
 
     OPERATORS = {"loss": "linear_cross_entropy"}
@@ -118,7 +118,7 @@ class LossAlone(Selected):
         return {"weight": self.decoder.weight, "bias": self.decoder.bias}
 
 
-class MaskedBert(LossAlone):
+class MaskedBert(FusedLoss):
     """BERT with a head for masked words."""
 
     DECODER = "cls.predictions.decoder"
@@ -130,7 +130,7 @@ class MaskedBert(LossAlone):
         return found
 
 
-class MaskedRoberta(LossAlone):
+class MaskedRoberta(FusedLoss):
     """RoBERTa with a head for masked words."""
 
     DECODER = "lm_head.decoder"
@@ -143,7 +143,7 @@ class MaskedRoberta(LossAlone):
         return found
 
 
-class CausalGPT2(LossAlone):
+class CausalGPT2(FusedLoss):
     """GPT-2 with a head for the next word: labels are shifted, and the loss of 16-bit logits is float32."""
 
     DECODER = "lm_head"
@@ -174,8 +174,8 @@ def _like(theirs: Callable[..., Any]) -> Callable[..., Any]:
     """A forward of ours with the name and the arguments of theirs."""
 
     @wraps(theirs)
-    def forward(self: LossAlone, *args: Any, **kwargs: Any) -> Any:
-        return LossAlone.forward(self, *args, **kwargs)
+    def forward(self: FusedLoss, *args: Any, **kwargs: Any) -> Any:
+        return FusedLoss.forward(self, *args, **kwargs)
 
     return forward
 

@@ -48,7 +48,7 @@ class ModuleState:
         )
 
 
-class Held:
+class StaticMemory:
     """Memory that graphs will overwrite, and who else had it when this was made: the graphs themselves."""
 
     def __init__(self, tensors: list[Tensor]) -> None:

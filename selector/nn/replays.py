@@ -21,12 +21,12 @@ from torch.nn.modules import module as globals_of_modules
 from kernel_selector.kernels.autograd import first_order
 
 from .replay_block import Block, leaves
-from .replay_state import HOOKS, Held
+from .replay_state import HOOKS, StaticMemory
 
 REPLAYS = "_replays"  # the attribute of a block that has its stack
 
 
-class Turn:
+class ReplayPass:
     """A pass through the stack. What was computed in it holds it, until that is differentiated or dropped."""
 
     __slots__ = ("__weakref__", "left")
@@ -50,9 +50,9 @@ class Replays:
     def __init__(self) -> None:
         self._blocks: dict[int, Block] = {}  # by the module's id; the block holds the module
         self._autocast: tuple[bool, torch.dtype] | None = None
-        self._turn: weakref.ref[Turn] | None = None
-        self._current: Turn | None = None  # from its first block to its last
-        self._held = Held([])
+        self._turn: weakref.ref[ReplayPass] | None = None
+        self._current: ReplayPass | None = None  # from its first block to its last
+        self._held = StaticMemory([])
         self._copied: dict[int, tuple[Tensor, int]] = {}  # arguments of this pass, with their versions
         self.calls, self.replayed = 0, 0  # of blocks in training
 
@@ -63,11 +63,11 @@ class Replays:
         self._blocks = {id(one.module): one for one in blocks}
         self._autocast = _autocast(blocks[0])
         gc.collect()
-        self._held = Held([tensor for one in blocks for tensor in one.watched])
+        self._held = StaticMemory([tensor for one in blocks for tensor in one.watched])
 
     def stop(self) -> None:
         """Let go of all graphs."""
-        self._blocks, self._current, self._held, self._copied = {}, None, Held([]), {}
+        self._blocks, self._current, self._held, self._copied = {}, None, StaticMemory([]), {}
 
     def __reduce__(self) -> tuple[Any, ...]:  # graphs belong to this process's memory
         return Replays, ()
@@ -100,7 +100,7 @@ class Replays:
         self._current, self._copied = None, {}
         before = None if self._turn is None else self._turn()
         if (before is None or not before.left) and not self._held.elsewhere():
-            self._current = Turn()
+            self._current = ReplayPass()
             self._turn = weakref.ref(self._current)
 
     def _alone(self, block: Block) -> bool:
@@ -203,7 +203,7 @@ class _Replay(torch.autograd.Function):
     """A block and its turn, the arguments that want gradients, and the parameters, to the outputs."""
 
     @staticmethod
-    def forward(ctx: Any, block: Block, turn: Turn, *_inputs: Tensor) -> tuple[Tensor, ...]:
+    def forward(ctx: Any, block: Block, turn: ReplayPass, *_inputs: Tensor) -> tuple[Tensor, ...]:
         ctx.set_materialize_grads(False)
         ctx.block, ctx.turn, ctx.anchors = block, turn, block.parameters
         block.forward.replay()

@@ -85,7 +85,7 @@ def check(
     """
     todo = missing(store, measuring, problems, again=again)
     spent: list[float] = []
-    with _blind_selector(store, problems) as (selector, seen):
+    with _held_out_selector(store, problems) as (selector, seen):
         for index, problem in enumerate(problems, start=1):
             before = time.monotonic()
             pace = sum(spent) / len(spent) if spent else None
@@ -115,7 +115,7 @@ def geometric_mean(values: Sequence[float | None]) -> float | None:
 
 
 @contextmanager
-def _blind_selector(store: Database, problems: Sequence[Problem]) -> Iterator[tuple[Selector, set[str]]]:
+def _held_out_selector(store: Database, problems: Sequence[Problem]) -> Iterator[tuple[Selector, set[str]]]:
     """A frozen selector that has seen no record of these problems, and the keys of those with records."""
     from kernel_selector.db import models, records
 

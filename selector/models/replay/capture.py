@@ -43,7 +43,7 @@ class Call:
         return any(one.requires_grad for one in (*tensors, *self.module.parameters()))
 
 
-def lightened(calls: Sequence[Call]) -> list[Call]:
+def without_activations(calls: Sequence[Call]) -> list[Call]:
     """The same calls of a stack, in which tensors that a block gives to another have no memory.
 
     Graphs compute them again: while they are captured, they would be in memory twice. Blocks at the beginning
@@ -82,7 +82,7 @@ class Recorder(Protocol):
 
 def captured(calls: Sequence[Call], record: Recorder) -> list[Block]:
     """The blocks of the calls, in their order. Raises CannotReplay, and what a block raises."""
-    sources = _sources(calls)
+    sources = _producers(calls)
     fresh: dict[int, Tensor] = {}  # tensors from outside, by the example's
     blocks: list[Block] = []
     graphed: list[tuple[list[Tensor], list[Any]]] = []  # what gets gradients, and outputs
@@ -99,7 +99,7 @@ def captured(calls: Sequence[Call], record: Recorder) -> list[Block]:
             tensors.append(static.detach().requires_grad_(leaf.requires_grad))
             arguments.append(Argument(static, source, leaf.requires_grad))
         own = [one for one in call.module.parameters() if one.requires_grad]
-        with stand_ins(call.module) as weights:
+        with parameter_aliases(call.module) as weights:
             wanted = [*(one for one in tensors if one.requires_grad), *weights]
             avoided = [one for one in own if all(one is not other for other in weights)]
             graph, outputs = _forward(call, tensors, (wanted, avoided), record)
@@ -121,7 +121,7 @@ def captured(calls: Sequence[Call], record: Recorder) -> list[Block]:
     return blocks
 
 
-def _sources(calls: Sequence[Call]) -> list[dict[int, tuple[int, int]]]:
+def _producers(calls: Sequence[Call]) -> list[dict[int, tuple[int, int]]]:
     """For each call, which tensors were given by which block before it, and as which of its outputs."""
     found: list[dict[int, tuple[int, int]]] = []
     known: dict[int, tuple[int, int]] = {}
@@ -153,7 +153,7 @@ def _constant(leaf: Any, module: nn.Module) -> Any:
 
 
 @contextmanager
-def stand_ins(module: nn.Module) -> Iterator[list[nn.Parameter]]:
+def parameter_aliases(module: nn.Module) -> Iterator[list[nn.Parameter]]:
     """Its parameters are others meanwhile, of the same memory; given are those that have gradients.
 
     Where a graph of an earlier pass is still held, its node of a parameter's gradient belongs to the stream
@@ -248,7 +248,7 @@ def _backward(
     upstream = [one for one in given if one is not None]
 
     def run() -> tuple[Tensor | None, ...]:
-        return _apart(torch.autograd.grad(reached, wanted, upstream, allow_unused=True), upstream)
+        return _copied(torch.autograd.grad(reached, wanted, upstream, allow_unused=True), upstream)
 
     block.backward, gradients = record(run)
     block.given = tuple(given)
@@ -268,7 +268,7 @@ def _with(tensors: Sequence[Tensor], call: Call) -> tuple[tuple[Any, ...], dict[
     return tuple(map(each, call.args)), {name: each(value) for name, value in call.kwargs.items()}
 
 
-def _apart(gradients: Sequence[Tensor | None], upstream: Sequence[Tensor]) -> tuple[Tensor | None, ...]:
+def _copied(gradients: Sequence[Tensor | None], upstream: Sequence[Tensor]) -> tuple[Tensor | None, ...]:
     """Each gradient in memory of its own: one of a sum is what came in."""
     known = {one.untyped_storage().data_ptr() for one in upstream}
     found: list[Tensor | None] = []

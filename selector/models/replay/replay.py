@@ -17,7 +17,7 @@ from ...nn.replay_state import hooked
 from ...nn.replays import Replays, replay, unreplay
 from ..example import arguments_of, undisturbed
 from ..rewriting.swap import class_before
-from .capture import Call, CannotReplay, Recorder, captured, lightened, record_on_gpu
+from .capture import Call, CannotReplay, Recorder, captured, record_on_gpu, without_activations
 
 LEAST_BLOCKS = 2
 
@@ -51,7 +51,7 @@ def turn_on(model: nn.Module, example_inputs: Any) -> list[ReplayedStack]:
     turn_off(model)
     stacks = list(find(model))
     calls = recorded(model, example_inputs, [block for stack in stacks for block in stack.blocks])
-    own = [lightened([one for one in calls if one.module in stack.blocks]) for stack in stacks]
+    own = [without_activations([one for one in calls if one.module in stack.blocks]) for stack in stacks]
     calls.clear()
     return [_turned_on(stack, its) for stack, its in zip(stacks, own, strict=True)]
 
@@ -121,7 +121,7 @@ def _turned_on(stack: Stack, calls: Sequence[Call]) -> ReplayedStack:
     count, refused = len(stack.blocks), None
     device = next(one.device for one in stack.blocks[0].parameters())
     try:
-        with _beside(device) as record:
+        with _capture_stream(device) as record:
             count = replayed(stack, calls, record)
     except Exception as error:  # whatever a block raises while it is captured, it runs as before
         refused = _words(error)
@@ -137,7 +137,7 @@ def _words(error: BaseException) -> str:
 
 
 @contextmanager
-def _beside(device: torch.device) -> Iterator[Recorder]:
+def _capture_stream(device: torch.device) -> Iterator[Recorder]:
     """A stream to capture on, with the allocator's spare memory given back, which graphs could not take.
 
     A capture that fails leaves the generator in it: it gets a state of its own again.
@@ -148,7 +148,7 @@ def _beside(device: torch.device) -> Iterator[Recorder]:
     torch.cuda.empty_cache()
     stream.wait_stream(torch.cuda.current_stream(device))
     try:
-        with torch.cuda.stream(stream), _casts_apart(), torch.enable_grad():
+        with torch.cuda.stream(stream), _without_autocast_cache(), torch.enable_grad():
             yield record_on_gpu(device)
     except Exception:
         generator = torch.cuda.default_generators[torch.device(device).index or 0]
@@ -161,7 +161,7 @@ def _beside(device: torch.device) -> Iterator[Recorder]:
 
 
 @contextmanager
-def _casts_apart() -> Iterator[None]:
+def _without_autocast_cache() -> Iterator[None]:
     """Autocast keeps no copies of weights: one that a graph made would be nothing outside of it.
 
     Without autocast nothing is changed: torch.compile would compile all that it has compiled again.

@@ -9,7 +9,7 @@ from typing import Any
 from torch import nn
 
 from ...nn import Linear, LinearCrossEntropy
-from ...nn.hugging_face_losses import LossAlone
+from ...nn.hugging_face_losses import FusedLoss
 from ...nn.replay_state import hooked
 from ..as_model import without_loss
 from ..layers import Layer
@@ -31,7 +31,7 @@ def place_with(model: nn.Module, layer: Layer, outputs: Outputs | None) -> Place
     if isinstance(kind, str):
         known = any(full_name(one) in REPLACEMENTS for one in type(model).__mro__)
         return kind if known else f"a head is replaced in {KNOWN}, of which {type(model).__name__} is none"
-    if not issubclass(kind, LossAlone) or layer.path != kind.DECODER:
+    if not issubclass(kind, FusedLoss) or layer.path != kind.DECODER:
         return f"a head is replaced in {KNOWN}, where it is the last linear layer"
     return _refusal(model, layer) or Place(model, layer.path, kind, NAME)
 
@@ -39,7 +39,7 @@ def place_with(model: nn.Module, layer: Layer, outputs: Outputs | None) -> Place
 def _chooses(model: nn.Module, layer: Layer) -> bool:
     """Whether a layer is a loss head of ours, which gives no logits."""
     return layer.problem.operator == HEAD and (
-        isinstance(model, LossAlone) or isinstance(model.get_submodule(layer.path), LinearCrossEntropy)
+        isinstance(model, FusedLoss) or isinstance(model.get_submodule(layer.path), LinearCrossEntropy)
     )
 
 

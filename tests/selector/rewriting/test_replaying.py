@@ -240,7 +240,7 @@ def graphs_on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
         with torch.enable_grad():
             yield record
 
-    monkeypatch.setattr(replaying, "_beside", beside)
+    monkeypatch.setattr(replaying, "_capture_stream", beside)
     monkeypatch.setattr(replaying, "check", lambda _model: None)
 
 
