@@ -1,4 +1,4 @@
-"""What a module of a known class computes when it is called: operators with their hyperparameters.
+"""Operators with hyperparameters that a call of a module of a known class runs.
 
 Classes are known by their full names, so that nothing is imported to recognise them; a subclass counts as
 the nearest known class that it inherits from.
@@ -47,7 +47,7 @@ class OperatorCall(NamedTuple):
 
 
 def parts_of(module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterator[OperatorCall]:
-    """The operators of a call, nothing for a module of no known class, or called as none of that class is."""
+    """Operators of a call of a module; none for an unknown class or an unusual call."""
     for kind in type(module).__mro__:
         recognise = _RECOGNISED.get(f"{kind.__module__}.{kind.__qualname__}")
         if recognise is not None:
@@ -133,7 +133,9 @@ def _multihead(module: Any, given: Given) -> Iterator[OperatorCall]:
 
 
 def _transformer_layer(module: Any, given: Given) -> Iterator[OperatorCall]:
-    """nn.TransformerEncoderLayer and nn.TransformerDecoderLayer; attention is a module of its own there."""
+    """Operators of nn.TransformerEncoderLayer and nn.TransformerDecoderLayer except attention, which is a
+    submodule.
+    """
     x, decoder = _first(given), hasattr(module, "norm3")
     word, dropout = part_word(module.activation), module.dropout
     linears = as_made(module.linear1, nn.Linear) and as_made(module.linear2, nn.Linear)
@@ -157,7 +159,7 @@ def _transformer_layer(module: Any, given: Given) -> Iterator[OperatorCall]:
 
 
 def _post_norm_output(module: Any, given: Given) -> Iterator[OperatorCall]:
-    """Hugging Face's BertSelfOutput and its copies: a linear layer, dropout, the residual and a norm."""
+    """Operators of Hugging Face's BertSelfOutput and its copies: linear, dropout, residual and norm."""
     x, norm, dropout = given["input_tensor"], module.LayerNorm, module.dropout
     if as_made(norm, nn.LayerNorm) and as_made(dropout, nn.Dropout):
         values = added_norm_values(norm, x, dropout.p)
@@ -165,7 +167,7 @@ def _post_norm_output(module: Any, given: Given) -> Iterator[OperatorCall]:
 
 
 def _post_norm_layer(module: Any, given: Given) -> Iterator[OperatorCall]:
-    """Hugging Face's BertLayer and its copies: the feed-forward half; the other is modules of its own."""
+    """Feed-forward operator of Hugging Face's BertLayer and its copies; attention is in submodules."""
     x, dense = _first(given), module.intermediate.dense
     word = part_word(module.intermediate.intermediate_act_fn)
     if word is not None and as_made(dense, nn.Linear) and as_made(module.output.dense, nn.Linear):
@@ -175,7 +177,7 @@ def _post_norm_layer(module: Any, given: Given) -> Iterator[OperatorCall]:
 
 
 def _transposed_feed_forward(module: Any, given: Given) -> Iterator[OperatorCall]:
-    """Hugging Face's GPT2MLP, whose weights are [in, out]."""
+    """Feed-forward operator of Hugging Face's GPT2MLP, whose weights are [in, out]."""
     x, word = _first(given), part_word(module.act)
     if word is not None and all(as_made(one) and hasattr(one, "nf") for one in (module.c_fc, module.c_proj)):
         values = feed_forward_values(x, module.c_fc.nf, word, 0.0, True)
@@ -191,7 +193,7 @@ def _additive_attention(module: Any, given: Given) -> Iterator[OperatorCall]:
 
 
 def _fused_loss(module: Any, given: Given) -> Iterator[OperatorCall]:
-    """A language model that gives its loss without logits; its linear layer is not called."""
+    """Loss operator of a language model with fused loss, whose linear layer is not called."""
     call = module.call_with_labels(given.get("args", ()), given.get("kwargs", {}))
     if call is not None:
         labels, decoder = module.targets(call["labels"]), module.decoder

@@ -1,5 +1,5 @@
-"""Which arrangement of a model stays: what was chosen is tried kind by kind, and what does not make a step
-faster beyond noise goes back.
+"""Search for the fastest arrangement of a model: replacements are timed group by group and kept where a
+step gets faster.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ AS_GIVEN, OURS = "as given", "ours"
 
 @dataclass(frozen=True)
 class ReplacementGroup:
-    """Replaced layers that stay together or go together: those of an operator, or those joined."""
+    """Replacements that are kept or undone together: those of one operator, or joined layers."""
 
     name: str
     decisions: Sequence[Decision] = ()
@@ -45,7 +45,7 @@ class ReplacementGroup:
 
 @dataclass(frozen=True)
 class SearchResult:
-    """The kinds that stay, and of the others why not, by name.
+    """Result of a search: the groups that are kept, and for the others the reason by name.
 
     `outcome` is of the model as given and as it is now, None where that is as given; `step_ms` what a step
     takes as given, None where nothing was timed.
@@ -70,11 +70,11 @@ class _Trial:
 
 
 class _TrialFailed(Exception):
-    """What was raised by an arrangement that is tried, in words."""
+    """Error that a tried arrangement raised, in words."""
 
 
 class ArrangementSearch:
-    """A model as it was given and, as it is now, with all `kinds` that were chosen for it."""
+    """Search over the replacement groups of a model."""
 
     def __init__(
         self,
@@ -92,8 +92,8 @@ class ArrangementSearch:
         self._step_ms: float | None = None
 
     def comparison(self) -> Outcome | None:
-        """What a step takes with all that was chosen, which stays; None where there is no memory for a step
-        of the model as given. Raises what a step raises.
+        """Step times before and after all replacements, which stay; None where memory is too small for a
+        step of the original model. Raises the errors of a step.
         """
         limits = Limits(seconds=FEW if self._few else LEAST_SECONDS)
         before, after = (self._turn(one) for one in (self._given.arrangement, self._ours))
@@ -107,9 +107,9 @@ class ArrangementSearch:
         return found
 
     def fastest(self, *, replayed: bool = False) -> SearchResult:
-        """Keep what makes a step faster beyond noise, kind by kind, and nothing where nothing does; with
-        `replayed` of steps whose blocks are CUDA graphs, where these are faster. Raises what a step of the
-        model as given raises.
+        """Keep the replacement groups that make a step faster beyond noise, and undo all others; with
+        `replayed`, of steps with CUDA graphs where these are faster. Raises the errors of the original
+        model's step.
         """
         groups = self._groups()
         current = self._given
@@ -141,7 +141,9 @@ class ArrangementSearch:
         )
 
     def _replayed(self, *, left: int) -> tuple[_Trial, Outcome | str, tuple[ReplayedStack, ...]]:
-        """The model as given with its blocks replayed, where that is faster, else launched; and why."""
+        """Original model with replayed blocks where that is faster, else without; the comparison and the
+        stacks.
+        """
         self._given.arrangement.apply()
         alone = self._steps(Limits.steps)
         try:
@@ -161,7 +163,7 @@ class ArrangementSearch:
         return self._given, "", _refused(wider.stacks, _words(found))
 
     def _groups(self) -> list[tuple[ReplacementGroup, ...]]:
-        """Kinds that are tried together: each alone, or all at once where steps are too long for that."""
+        """Groups to try one by one, or all at once where steps take too long for that."""
         self._given.arrangement.apply()
         seconds = self._steps(1)[0] / 1e3
         apart = not self._few and seconds * PASSES * len(self._kinds) < SECONDS
@@ -172,7 +174,7 @@ class ArrangementSearch:
     def _try(
         self, current: _Trial, more: Sequence[ReplacementGroup], replayed: bool, *, left: int
     ) -> tuple[_Trial, Outcome | str]:
-        """What is faster, the current arrangement or that with more kinds, and by what that was found."""
+        """Faster of the current arrangement and the one with more groups, and their comparison."""
         try:
             wider = self._arranged((*current.kinds, *more), replayed)
         except _TrialFailed as error:
@@ -183,7 +185,7 @@ class ArrangementSearch:
         return current, _words(found)
 
     def _compared(self, current: _Trial, wider: _Trial, *, left: int) -> Outcome | str:
-        """Steps of both in turns, in a share of the time that so many comparisons have left."""
+        """Paired timing of both arrangements, in this comparison's share of the remaining time."""
         seconds = max(LEAST_SECONDS, (self._end - time.perf_counter()) / left)
         limits = Limits(seconds=FEW if self._few else min(MOST_SECONDS, seconds))
         try:
@@ -214,7 +216,7 @@ class ArrangementSearch:
         return guarded
 
     def _arranged(self, kinds: tuple[ReplacementGroup, ...], replayed: bool) -> _Trial:
-        """The model with these kinds alone."""
+        """Model with the given groups only."""
         stacks: tuple[ReplayedStack, ...] = ()
         with _breaking():
             self._ours.apply()
@@ -247,7 +249,7 @@ def _give_memory_back() -> None:
 
 
 def _words(found: Outcome | str) -> str:
-    """Why something was put back."""
+    """Reason why replacements were undone."""
     if isinstance(found, str):
         return found if found.startswith("put back") else f"put back, because a step of it raised {found}"
     how = "is slower here" if found.slower else "is not faster here"
@@ -259,7 +261,7 @@ def _refused(stacks: Sequence[ReplayedStack], words: str) -> tuple[ReplayedStack
 
 
 def replay(model: nn.Module, example_inputs: Any) -> list[ReplayedStack]:
-    """See `selector.replay`."""
+    """Implementation of `selector.replay`."""
     replaying.check(model)
     replaying.turn_off(model)
     given = Arrangement(AS_GIVEN, model)

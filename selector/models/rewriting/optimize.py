@@ -1,4 +1,6 @@
-"""`selector.optimize` and `selector.restore`: an existing model with chosen implementations, and back."""
+"""Rewriting of an existing model with selected implementations: `selector.optimize` and
+`selector.restore`.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +51,7 @@ UNSEEN = (
 
 
 def optimize(model: nn.Module, example_inputs: Any, options: OptimizeOptions) -> Report:
-    """See `selector.optimize`."""
+    """Implementation of `selector.optimize`."""
     _check(model, options)
     given = Arrangement(AS_GIVEN, model)
     with _all_or_nothing(given):
@@ -77,7 +79,7 @@ def optimize(model: nn.Module, example_inputs: Any, options: OptimizeOptions) ->
 
 @dataclass(frozen=True, kw_only=True)
 class _Chosen:
-    """What the layers of a model are to get, which are left alone, and what is to be said of all."""
+    """Selected replacements of a model, layers that stay, and notes."""
 
     decisions: list[Decision]
     joints: list[Joint]
@@ -86,7 +88,7 @@ class _Chosen:
 
 
 def _chosen(model: nn.Module, example_inputs: Any, options: OptimizeOptions) -> _Chosen:
-    """What measurements say, before anything is tried."""
+    """Selected replacements according to the measurements, before anything is tried."""
     if options.outputs is not None:
         require(model, example_inputs, options.outputs)
     listed = layers.find(model, example_inputs)
@@ -110,7 +112,9 @@ def _chosen(model: nn.Module, example_inputs: Any, options: OptimizeOptions) -> 
 def _tried(
     model: nn.Module, example_inputs: Any, options: OptimizeOptions, given: Arrangement, chosen: _Chosen
 ) -> Report:
-    """Replace what is right and, where speed alone was asked for, faster here; and say what was done."""
+    """Replace the layers whose results match and, for speed alone, that are faster here; returns the
+    report.
+    """
     training = any(module.training for module in model.modules()) and not torch.is_inference_mode_enabled()
     outputs = options.outputs
     kinds, left = _right(model, example_inputs, options, chosen, training)
@@ -146,7 +150,7 @@ def _tried(
 
 @contextmanager
 def _all_or_nothing(given: Arrangement) -> Iterator[None]:
-    """Where anything is raised meanwhile, the model is as it was before."""
+    """Context that restores the model after an error."""
     try:
         yield
     except BaseException:
@@ -155,7 +159,7 @@ def _all_or_nothing(given: Arrangement) -> Iterator[None]:
 
 
 def _replayed(model: nn.Module, options: OptimizeOptions) -> bool:
-    """Whether steps are to be compared with the blocks' launches replayed."""
+    """Whether steps are compared with CUDA graph replay."""
     on_gpu = device_of(model).startswith("cuda")
     return options.objective == DEVICE_TIME and options.for_speed_alone and on_gpu and model.training
 
@@ -167,7 +171,7 @@ def _agreed(training: bool, options: OptimizeOptions) -> str:
 
 
 def _no_head(listed: Sequence[Layer], options: OptimizeOptions) -> tuple[str, ...]:
-    """That it is of no use that the loss alone is used, in words."""
+    """Note that `outputs=("loss",)` has no effect for a model without a loss head."""
     if options.outputs is None or any(layer.problem.operator == HEAD for layer in listed):
         return ()
     return (
@@ -176,14 +180,14 @@ def _no_head(listed: Sequence[Layer], options: OptimizeOptions) -> tuple[str, ..
 
 
 def _unused(found: Sequence[Layer], options: OptimizeOptions) -> tuple[str, ...]:
-    """Which overrides are for no layer, in words."""
+    """Notes on overrides that match no layer."""
     known = {name for layer in found for name in (layer.path, layer.problem.operator)}
     names = [repr(name) for name in options.overrides if name not in known]
     return (f"overrides for {', '.join(names)}: the example runs no such layer.",) if names else ()
 
 
 def restore(model: nn.Module) -> int:
-    """See `selector.restore`."""
+    """Implementation of `selector.restore`."""
     replayed = replaying.turn_off(model)
     attention_interface.turn_off(model)
     return replayed + joining.part(model) + sum(put_back(module) for module in list(model.modules()))
@@ -219,7 +223,7 @@ def _check(model: nn.Module, options: OptimizeOptions) -> None:
 def _decisions(
     model: nn.Module, found: Sequence[Layer], options: OptimizeOptions, times: DeviceTimes
 ) -> tuple[list[Decision], list[LeftAlone], list[str]]:
-    """What layers get, which are left alone, and what to know of the evidence, each once."""
+    """Decisions for the layers, layers that stay, and notes on the evidence without repetitions."""
     planned, decisions, left = PlanImplementations(options.plan), [], []
     caveats: dict[str, None] = {}
     for layer in found:
@@ -240,7 +244,7 @@ Left = tuple[str, tuple[str, ...]]  # why a layer is left alone, and the caveats
 def _decided(
     model: nn.Module, layer: Layer, options: OptimizeOptions, planned: PlanImplementations, times: DeviceTimes
 ) -> Decision | Left:
-    """What a layer gets where it can be replaced, or why it is left alone."""
+    """Decision for a layer that can be replaced, or the reason why it stays."""
     place = place_with(model, layer, options.outputs)
     if isinstance(place, str):
         planned.next(layer, framework_only=True)
@@ -251,7 +255,9 @@ def _decided(
 def _decide(
     model: nn.Module, layer: Layer, place: Place, options: OptimizeOptions, known: tuple[str, str] | None
 ) -> Decision | Left:
-    """What a layer gets, or why it is left alone. `known`: what is best for the model as a whole, and why."""
+    """Decision for a layer, or the reason why it stays. `known`: the best implementation for the whole
+    model, and why.
+    """
     named = options.named(layer) or (known and known[0])
     try:
         choice = shared_selector(options.database).choose(
@@ -281,7 +287,7 @@ def _joints(
     options: OptimizeOptions,
     times: DeviceTimes,
 ) -> tuple[list[Joint], list[LeftAlone]]:
-    """Layers that are to be one product, and those that could be but for a reason."""
+    """Groups of layers to join, and those that cannot be joined with the reason."""
     if OBJECTIVES[options.objective] != "time":
         return [], []
     free = [layer for layer in found if options.named(layer) is None]
@@ -296,7 +302,7 @@ def _joints(
 
 
 def _alone_ms(problem: Problem, name: str | None, device: str, database: Any) -> float | None:
-    """What a layer takes by itself, the host's launching included, by one implementation or the fastest."""
+    """Milliseconds of a layer by itself, launch included, with a named implementation or the fastest."""
     values: dict[str, Any] = dict(problem.as_dict)
     try:
         choice = shared_selector(database).choose(problem.operator, device=device, **values)
@@ -309,7 +315,7 @@ def _alone_ms(problem: Problem, name: str | None, device: str, database: Any) ->
 def _right(
     model: nn.Module, example_inputs: Any, options: OptimizeOptions, chosen: _Chosen, training: bool
 ) -> tuple[list[ReplacementGroup], list[LeftAlone]]:
-    """Replace kind by kind, and put one back with which the model computes something else. What stays."""
+    """Replacement groups whose results match the original's, and the layers of undone groups."""
     original = Original(model, example_inputs, gradients=training, outputs=options.outputs)
     operators = dict.fromkeys(one.layer.problem.operator for one in chosen.decisions)
     kinds = [
@@ -334,7 +340,7 @@ def _right(
 
 
 def _fault(original: Original) -> str | None:
-    """Why what was replaced last cannot stay, or None."""
+    """Reason why the last replacement cannot stay, or None."""
     if not original.seen:
         return UNSEEN
     try:
@@ -349,14 +355,14 @@ def _first_line(error: BaseException) -> str:
 
 
 def _left(decisions: Sequence[Decision], joints: Sequence[Joint], why: str) -> list[LeftAlone]:
-    """Rows for what was put back."""
+    """Report rows of undone replacements."""
     found = [(one.layer.path, one.layer.problem) for one in decisions]
     found += [(one.path, one.problem) for one in joints]
     return [LeftAlone(path=path, problem=problem, why=why) for path, problem in found]
 
 
 def _rows(kind: ReplacementGroup) -> Iterator[Replaced]:
-    """Rows for what stays."""
+    """Report rows of kept replacements."""
     for one in kind.decisions:
         layer = one.layer
         yield Replaced(path=layer.path, problem=layer.problem, implementation=one.implementation, why=one.why)

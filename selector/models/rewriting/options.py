@@ -1,4 +1,4 @@
-"""How `selector.optimize` was asked to choose, and the plan that a memory limit means."""
+"""Options of `selector.optimize`, and the plan for a memory limit."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ OBJECTIVES = {"throughput": "time", "memory": "memory", DEVICE_TIME: "time"}
 
 
 class PlannedLayers(Protocol):
-    """So many layers of one kind by one implementation, as in a plan."""
+    """Layers of one kind in a plan: problem, implementation and count."""
 
     operator: str
     hyperparameters: Mapping[str, Any]
@@ -37,7 +37,7 @@ class PlannedLayers(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class OptimizeOptions:
-    """How `optimize` was asked to choose."""
+    """Options of `selector.optimize`."""
 
     objective: str
     overrides: Mapping[str, str]
@@ -47,16 +47,16 @@ class OptimizeOptions:
 
     @property
     def for_speed_alone(self) -> bool:
-        """Whether nothing but the time of a step counts: no memory, no plan, no names."""
+        """Whether only the step time counts: no memory objective, plan or overrides."""
         return OBJECTIVES[self.objective] == "time" and self.plan is None and not self.overrides
 
     def named(self, layer: Layer) -> str | None:
-        """The implementation asked for by the layer's path or its operator."""
+        """Override for a layer, by its path or its operator."""
         return self.overrides.get(layer.path) or self.overrides.get(layer.problem.operator)
 
 
 class PlanImplementations:
-    """The implementations of a plan, handed out layer by layer."""
+    """Implementations of a plan, assigned layer by layer."""
 
     def __init__(self, plan: Sequence[PlannedLayers] | None) -> None:
         self._left: dict[Problem, list[str]] = {}
@@ -65,8 +65,8 @@ class PlanImplementations:
             self._left.setdefault(problem, []).extend([one.implementation] * one.count)
 
     def next(self, layer: Layer, *, framework_only: bool = False) -> tuple[str, str] | None:
-        """The implementation of a layer and why, or None for one that the plan lacks. With `framework_only`
-        the framework's own where there is one left.
+        """Planned implementation of a layer and the reason, or None for a layer outside the plan.
+        `framework_only` prefers the framework's own.
         """
         left = self._left.get(layer.problem)
         if not left:
@@ -77,7 +77,7 @@ class PlanImplementations:
 
 
 def device_of(model: nn.Module) -> str:
-    """Where a model's parameters are; "cpu" for one without."""
+    """Device of a model's parameters; "cpu" for a model without parameters."""
     return next((str(tensor.device) for tensor in model.parameters()), "cpu")
 
 
@@ -90,7 +90,7 @@ def plan_within(
     outputs: object,
     database: Any,
 ) -> Plan:
-    """The fastest plan of a model for the examples' batch."""
+    """Fastest plan of a model for the examples' batch within a memory limit."""
     from ...planning.ask import plan as fastest
     from ...planning.training_setup import Training
 
@@ -103,7 +103,7 @@ def plan_within(
 
 
 def rewritable(model: nn.Module, example_inputs: Any, outputs: Outputs | None = None) -> Model:
-    """A model as `selector.plan` takes it, in which nothing is chosen for what `optimize` leaves alone.
+    """Planning model of a torch model, in which layers that `optimize` cannot replace are fixed.
 
     `outputs` are those that are used, as of `optimize`. Raises InvalidRequest for what cannot be planned.
     """
@@ -125,7 +125,7 @@ def optimize_options(
     outputs: object,
     database: Any,
 ) -> OptimizeOptions:
-    """The arguments of `optimize`; `plan` is one of `selector.plan`, or its layers."""
+    """Validated options from the arguments of `optimize`; `plan` is a plan or its layers."""
     if getattr(plan, "recomputed_blocks", 0):
         raise InvalidRequest(
             f"plan recomputes {plan.recomputed_blocks} blocks, which only the model's own code can do: "
