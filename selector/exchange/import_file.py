@@ -1,4 +1,6 @@
-"""`selector import`: a file into the database, all of it or, if asked, all that is good."""
+"""Import of a file of measurements into the database, whole or, on request, its valid lines: `selector
+import`.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,7 @@ Progress = Callable[[int, int], None]  # bytes read so far, and in all
 
 @dataclass(frozen=True, kw_only=True)
 class ImportOptions:
-    """How to read a file.
+    """Options of `selector import`.
 
     `operator` and `device` are for lines that name none; `naming` are the entries of a T4 configuration
     that name the implementation, `words` hyperparameters whose values are words even where they look like
@@ -50,7 +52,7 @@ class ImportOptions:
 
 @dataclass(kw_only=True)
 class ImportReport:
-    """What became of the lines of a file: new, known before, or bad; `faults` are the first of the bad."""
+    """Counts of an import's lines: new, known, or bad; `faults` are the first of the bad."""
 
     source: str
     added: int = 0
@@ -60,12 +62,12 @@ class ImportReport:
     faults: list[Fault] = field(default_factory=list)
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON-ready."""
+        """JSON-ready dictionary."""
         return asdict(self)
 
 
 class _Store:
-    """Collects rows, and stores those of one operator and device together."""
+    """Buffer of rows, which stores those of one operator and device together."""
 
     def __init__(self, connection: Any, report: ImportReport) -> None:
         self._connection = connection
@@ -76,7 +78,7 @@ class _Store:
         self._count = 0
 
     def add(self, found: tuple[str, str, ImportedRow] | Record) -> None:
-        """Take one row of others, or one record of ours."""
+        """Add one imported row, or one record of ours."""
         if isinstance(found, Record):
             self._records.append(found)
         else:
@@ -87,7 +89,10 @@ class _Store:
             self.flush()
 
     def flush(self) -> None:
-        """Store what was taken. Raises CorruptRecord."""
+        """Store the buffered rows.
+
+        Raises CorruptRecord.
+        """
         for (operator, device), rows in self._waiting.items():
             added = db.imported.add(
                 self._connection,
@@ -116,7 +121,7 @@ def import_file(
     options: ImportOptions | None = None,
     progress: Progress | None = None,
 ) -> ImportReport:
-    """Store the measurements of a file in one transaction, and say what became of each line.
+    """Store the measurements of a file in one transaction; returns a report of its lines.
 
     The same lines again change nothing. A file with bad lines is not stored at all, unless
     `options.keep_going`. Raises BadFile, BadLines and the errors of the database.
@@ -183,7 +188,7 @@ def _refused(file: Path, report: ImportReport) -> BadLines:
 
 
 class _Rejects:
-    """The file of bad lines with their reasons, as JSON lines; none where none was asked for."""
+    """JSON lines file of bad lines with their reasons; none where not requested."""
 
     def __init__(self, path: Path | None, reading: Path) -> None:
         self._path = path
@@ -204,6 +209,6 @@ class _Rejects:
             self._file.close()
 
     def add(self, fault: Fault) -> None:
-        """Write one bad line down."""
+        """Write one bad line."""
         if self._file is not None:
             self._file.write(json.dumps({"line": fault.line, "reason": fault.reason}) + "\n")

@@ -1,4 +1,4 @@
-"""What a run is asked to measure: a grid, random problems, a sweep, or what was asked about before."""
+"""Problems of a profiling request: a grid, random problems, a sweep, outliers, or logged questions."""
 
 from __future__ import annotations
 
@@ -49,8 +49,11 @@ class ProfileRequest:
     database: str | None = None
 
     def jobs(self) -> list[Job]:
-        """The problems with the implementations to run. Raises InvalidRequest for words that do not go
-        together or mean nothing, and the errors of unknown names and values."""
+        """Problems with the implementations to run.
+
+        Raises InvalidRequest for arguments that conflict or select nothing, and the errors of unknown names
+        and values.
+        """
         self._check()
         try:
             return self._jobs()
@@ -110,7 +113,7 @@ class ProfileRequest:
         return self.operators or self.operator or ""
 
     def _refuse_imported(self) -> None:
-        """Say of an operator that is known by measurements of others that there is nothing to run."""
+        """Raise InvalidRequest for an imported operator, which has no kernels to run here."""
         from kernel_selector.db import DatabaseError
 
         from ..workloads.imported_operator import imported_operators
@@ -156,7 +159,7 @@ class ProfileRequest:
 
 
 def write_plan(file: Path, jobs: Sequence[Job]) -> tuple[int, int]:
-    """Write what is to be measured for `python -m kernels.measure --problems`: problems, candidates.
+    """Numbers of problems and candidates written to a file for `python -m kernels.measure --problems`.
 
     Raises as `written`.
     """
@@ -168,7 +171,7 @@ def write_plan(file: Path, jobs: Sequence[Job]) -> tuple[int, int]:
 
 
 def _every(problems: list[Problem]) -> list[Job]:
-    """All implementations of each problem."""
+    """Jobs with all implementations of each problem."""
     from kernel_selector.kernels.measure.jobs import Job
 
     return [Job(problem, tuple(registry.implementations(problem.operator))) for problem in problems]

@@ -1,4 +1,4 @@
-"""Where implementations fail, from where they did: a vote of the problems nearby."""
+"""Failure probability of implementations, by a kernel-weighted vote of nearby problems."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ DOUBT = 0.3  # votes for the share of failures among all runs
 
 
 class FailureProbability:
-    """The chance that each of I implementations fails on each of N problems.
+    """Failure probability of each of I implementations on each of N problems.
 
     chance: [N, I], 0 or 1 where it was run.
     """
@@ -27,15 +27,16 @@ class FailureProbability:
         self._weights = np.exp(-0.5 * apart)  # [N, N]
 
     def learn(self, good: Array, bad: Array) -> None:
-        """From where each ran and where it failed: [N, I] of booleans each."""
+        """Fit to boolean arrays [N, I] of successful and failed runs."""
         self._was_run = good | bad
         usual = (bad.sum() + USUAL_FAILURES) / (self._was_run.sum() + USUAL_RUNS)
         self._votes = DOUBT + self._weights @ self._was_run
         self.chance = np.where(self._was_run, bad, (DOUBT * usual + self._weights @ bad) / self._votes)
 
     def after(self, problems: Array, implementations: Array) -> tuple[Array, Array]:
-        """How the chance of each of C candidates' implementation changes on all problems if the candidate
-        fails, and if it does not: [C, N] each."""
+        """Changes [C, N] of each of C candidates' failure probability on all problems, after a failure and
+        after a success.
+        """
         weight = self._weights[problems] * ~self._was_run.T[implementations]
         votes, chance = self._votes.T[implementations], self.chance.T[implementations]
         share = weight / (votes + weight)

@@ -1,4 +1,4 @@
-"""A fleet: one worker for each GPU, on this machine, on a Ray cluster, or on a Slurm site.
+"""Fleets of workers, one for each GPU: on this machine, a Ray cluster, or a Slurm site.
 
 Only processes and their places come from those. Tasks and records go through the database, so whatever of a
 fleet is killed, what was stored stays, and starting the fleet again goes on with the rest.
@@ -30,22 +30,26 @@ ENDED = ("done", "failed", "cancelled")
 
 
 class FleetFailed(InvalidRequest):
-    """A fleet cannot be started, or has no place for its workers."""
+    """Fleet that cannot start, or that has no place for its workers."""
 
 
 class Fleet(Protocol):
-    """Workers that were started somewhere."""
+    """Protocol of started workers."""
 
     def alive(self) -> int:
-        """How many work, or wait for their place. Raises FleetFailed when they cannot go on."""
+        """Number of workers that run or wait for a place.
+
+        Raises FleetFailed when they cannot go on.
+        """
 
     def stop(self) -> None:
-        """Let them store what they have and end."""
+        """Stop the workers after they have stored their records."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class FleetSpec:
-    """What a fleet's workers are told, and how many there are to be: None for one on each GPU.
+    """Settings of a fleet: task source, worker settings, devices, and number of workers (None: one for
+    each GPU).
 
     `devices` are those of the job: keys, "cpu" or "cuda".
     """
@@ -59,9 +63,9 @@ class FleetSpec:
 def follow(
     fleet: Fleet, database: str | None, job: int, report: Callable[[dict[str, Any]], None]
 ) -> dict[str, Any]:
-    """Wait until a job has ended, and return it; `report` gets it whenever it has changed.
+    """Job after it has ended; `report` gets each change.
 
-    Raises FleetFailed when all workers have ended before it.
+    Raises FleetFailed when all workers end before it.
     """
     last: dict[str, Any] | None = None
     with opened(database) as store:
@@ -82,7 +86,7 @@ def follow(
 
 
 def shared(database: str | None, *, elsewhere: bool) -> Source:
-    """The source for workers, complete with the database's URL; `elsewhere`: on other machines.
+    """Source for workers with the database's full URL; `elsewhere`: on other machines.
 
     Raises FleetFailed for a file where other machines must reach it.
     """
@@ -96,7 +100,7 @@ def shared(database: str | None, *, elsewhere: bool) -> Source:
 
 
 class LocalFleet:
-    """Processes of this machine, one for each GPU, or one for the CPU. One that dies is started again."""
+    """Worker processes on this machine, one for each GPU or one for the CPU; a dead one is restarted."""
 
     def __init__(self, spec: FleetSpec) -> None:
         self._context = multiprocessing.get_context("spawn")
@@ -128,7 +132,7 @@ class LocalFleet:
             process.join()
 
     def pids(self) -> list[int]:
-        """The workers' process ids."""
+        """Process ids of the workers."""
         return [process.pid for process in self._processes if process.pid is not None]
 
     def _start(self, setup: WorkerSetup) -> Any:
@@ -138,14 +142,14 @@ class LocalFleet:
 
 
 def models_of(devices: Sequence[str]) -> list[str]:
-    """`h200` for `nvidia-h200-nvl`: what clusters call the GPUs of these keys, in small letters."""
+    """Cluster names of the GPUs of device keys, in lower case: `h200` for `nvidia-h200-nvl`."""
     keys = [key for key in devices if key not in KINDS]
     return list(dict.fromkeys(model_name(Device(name=key, kind="cuda")).lower() for key in keys))
 
 
 @contextmanager
 def stopped(fleet: Fleet) -> Iterator[Fleet]:
-    """Stops the fleet at the end."""
+    """Context that stops the fleet at its end."""
     try:
         yield fleet
     finally:
@@ -153,7 +157,7 @@ def stopped(fleet: Fleet) -> Iterator[Fleet]:
 
 
 def _places(spec: FleetSpec) -> list[str]:
-    """The torch devices of this machine to work on."""
+    """Torch devices of this machine for the workers."""
     from ...selection.devices import local_names
 
     gpus = [name for name in local_names() if name != "cpu"]

@@ -1,4 +1,4 @@
-"""A fleet on a Ray cluster: a task of Ray for each GPU, placed by accelerator type, retried by Ray."""
+"""Fleet on a Ray cluster: one Ray task a GPU, placed by accelerator type and retried by Ray."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ INSTALL = "Install it, on every node: pip install 'kernel-selector[fleet]'."
 
 @contextmanager
 def ray_fleet(spec: FleetSpec, address: str) -> Iterator[RayFleet]:
-    """Connect to the cluster at an address ("local": start one here) and start the workers.
+    """Context with a fleet on the cluster at an address ("local": a cluster started here).
 
     Raises FleetFailed without Ray, without an answer, and when no node has a device of the job.
     """
@@ -42,7 +42,7 @@ def ray_fleet(spec: FleetSpec, address: str) -> Iterator[RayFleet]:
 
 
 class RayFleet:
-    """The workers on a cluster that is connected."""
+    """Workers on a connected Ray cluster."""
 
     def __init__(self, ray: Any, spec: FleetSpec) -> None:
         self._ray = ray
@@ -81,7 +81,7 @@ class RayFleet:
 
 
 def placements(nodes: list[dict[str, Any]], devices: tuple[str, ...]) -> list[dict[str, Any]]:
-    """Options of Ray for each worker: one for each GPU of a wanted kind, one for each node's CPU.
+    """Ray options of each worker: one for each GPU of a wanted kind, one for each node's CPU.
 
     A worker is bound to a kind, not to a node: when its node is gone, Ray finds another.
     """
@@ -103,13 +103,13 @@ def placements(nodes: list[dict[str, Any]], devices: tuple[str, ...]) -> list[di
 
 
 def _worker_setup(setup: WorkerSetup, options: dict[str, Any]) -> WorkerSetup:
-    """What a worker in such a place is told. Ray shows it only its own GPU, which is the first one then."""
+    """Settings of a worker in a Ray task, which sees only its own GPU as the first one."""
     device = setup.device or ("cuda:0" if "num_gpus" in options else "cpu")
     return replace(setup, device=device, until_empty=True)
 
 
 def _reach(address: str) -> None:
-    """Raise OSError where nobody listens at host:port: Ray itself tries for minutes."""
+    """Raise OSError where nothing listens at host:port: Ray itself retries for minutes."""
     host, _, port = address.removeprefix("ray://").rpartition(":")
     if host and port.isdigit():
         with socket.create_connection((host.strip("[]"), int(port)), timeout=REACH_S):

@@ -1,4 +1,4 @@
-"""The queue of tasks behind a service: a worker needs its URL and a token, and no database."""
+"""Task queue behind a REST service, for workers with a URL and a token and no database."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CLAIM, HEARTBEAT, FINISH = (f"/v1/profiling-tasks:{verb}" for verb in ("claim", 
 
 
 class ServiceQueue:
-    """The queue of the service that a client asks; its token needs the scope `measure`."""
+    """Task queue of the service that a client asks; its token needs the scope `measure`."""
 
     passing: tuple[type[Exception], ...] = (ServiceUnavailable,)
 

@@ -1,4 +1,4 @@
-"""A fleet on a Slurm site: an array job, through submitit, each of whose elements is a worker with a GPU."""
+"""Fleet on a Slurm site: an array job through submitit, one worker with a GPU for each element."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CLUSTERS = ("slurm", "local", "debug")  # of submitit: the last two run here, fo
 
 @dataclass(frozen=True, kw_only=True)
 class SlurmSite:
-    """Where and for how long: `folder` is seen by all nodes, and holds logs and what is to be run."""
+    """Settings of a Slurm job: its time, and a `folder` seen by all nodes for logs and code."""
 
     folder: Path
     cluster: str = "slurm"
@@ -24,7 +24,7 @@ class SlurmSite:
 
 
 class SlurmWorker:
-    """What an element of the array runs. Queued again by submitit when its time is up or it is preempted."""
+    """Function of one array element. Submitit requeues it after a timeout or preemption."""
 
     def __init__(self, source: Source, setup: WorkerSetup) -> None:
         self.source = source
@@ -35,14 +35,17 @@ class SlurmWorker:
         return work(self.source, self.setup).to_dict()
 
     def checkpoint(self) -> Any:
-        """What submitit queues instead: the same again, since the state is in the database."""
+        """Submission for submitit's requeue: the same function, because the state is in the database."""
         from submitit.helpers import DelayedSubmission
 
         return DelayedSubmission(self)
 
 
 class SlurmFleet:
-    """Workers that were submitted. Raises FleetFailed without submitit or without Slurm."""
+    """Submitted workers.
+
+    Raises FleetFailed without submitit or without Slurm.
+    """
 
     def __init__(self, spec: FleetSpec, slurm_site: SlurmSite) -> None:
         executor = _executor(slurm_site)
@@ -79,7 +82,7 @@ def _executor(slurm_site: SlurmSite) -> Any:
 
 
 def _parameters(spec: FleetSpec, slurm_site: SlurmSite) -> dict[str, Any]:
-    """What submitit asks Slurm for: of several kinds of GPU any, by constraints on nodes' features."""
+    """Submitit parameters; several kinds of GPU become a constraint on node features."""
     given: dict[str, Any] = {"name": "selector-worker", "timeout_min": max(1, round(60 * slurm_site.hours))}
     if slurm_site.cluster != "slurm":
         return given
