@@ -70,7 +70,7 @@ def worker(
 
 
 def worked(tally: dict[str, object]) -> str:
-    """What a worker did, in words."""
+    """Summary of a worker's tally, in words."""
     tasks = tally["tasks"]
     assert isinstance(tasks, dict)
     ended = ", ".join(f"{number} {outcome}" for outcome, number in tasks.items() if number) or "no task"

@@ -1,4 +1,4 @@
-"""Records from other machines: checked, stored once, and with the name of who sent them."""
+"""Intake of records from other machines: validated, reviewed, and stored once with their author."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ Judged = tuple[int, str, Record, str | None]  # ... and what speaks against it
 
 @dataclass(frozen=True, kw_only=True)
 class BadLine:
-    """A line that is no record, counted from 1."""
+    """Line that is no record, counted from 1."""
 
     line: int
     detail: str
 
 
 class NotRecords(InvalidRequest):
-    """Some lines are no records, so none was stored. `faults` are the first of them."""
+    """Submission with lines that are no records; none of it is stored. `faults` are the first of them."""
 
     def __init__(self, message: str, faults: Sequence[BadLine] = ()) -> None:
         super().__init__(message)
@@ -42,7 +42,7 @@ class NotRecords(InvalidRequest):
 
 @dataclass(frozen=True, kw_only=True)
 class Receipt:
-    """What became of the records of one submission: new, known before, or set aside (line and reason)."""
+    """Counts of one submission's records: new, known before, or set aside (line and reason)."""
 
     received: int
     added: int

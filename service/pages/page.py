@@ -25,7 +25,7 @@ UNITS = (("day", 86400), ("hour", 3600), ("minute", 60))
 
 @dataclass(frozen=True)
 class Sources:
-    """What the page is made from."""
+    """Data sources of the page."""
 
     selector: Selector
     coverage: CoverageCache
@@ -33,7 +33,7 @@ class Sources:
 
     @classmethod
     def of(cls, selector: Selector) -> Sources:
-        """What a selector's database has, read when it is first shown."""
+        """Sources from a selector's database, read on first use."""
         return cls(selector, CoverageCache(selector), JobsCache(selector))
 
 
@@ -89,7 +89,7 @@ def _templates() -> Environment:
 
 
 def age(when: datetime) -> str:
-    """How long ago that was, in the largest unit that fits."""
+    """Age of a time, in the largest unit that fits."""
     seconds = (datetime.now(UTC) - when).total_seconds()
     for unit, size in UNITS:
         if seconds >= size:

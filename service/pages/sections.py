@@ -1,4 +1,4 @@
-"""What the sections of the page show, as plain data for their templates."""
+"""Sections of the page as plain data for their templates."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, kw_only=True)
 class SectionError:
-    """Why a section has nothing to show."""
+    """Error in the place of a section."""
 
     status: int  # of HTTP
     text: str
@@ -48,7 +48,7 @@ class Model:
 
 
 def guarded(section: Callable[[], T]) -> T | SectionError:
-    """What a section shows, or the fault that it met."""
+    """Section, or its error."""
     try:
         return section()
     except SelectorError as error:
@@ -56,7 +56,10 @@ def guarded(section: Callable[[], T]) -> T | SectionError:
 
 
 def subject(question: Question, rows: Sequence[Coverage]) -> Subject:
-    """What was asked about; what was left open is the best covered one. Raises UnknownOperator."""
+    """Operator and device of the page; the best covered ones where the question leaves them open.
+
+    Raises UnknownOperator.
+    """
     operator, device = question.plain.get("operator"), question.plain.get("device")
     if operator is not None:
         registry.operator(operator)

@@ -1,4 +1,4 @@
-"""Which implementation wins where: the fastest at each measured problem, mapped over two hyperparameters."""
+"""Map of the fastest implementations of an operator over two hyperparameters."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _COMPARED: WeakKeyDictionary[Evidence, ComparedProblems] = WeakKeyDictionary()
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ComparedProblem:
-    """A problem at which several implementations were measured under the same circumstances.
+    """Problem with several implementations measured under the same circumstances.
 
     `speedup` is the default's time over the winner's, None where the default was not measured. `current`
     is False when the times are of earlier versions.
@@ -70,7 +70,7 @@ class MapAxis:
         self.labels = tuple(dict.fromkeys(map(self.label, distinct)))
 
     def label(self, value: Value) -> str:
-        """Where a value belongs: itself, or `256 to 511`."""
+        """Label of a value on the axis: itself, or a range such as `256 to 511`."""
         if not self._binned:
             return str(value).lower() if isinstance(value, bool) else str(value)
         if not value:
@@ -100,7 +100,7 @@ class ComparedProblems:
 
     @classmethod
     def of(cls, evidence: Evidence, operator: Operator) -> ComparedProblems:
-        """Those of an operator's evidence; made once."""
+        """Compared problems of an operator's evidence, cached."""
         if evidence not in _COMPARED:
             _COMPARED[evidence] = cls(evidence, operator)
         return _COMPARED[evidence]

@@ -75,7 +75,7 @@ class ProgressView:
             self.say(", ".join(part for part in (f"{what} {index} of {count}", left, detail) if part))
 
     def amount(self, done: int, total: int) -> None:
-        """How much of the step that began with `busy` is done."""
+        """Progress of the step that began with `busy`: `done` of `total`."""
         if self._task is not None:
             self._bar.update(self._task, total=total, completed=done)
 
