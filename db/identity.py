@@ -1,4 +1,4 @@
-"""What makes a record, and the content of a database, the same as another."""
+"""Content hashes of records, and of a database's content."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Storing and finding trained cost models."""
+"""Storage of trained cost models."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Records to rows and back, exactly."""
+"""Conversion of records to rows and back, exact."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ ENCODE = json.JSONEncoder(ensure_ascii=False, allow_nan=False, sort_keys=True, s
 
 
 class Figures(NamedTuple):
-    """What choosing needs of a record, under the names that it has there."""
+    """Fields of a record that selection reads, under the record's names."""
 
     problem: Problem
     implementation: str
@@ -66,7 +66,7 @@ class Figures(NamedTuple):
 
 
 class Percentiles(NamedTuple):
-    """Of a timing, in milliseconds, over `samples` runs; `undisturbed_ms` as Timing has it."""
+    """Percentiles of a timing in milliseconds, over `samples` runs; `undisturbed_ms` as in Timing."""
 
     p20_ms: float
     p50_ms: float

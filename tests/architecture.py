@@ -60,6 +60,30 @@ HOMES = {  # libraries that belong to a layer
     "rich": {"service"},
     "uvicorn": {"service"},
 }
+DOCUMENTED = (  # whose docstrings begin with a noun
+    "db",
+    "selector/__init__.py",
+    "selector/api.py",
+    "selector/errors.py",
+    "selector/exchange",
+    "selector/models",
+    "selector/nn",
+    "selector/profiling",
+    "selector/text",
+    "selector/workloads",
+    "service",
+)
+FOR_USERS = (  # docstrings that the OpenAPI document or a command's help shows, and files that are rewritten
+    "service/cli/application.py",
+    "service/routes",
+    "service/schemas",
+    "selector/models/rewriting/device_times.py",
+)
+NOUNLESS = {  # first words of a docstring: question words, pronouns, and prepositions in the place of a noun
+    *("what", "how", "who", "whose", "whoever", "which", "where", "when", "why", "whether"),
+    *("it", "its", "they", "their", "them", "this", "these", "that", "those", "you", "we", "our", "ours"),
+    *("of", "by", "from", "so", "as", "everything", "something", "nothing", "afterwards", "said"),
+}
 MAX_FILE_LINES, MAX_FUNCTION_LINES, MAX_KERNEL_LINES, MAX_PARAMETERS = 500, 60, 120, 7
 MAX_ENTRIES = {"selector": 14}  # of a folder; of all others
 MOST_ENTRIES = 25
@@ -263,6 +287,34 @@ def function_sizes(root: Path) -> list[str]:
     return violations
 
 
+def docstrings(root: Path) -> list[str]:
+    """Public docstrings begin with a noun or a verb: no question word, pronoun or preposition.
+
+    A function that returns a bool may begin with "Whether".
+    """
+    violations = []
+    for path, name in python_files(root, "selector", "service", "db"):
+        places = {name, *(folder.as_posix() for folder in Path(name).parents)}
+        if places & {*DOCUMENTED} and not places & {*FOR_USERS}:
+            found = _nounless(path.read_text())
+            violations += [f"{name}:{line} begins with {word!r}" for line, word in found]
+    return violations
+
+
+def _nounless(source: str) -> Iterator[tuple[int, str]]:
+    tree = ast.parse(source)
+    public = [
+        node
+        for node in ast.walk(tree)
+        if isinstance(node, Function | ast.ClassDef) and not node.name.startswith("_")
+    ]
+    for node in (tree, *public):
+        word = (ast.get_docstring(node) or "").partition(" ")[0].strip(".,:;")
+        yes_or_no = isinstance(node, Function) and node.returns and ast.unparse(node.returns) == "bool"
+        if word.lower() in NOUNLESS and not (yes_or_no and word == "Whether"):
+            yield getattr(node, "lineno", 1), word
+
+
 def _function_problems(node: Function) -> Iterator[str]:
     kernel = any("jit" in ast.unparse(decorator) for decorator in node.decorator_list)
     arguments = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
@@ -341,5 +393,6 @@ RULES: dict[str, Callable[[Path], list[str]]] = {
         function_sizes,
         public_names,
         quiet_imports,
+        docstrings,
     )
 }

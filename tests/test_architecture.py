@@ -58,6 +58,15 @@ PLANTED = [
     ("public_names", "selector/x.py", '__all__ = ["choose", "choose"]\n'),
     ("quiet_imports", "kernels/x.py", "import torch\nCOUNT = torch.cuda.device_count()\n"),
     ("quiet_imports", "selector/x.py", "import subprocess\nsubprocess.run(['true'])\n"),
+    ("docstrings", "selector/nn/x.py", '"""What modules share."""\n'),
+    ("docstrings", "service/x.py", 'class Answer:\n    """It is sent."""\n'),
+    ("docstrings", "db/x.py", 'def total() -> int:\n    """How many rows there are."""\n'),
+    ("docstrings", "selector/exchange/x.py", 'def good() -> str | None:\n    """Whether it is good."""\n'),
+    (
+        "docstrings",
+        "selector/api.py",
+        'class A:\n    def names(self) -> list[str]:\n        """Of the layers."""\n',
+    ),
 ]
 
 
@@ -118,6 +127,21 @@ def test_the_service_may_use_the_functions_of_the_database(rule: str, source: st
     root = tree(tmp_path)
     (root / "service/x.py").write_text(source)
     assert RULES[rule](root) == []
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        '"""Modules in the place of torch\'s own."""\n',
+        'def fits() -> bool:\n    """Whether it fits."""\n',
+        'def _private():\n    """What others share."""\n',
+    ],
+)
+def test_docstrings_may_begin_with_a_noun(source: str, tmp_path: Path) -> None:
+    root = tree(tmp_path)
+    (root / "selector/text").mkdir()
+    (root / "selector/text/x.py").write_text(source)
+    assert RULES["docstrings"](root) == []
 
 
 def test_a_crowded_folder_is_found(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Where the database is: a URL or a path, the environment variable, or the user's data directory."""
+"""Location of the database: a URL or a path, the environment variable, or the user's data directory."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def default_path() -> Path:
 
 
 def cache_folder() -> Path:
-    """Where this package keeps what it can make again, in the user's cache directory."""
+    """Folder for reproducible data, in the user's cache directory."""
     return Path(platformdirs.user_cache_dir("kernel-selector", appauthor=False))
 
 
@@ -71,7 +71,7 @@ def resolve(url: str | os.PathLike[str] | None = None) -> Location:
 
 
 def argument(text: str) -> str:
-    """What a command has to end with to be about the database of this `Location.text`; "" for the default."""
+    """Option that points a command to the database of this `Location.text`; "" for the default."""
     try:
         default = resolve().text
     except DatabaseUnreachable:
@@ -80,7 +80,7 @@ def argument(text: str) -> str:
 
 
 def way_to_make(text: str) -> str:
-    """How the database of this `Location.text` comes to be."""
+    """Command that makes the database of this `Location.text`."""
     where = argument(text)
     return (
         f"Create it with `selector quickstart{where}` or `selector database upgrade{where}`, "

@@ -1,4 +1,4 @@
-"""Which revision a database has, and bringing it to the one that this version reads."""
+"""Revision of a database, and its upgrade to the revision that this version reads."""
 
 from __future__ import annotations
 

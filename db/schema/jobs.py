@@ -37,7 +37,9 @@ def _postgresql_now_s(*_: Any, **__: Any) -> str:
 
 
 class Job(Base):
-    """What was asked for. The same key of the same author is the same job; `content_hash` is of it all."""
+    """Row of a profiling job's request. An author's key identifies it; `content_hash` covers the whole
+    request.
+    """
 
     author: Mapped[str]
     idempotency_key: Mapped[str | None]
@@ -87,6 +89,6 @@ class Task(Base):
 
 
 def expired() -> ColumnElement[bool]:
-    """Whether a running task's lease does not hold any more."""
+    """SQL condition that a running task's lease has expired."""
     now = now_s()
     return (now > Task.renewed_s + Task.lease_s) | (now < Task.renewed_s - Task.lease_s)

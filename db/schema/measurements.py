@@ -235,7 +235,7 @@ class Measurement(Base):
 
 
 class Tally(Base):
-    """How many measurements there are of a version of an implementation on a device, by how they ended.
+    """Count of measurements of an implementation's version on a device, by status.
 
     What a service must know at its start, without reading them; see tallies.py. The digests add up
     the content hashes, eight digits each, the first ones in `digest_0`.
@@ -283,7 +283,7 @@ class Quarantined(Base):
 
 
 class Token(Base):
-    """What a client of the service shows; of the secret only the digest is kept."""
+    """Row of a client's token; only the digest of the secret is stored."""
 
     name: Mapped[str] = mapped_column(index=True)
     digest: Mapped[str] = mapped_column(unique=True)

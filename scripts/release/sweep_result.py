@@ -52,7 +52,7 @@ def main() -> None:
 
 
 def summary(records: Sequence[Record]) -> dict[str, Any]:
-    """Where and when the records were measured, and how many there are of each status, by operator too."""
+    """Place and time of the records' measurement, and their counts by status and operator."""
     first = min(records, key=lambda record: record.measured_at)
     operators: dict[str, Counter[str]] = defaultdict(Counter)
     for record in records:

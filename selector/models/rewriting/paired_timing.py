@@ -1,4 +1,4 @@
-"""Two ways to compute the same, timed in turns until it is clear which is faster.
+"""Paired timing of two functions, in alternation until it is clear which is faster.
 
 A pair is one turn of each, which of them first changes from pair to pair; what a pair says is the ratio of
 the medians of its turns, so that whatever slows a machine for a while slows both. The median over the pairs
@@ -28,8 +28,9 @@ NOTED = 0.02  # half of an interval that is narrow enough where nothing depends 
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """How long a contest lasts at least, in pairs and in steps of each side; and at most, in seconds, unless
-    so many steps take longer.
+    """Limits of a comparison: least pairs, least steps of each side, and most seconds.
+
+    The least steps are taken even where that takes longer.
     """
 
     pairs: int = 3
@@ -39,8 +40,8 @@ class Limits:
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """What a step takes before and after, in milliseconds, and after as a multiple of before, from low to
-    high.
+    """Step times before and after in milliseconds, and their ratio after / before with its confidence
+    interval.
     """
 
     before_ms: float
@@ -52,26 +53,26 @@ class Outcome:
 
     @property
     def faster(self) -> bool:
-        """Beyond noise."""
+        """Whether after is faster beyond noise."""
         return self.high < 1
 
     @property
     def slower(self) -> bool:
-        """Beyond noise."""
+        """Whether after is slower beyond noise."""
         return self.low > 1
 
     @property
     def decided(self) -> bool:
-        """Whether it gains LEAST_GAIN or does not, beyond noise."""
+        """Whether the gain is above or below LEAST_GAIN beyond noise."""
         return self.high < 1 - LEAST_GAIN or self.low > 1 - LEAST_GAIN
 
     @property
     def narrow(self) -> bool:
-        """Whether it is known well enough to be said."""
+        """Whether the confidence interval is narrow enough to report."""
         return math.log(self.high / self.low) < 2 * NOTED
 
 
-def contest(
+def time_pairs(
     before: Turn,
     after: Turn,
     limits: Limits,
@@ -79,7 +80,8 @@ def contest(
     enough: Callable[[Outcome], bool] = lambda outcome: outcome.decided,
     clock: Callable[[], float] = time.perf_counter,
 ) -> Outcome:
-    """Time both in turns until that is `enough`, or the time is up. Raises what they raise.
+    """Outcome of timing both functions in alternation until `enough` is true or the time is up. Raises
+    their errors.
 
     Each first runs steps that do not count, in which libraries and compilers take what they need.
     """
@@ -110,7 +112,7 @@ def _warm_ms(turn: Turn) -> float:
 
 
 def outcome(pairs: Sequence[tuple[float, float]]) -> Outcome:
-    """Of three pairs or more of milliseconds, before and after."""
+    """Outcome of at least three pairs of milliseconds (before, after)."""
     logs = sorted(math.log(later / earlier) for earlier, later in pairs)
     low, high = _interval(logs)
     return Outcome(

@@ -9,8 +9,8 @@ import pytest
 from kernel_selector.db import Database, records
 from kernel_selector.kernels.contract import Record, UnknownDevice
 from selector import InvalidRequest
-from selector.profiling.outliers import LEAST_LOSS, doubtful
-from selector.profiling.request import Wanted
+from selector.profiling.outliers import LEAST_LOSS, outlier_jobs
+from selector.profiling.request import ProfileRequest
 from tests.selector import replay
 
 SLOWER = 3.0
@@ -50,12 +50,12 @@ def test_no_model_of_memory_is_fitted(
 ) -> None:
     database, winner = disturbed
     monkeypatch.delattr("selector.training.fit.memory_model")
-    assert doubtful(["lstm"], database)[0].problem == winner.problem
+    assert outlier_jobs(["lstm"], database)[0].problem == winner.problem
 
 
 def test_the_disturbed_one_is_first_with_all_its_candidates(disturbed: tuple[Database, Record]) -> None:
     database, winner = disturbed
-    jobs = doubtful(["lstm", "gru"], database)  # nothing is known of the second
+    jobs = outlier_jobs(["lstm", "gru"], database)  # nothing is known of the second
     assert jobs[0].problem == winner.problem
     assert winner.implementation in jobs[0].implementations
     assert len(jobs[0].implementations) > 1
@@ -69,14 +69,14 @@ def test_a_second_measurement_settles_it(disturbed: tuple[Database, Record]) -> 
     database, winner = disturbed
     with database.write() as connection:
         records.add(connection, records=[winner])
-    assert winner.problem not in [job.problem for job in doubtful(["lstm"], database)]
+    assert winner.problem not in [job.problem for job in outlier_jobs(["lstm"], database)]
 
 
 def test_it_is_asked_for_by_operator_and_device(disturbed: tuple[Database, Record]) -> None:
     database, winner = disturbed
-    wanted = Wanted(operators="lstm", given={}, doubtful=True, database=database.location)
-    assert wanted.jobs()[0].problem == winner.problem
+    request = ProfileRequest(operators="lstm", given={}, outliers=True, database=database.location)
+    assert request.jobs()[0].problem == winner.problem
     with pytest.raises(UnknownDevice):
-        replace(wanted, device="h9000").jobs()
+        replace(request, device="h9000").jobs()
     with pytest.raises(InvalidRequest, match="Nothing measured of gru contradicts the rest"):
-        replace(wanted, operators="gru").jobs()
+        replace(request, operators="gru").jobs()

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from selector.models.rewriting.contest import Limits, Outcome, contest, outcome
+from selector.models.rewriting.paired_timing import Limits, Outcome, outcome, time_pairs
 
 
 class Machine:
@@ -28,8 +28,8 @@ class Machine:
         self.steps += 1
         return took
 
-    def contest(self, before_ms: float, after_ms: float, **limits: float) -> Outcome:
-        return contest(
+    def time_pairs(self, before_ms: float, after_ms: float, **limits: float) -> Outcome:
+        return time_pairs(
             self.turn(before_ms),
             self.turn(after_ms),
             Limits(**limits),  # type: ignore[arg-type]
@@ -40,43 +40,43 @@ class Machine:
 @pytest.mark.parametrize("noise", [0.0, 0.02, 0.1])
 @pytest.mark.parametrize("step_ms", [1.0, 50.0, 800.0])
 def test_equals_are_hardly_ever_taken_for_faster(step_ms: float, noise: float) -> None:
-    kept = sum(Machine(seed, noise=noise).contest(step_ms, step_ms).faster for seed in range(100))
+    kept = sum(Machine(seed, noise=noise).time_pairs(step_ms, step_ms).faster for seed in range(100))
     assert kept <= 4
 
 
 @pytest.mark.parametrize("after", [1.03, 1.2, 2.0])
 def test_what_is_slower_is_never_taken_for_faster(after: float) -> None:
     for seed in range(50):
-        assert not Machine(seed, noise=0.05).contest(20.0, 20.0 * after).faster
+        assert not Machine(seed, noise=0.05).time_pairs(20.0, 20.0 * after).faster
 
 
 @pytest.mark.parametrize("step_ms", [1.0, 20.0, 100.0])
 @pytest.mark.parametrize(("after", "noise"), [(0.5, 0.05), (0.8, 0.03), (0.95, 0.01)])
 def test_what_is_faster_is_found_soon(step_ms: float, after: float, noise: float) -> None:
     machines = [Machine(seed, noise=noise) for seed in range(40)]
-    found = [one.contest(step_ms, after * step_ms) for one in machines]
+    found = [one.time_pairs(step_ms, after * step_ms) for one in machines]
     assert sum(one.faster for one in found) >= 39
     assert sum(one.low <= after <= one.high for one in found) >= 37
     assert sorted(one.now_s for one in machines)[20] < max(1.0, 30 * step_ms / 1e3)
 
 
 def test_a_machine_that_slows_down_slows_both() -> None:
-    assert not Machine(0, noise=0.001, drift=0.002).contest(5.0, 5.0).faster
-    assert not Machine(0, noise=0.001, drift=0.002).contest(5.0, 5.0).slower
+    assert not Machine(0, noise=0.001, drift=0.002).time_pairs(5.0, 5.0).faster
+    assert not Machine(0, noise=0.001, drift=0.002).time_pairs(5.0, 5.0).slower
 
 
 def test_the_least_and_the_most_that_is_timed() -> None:
     machine = Machine(0, noise=0.0)
-    assert machine.contest(100.0, 50.0).pairs == 10  # ten steps of each, however clear it is
-    assert Machine(0, noise=0.0).contest(1.0, 0.5).pairs == 3  # of ten steps
+    assert machine.time_pairs(100.0, 50.0).pairs == 10  # ten steps of each, however clear it is
+    assert Machine(0, noise=0.0).time_pairs(1.0, 0.5).pairs == 3  # of ten steps
     noisy = Machine(1, noise=0.3)
-    noisy.contest(5.0, 5.0, seconds=4.0)
+    noisy.time_pairs(5.0, 5.0, seconds=4.0)
     assert 4.0 < noisy.now_s < 6.0
     long = Machine(0, noise=0.0)
-    assert long.contest(20_000.0, 10_000.0).pairs == 3
+    assert long.time_pairs(20_000.0, 10_000.0).pairs == 3
     assert long.now_s < 150.0
     within = Machine(0, noise=0.3)
-    within.contest(1_000.0, 1_000.0)
+    within.time_pairs(1_000.0, 1_000.0)
     assert within.steps >= 2 * 10
 
 
@@ -88,7 +88,7 @@ def test_a_first_step_that_compiles_does_not_count() -> None:
         calls.append(count)
         return [2_500.0, *took[1:]] if len(calls) == 1 else took
 
-    found = contest(machine.turn(10.0), compiled, Limits(), clock=lambda: machine.now_s)
+    found = time_pairs(machine.turn(10.0), compiled, Limits(), clock=lambda: machine.now_s)
     assert found.faster
     assert found.after_ms == pytest.approx(5.0, rel=0.05)
 
@@ -108,4 +108,4 @@ def test_what_a_turn_raises_is_raised() -> None:
         raise RuntimeError("no such kernel")
 
     with pytest.raises(RuntimeError, match="no such kernel"):
-        contest(Machine(0, noise=0).turn(1.0), broken, Limits())
+        time_pairs(Machine(0, noise=0).turn(1.0), broken, Limits())

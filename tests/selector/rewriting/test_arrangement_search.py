@@ -15,10 +15,10 @@ import selector
 from kernel_selector.kernels import registry
 from selector import Selector
 from selector import nn as drop_in
-from selector.models.rewriting import arranging, timing
+from selector.models.rewriting import arrangement_search, timing
 from selector.models.rewriting import optimize as optimizing
 from selector.models.rewriting.arrangements import Arrangement
-from selector.models.rewriting.contest import outcome
+from selector.models.rewriting.paired_timing import outcome
 
 pytestmark = pytest.mark.usefixtures("stand_ins", "promised")
 
@@ -213,12 +213,12 @@ def test_kind_by_kind(x: Tensor, case: str, monkeypatch: pytest.MonkeyPatch) -> 
 def test_steps_that_take_long_are_compared_at_once(x: Tensor, monkeypatch: pytest.MonkeyPatch) -> None:
     tried: list[str] = []
 
-    def contest(_before: Any, after: Any, *_: Any, **__: Any) -> Any:
+    def time_pairs(_before: Any, after: Any, *_: Any, **__: Any) -> Any:
         after(1)
-        tried.append("contest")
+        tried.append("time_pairs")
         return outcome([(2.0, 1.0)] * 7)
 
-    monkeypatch.setattr(arranging, "contest", contest)
+    monkeypatch.setattr(arrangement_search, "time_pairs", time_pairs)
     taken(monkeypatch, lambda _model: 10_000.0)
     assert len(selector.optimize(Model(), x).replaced) == 2
     assert len(tried) == 1

@@ -1,5 +1,5 @@
-"""Which arrangement of a model stays: what was chosen is tried kind by kind, and what does not make a step
-faster beyond noise goes back.
+"""Search for the fastest arrangement of a model: replacements are timed group by group and kept where a
+step gets faster.
 """
 
 from __future__ import annotations
@@ -19,24 +19,24 @@ from ..replay import replay as replaying
 from ..replay.replay import ReplayedStack
 from . import joint_linear as joining
 from .arrangements import Arrangement
-from .contest import Limits, Outcome, Turn, contest, outcome
 from .joint_linear import Joint
+from .paired_timing import Limits, Outcome, Turn, outcome, time_pairs
 from .report import factor
 from .swap import Decision, undo
 from .timing import Steps
 
-SECONDS = 60.0  # for all contests of a model
+SECONDS = 60.0  # for all comparisons of a model
 MOST_SECONDS, LEAST_SECONDS = 10.0, 2.0  # for one of them
 FEW = 1.0  # the same where modules have hooks: what these do beside, they do at every step
-PASSES = 2 * (Limits.steps + 2)  # of the least contest
+PASSES = 2 * (Limits.steps + 2)  # of the shortest comparison
 
 NO_ROOM = "torch.OutOfMemoryError: there is no memory for both, to be timed in turns"
 AS_GIVEN, OURS = "as given", "ours"
 
 
 @dataclass(frozen=True)
-class Kind:
-    """Replaced layers that stay together or go together: those of an operator, or those joined."""
+class ReplacementGroup:
+    """Replacements that are kept or undone together: those of one operator, or joined layers."""
 
     name: str
     decisions: Sequence[Decision] = ()
@@ -44,14 +44,14 @@ class Kind:
 
 
 @dataclass(frozen=True)
-class Verdict:
-    """The kinds that stay, and of the others why not, by name.
+class SearchResult:
+    """Result of a search: the groups that are kept, and for the others the reason by name.
 
     `outcome` is of the model as given and as it is now, None where that is as given; `step_ms` what a step
     takes as given, None where nothing was timed.
     """
 
-    kept: tuple[Kind, ...]
+    kept: tuple[ReplacementGroup, ...]
     put_back: Mapping[str, str]
     outcome: Outcome | None
     step_ms: float | None
@@ -59,9 +59,9 @@ class Verdict:
 
 
 @dataclass(frozen=True)
-class _Tried:
+class _Trial:
     arrangement: Arrangement
-    kinds: tuple[Kind, ...] = ()
+    kinds: tuple[ReplacementGroup, ...] = ()
     stacks: tuple[ReplayedStack, ...] = ()  # of which a replay was tried
 
     @property
@@ -69,42 +69,47 @@ class _Tried:
         return any(stack.refused is None for stack in self.stacks)
 
 
-class _Broken(Exception):
-    """What was raised by an arrangement that is tried, in words."""
+class _TrialFailed(Exception):
+    """Error that a tried arrangement raised, in words."""
 
 
-class Arranging:
-    """A model as it was given and, as it is now, with all `kinds` that were chosen for it."""
+class ArrangementSearch:
+    """Search over the replacement groups of a model."""
 
     def __init__(
-        self, model: nn.Module, example_inputs: Any, given: Arrangement, kinds: Sequence[Kind], steps: Steps
+        self,
+        model: nn.Module,
+        example_inputs: Any,
+        given: Arrangement,
+        kinds: Sequence[ReplacementGroup],
+        steps: Steps,
     ) -> None:
         self._model, self._example, self._steps = model, example_inputs, steps
-        self._given, self._kinds = _Tried(given), tuple(kinds)
+        self._given, self._kinds = _Trial(given), tuple(kinds)
         self._ours = Arrangement(OURS, model)
         self._end = time.perf_counter() + SECONDS
         self._few = any(map(hooked, model.modules()))
         self._step_ms: float | None = None
 
-    def noted(self) -> Outcome | None:
-        """What a step takes with all that was chosen, which stays; None where there is no memory for a step
-        of the model as given. Raises what a step raises.
+    def comparison(self) -> Outcome | None:
+        """Step times before and after all replacements, which stay; None where memory is too small for a
+        step of the original model. Raises the errors of a step.
         """
         limits = Limits(seconds=FEW if self._few else LEAST_SECONDS)
         before, after = (self._turn(one) for one in (self._given.arrangement, self._ours))
         found: Outcome | None = None
         try:
-            found = contest(before, after, limits, enough=lambda found: found.narrow)
+            found = time_pairs(before, after, limits, enough=lambda found: found.narrow)
         except torch.OutOfMemoryError:
             _give_memory_back()
             after(1)  # what was asked for has to fit
         self._ours.apply()
         return found
 
-    def settled(self, *, replayed: bool = False) -> Verdict:
-        """Keep what makes a step faster beyond noise, kind by kind, and nothing where nothing does; with
-        `replayed` of steps whose blocks are CUDA graphs, where these are faster. Raises what a step of the
-        model as given raises.
+    def fastest(self, *, replayed: bool = False) -> SearchResult:
+        """Keep the replacement groups that make a step faster beyond noise, and undo all others; with
+        `replayed`, of steps with CUDA graphs where these are faster. Raises the errors of the original
+        model's step.
         """
         groups = self._groups()
         current = self._given
@@ -127,7 +132,7 @@ class Arranging:
                 stacks = _refused(stacks, _words(last))
                 current = self._given
         current.arrangement.apply()
-        return Verdict(
+        return SearchResult(
             kept=current.kinds,
             put_back=reasons,
             outcome=last if isinstance(last, Outcome) and current is not self._given else None,
@@ -135,13 +140,15 @@ class Arranging:
             stacks=stacks,
         )
 
-    def _replayed(self, *, left: int) -> tuple[_Tried, Outcome | str, tuple[ReplayedStack, ...]]:
-        """The model as given with its blocks replayed, where that is faster, else launched; and why."""
+    def _replayed(self, *, left: int) -> tuple[_Trial, Outcome | str, tuple[ReplayedStack, ...]]:
+        """Original model with replayed blocks where that is faster, else without; the comparison and the
+        stacks.
+        """
         self._given.arrangement.apply()
         alone = self._steps(Limits.steps)
         try:
             wider = self._arranged((), True)
-        except _Broken as error:
+        except _TrialFailed as error:
             return self._given, "", (ReplayedStack(path="", blocks=0, refused=str(error)),)
         if not wider.replayed:
             return self._given, "", wider.stacks
@@ -149,14 +156,14 @@ class Arranging:
         if found == NO_ROOM:  # for launched steps beside the graphs: one after the other then
             try:
                 found = outcome(list(zip(alone, self._tried(wider)(Limits.steps + 1)[1:], strict=True)))
-            except _Broken as error:
+            except _TrialFailed as error:
                 found = str(error)
         if isinstance(found, Outcome) and found.faster:
             return wider, found, wider.stacks
         return self._given, "", _refused(wider.stacks, _words(found))
 
-    def _groups(self) -> list[tuple[Kind, ...]]:
-        """Kinds that are tried together: each alone, or all at once where steps are too long for that."""
+    def _groups(self) -> list[tuple[ReplacementGroup, ...]]:
+        """Groups to try one by one, or all at once where steps take too long for that."""
         self._given.arrangement.apply()
         seconds = self._steps(1)[0] / 1e3
         apart = not self._few and seconds * PASSES * len(self._kinds) < SECONDS
@@ -165,25 +172,25 @@ class Arranging:
         return [self._kinds]
 
     def _try(
-        self, current: _Tried, more: Sequence[Kind], replayed: bool, *, left: int
-    ) -> tuple[_Tried, Outcome | str]:
-        """What is faster, the current arrangement or that with more kinds, and by what that was found."""
+        self, current: _Trial, more: Sequence[ReplacementGroup], replayed: bool, *, left: int
+    ) -> tuple[_Trial, Outcome | str]:
+        """Faster of the current arrangement and the one with more groups, and their comparison."""
         try:
             wider = self._arranged((*current.kinds, *more), replayed)
-        except _Broken as error:
+        except _TrialFailed as error:
             return current, _words(str(error))
         found = self._compared(current, wider, left=left)
         if isinstance(found, Outcome) and found.faster:
             return wider, found
         return current, _words(found)
 
-    def _compared(self, current: _Tried, wider: _Tried, *, left: int) -> Outcome | str:
-        """Steps of both in turns, in a share of the time that so many contests have left."""
+    def _compared(self, current: _Trial, wider: _Trial, *, left: int) -> Outcome | str:
+        """Paired timing of both arrangements, in this comparison's share of the remaining time."""
         seconds = max(LEAST_SECONDS, (self._end - time.perf_counter()) / left)
         limits = Limits(seconds=FEW if self._few else min(MOST_SECONDS, seconds))
         try:
-            found = contest(self._turn(current.arrangement), self._tried(wider), limits)
-        except _Broken as error:
+            found = time_pairs(self._turn(current.arrangement), self._tried(wider), limits)
+        except _TrialFailed as error:
             return str(error)
         except torch.OutOfMemoryError:  # of a step that fits where nothing else is held
             _give_memory_back()
@@ -199,7 +206,7 @@ class Arranging:
 
         return turn
 
-    def _tried(self, wider: _Tried) -> Turn:
+    def _tried(self, wider: _Trial) -> Turn:
         turn = self._turn(wider.arrangement)
 
         def guarded(count: int) -> Sequence[float]:
@@ -208,8 +215,8 @@ class Arranging:
 
         return guarded
 
-    def _arranged(self, kinds: tuple[Kind, ...], replayed: bool) -> _Tried:
-        """The model with these kinds alone."""
+    def _arranged(self, kinds: tuple[ReplacementGroup, ...], replayed: bool) -> _Trial:
+        """Model with the given groups only."""
         stacks: tuple[ReplayedStack, ...] = ()
         with _breaking():
             self._ours.apply()
@@ -220,7 +227,7 @@ class Arranging:
             if replayed:
                 stacks = tuple(replaying.turn_on(self._model, self._example))
             names = [kind.name for kind in kinds] or [AS_GIVEN]
-            return _Tried(Arrangement(" and ".join(names), self._model), kinds, stacks)
+            return _Trial(Arrangement(" and ".join(names), self._model), kinds, stacks)
 
 
 @contextmanager
@@ -232,7 +239,7 @@ def _breaking() -> Iterator[None]:
     else:
         return
     _give_memory_back()  # what was raised held what it was short of
-    raise _Broken(words)
+    raise _TrialFailed(words)
 
 
 def _give_memory_back() -> None:
@@ -242,7 +249,7 @@ def _give_memory_back() -> None:
 
 
 def _words(found: Outcome | str) -> str:
-    """Why something was put back."""
+    """Reason why replacements were undone."""
     if isinstance(found, str):
         return found if found.startswith("put back") else f"put back, because a step of it raised {found}"
     how = "is slower here" if found.slower else "is not faster here"
@@ -254,13 +261,13 @@ def _refused(stacks: Sequence[ReplayedStack], words: str) -> tuple[ReplayedStack
 
 
 def replay(model: nn.Module, example_inputs: Any) -> list[ReplayedStack]:
-    """See `selector.replay`."""
+    """Implementation of `selector.replay`."""
     replaying.check(model)
     replaying.turn_off(model)
     given = Arrangement(AS_GIVEN, model)
     try:
         steps = Steps(model, example_inputs, gradients=True)
-        return list(Arranging(model, example_inputs, given, (), steps).settled(replayed=True).stacks)
+        return list(ArrangementSearch(model, example_inputs, given, (), steps).fastest(replayed=True).stacks)
     except BaseException:
         given.apply()
         raise
