@@ -16,7 +16,9 @@ from kernel_selector.kernels.versions import aliases, canonical, digests
 ROOT = Path(registry.ROOT).resolve()
 FILES = {
     "planted/__init__.py": "",
-    "runtime/autograd.py": '"""Glue."""\n\n\ndef glue(back):\n    return lambda *given: back(*given)\n',
+    "runtime/autograd.py": (
+        '"""Glue."""\n\n\ndef glue(backward):\n    return lambda *given: backward(*given)\n'
+    ),
     "planted/_tiles.py": '''"""Tiles."""
 from typing import NamedTuple
 
