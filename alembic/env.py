@@ -8,8 +8,8 @@ from sqlalchemy import Connection, Engine
 
 from alembic import context
 from kernel_selector.db import Database
-from kernel_selector.db.location import resolve
-from kernel_selector.db.tables import Base, UTCDateTime
+from kernel_selector.db.engine.location import resolve
+from kernel_selector.db.schema.measurements import Base, UTCDateTime
 
 
 def render_item(kind: str, item: Any, _: Any) -> str | Literal[False]:

@@ -6,7 +6,8 @@ frozen dataclasses, those of `kernels.contract` among them, and plain dictionari
 """
 
 from . import imported, jobs, jobs_listing, models, records, submissions, tokens
-from .database import Database
+from .engine.database import Database
+from .engine.location import default_path
 from .errors import (
     DatabaseCorrupt,
     DatabaseError,
@@ -20,7 +21,6 @@ from .errors import (
     TaskLost,
 )
 from .identity import snapshot
-from .location import default_path
 from .models import StoredModel
 from .rows import Figures
 

@@ -10,7 +10,7 @@ from typing import Any
 from sqlalchemy import Dialect, select
 from sqlalchemy.engine import Connection
 
-from .tables import Base
+from .schema.measurements import Base
 
 LOOKUP = 500  # keys in one query: old versions of SQLite take 999 parameters
 
@@ -29,7 +29,7 @@ def insert_new(connection: Connection, table: type[Base], rows: Sequence[Row]) -
 
 
 def known(connection: Connection, table: type[Base], hashes: Sequence[str]) -> Iterator[str]:
-    """Those of the content hashes that the table has."""
+    """Content hashes, of the given ones, that the table has."""
     column = table.__table__.c.content_hash
     for start in range(0, len(hashes), LOOKUP):
         query = select(column).where(column.in_(hashes[start : start + LOOKUP]))

@@ -1,4 +1,4 @@
-"""What the measurements cover, counted. Each function works in the transaction that it is given."""
+"""Counts of measured versions and problems. Each function works in the transaction that it is given."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Any
 from sqlalchemy import func, select
 from sqlalchemy.engine import Connection
 
-from .tables import Device, Implementation, Measurement, Problem, Tally
+from .schema.measurements import Device, Implementation, Measurement, Problem, Tally
 
 
 def versions(connection: Connection) -> list[dict[str, Any]]:
-    """How many records there are of each version of an implementation on each kind of device, by status.
+    """Number of records of each version of an implementation on each kind of device, by status.
 
     Each row has operator, implementation, version, device_key, device (its name), status, records and
     last_measured_at.
@@ -40,7 +40,7 @@ def versions(connection: Connection) -> list[dict[str, Any]]:
 
 
 def problems(connection: Connection) -> dict[tuple[str, str], int]:
-    """How many different problems were measured, by operator and key of the device."""
+    """Number of distinct measured problems, by operator and key of the device."""
     found = select(Measurement.problem_id, Measurement.device_id).distinct().subquery()
     query = (
         select(Problem.operator, Device.key, func.count(found.c.problem_id.distinct()))

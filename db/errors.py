@@ -1,4 +1,4 @@
-"""What can go wrong with the database. Each message names the location and the way out."""
+"""Errors of the database. Each message names the location and the way out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What makes a record, and the content of a database, the same as another."""
+"""Content hashes of records, and of a database's content."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from sqlalchemy import select
 from sqlalchemy.engine import Connection
 
 from . import tallies
-from .imported_tables import ImportedBatch
 from .rows import canonical
+from .schema.imported import ImportedBatch
 
 SNAPSHOT_DIGITS = 12
 HASH_DIGITS = 32

@@ -1,4 +1,4 @@
-"""Storing and finding measurements that others took. Each function works in the transaction it is given."""
+"""Storage of imported measurements. Each function works in the transaction that it is given."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sqlalchemy.engine import Connection
 
 from .bulk import LOOKUP, insert_new, known
 from .identity import content_hash
-from .imported_tables import ImportedBatch, ImportedMeasurement, ImportedProblem
+from .schema.imported import ImportedBatch, ImportedMeasurement, ImportedProblem
 
 PAGE = 10_000  # rows fetched at once
 
@@ -84,7 +84,7 @@ def add(
 
 
 def summary(rows: Sequence[ImportedRow]) -> dict[str, Any]:
-    """What is in some rows: hyperparameters with their ranges, and good rows by implementation."""
+    """Summary of some rows: hyperparameters with their ranges, and good rows by implementation."""
     good = [row for row in rows if row.status == "ok"]
     hyperparameters = {
         name: _span({row.values[name] for row in rows}) for name in sorted({*rows[0].values} if rows else ())
@@ -109,7 +109,7 @@ def _span(values: set[Any]) -> dict[str, Any]:
 
 
 def batches(connection: Connection, *, operator: str | None = None) -> list[dict[str, Any]]:
-    """What was imported, in the order in which it was stored: id, operator, device, source, time, summary."""
+    """Imported batches in the order of storing: id, operator, device, source, time, summary."""
     query = select(ImportedBatch.__table__).order_by(ImportedBatch.id)
     if operator is not None:
         query = query.where(ImportedBatch.operator == operator)
@@ -156,7 +156,7 @@ def problems(
 
 
 def total(connection: Connection) -> int:
-    """How many rows there are."""
+    """Number of rows."""
     return connection.execute(select(func.count()).select_from(ImportedMeasurement)).scalar_one()
 
 

@@ -19,7 +19,7 @@ from kernel_selector.kernels.contract import Problem
 
 from .errors import IdempotencyKeyReused, TaskLost
 from .identity import content_hash
-from .jobs_tables import CANCELLED, DONE, FAILED, QUEUED, RUNNING, Job, Task, expired, now_s
+from .schema.jobs import CANCELLED, DONE, FAILED, QUEUED, RUNNING, Job, Task, expired, now_s
 
 BATCH = 1000  # tasks in one statement
 LEASE_BYTES = 16
@@ -27,7 +27,7 @@ LEASE_BYTES = 16
 
 @dataclass(frozen=True, kw_only=True)
 class NewJob:
-    """What to measure: every problem on every device. `implementations`: None for all that there are."""
+    """Job to add: every problem on every device. `implementations`: None for all."""
 
     author: str
     operator: str
@@ -41,7 +41,7 @@ class NewJob:
 
     @property
     def content_hash(self) -> str:
-        """Of all that is asked for: equal for equal jobs, whoever asks and whenever."""
+        """Hash of the whole request: equal for equal jobs, whoever asks and whenever."""
         keys = [problem.key for problem in self.problems]
         rest = (self.devices, self.policy, self.implementations, self.again, self.max_attempts)
         return content_hash(self.operator, keys, rest)
@@ -175,7 +175,7 @@ def fail(connection: Connection, *, task: int, lease: str, reason: str, records:
 
 
 def pending(connection: Connection, *, devices: Sequence[str]) -> int:
-    """How many tasks for these devices have not ended: those that others work on may come back."""
+    """Number of tasks for these devices that have not ended; claimed ones may return."""
     query = select(func.count()).select_from(Task)
     query = query.where(Task.device.in_(devices), Task.state.in_((QUEUED, RUNNING)))
     return connection.execute(query).scalar_one()

@@ -1,4 +1,4 @@
-"""What there is of profiling jobs: how far they are, page by page. Each function works in a transaction."""
+"""Listings of profiling jobs and their progress, page by page. Each function works in a transaction."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from sqlalchemy import Select, func, select
 from sqlalchemy.engine import Connection
 
-from .jobs_tables import CANCELLED, DONE, FAILED, QUEUED, RUNNING, STATES, Job, Task
+from .schema.jobs import CANCELLED, DONE, FAILED, QUEUED, RUNNING, STATES, Job, Task
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,7 +73,7 @@ def tasks(connection: Connection, *, job: int, after: int, limit: int) -> list[d
 
 
 def depth(connection: Connection) -> tuple[dict[tuple[str, str], int], int]:
-    """How many tasks there are by device and state, and how many leases have run out so far."""
+    """Number of tasks by device and state, and number of expired leases."""
     query = select(Task.device, Task.state, func.count(), func.sum(Task.expiries))
     rows = connection.execute(query.group_by(Task.device, Task.state)).all()
     return {(device, state): number for device, state, number, _ in rows}, sum(int(row[3]) for row in rows)

@@ -1,4 +1,4 @@
-"""Storing and finding trained cost models."""
+"""Storage of trained cost models."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sqlalchemy import Row, func, insert, select
 from sqlalchemy.engine import Connection
 
 from .errors import InvalidModel
-from .tables import Model
+from .schema.measurements import Model
 
 
 @dataclass(frozen=True, kw_only=True)

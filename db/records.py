@@ -1,4 +1,4 @@
-"""Storing and finding records. Each function works in the transaction that it is given."""
+"""Storage of records. Each function works in the transaction that it is given."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ from sqlalchemy.engine import Connection
 
 from kernel_selector.kernels.contract import CorruptRecord, Device, Environment, Record, Status
 
-from . import rows, tables, tallies
+from . import rows, tallies
 from .bulk import insert_new, known
 from .errors import DatabaseError
 from .identity import content_hash
 from .rows import Figures
+from .schema import measurements as tables
 from .shared import SharedRows, natural_key
 
 BATCH = 1000  # records at once while adding; more do not make it faster
@@ -51,7 +52,7 @@ def add(connection: Connection, records: Iterable[Record], *, submission: int | 
 
 
 def stored(connection: Connection, found: Iterable[Record]) -> list[bool]:
-    """Which of the records are there already."""
+    """Presence in the database of each record."""
     hashes = list(map(_hash, found))
     there = set(known(connection, tables.Measurement, hashes))
     return [hashed in there for hashed in hashes]
@@ -95,7 +96,7 @@ def find(
 
 
 def newest(connection: Connection, *, operator: str, device_key: str) -> Iterator[Figures]:
-    """What choosing needs of the records of an operator on a kind of device, in the order of `find`.
+    """Figures of an operator's records on a kind of device, in the order of `find`.
 
     Of several of one implementation's version that differ in nothing but their figures, the database gives
     the one that was measured last, or stored last among those. Iterate inside the transaction.
@@ -180,7 +181,7 @@ def finished(
 
 
 def counts(connection: Connection) -> list[dict[str, Any]]:
-    """How many records there are, by operator, device and status, and when the last was measured."""
+    """Number of records by operator, device and status, and time of the last measurement."""
     groups = (
         tables.Implementation.operator,
         tables.Device.name.label("device"),
@@ -203,7 +204,7 @@ def counts(connection: Connection) -> list[dict[str, Any]]:
 
 
 def total(connection: Connection) -> int:
-    """How many records there are."""
+    """Number of records."""
     return tallies.total(connection)
 
 

@@ -1,4 +1,4 @@
-"""Records to rows and back, exactly."""
+"""Conversion of records to rows and back, exact."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from kernel_selector.kernels.contract import (
 from kernel_selector.kernels.contract.errors import shorten
 from kernel_selector.kernels.contract.timing import undisturbed
 
-from .tables import MEMORY, OPTIONAL_MEMORY, TIMINGS
+from .schema.measurements import MEMORY, OPTIONAL_MEMORY, TIMINGS
 
 PERCENTILES = ("p20_ms", "p50_ms", "p80_ms")
 UNDISTURBED = "undisturbed_ms"  # which follows from the samples, and is kept because those take long to read
@@ -53,7 +53,7 @@ ENCODE = json.JSONEncoder(ensure_ascii=False, allow_nan=False, sort_keys=True, s
 
 
 class Figures(NamedTuple):
-    """What choosing and planning need of a record, under the names that it has there.
+    """Fields of a record that selection and planning read, under the record's names.
 
     `forward`, the graphs' timings and `memory` are those of a record in training.
     """
@@ -77,7 +77,7 @@ class Figures(NamedTuple):
 
 
 class Percentiles(NamedTuple):
-    """Of a timing, in milliseconds, over `samples` runs; `undisturbed_ms` as Timing has it."""
+    """Percentiles of a timing in milliseconds, over `samples` runs; `undisturbed_ms` as in Timing."""
 
     p20_ms: float
     p50_ms: float

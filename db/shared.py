@@ -10,9 +10,10 @@ from sqlalchemy.engine import Connection
 
 from kernel_selector.kernels.contract import Device, Record
 
-from . import rows, tables
+from . import rows
 from .bulk import LOOKUP, insert_new
 from .identity import content_hash
+from .schema import measurements as tables
 
 Key = tuple[str, ...]
 
@@ -101,7 +102,10 @@ class SharedRows:
 
 
 def natural_key(record: Record, device_hash: str | None = None) -> Key:
-    """What a record refers to. Raises CorruptRecord for a device that no database can hold."""
+    """Natural keys of the rows that a record refers to.
+
+    Raises CorruptRecord for a device that no database can hold.
+    """
     hashed = device_hash or content_hash(rows.device_row(record.device))
     return (record.problem.key, *_implementation_key(record), hashed, record.environment.fingerprint)
 

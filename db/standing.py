@@ -1,4 +1,4 @@
-"""What each measurement is of, without its details: to see how much is known, and how fresh it is."""
+"""Identity, version and time of each measurement, without its figures."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ from sqlalchemy.engine import Connection
 
 from kernel_selector.kernels.contract import Environment, Problem
 
-from . import rows, tables
+from . import rows
+from .schema import measurements as tables
 
 PAGE = 10_000
 
 
 class Standing(NamedTuple):
-    """One measurement: of what, where, by which sources and software, how it ended and when."""
+    """Identity of one measurement: problem, device, implementation version, software, status and time."""
 
     operator: str
     problem_key: str

@@ -1,4 +1,4 @@
-"""Who sent which records, and the records that were set aside. Each function works in a transaction."""
+"""Submissions and their authors, and quarantined records. Each function works in a transaction."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sqlalchemy.engine import Connection
 
 from .bulk import insert_new, known
 from .identity import content_hash
-from .tables import Quarantined, Submission
+from .schema.measurements import Quarantined, Submission
 
 
 def add(connection: Connection, *, author: str, received_at: datetime) -> int:
@@ -32,7 +32,7 @@ def quarantine(connection: Connection, *, submission: int, lines: Iterable[tuple
 
 
 def aside(connection: Connection, lines: Sequence[str]) -> list[bool]:
-    """Which of the lines were set aside before."""
+    """Quarantined lines among the given ones, as booleans."""
     hashes = list(map(content_hash, lines))
     there = set(known(connection, Quarantined, hashes))
     return [hashed in there for hashed in hashes]

@@ -1,4 +1,4 @@
-"""How many measurements there are of what, kept up with each that is stored: nobody has to count them.
+"""Counts of measurements, updated with each measurement that is stored.
 
 Each function works in the transaction that it is given.
 """
@@ -13,7 +13,7 @@ from sqlalchemy import case, func, select
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import Connection
 
-from .tables import Tally
+from .schema.measurements import Tally
 
 PART_BITS = 32  # of a content hash in a column: a `bigint` holds the sum of a thousand million
 DIGESTS = (Tally.digest_0, Tally.digest_1, Tally.digest_2, Tally.digest_3)
@@ -52,7 +52,7 @@ def _tally(key: tuple[Any, ...], group: list[Mapping[str, Any]]) -> dict[str, An
 
 
 def total(connection: Connection) -> int:
-    """How many measurements there are."""
+    """Number of measurements."""
     return int(connection.execute(select(func.coalesce(func.sum(Tally.records), 0))).scalar_one())
 
 

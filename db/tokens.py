@@ -8,7 +8,7 @@ from datetime import datetime
 from sqlalchemy import insert, or_, select, update
 from sqlalchemy.engine import Connection
 
-from .tables import Token
+from .schema.measurements import Token
 
 
 @dataclass(frozen=True, kw_only=True)

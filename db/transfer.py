@@ -1,4 +1,4 @@
-"""From one database into another: all that is not there yet, or what would be.
+"""Transfer of measurements between databases: the difference, and its merge.
 
 Measurements are only ever added, so a merge cannot lose any. The same measurement in both is one. Two that
 were taken of the same thing and differ are both kept: of records the one that was measured last counts, of
@@ -19,9 +19,9 @@ from sqlalchemy.engine import Connection
 
 from . import imported, models, records
 from .imported import ImportedRow
-from .imported_tables import ImportedBatch, ImportedMeasurement, ImportedProblem
 from .records import BATCH
-from .tables import Measurement
+from .schema.imported import ImportedBatch, ImportedMeasurement, ImportedProblem
+from .schema.measurements import Measurement
 
 Digests = tuple[bytes, bytes, str]
 
@@ -44,7 +44,7 @@ class Difference:
 
 
 def difference(source: Connection, target: Connection) -> Difference:
-    """What `merge` would add to the target, and what of it contradicts what is there."""
+    """Measurements that `merge` would add to the target, and those of them that contradict it."""
     found = Difference()
     for part in (_records, _imported):
         there, identities = set[bytes](), set[bytes]()

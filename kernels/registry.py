@@ -1,6 +1,6 @@
 """Operators and implementations, found by listing folders; there is no hand-kept list.
 
-A folder of `kernels` with a `reference.py` is an operator; its `__init__` holds `OPERATOR`. Each other
+A folder of `operators` with a `reference.py` is an operator; its `__init__` holds `OPERATOR`. Each other
 file in it whose name has no leading underscore is an implementation. `_runs.py`, where there is one, says in
 RUNS which implementations run the code of others, and `_retired.py` in RETIRED which ones there were.
 """
@@ -30,12 +30,13 @@ if TYPE_CHECKING:
     from torch import nn
 
 ROOT = Path(__file__).parent
+FOLDER = ROOT / "operators"
 
 
 @cache
 def operators() -> dict[str, Operator]:
     """Every operator by name, sorted."""
-    names = sorted(path.parent.name for path in ROOT.glob("*/reference.py"))
+    names = sorted(path.parent.name for path in FOLDER.glob("*/reference.py"))
     return {name: _operator(name) for name in names}
 
 
@@ -51,7 +52,7 @@ def operator(name: str) -> Operator:
 def implementations(operator_name: str) -> dict[str, Implementation]:
     """Every implementation of an operator by name, sorted. Imports their files, and so torch."""
     default = operator(operator_name).default
-    files = sorted((ROOT / operator_name).glob("[!_]*.py"))
+    files = sorted((FOLDER / operator_name).glob("[!_]*.py"))
     names = [file.stem for file in files if file.stem != "reference"]
     found = {name: _implementation(operator_name, name, default) for name in names}
     _versions().release()
@@ -104,7 +105,7 @@ def is_valid(problem: Problem) -> bool:
 def reference(problem: Problem) -> nn.Module:
     """The module that states a problem's equations, to be run in float64; never a candidate."""
     name = operator(problem.operator).name
-    file = ROOT / name / "reference.py"
+    file = FOLDER / name / "reference.py"
     module: nn.Module = _load(f"{name}.reference", file, needs=("build",)).build(problem)
     return module
 
@@ -125,7 +126,7 @@ def candidates(problem: Problem, device: Device) -> tuple[list[Implementation], 
 def _load(dotted: str, file: Path, *, needs: tuple[str, ...]) -> Any:
     """The module of a file. Raises BrokenImplementation, which names the file and what is wrong."""
     try:
-        module = importlib.import_module(f".{dotted}", __package__)
+        module = importlib.import_module(f".{FOLDER.name}.{dotted}", __package__)
         missing = [name for name in needs if not getattr(module, name, None)]
         cause = f"it lacks {', '.join(missing)}" if missing else ""
     except (Exception, SystemExit) as error:
@@ -149,7 +150,7 @@ def _broken(file: Path, cause: str, needs: tuple[str, ...]) -> BrokenImplementat
 
 
 def _operator(name: str) -> Operator:
-    file = ROOT / name / "__init__.py"
+    file = FOLDER / name / "__init__.py"
     found = _load(name, file, needs=("OPERATOR",)).OPERATOR
     if not isinstance(found, Operator):
         raise _broken(file, f"its OPERATOR is {shorten(found)}, not an Operator", ("OPERATOR",))
@@ -158,7 +159,7 @@ def _operator(name: str) -> Operator:
 
 
 def _implementation(operator_name: str, name: str, default: str) -> Implementation:
-    file = ROOT / operator_name / f"{name}.py"
+    file = FOLDER / operator_name / f"{name}.py"
     needs = ("__doc__", "unsupported", "build")
     module = _load(f"{operator_name}.{name}", file, needs=needs)
     try:
@@ -187,7 +188,7 @@ def _runs(operator_name: str) -> Mapping[str, Callable[[Problem, Device], str]]:
 
     Not in the implementations' own files: what is known of code that is not ours changes no measurement.
     """
-    file = ROOT / operator_name / "_runs.py"
+    file = FOLDER / operator_name / "_runs.py"
     if not file.exists():
         return {}
     found: Mapping[str, Callable[[Problem, Device], str]]
@@ -203,7 +204,7 @@ def _versions() -> Versions:
 @cache
 def _retired(operator_name: str) -> Mapping[str, tuple[str, str]]:
     """RETIRED of an operator's `_retired.py`: by name of what is gone what took its place, and why."""
-    file = ROOT / operator(operator_name).name / "_retired.py"
+    file = FOLDER / operator(operator_name).name / "_retired.py"
     if not file.exists():
         return {}
     found: Mapping[str, tuple[str, str]]

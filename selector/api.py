@@ -1,4 +1,4 @@
-"""The functions of `import selector`: thin, and light until they are called."""
+"""Functions of `import selector`. Heavy imports happen on the first call."""
 
 from __future__ import annotations
 
@@ -41,19 +41,38 @@ def choose(
     database: str | Path | Database | None = None,
     **hyperparameters: object,
 ) -> Choice:
-    """The fastest implementation for a layer's hyperparameters, from what was measured.
+    """Fastest implementation of a layer for its hyperparameters, by the measurements.
 
-    `selector.choose(hidden=512, batch=64).build()` is the module; `.explain()` says why. Without an
-    operator an LSTM is meant. `device` is "cpu", "cuda:0", a known name such as "h200", a `Device`, or
-    None for this machine's default. `memory` limits the peak beyond parameters and inputs: bytes, or
-    text such as "1GiB". `objective` is "time" or "memory". `override` names an implementation to use
-    whatever was measured; so does the environment variable SELECTOR_OVERRIDE_<OPERATOR>, which an
-    argument outweighs. `database` is as for `Selector`.
+    `selector.choose(hidden=512, batch=64).build()` is the module, and `.explain()` gives the reasons. The
+    environment variable SELECTOR_OVERRIDE_<OPERATOR> is an override, too; the argument outweighs it.
 
-    Raises subclasses of SelectorError, which name the value and what would have been accepted:
-    UnknownOperator, UnknownHyperparameter, InvalidHyperparameter, AmbiguousHyperparameter,
-    UnknownDevice, UnknownImplementation, InvalidRequest, UnsupportedProblem, NothingFits,
-    ModelVersionMismatch, and those of the database.
+    Parameters
+    ----------
+    operator : str, optional
+        LSTM when None.
+    hyperparameters : int, float, bool or str, by keyword
+        Under the operator's names or torch's.
+    device : str or Device, optional
+        "cpu", "cuda:0", a known name such as "h200", or a `Device`; this machine's default when None.
+    memory : int or str, optional
+        Limit of the peak beyond parameters and inputs: bytes, or text such as "1GiB".
+    objective : {"time", "memory"}
+    override : str, optional
+        Name of the implementation to use, whatever the measurements.
+    database : Database, URL or path, optional
+        As for `Selector`.
+
+    Returns
+    -------
+    Choice
+
+    Raises
+    ------
+    UnknownOperator, UnknownHyperparameter, InvalidHyperparameter, AmbiguousHyperparameter, UnknownDevice,
+    UnknownImplementation, InvalidRequest, UnsupportedProblem, NothingFits, ModelVersionMismatch, and the
+    errors
+    of the database
+        Subclasses of SelectorError, which name the value and what is accepted.
     """
     return shared_selector(database).choose(
         operator, device=device, memory=memory, objective=objective, override=override, **hyperparameters
@@ -61,7 +80,7 @@ def choose(
 
 
 class Use(TypedDict, total=False):
-    """How a model is used, as far as `optimize` takes it by keyword beside its other arguments."""
+    """Further keyword arguments of `optimize`: the used outputs of the model."""
 
     outputs: Sequence[str] | None
 
@@ -77,35 +96,55 @@ def optimize(
     database: str | Path | Database | None = None,
     **more: Unpack[Use],
 ) -> Report:
-    """Give an existing model the implementations that are faster in it, in place; the report says which.
-
-    `example_inputs` are one tensor, a tuple of positional arguments, or a mapping of keyword arguments; the
-    model is run on copies of them, in the mode it is in. `memory_limit` is of a training step in all, in
-    bytes or as text: the layers are then what `selector.plan` counts for the examples' batch. `objective` is
-    "throughput"; "device_time" for steps whose blocks are replayed as CUDA graphs, as by `selector.replay`;
-    or "memory", without a limit. `overrides` names implementations by operator or by a module's path,
-    whatever was measured: `{"lstm": "hoisted"}`. `plan` is what `selector.plan` made for this model: layers
-    then get the implementations that it counted. `outputs=("loss",)` says that of the model's outputs the
-    loss alone is used, as in training: the heads of Hugging Face's BERT and RoBERTa for masked words, and of
-    GPT-2, then compute it without the logits of all words, and give none where they are called with labels.
-    `database` is as for `Selector`.
+    """Report of replacing a model's layers, in place, by implementations that are faster in it.
 
     Modules keep their identity, parameters, hooks and mode, and the state dict its keys: only their class
-    changes, to one of `selector.nn` that inherits from the former. What is replaced is checked: outputs, and
-    in training all gradients, of the example without dropout must be the original's within the gate's
-    tolerances, else it is put back. Where speed alone was asked for, steps are timed in turns for about a
-    minute at most, and what makes none faster here is put back, all of it where nothing does; where memory, a
-    plan or names were asked for, the report's first line is what they cost. `selector.restore(model)` undoes
-    everything.
+    changes, to a subclass from `selector.nn`. Each replacement is checked: outputs, and in training all
+    gradients, of the example without dropout must be the original's within the gate's tolerances. For speed
+    alone, steps are timed in turns for about a minute at most, and replacements that make none faster are
+    undone. With a memory limit, a plan or overrides they stay, and the report's first line says what they
+    cost. `selector.restore(model)` undoes everything.
 
-    Raises InvalidRequest for a model that is compiled, has no weights yet or gives no loss where that is all
-    that is used, for example inputs that cannot be copied, and for arguments of no use, UnknownOperator and
-    UnknownImplementation for overrides, UnsupportedProblem for one that refuses its layer, the errors of
-    `selector.plan` with a memory limit, and what the model raises on the example. The model is then as it
-    was.
+    Parameters
+    ----------
+    model : nn.Module
+    example_inputs : Tensor, tuple or mapping
+        One tensor, positional arguments, or keyword arguments. The model runs on copies, in its present mode.
+    memory_limit : int or str, optional
+        Limit of a training step's memory: bytes or text. The layers are then those of `selector.plan` for the
+        examples' batch.
+    objective : {"throughput", "device_time", "memory"}
+        "device_time" is for steps whose blocks are replayed as CUDA graphs, as by `selector.replay`;
+        "memory" is without a limit.
+    overrides : mapping of str to str, optional
+        Implementation by operator or by a module's path, whatever the measurements: `{"lstm": "hoisted"}`.
+    plan : Plan, optional
+        Plan of `selector.plan` for this model, whose implementations the layers get.
+    outputs : ("loss",), optional
+        Used outputs. With the loss alone, the heads of Hugging Face's BERT and RoBERTa for masked words, and
+        of GPT-2, compute it without logits, and return none for calls with labels.
+    database : Database, URL or path, optional
+        As for `choose`.
+
+    Returns
+    -------
+    Report
+
+    Raises
+    ------
+    InvalidRequest
+        For a model that is compiled, has uninitialized weights, or gives no loss where only that is used; for
+        example inputs that cannot be copied; for arguments of no use.
+    UnknownOperator, UnknownImplementation
+        For overrides.
+    UnsupportedProblem
+        For an override that refuses its layer.
+
+    Errors of `selector.plan` with a memory limit, and of the model on the example, pass through. The model is
+    then unchanged.
     """
     from .models.rewriting import optimize as optimizing
-    from .models.rewriting import options as wishes
+    from .models.rewriting.options import optimize_options, plan_within
 
     require_database(database)
     outputs = more.pop("outputs", None)
@@ -114,33 +153,51 @@ def optimize(
     if memory_limit is not None:
         if plan is not None:
             raise InvalidRequest("memory_limit and plan are both given: a plan has a limit of its own.")
-        plan = wishes.plan_within(
+        plan = plan_within(
             memory_limit, model, example_inputs, objective=objective, outputs=outputs, database=database
         )
-    asked = wishes.wishes_of(objective, overrides, plan, outputs=outputs, database=database)
-    return optimizing.optimize(model, example_inputs, asked)
+    options = optimize_options(objective, overrides, plan, outputs=outputs, database=database)
+    return optimizing.optimize(model, example_inputs, options)
 
 
 def replay(model: nn.Module, example_inputs: object) -> list[ReplayedStack]:
-    """Replay the blocks of a model's stacks as CUDA graphs in training where that is faster; says which.
+    """CUDA graph replay, in training, of the blocks of a model's stacks that it makes faster.
 
-    A stack is a list of modules of one class, as the layers of a transformer are. The model is run on
-    `example_inputs`, as of `optimize`; calls like the example's, under the same autocast, are replayed from
-    then on, so that the host launches two graphs a block and step. All other calls run as before: other
-    shapes, evaluation, a pass while another is still to be differentiated, modules with hooks, checkpointing.
-    Steps with and without graphs are timed in turns, and the graphs are dropped where they are no faster.
-    Optimize first: what `optimize` changes is not replayed, and `selector.restore(model)` ends it.
+    A stack is a list of modules of one class, as the layers of a transformer are. Calls like the example's,
+    under the same autocast, are replayed from then on: the host launches two graphs a block and step. All
+    other calls run as before: other shapes, evaluation, a pass while another is still to be differentiated,
+    modules with hooks, checkpointing. Steps with and without graphs are timed in turns, and the graphs are
+    dropped where they are no faster. Optimize first: what `optimize` changes is not replayed.
+    `selector.restore(model)` ends the replay.
 
-    Raises InvalidRequest for a model that is not on an NVIDIA GPU, is compiled, or is in evaluation mode, and
-    what the model raises on the example.
+    Parameters
+    ----------
+    model : nn.Module
+    example_inputs : Tensor, tuple or mapping
+        As for `optimize`.
+
+    Returns
+    -------
+    list of ReplayedStack
+        For each stack the replayed blocks, or the reason for none.
+
+    Raises
+    ------
+    InvalidRequest
+        For a model that is not on an NVIDIA GPU, is compiled, or is in evaluation mode.
+
+    Errors of the model on the example pass through.
     """
-    from .models.rewriting import arranging
+    from .models.rewriting import arrangement_search
 
-    return arranging.replay(model, example_inputs)
+    return arrangement_search.replay(model, example_inputs)
 
 
 def restore(model: nn.Module) -> int:
-    """Undo `optimize` and `replay`; weights stay as they are now. Returns how many modules were put back."""
+    """Undo `optimize` and `replay`; returns the number of restored modules.
+
+    Weights keep their present values.
+    """
     from .models.rewriting import optimize as optimizing
 
     return optimizing.restore(model)
@@ -156,15 +213,33 @@ def plan(
     measure: Callable[[Plan], int] | None = None,
     database: str | Path | Database | None = None,
 ) -> Plan:
-    """Implementations for each kind of layer, and the batch, that train the most samples a second.
+    """Fastest training plan of a model within a memory limit: implementations by layer, and the batch
+    size.
 
-    `model` is a published one by name ("bert-large"), a `Model`, or a torch module in training together with
-    example inputs, as a pair. `device` may be one that is not here. `memory_limit` is of everything, in bytes
-    or as text; the device's memory when None. `measure` runs one real step of a plan and says its peak in
-    bytes: then the plan is solved again, with more set aside, until the measured peak is within the limit.
+    Parameters
+    ----------
+    model : str, Model, or tuple (nn.Module, example_inputs)
+        Name of a published model ("bert-large"), a planning model, or a torch module in training with example
+        inputs.
+    device : str or Device, optional
+        It need not be in this machine.
+    memory_limit : int or str, optional
+        Limit of all memory: bytes or text; the device's memory when None.
+    batch : int or "auto"
+    training : Training, optional
+    measure : callable, optional
+        Peak bytes of one real step of a plan. The plan is solved again, with more memory set aside, until the
+        measured peak is within the limit.
+    database : Database, URL or path, optional
 
-    Raises NothingFits, NoMeasurements, InvalidRequest, UnknownDevice, UnsupportedProblem, and the errors of
-    the database.
+    Returns
+    -------
+    Plan
+
+    Raises
+    ------
+    NothingFits, NoMeasurements, InvalidRequest, UnknownDevice, UnsupportedProblem, and the errors of the
+    database
     """
     planner = ask.planner_of(_as_model(model), device, training, database)
     return ask.plan(planner, memory_limit, batch, measure)
@@ -179,9 +254,10 @@ def pareto(
     training: Training | None = None,
     database: str | Path | Database | None = None,
 ) -> list[Point]:
-    """Throughput against memory: a point for each limit, by default for a dozen up to `memory_limit`.
+    """Pareto front of throughput and memory: one plan for each memory limit.
 
-    Arguments and errors as of `plan`.
+    Arguments and errors are those of `plan`. Without `memory_limits`, a dozen limits up to `memory_limit` are
+    taken.
     """
     planner = ask.planner_of(_as_model(model), device, training, database)
     return ask.pareto(planner, memory_limit, memory_limits)
@@ -212,10 +288,24 @@ def train(
     database: str | Path | Database | None = None,
     progress: Callable[[str, int, int], None] | None = None,
 ) -> TrainingReport:
-    """Learn a cost model from the measurements of an operator and store it in their database.
+    """Cost model trained on an operator's measurements and stored in their database.
 
-    `progress` is told what begins, its number and how many there are, by operators that were imported.
-    Raises NoMeasurements when there are too few, UnknownOperator, and the errors of the database.
+    Parameters
+    ----------
+    operator : str
+    database : Database, URL or path, optional
+    progress : callable, optional
+        Called with the name of each step, its number and their count.
+
+    Returns
+    -------
+    TrainingReport
+
+    Raises
+    ------
+    NoMeasurements
+        When there are too few measurements.
+    UnknownOperator, and the errors of the database.
     """
     from .training import train as learning
 
@@ -230,9 +320,25 @@ def evaluate(
     database: str | Path | Database | None = None,
     progress: Callable[[str, int, int], None] | None = None,
 ) -> Evaluation:
-    """How well the cost model chooses on what it has not seen, beside baselines.
+    """Quality of the cost model's choices on held-out problems, beside baselines.
 
-    device: only the measurements of this kind of device count. Raises as `train`, and UnknownDevice.
+    Parameters
+    ----------
+    operator : str
+    device : str, optional
+        Kind of device whose measurements count; all when None.
+    database : Database, URL or path, optional
+    progress : callable, optional
+        As for `train`.
+
+    Returns
+    -------
+    Evaluation
+        Slowdowns against the fastest measured implementation; 1 is perfect.
+
+    Raises
+    ------
+    UnknownDevice, and the errors of `train`.
     """
     from .training import train as learning
 

@@ -1,4 +1,4 @@
-"""The errors of choosing, learning and importing; those of problems and devices are in the contract."""
+"""Errors of selection, training and import. Errors of problems and devices are in the contract."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from kernel_selector.kernels.contract import SelectorError
 
 
 class InvalidRequest(SelectorError, ValueError):
-    """An argument of a question is of no use: a memory limit, an objective, a device of a wrong type."""
+    """Invalid argument of a question: a memory limit, an objective, a device of a wrong type."""
 
 
 class NothingFits(SelectorError):
@@ -17,11 +17,11 @@ class NothingFits(SelectorError):
 
 
 class NoMeasurements(SelectorError):
-    """There is nothing, or too little, to learn from or to judge by."""
+    """Too few measurements, or none, to train or evaluate with."""
 
 
 class TooFewProblems(NoMeasurements):
-    """There are measurements, but of too few problems, maybe of none.
+    """Measurements of too few problems, or of none.
 
     `found` says how many problems there are and what was left out, and is followed by the way out.
     """
@@ -35,15 +35,15 @@ class TooFewProblems(NoMeasurements):
 
 
 class ModelVersionMismatch(SelectorError):
-    """A stored cost model that this version cannot use, or that was changed after it was stored."""
+    """Stored cost model of another schema version, or changed after it was stored."""
 
 
 class NotBuildable(SelectorError):
-    """The kernels of an imported operator are elsewhere: there is nothing to build."""
+    """Imported operator without kernels here, for which no module can be built."""
 
 
 class ServiceError(SelectorError):
-    """A service could not be asked, refused the token, or failed; `kind` is the last part of its `type`."""
+    """Service that does not answer, refuses the token or fails; `kind` is the last part of its `type`."""
 
     def __init__(self, message: str, kind: str = "") -> None:
         super().__init__(message)
@@ -51,31 +51,31 @@ class ServiceError(SelectorError):
 
 
 class ServiceUnavailable(ServiceError):
-    """A service does not answer now, or says that it cannot: another time it may."""
+    """Service that is unavailable now; a later attempt may succeed."""
 
 
 class UnknownJob(SelectorError, LookupError):
-    """There is no profiling job of this number."""
+    """Unknown number of a profiling job."""
 
 
 @dataclass(frozen=True)
 class Fault:
-    """A line that is no measurement, counted from 1, and why."""
+    """Line that is no measurement, counted from 1, with the reason."""
 
     line: int
     reason: str
 
 
 class BadRow(ValueError):
-    """Why one line is no measurement: becomes a Fault, and is never seen by users."""
+    """Reason why a line is no measurement. It becomes a Fault, and users never see it."""
 
 
 class BadFile(InvalidRequest):
-    """A file of measurements that cannot be read at all."""
+    """File of measurements that cannot be read."""
 
 
 class BadLines(InvalidRequest):
-    """Some lines are no measurements, so nothing was stored. `faults` are the first of `count`."""
+    """File with lines that are no measurements; none of it is stored. `faults` are the first of `count`."""
 
     def __init__(self, message: str, faults: Sequence[Fault] = (), count: int = 0) -> None:
         super().__init__(message)
@@ -83,4 +83,4 @@ class BadLines(InvalidRequest):
 
 
 class Contradiction(InvalidRequest):
-    """Two databases describe one operator differently."""
+    """Contradicting descriptions of one operator in two databases."""

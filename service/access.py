@@ -1,4 +1,4 @@
-"""Who may ask for what: tokens and their rates, checked before a body is read.
+"""Access control of the service: tokens, scopes and request rates, checked before a body is read.
 
 A connection over the loopback interface may read without a token unless settings say otherwise, if it asks
 for this host: a page in somebody's browser, whose name was made to lead here, and a proxy that passes on

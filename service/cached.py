@@ -1,4 +1,4 @@
-"""Readings of the database that many ask for, each taken again when it is due."""
+"""Cached database reads that many requests share, refreshed when due."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ Value = TypeVar("Value")
 
 
 class Cached(Generic[Value]):
-    """What `read` gave last. Safe to share among threads: one reads, the others take what is there, or wait
-    for the first reading.
+    """Cached result of `read`, safe to share among threads: one thread reads, and the others take the old
+    value or wait for the first.
 
     Later errors of the database change nothing; the selector's status has them. steady: how long a reading
     takes does not count, and what hinders the first one is said for `least_age_s` without another try.
@@ -54,12 +54,12 @@ class Cached(Generic[Value]):
                 self._lock.release()
 
     def value(self, state: object = UNKNOWN, *, least_age_s: float = 0.0) -> Value:
-        """As of now, or a moment ago. Raises as `refresh`."""
+        """Current value, at most `least_age_s` old. Raises as `refresh`."""
         self.refresh(state, least_age_s=least_age_s)
         return self._value
 
     def latest(self, otherwise: Value) -> Value:
-        """What was read last, however old; `otherwise` before the first reading."""
+        """Last value, however old; `otherwise` before the first read."""
         return self._value if self._ever else otherwise
 
     def _look(self, state: object, least_age_s: float) -> None:

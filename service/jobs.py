@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from kernel_selector.kernels.contract import CorruptRecord, Device, Environment
 from selector.errors import InvalidRequest
 from selector.profiling.fleet.jobs import KINDS, described, known_job
-from selector.profiling.fleet.queue import Claimant, Offer, claim, ending
+from selector.profiling.fleet.queue import ClaimAnswer, Claimant, claim, ending
 from selector.profiling.profile import opened
 
 from .cached import Cached
@@ -89,7 +89,7 @@ class JobsCache:
             return [described(job) for job in jobs_listing.latest(connection, limit=SHOWN)]
 
 
-def claimed(intake: Intake, asked: Mapping[str, Any]) -> Offer:
+def claimed(intake: Intake, asked: Mapping[str, Any]) -> ClaimAnswer:
     """A task for the worker that asks: its name, device, environment and lease, as JSON has them.
 
     Raises InvalidRequest for a device or an environment that is none, and the errors of the database.

@@ -1,4 +1,4 @@
-"""What Prometheus reads at `/metrics`.
+"""Metrics of the service for Prometheus, at `/metrics`.
 
 With several worker processes, `PROMETHEUS_MULTIPROC_DIR` names an empty folder where they add up their
 counts; without it each process answers for itself.

@@ -61,7 +61,7 @@ def quarantined(selector: Selector, *, cursor: str | None, limit: int) -> Page:
 
 
 def cursor_after(number: int) -> str:
-    """Where the items beyond this id begin."""
+    """Cursor of the items after this id."""
     return urlsafe_b64encode(f"after {number}".encode()).decode().rstrip("=")
 
 

@@ -113,12 +113,14 @@ def kind_of(error: Exception) -> Kind:
 
 
 def reason(kind: str) -> str:
-    """What anybody may know of an error of the database, by its class."""
+    """Public description of a database error, by its class."""
     return REASONS.get(kind, CANNOT)
 
 
 def missing(state: Mapping[str, Any]) -> tuple[str, str] | None:
-    """What a selector's state lacks to answer from, for anybody and with the place; None when nothing."""
+    """Missing evidence of a selector's state, as public text and with the database's location; None when
+    nothing is missing.
+    """
     if state["trouble"]:
         return reason(state["trouble_kind"]), state["trouble"]
     if state["records"] or state["models"]:

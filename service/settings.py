@@ -1,4 +1,4 @@
-"""What can be set about the service: by environment (`SELECTOR_MAX_BODY_BYTES=131072`) or by a TOML file.
+"""Settings of the service: environment (`SELECTOR_MAX_BODY_BYTES=131072`) or a TOML file.
 
 The environment outweighs the file, which `SELECTOR_SETTINGS` names; what neither says has its default.
 """
@@ -126,7 +126,7 @@ def in_force() -> list[InForce]:
 
 
 def misspelt() -> list[str]:
-    """What to say of variables that are no setting and nearly have the name of one: they do nothing."""
+    """Warnings about variables whose names nearly are those of settings: they have no effect."""
     names = [(PREFIX + name).upper() for name in Settings.model_fields]
     given = sorted({name.upper() for name in os.environ} - {*names, *OTHERS})
     close = ((name, get_close_matches(name, names, n=1, cutoff=ALIKE)) for name in given)

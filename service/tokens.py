@@ -33,7 +33,7 @@ _SECRET = re.compile(rf"{PREFIX}_([A-Za-z0-9_-]{{43}})_([0-9a-f]{{8}})")
 
 @dataclass(frozen=True, kw_only=True)
 class Grant:
-    """What a valid token allows, and whom to name as the author of what comes with it."""
+    """Scopes of a valid token, and the author that its submissions get."""
 
     name: str
     scopes: frozenset[str]
@@ -46,7 +46,7 @@ def new_secret() -> str:
 
 
 def digest(secret: str) -> str:
-    """What is stored of a secret."""
+    """Stored digest of a secret."""
     return hashlib.sha256(secret.encode()).hexdigest()
 
 
@@ -152,7 +152,7 @@ class AccessList:
         self._tokens.refresh(least_age_s=LOOK_S)
 
     def grant(self, secret: str) -> Grant | None:
-        """What a secret allows now; None when it is unknown, expired or revoked."""
+        """Grant of a secret now; None when it is unknown, expired or revoked."""
         token = self._tokens.latest({}).get(digest(secret)) if well_formed(secret) else None
         if token is None or not token.valid_at(_now()):
             return None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from typing import NamedTuple
@@ -60,9 +60,34 @@ HOMES = {  # libraries that belong to a layer
     "rich": {"service"},
     "uvicorn": {"service"},
 }
+DOCUMENTED = (  # whose docstrings begin with a noun
+    "db",
+    "selector/__init__.py",
+    "selector/api.py",
+    "selector/errors.py",
+    "selector/exchange",
+    "selector/models",
+    "selector/nn",
+    "selector/profiling",
+    "selector/text",
+    "selector/workloads",
+    "service",
+)
+FOR_USERS = (  # docstrings that the OpenAPI document or a command's help shows, and files that are rewritten
+    "service/cli/application.py",
+    "service/routes",
+    "service/schemas",
+    "selector/models/rewriting/device_times.py",
+)
+NOUNLESS = {  # first words of a docstring: question words, pronouns, and prepositions in the place of a noun
+    *("what", "how", "who", "whose", "whoever", "which", "where", "when", "why", "whether"),
+    *("it", "its", "they", "their", "them", "this", "these", "that", "those", "you", "we", "our", "ours"),
+    *("of", "by", "from", "so", "as", "everything", "something", "nothing", "afterwards", "said"),
+}
 MAX_FILE_LINES, MAX_FUNCTION_LINES, MAX_KERNEL_LINES, MAX_PARAMETERS = 500, 60, 120, 7
 MAX_ENTRIES = {"selector": 14}  # of a folder; of all others
 MOST_ENTRIES = 25
+MAX_TRACKED_BYTES = 40 * 2**20
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -181,12 +206,13 @@ def bare_names(root: Path) -> list[str]:
 
 def operators_apart(root: Path) -> list[str]:
     """No file outside an operator's folder imports it: other operators do not, nor what several share."""
-    names = {path.parent.name for path in (root / "kernels").glob("*/reference.py")}
-    own = len(MODULE_OF["kernels"].split("."))
+    names = {path.parent.name for path in (root / "kernels/operators").glob("*/reference.py")}
+    home = f"{MODULE_OF['kernels']}.operators"
+    own = len(home.split("."))
     return [
         f"{found.where} imports operator {other}"
         for found in imports(root)
-        if found.folder == "kernels" and _within(found.target, MODULE_OF["kernels"])
+        if found.folder == "kernels" and _within(found.target, home)
         if (other := [*found.target.split("."), ""][own]) in names - {[*found.module.split("."), ""][own]}
     ]
 
@@ -225,7 +251,7 @@ def file_sizes(root: Path) -> list[str]:
 def folder_sizes(root: Path) -> list[str]:
     """A folder has no more entries than one can take in at a glance."""
     violations = []
-    for top in ("selector", "service", "benchmarks"):
+    for top in ("kernels", "db", "selector", "service", "benchmarks"):
         for folder in (root / top, *(root / top).rglob("*")):
             name = str(folder.relative_to(root))
             if not folder.is_dir() or "__pycache__" in name or name.startswith("benchmarks/results"):
@@ -237,6 +263,19 @@ def folder_sizes(root: Path) -> list[str]:
     return violations
 
 
+def tracked_size(sizes: Mapping[str, int]) -> list[str]:
+    """All tracked files, of which these are the bytes, travel to the machines that measure."""
+    total = sum(sizes.values())
+    if total < MAX_TRACKED_BYTES:
+        return []
+    largest = sorted(sizes, key=lambda name: sizes[name], reverse=True)[:5]
+    return [
+        f"tracked files take {total / 2**20:.1f} MiB, less than {MAX_TRACKED_BYTES >> 20} are asked. The "
+        f"largest: {', '.join(f'{name} ({sizes[name] / 2**20:.1f})' for name in largest)}. Let sweeps that "
+        "the shipped database holds leave benchmarks/results/ (scripts/release/ship.py says which)"
+    ]
+
+
 def function_sizes(root: Path) -> list[str]:
     """Functions stay short and take few parameters; GPU kernels may be longer and take what they need."""
     violations = []
@@ -246,6 +285,34 @@ def function_sizes(root: Path) -> list[str]:
                 where = f"{name}:{node.lineno} {node.name}"
                 violations += [f"{where} {problem}" for problem in _function_problems(node)]
     return violations
+
+
+def docstrings(root: Path) -> list[str]:
+    """Public docstrings begin with a noun or a verb: no question word, pronoun or preposition.
+
+    A function that returns a bool may begin with "Whether".
+    """
+    violations = []
+    for path, name in python_files(root, "selector", "service", "db"):
+        places = {name, *(folder.as_posix() for folder in Path(name).parents)}
+        if places & {*DOCUMENTED} and not places & {*FOR_USERS}:
+            found = _nounless(path.read_text())
+            violations += [f"{name}:{line} begins with {word!r}" for line, word in found]
+    return violations
+
+
+def _nounless(source: str) -> Iterator[tuple[int, str]]:
+    tree = ast.parse(source)
+    public = [
+        node
+        for node in ast.walk(tree)
+        if isinstance(node, Function | ast.ClassDef) and not node.name.startswith("_")
+    ]
+    for node in (tree, *public):
+        word = (ast.get_docstring(node) or "").partition(" ")[0].strip(".,:;")
+        yes_or_no = isinstance(node, Function) and node.returns and ast.unparse(node.returns) == "bool"
+        if word.lower() in NOUNLESS and not (yes_or_no and word == "Whether"):
+            yield getattr(node, "lineno", 1), word
 
 
 def _function_problems(node: Function) -> Iterator[str]:
@@ -326,5 +393,6 @@ RULES: dict[str, Callable[[Path], list[str]]] = {
         function_sizes,
         public_names,
         quiet_imports,
+        docstrings,
     )
 }

@@ -142,8 +142,8 @@ def test_it_is_chosen_where_it_is_the_fastest(followed: tuple[Checkout, list[str
 
 def test_a_wrong_file_fails_the_gate_and_is_never_chosen(followed: tuple[Checkout, list[str]]) -> None:
     checkout, _ = followed
-    source = (checkout.root / "kernels/lstm/joined.py").read_text()
-    wrong = checkout.root / "kernels/lstm/wrong.py"
+    source = (checkout.root / "kernels/operators/lstm/joined.py").read_text()
+    wrong = checkout.root / "kernels/operators/lstm/wrong.py"
     wrong.write_text(source.replace("return o.sigmoid() * c.tanh()", "return 1.01 * o.sigmoid() * c.tanh()"))
     checkout.run(".venv/bin/selector profile lstm hidden=16 batch=2 seq=5 mode=inference --device cpu")
     question = "lstm hidden=16 batch=2 seq=5 mode=inference --device cpu --json"

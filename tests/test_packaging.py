@@ -113,7 +113,7 @@ def test_the_command_answers(outside: Path) -> None:
 
 
 def test_the_modules_come_from_the_wheel(outside: Path) -> None:
-    code = "import selector, kernel_selector.kernels.lstm as k; print(selector.__file__, k.__file__)"
+    code = "import selector, kernel_selector.kernels.registry as k; print(selector.__file__, k.__file__)"
     files = run(outside / "venv/bin/python", "-c", code, cwd=outside).split()
     assert all(Path(file).is_relative_to(outside / "venv") for file in files)
 

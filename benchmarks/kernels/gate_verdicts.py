@@ -10,8 +10,8 @@ the 128 steps that are judged in full. Verdicts are records without times, a lin
 in `--out` or `--skip` is not judged again, so the same command goes on where it stopped. The exit code: 0, or
 3 where problems are left. `--collect` writes what all lines say: the counts to
 `results/gate_verdicts_<device>.json`, and what was rejected to the table that ships, where it replaces
-earlier verdicts of such devices; with `--least` only what erred so many times the bound. Needs torch and the
-standard library alone.
+earlier verdicts on the same problems; with `--least` only what erred so many times the bound. Needs torch and
+the standard library alone.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import random
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -156,6 +156,11 @@ def _verdict(record: Record) -> str:
     return {Status.OK: "passed", Status.UNSUPPORTED: "refused"}.get(record.status, "failed")
 
 
+def _stays(record: Record, device_key: str, judged: Collection[tuple[Problem, str]]) -> bool:
+    """Whether a rejection of before still counts: of another device, or of a problem not judged again."""
+    return record.device.key != device_key or (record.problem, record.implementation) not in judged
+
+
 def _collect(files: Sequence[Path], results: Path, table: Path, least: float) -> int:
     records = list(_read(files))
     if not records:
@@ -189,13 +194,14 @@ def _collect(files: Sequence[Path], results: Path, table: Path, least: float) ->
         ],
     }
     print(write_result(f"gate_verdicts_{device.key}", payload, torch_device="cpu", folder=results))
+    judged = {(record.problem, record.implementation) for record in records}
     kept = [
         line
         for line in (table.read_text().splitlines() if table.exists() else ())
-        if Record.from_json(line).device.key != device.key
+        if _stays(Record.from_json(line), device.key, judged)
     ]
     table.write_text("".join(f"{line}\n" for line in (*kept, *(record.to_json() for record in wrong))))
-    print(f"{table}: {len(wrong)} rejected on {device.name}, {len(kept)} on others")
+    print(f"{table}: {len(wrong)} rejected on {device.name}, {len(kept)} kept of before")
     return 0
 
 

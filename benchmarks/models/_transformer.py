@@ -13,7 +13,7 @@ from torch.nn.functional import linear
 from torch.utils.checkpoint import checkpoint
 
 from benchmarks.models._parts import Parts
-from kernel_selector.kernels.parts import parts as parts_of
+from kernel_selector.kernels.runtime.joint_tensors import parts as parts_of
 
 INIT_STD = 0.02
 IGNORED = -100

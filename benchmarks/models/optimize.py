@@ -30,7 +30,7 @@ from torch import Tensor
 import selector
 from benchmarks.common.result import RESULTS, write_result
 from kernel_selector.kernels.measure import default_torch_device, identify
-from selector.models.rewriting.contest import Limits, Outcome, Turn, contest
+from selector.models.rewriting.paired_timing import Limits, Outcome, Turn, time_pairs
 
 Example = dict[str, Tensor]
 Made = tuple[Any, Example]  # a model and a batch with labels
@@ -97,7 +97,7 @@ def row(model: Any, example: Example, seconds: float) -> dict[str, Any]:
     report = selector.optimize(model, example)
     took_s = time.perf_counter() - start
     turns = steps(theirs, example), steps(model, example)
-    found = contest(*turns, Limits(seconds=seconds), enough=lambda _: False)
+    found = time_pairs(*turns, Limits(seconds=seconds), enough=lambda _: False)
     return {
         "first_line": report.first_line,
         "optimize_s": round(took_s, 1),

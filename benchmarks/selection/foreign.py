@@ -19,7 +19,6 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -30,8 +29,10 @@ from benchmarks.common.result import write_result
 from kernel_selector.db import Database
 from selector.exchange.import_file import import_file
 from selector.training.evaluation import quality
-from selector.training.imported_baselines import slowdowns
-from selector.training.imported_operators import Learner
+from selector.training.fit import HeldOut, folds, held_out_shapes
+from selector.training.imported_dataset import ImportedDataset
+from selector.training.robustness import by_model, contests
+from selector.training.train import load_dataset, train
 from selector.workloads.imported_operator import imported_operators
 
 MULTIPROCESSORS, COPY_BYTES_PER_S = 132, 3.5e12
@@ -125,51 +126,46 @@ def timed(work: Callable[[], Any]) -> tuple[dict[str, float], Any]:
     return seconds, result
 
 
-def plain_predictions(learner: Learner) -> np.ndarray:
+def plain_predictions(dataset: ImportedDataset, held_out: HeldOut) -> np.ndarray:
     """Times by boosted trees over the raw columns, for each fold from the rows outside of it."""
-    table, spans = learner.table, learner.columns.operator.hyperparameters
-    problems = [learner.columns.problems[number] for number in table.problem.tolist()]
-    columns, categories = [], []
-    for span in spans:
+    columns, places = dataset.columns, dataset.places
+    parts, categories = [], []
+    for span in columns.operator.hyperparameters:
         codes = {word: code for code, word in enumerate(span.words)}
-        values = np.array([codes[item[span.name]] if codes else item[span.name] for item in problems], float)
-        columns.append(values[table.contest])
+        values = [codes[item[span.name]] if codes else item[span.name] for item in columns.problems]
+        parts.append(np.array(values, float)[columns.problem[places]])
         categories.append(bool(codes))
-    rows = np.column_stack([*columns, table.device[table.contest], table.implementation])
+    rows = np.column_stack([*parts, columns.device[places], columns.implementation[places]])
     predicted = np.full(len(rows), np.nan)
-    for fold in learner.held_out.folds:
+    for test, _ in folds(dataset, held_out):
         plain = HistGradientBoostingRegressor(categorical_features=[*categories, True, True], random_state=0)
-        plain.fit(rows[~fold], np.log(table.time_ms[~fold]))
-        predicted[fold] = plain.predict(rows[fold])
+        plain.fit(rows[~test], np.log(dataset.time_ms[~test]))
+        predicted[test] = plain.predict(rows[test])
     return predicted
 
 
-def judged(learner: Learner, predicted: np.ndarray) -> dict[str, float]:
-    """The quality of choosing by these predictions."""
-    table = learner.table
-    found: list[float] = []
-    for fold in learner.held_out.folds:
-        found += slowdowns(predicted[fold], table.time_ms[fold], table.contest[fold])
+def judged(dataset: ImportedDataset, held_out: HeldOut, predicted: np.ndarray) -> dict[str, float]:
+    """The quality of choosing by these predictions, over contests of several implementations."""
+    choose, times = by_model(dataset, predicted, {}), dataset.time_ms
+    asked = [rows for rows in contests(dataset, held_out.tested) if len(rows) > 1]
+    found = [float(times[choose(rows)] / times[rows].min()) for rows in asked]
     return {name: round(value, 5) for name, value in vars(quality(found)).items()}
 
 
 def learned(database: Database) -> dict[str, Any]:
-    """Train, and compare with the plain model."""
+    """Train, and compare with the plain model on the problems that the cost model was judged on."""
     with database.read() as connection:
         (operator,) = imported_operators(connection).values()
-
-    def train() -> Learner:
-        learner = Learner(operator, database, lambda *step: print(*step, flush=True), extra=3)
-        learner.stored(learner.evaluation(), datetime.now(UTC))
-        return learner
-
-    seconds, learner = timed(train)
-    plain_seconds, plain = timed(lambda: plain_predictions(learner))
-    ours, theirs = judged(learner, learner.held_out.time_ms), judged(learner, plain)
+    seconds, _ = timed(lambda: train(operator.name, database, lambda *step: print(*step, flush=True)))
+    dataset, _ = load_dataset(operator.name, database)
+    assert isinstance(dataset, ImportedDataset)
+    held_out = held_out_shapes(dataset, memory=False)
+    plain_seconds, plain = timed(lambda: plain_predictions(dataset, held_out))
+    ours, theirs = judged(dataset, held_out, held_out.time_ms), judged(dataset, held_out, plain)
     return {
         "operator": operator.name,
         "implementations": len(operator.implementations),
-        "learned_from_rows": len(learner.table),
+        "learned_from_rows": len(dataset.rows),
         "train": seconds,
         "cost_model": ours,
         "plain_model": theirs,

@@ -27,7 +27,7 @@ from kernel_selector.kernels.contract import Problem, Record
 from selector.training.dataset import Dataset
 from selector.training.evaluation import quality
 from selector.training.robustness import unseen_choices
-from selector.training.train import load_dataset
+from selector.training.train import load_measured
 
 # sweeps alike: a problem taken for a comparison has more samples, and says less of the others
 POLICIES = ("steady", "steady_survey")
@@ -53,7 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     again, device = times_of(records), records[0].device.key
     with Database.open(given.database) as database:
         names = sorted({problem.operator for problem in again})
-        found = [one for name in names for one in opinions(load_dataset(name, database, device)[0], again)]
+        found = [one for name in names for one in opinions(load_measured(name, database, device)[0], again)]
     groups = {name: figures(found, *losses) for name, losses in SEEMED.items()}
     payload = {
         "of_device": device,

@@ -79,14 +79,14 @@ def run(store: Database, tasks: int, faults: Faults, server: Server | None) -> d
     )
     number = create_job(store, request, author="benchmark")[0]["id"]
     token = create_token(store, f"worker-{number}", scopes=["measure"])
-    crew = Crew(store.url, token)
+    spec = FleetSpec(store.url, token)
     started = time.monotonic()
     try:
-        crew.start()
-        job = afflict(crew, lambda: get_job(store, number), faults, server)
+        spec.start()
+        job = afflict(spec, lambda: get_job(store, number), faults, server)
         seconds = time.monotonic() - started
     finally:
-        crew.stop()
+        spec.stop()
     with store.read() as connection:
         measured = Counter(record.problem.key for record in records.find(connection))
     wanted = {problem.key for problem in request.problems}
@@ -95,9 +95,9 @@ def run(store: Database, tasks: int, faults: Faults, server: Server | None) -> d
         "tasks": tasks,
         "workers": WORKERS,
         "services": SERVICES,
-        "kills_of_workers": crew.kills["worker"],
-        "kills_of_services": crew.kills["service"],
-        "outages_of_the_database": crew.kills["database"],
+        "kills_of_workers": spec.kills["worker"],
+        "kills_of_services": spec.kills["service"],
+        "outages_of_the_database": spec.kills["database"],
         "lease_s": LEASE_S,
         "seconds": round(seconds, 1),
         "tasks_per_s": round(job["tasks"]["done"] / seconds, 1),
@@ -110,20 +110,20 @@ def run(store: Database, tasks: int, faults: Faults, server: Server | None) -> d
 
 
 def afflict(
-    crew: Crew, look: Callable[[], dict[str, Any]], faults: Faults, server: Server | None
+    spec: FleetSpec, look: Callable[[], dict[str, Any]], faults: Faults, server: Server | None
 ) -> dict[str, Any]:
     """Kill now and then until the job that `look` gives has ended, or the time has; its last state."""
     draw, deadline = random.Random(0), time.monotonic() + faults.limit_s
     while (job := look())["state"] in ("queued", "running") and time.monotonic() < deadline:
         time.sleep(draw.uniform(0.5, 1.5) * faults.pause_s)
-        outages = crew.kills["database"]
+        outages = spec.kills["database"]
         part = job["tasks"]["done"] / sum(job["tasks"].values())
         if server is not None and outages < faults.outages and part > (outages + 0.5) / faults.outages:
             server.fail((IMMEDIATE, KILL)[outages % 2])
             time.sleep(OUTAGE_S)
             server.start()
-            crew.kills["database"] += 1
-        crew.kill(draw)
+            spec.kills["database"] += 1
+        spec.kill(draw)
     return job
 
 
@@ -146,7 +146,7 @@ def serve(url: str, port: int) -> None:
 
 
 @dataclass
-class Crew:
+class FleetSpec:
     """Services and workers, each started again when it has been killed."""
 
     url: str

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..compiling import COPIES, compiled
+from ..runtime.torch_compile import COPIES, compiled
 
 
 def call_compiled(function: Callable[..., Tensor], x: Tensor, *more: Any, budget: float = 1.0) -> Tensor:

@@ -2,8 +2,8 @@
 
 With s = sqrt(y - lowest_y), on the rising branch dy/dx = s R(t), t = 2 s / last - 1, where s stops at `last`;
 on the falling one dy/dx = y s F(t), t = 2 s / sqrt(-lowest_y) - 1. The greatest errors are 4.1e-4 (GELU),
-5.4e-4 (its tanh form) and 1.1e-4 up to x = 9 (SiLU; 1.1e-3 beyond). `tests/kernels/fit_activations.py`
-derives the numbers, and a test compares them with its results.
+5.4e-4 (its tanh form) and 1.1e-4 up to x = 9 (SiLU; 1.1e-3 beyond).
+`tests/kernels/helpers/fit_activations.py` derives the numbers, and a test compares them with its results.
 """
 
 from __future__ import annotations

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch._compile import _disable_dynamo
 
-from ..autograd import first_order
-from ..triton_launch import launch
+from ..runtime.autograd import first_order
+from ..runtime.triton_launch import launch
 
 BLOCK_BYTES = (
     4096  # of a tensor for a program: two 16-byte loads for each thread of 4 warps, in flight at once

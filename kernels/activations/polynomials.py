@@ -2,8 +2,8 @@
 
 With s = x^2 - SHIFT, y = x (1/2 + x P(s)), where the bracket stops at 0 and 1, and dy/dx = 1/2 + x Q(s),
 where x stops at -REACH and REACH. In float32 the bracket errs by less than 2e-6 and the derivative by less
-than 6e-6, for every x. `tests/kernels/fit_polynomials.py` derives the numbers, and a test compares them with
-its results.
+than 6e-6, for every x. `tests/kernels/helpers/fit_polynomials.py` derives the numbers, and a test compares
+them with its results.
 """
 
 from __future__ import annotations

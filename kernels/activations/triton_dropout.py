@@ -1,6 +1,6 @@
 """Replayed dropout for rows of many elements: one draw decides eight of them.
 
-`triton_replay.kept` draws 128 random bits for one element, about a hundred instructions; memory leaves an
+Philox (`tl.rand`) draws 128 random bits for one element, about a hundred instructions; memory leaves an
 H200 time for some thirty. Here an element takes 16 of the bits, so that probabilities are whole 65536ths.
 """
 

@@ -7,7 +7,7 @@ from math import ceil
 import torch
 from torch import Tensor
 
-from ..triton_launch import launch
+from ..runtime.triton_launch import launch
 from .launch import MOST_PLACES_32
 
 MOST_STEPS = 8  # tiles of a program, one below the other: its sums are then 2 % of what it writes

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ..triton_launch import launch
+from ..runtime.triton_launch import launch
 from . import tuned
 from .epilogue import Step
 from .generated import combine_kernel, matmul_kernel

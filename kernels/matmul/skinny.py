@@ -17,7 +17,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ..recurrent.persistent import nvrtc
+from ..runtime import nvrtc
 from .launch import Epilogue
 from .limits import Limits, limits_here
 from .skinny_cores_source import GROUP, PIECES, TILE, TOGETHER, CoresPlan, skinny_cores_source

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 from torch._compile import _disable_dynamo
 
-from ..autograd import anchor, first_order
 from ..contract import Problem
-from ..replay import draw_seed
+from ..runtime.autograd import anchor, first_order
+from ..runtime.dropout import draw_seed
 from .fused import FromOutput, parameter_gradients
 from .launch import KEEP_ALL, Dropout, Form, Gradients, Kept, Outputs, backward, forward
 from .module import (

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .. import compiling
+from ..runtime import torch_compile as compiling
 
 
 def compiled(function: Callable[..., Any]) -> Callable[..., Any]:

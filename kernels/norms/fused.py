@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..autograd import first_order
+from ..runtime.autograd import first_order
 from .launch import Form, Gradients, Kept, Outputs, _least, backward, forward
 from .module import output_dtype, statistics_for, wants_gradients
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ..triton_launch import launch
+from ..runtime.triton_launch import launch
 
 MOST_FEATURES = 16384  # a row, its gradient and two sums of rows have to fit into the registers of a program
 MOST_ROWS = 2**30  # counted with 32 bits; elements are with 64

@@ -12,9 +12,9 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from .. import compiling
-from ..compiling import compiled
 from ..contract import Device, Problem
+from ..runtime import torch_compile as compiling
+from ..runtime.torch_compile import compiled
 from .layer import LayerFunction, States, Weights
 from .loops import Step, each_step, inexact_autograd
 

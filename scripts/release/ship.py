@@ -1,27 +1,28 @@
-"""Make the measurements that come with the package, of records that were measured here.
+"""Make the measurements that come with the package: those that come with it, and what was measured since.
 
-    R=benchmarks/results H=nvidia-h200
-    python -m scripts.release.ship $R/steady_survey_${H}_again_{1,2,3,4}.jsonl.xz \\
-        $R/steady_survey_${H}_{refreshed,doubtful}.jsonl.xz \\
-        $R/steady_{${H}_layers,$H,${H}_hugging_face,${H}_feed_forward}.jsonl.xz \\
-        $R/steady_survey_{$H,${H}_uncertain}.jsonl.xz $R/linear_$H.json \\
-        $R/sweep_${H}_models.jsonl.xz $R/{recurrent,sublayers}_$H.json \\
-        $R/steady_survey_${H}_attention.jsonl.xz $R/sweep_amd-epyc.jsonl.xz \\
-        --again $R/steady_survey_${H}_{third,fourth}_{1,2}.jsonl.xz --later $R/later_$H.jsonl.xz
+    python -m scripts.release.ship [FILE ...] [--again FILE ...] [--later FILE ...]
+    python -m scripts.release.ship --from-nothing FILE ... --output measurements.db.xz
 
-The processor's records are of `selector profile --operator all --device cpu --count 30 --database FILE`, then
-`selector export` and `xz`.
+FILEs are what `scripts.release.sweep_result` kept, or of whatever else `scripts.release.to_database` takes.
+The first form extends `selector/selection/shipped/measurements.db.xz`, or the database that --base names, and
+keeps each of its records: it counts as the first file. The sweeps that it was made of left the repository,
+which travels to the machines that measure. The second form makes a database of the files alone.
 
 A problem that several files have on a device is taken from the first of them: name the one that was measured
 best first. Mixed, figures of one problem that were taken in different ways would be compared. How a candidate
 failed is kept in any case. Files behind --later are of implementations that came afterwards or were changed:
 they add what a problem has no record of, where it was measured under the same policy. What was measured
 several times by one clock (SAME_CLOCK), in whichever files, has the samples of all visits; files behind
---again have nothing else to add. Hosts of a GPU that differ in their number of cores count as one, without
-that number, since one thread launches; its rates are of the probe that launched fastest. To take less space,
-samples are rounded to DIGITS digits, and those of a forward pass are left out where whole steps were timed.
-The records go into a new database, cost models are trained on them, and all of it is packed into
-`selector/selection/shipped/`. What ran out of memory is left out: in sweeps many processes share a device.
+--again have nothing else to add. A visit's samples are added once: a file of visits that the database has is
+refused. Hosts of a GPU that differ in their number of cores count as one, without that number, since one
+thread launches; its rates are of the probe that launched fastest. To take less space, samples are rounded to
+DIGITS digits, and those of a forward pass are left out where whole steps were timed; percentiles of what is
+left out stay those of the visits before. The records go into a new database, cost models are trained on them,
+and all of it is packed. What ran out of memory is left out: in sweeps many processes share a device.
+
+For each file it says how many of its records are in the database, as samples or by themselves. A sweep of
+which nearly all are leaves `benchmarks/results/` in the same commit; "records" in its .json, which stays,
+becomes the path of the database.
 """
 
 from __future__ import annotations
@@ -32,8 +33,8 @@ import math
 import re
 import sqlite3
 import tempfile
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from itertools import chain
@@ -61,30 +62,93 @@ DIGITS = 4  # of a sample: what the fifth says is far below what one run differs
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Read the files, train, pack and say what became of it."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("files", type=Path, nargs="+", help="as scripts.release.to_database takes them")
-    parser.add_argument("--again", type=Path, nargs="+", default=[], help="of which samples alone count")
-    parser.add_argument(
-        "--later", type=Path, nargs="+", default=[], help="of implementations that came later"
+    options = _options(arguments)
+    base = [] if options.from_nothing else packed(options.base)
+    measured, again, later = (
+        {file: _of(file) for file in files} for files in (options.files, options.again, options.later)
     )
-    parser.add_argument("--output", type=Path, default=PACKED, help="default: what the package ships")
-    options = parser.parse_args(arguments)
-    measured = [_of(file) for file in options.files]
-    again, later = ([it for file in files for it in _of(file)] for files in (options.again, options.later))
-    found = list(_first(measured))
-    found = list(_whole(found + _added(found, later), chain(*measured, again, later)))
-    found = list(_of_one_host(found))
+    for file, visits in (measured | again | later).items():
+        if _is_in(base, visits):
+            raise SystemExit(f"{file}: its samples are in {options.base} already; leave it out.")
+    found = list(_first([base, *measured.values()]))
+    found += _added(found, list(chain(*later.values())))
+    print(*_fates(found, measured | again | later), sep="\n")
+    found = list(_of_one_host(list(_whole(found, chain(*(measured | again | later).values())))))
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "measurements.sqlite"
         with Database.open(path, create=True) as database:
             with database.write() as connection:
-                count = len(options.files) + len(options.again) + len(options.later)
-                print(f"{records.add(connection, found)} records of {count} files")
+                print(f"{records.add(connection, found)} records, {len(base)} of them in {options.base}")
             for operator in registry.operators():
                 print(_trained(operator, database))
         _tidy(path)
         options.output.write_bytes(lzma.compress(path.read_bytes(), preset=9 | lzma.PRESET_EXTREME))
     print(f"{options.output}: {options.output.stat().st_size:,} bytes")
+
+
+def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    add = parser.add_argument
+    add("files", type=Path, nargs="*", help="as scripts.release.to_database takes them")
+    add("--again", type=Path, nargs="+", default=[], help="of which samples alone count")
+    add("--later", type=Path, nargs="+", default=[], help="of implementations that came later")
+    add("--base", type=Path, default=PACKED, help="packed database to extend (default: what ships)")
+    add("--from-nothing", action="store_true", help="extend none")
+    add("--output", type=Path, default=PACKED, help="default: what the package ships")
+    options = parser.parse_args(arguments)
+    if options.from_nothing and not options.files:
+        parser.error("--from-nothing needs files to make a database of")
+    return options
+
+
+def packed(file: Path) -> list[Record]:
+    """The records of a database that was packed here, at whatever revision."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "measurements.sqlite"
+        path.write_bytes(lzma.decompress(file.read_bytes()))
+        with Database.open(path, create=True) as database, database.read() as connection:
+            return list(records.find(connection))
+
+
+def _is_in(base: Sequence[Record], visits: Iterable[Record]) -> bool:
+    """Whether most visits to candidates of the base are in its records.
+
+    Of one visit alone its samples do not tell: they may be a run of those of another by chance.
+    """
+    known = {_candidate(record): record for record in base}
+    pairs = [(known[key], visit) for visit in visits if (key := _candidate(visit)) in known]
+    held = [_holds(record, visit) for record, visit in pairs if _pools(record, visit)]
+    return 2 * sum(held) > len(held)
+
+
+def _holds(record: Record, visit: Record) -> bool:
+    """Whether a visit is the record's, or its samples, rounded, are a run of the record's."""
+    if record.measured_at == visit.measured_at:
+        return True
+    samples, part = (_rounded(one).total.raw_ms for one in (record, visit))  # type: ignore[union-attr]
+    return any(samples[at : at + len(part)] == part for at in range(len(samples) - len(part) + 1))
+
+
+def _pools(record: Record, visit: Record) -> bool:
+    """Whether a candidate's record and another visit to it are good, with samples to put together."""
+    good = record.status is Status.OK and visit.status is Status.OK
+    return good and all(one.total and len(one.total.raw_ms) == one.total.samples for one in (record, visit))
+
+
+def _fates(found: Sequence[Record], files: Mapping[Path, list[Record]]) -> Iterator[str]:
+    """What becomes of the records of each file, in a line."""
+    own, known = set(map(id, found)), {_candidate(record): record for record in found}
+
+    def fate(visit: Record) -> str:
+        record = known.get(_candidate(visit))
+        if id(visit) in own:
+            return "by themselves"
+        return "as samples" if record and _pools(record, visit) else "left out"
+
+    for file, visits in files.items():
+        fates = Counter(map(fate, visits))
+        words = [f"{fates[one]} {one}" for one in ("by themselves", "as samples", "left out")]
+        yield f"{file.name}: {len(visits)} records, {', '.join(words)}"
 
 
 def _first(files: Sequence[list[Record]]) -> Iterator[Record]:

@@ -1,8 +1,8 @@
 """Keep a sweep as a result: python -m scripts.release.sweep_result RECORDS LOG --commit HASH [--name NAME].
 
 RECORDS and LOG are what `python -m kernels.measure --problems plan.jsonl --policy steady --output RECORDS`
-wrote to its output and to stderr. Writes `benchmarks/results/<name>.jsonl.xz`, from which
-`scripts.release.ship` makes the measurements that come with the package, and `<name>.json`: on what, when,
+wrote to its output and to stderr. Writes `benchmarks/results/<name>.jsonl.xz`, by which
+`scripts.release.ship` extends the measurements that come with the package, and `<name>.json`: on what, when,
 how many of which status, and the end of the log. Needs no GPU.
 """
 
@@ -52,7 +52,7 @@ def main() -> None:
 
 
 def summary(records: Sequence[Record]) -> dict[str, Any]:
-    """Where and when the records were measured, and how many there are of each status, by operator too."""
+    """Place and time of the records' measurement, and their counts by status and operator."""
     first = min(records, key=lambda record: record.measured_at)
     operators: dict[str, Counter[str]] = defaultdict(Counter)
     for record in records:

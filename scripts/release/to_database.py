@@ -1,7 +1,8 @@
 """Put what comparisons and sweeps measured into a database, for the selector to choose from.
 
-    python -m scripts.release.to_database benchmarks/results/recurrent_nvidia-h200.json [--database URL]
-    python -m scripts.release.to_database benchmarks/results/steady_nvidia-h200.jsonl.xz [--database URL]
+    R=benchmarks/results
+    python -m scripts.release.to_database $R/recurrent_nvidia-h200.json [--database URL]
+    python -m scripts.release.to_database $R/steady_nvidia-h100_sampling.jsonl.xz [--database URL]
 
 Records that are there already stay as they are.
 """

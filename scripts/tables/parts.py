@@ -1,4 +1,4 @@
-"""What all tables share: the result files, what they were measured on, and rows of a comparison."""
+"""Shared parts of the tables: result files, their environment, and rows of a comparison."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def whole_results(folder: Path, comparison: str) -> list[Result]:
 
 
 def caption(result: Result) -> str:
-    """What a comparison was measured on, of which commits and when."""
+    """Environment, commit and date of a comparison's measurement."""
 
     def all_of(values: Iterable[str]) -> str:
         return ", ".join(dict.fromkeys(values))

@@ -1,4 +1,4 @@
-"""What a cost model has seen, device by device: it answers inside of that, and abstains outside."""
+"""The domain of a cost model: the hyperparameters it has seen by device, outside of which it abstains."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SIZE_SLACK, WORK_SLACK = 0.5, 1.0
 
 @dataclass(frozen=True)
 class Domain:
-    """By device key: `words` that were seen of each choice, `log2` ranges of sizes and of `operations`."""
+    """Seen hyperparameters by device key: `words` of choices, `log2` ranges of sizes and of `operations`."""
 
     devices: Mapping[str, Mapping[str, Any]]  # JSON-ready
 

@@ -102,7 +102,7 @@ class FlatTrees:
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, Array], prefix: str) -> FlatTrees:
-        """What `arrays` gave. Raises KeyError when one is missing."""
+        """The trees that `arrays` wrote. Raises KeyError when an array is missing."""
         return cls(*(arrays[f"{prefix}_{item.name}"] for item in fields(cls)))
 
 

@@ -1,4 +1,4 @@
-"""How far a cost model's predictions are off, as factors, to be looked up for many rows at once."""
+"""Conformal error factors of a cost model, in one table for many rows."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FACTORS = 7
 
 @dataclass(frozen=True)
 class ErrorFactors:
-    """Those of low and high time, both noises, and those of low, high and safe memory.
+    """Factors of low and high time, both noises, and factors of low, high and safe memory.
 
     `table` has them by situation and implementation, NaN in the last of both, which stand for one that the
     model does not know.
@@ -28,7 +28,7 @@ class ErrorFactors:
 
     @classmethod
     def of(cls, errors: Mapping[str, Any], implementations: Sequence[str]) -> Self:
-        """Of a manifest's `errors`. Fails when something is missing or no number."""
+        """The factors of a manifest's `errors`. Raises KeyError, TypeError or ValueError."""
         found = {
             (where, name): _factors(errors[name], where)
             for name in implementations
@@ -41,12 +41,12 @@ class ErrorFactors:
         return cls(situations, table)
 
     def place(self, situation: str) -> int:
-        """Where a situation is in the table."""
+        """The position of a situation in the table, -1 for an unknown one."""
         return self.situations.get(situation, -1)
 
 
 def situation(mode: str, device: Device) -> str:
-    """What decides most about how an implementation works: the kind of device and the problem's mode."""
+    """The kind of device and the mode of a problem, by which errors of bytes are kept apart."""
     return f"{device.kind} {mode}"
 
 

@@ -1,7 +1,7 @@
-"""Small neural networks for what physics leaves over, in numpy alone so that choosing can use them.
+"""Small neural networks for the residual of the roofline stage, in numpy so that choosing needs no torch.
 
-A few members, alike but for where they began, run side by side, and their mean is what they predict. Each
-implementation has an output of its own, its head.
+An ensemble: a few members that began with other weights run side by side, and their mean is the prediction.
+Each implementation has an output of its own, its head.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ TILES = 8  # at once: what a layer makes stays in the cache
 class Network:
     """Three hidden layers with SiLU, for `members` of `width` units each, and outputs.
 
-    It reads what is alike for all implementations of a problem, and has an output for each of them, its head,
-    and one for each that runs others' code, which is added to the head of that code. In `heads` are the
-    members' mean and the scale of what was learned.
+    Its inputs are the columns that all implementations of a problem share. Its outputs are a head for each
+    implementation, and one for each implementation that delegates to another, which is added to the head of
+    that other one. `heads` include the mean over members and the scale of the targets.
     """
 
     columns: Array  # int32 [inputs]: the columns that it reads
@@ -49,8 +49,8 @@ class Network:
     head_columns: Array  # int32 [heads]: columns that are 1 for rows of a head; empty with one for all rows
     caller_columns: Array  # int32 [callers]: those of the outputs behind the heads
 
-    def left_over(self, rows: Floats, contests: Array | None = None) -> Floats:
-        """What physics leaves over of rows [rows, columns], in logarithms, shape [rows].
+    def residual(self, rows: Floats, contests: Array | None = None) -> Floats:
+        """The logarithm of figure over roofline prediction for rows [rows, columns], shape [rows].
 
         contests [rows] labels the rows that will be compared, which are alike in what the network reads;
         without it each is read. NaN where there is no head, for all rows of the contest: what is said of
@@ -69,8 +69,8 @@ class Network:
         return found
 
     def or_trees(self, rows: Floats, contests: Array | None, trees: Callable[[Floats], Floats]) -> Floats:
-        """`left_over`, and what `trees` say of those rows of which it is silent."""
-        found = self.left_over(rows, contests)
+        """`residual`, with the predictions of `trees` for rows of groups without a head."""
+        found = self.residual(rows, contests)
         silent = np.isnan(found)
         if silent.any():
             found[silent] = trees(rows[silent])
@@ -132,7 +132,7 @@ class Network:
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, Array], prefix: str) -> Network | None:
-        """What `arrays` gave, None where none was stored. Raises KeyError when some are missing."""
+        """The network that `arrays` wrote, or None without one. Raises KeyError for an incomplete one."""
         names = {item.name: f"{prefix}_{item.name}" for item in fields(cls)}
         if not any(name in arrays for name in names.values()):
             return None
@@ -141,7 +141,7 @@ class Network:
 
 
 def read_inputs(rows: Floats, columns: Array, logarithmic: Array) -> Floats:
-    """What a network reads of rows [rows, columns], shape [rows, inputs]."""
+    """The inputs of a network from rows of features [rows, columns], shape [rows, inputs]."""
     read = rows.take(columns, axis=1)
     which = np.flatnonzero(logarithmic)
     read[:, which] = np.log2(read[:, which] + 1)

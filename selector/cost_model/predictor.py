@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from zipfile import BadZipFile
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kernel_selector.kernels.contract import Device, Environment, Implementation, Operator, Problem
 from kernel_selector.kernels.versions import holds
@@ -16,26 +17,30 @@ from kernel_selector.kernels.versions import holds
 from ..errors import ModelVersionMismatch
 from .domain import Domain
 from .estimate import Estimate, Tier
+from .features.imported_spec import ImportedDomain, ImportedSpec
 from .features.roofline import missing_rates
-from .features.spec import FEATURES_VERSION, FeatureSpec
+from .features.spec import FeatureSpec
+from .flat_trees import FlatTrees
 from .intervals import ErrorFactors, situation
 from .regression import Regression
 
 if TYPE_CHECKING:
     from kernel_selector.db import StoredModel
 
+Floats = NDArray[np.float64]
 SCHEMA = 4  # layout of manifest and arrays
 READABLE = (2, SCHEMA)  # the earlier ones: without networks, and with others than these
+LEAST_PRESENT = 0.1  # share of problems like one below which an implementation is not offered for it
 
 
 class Predictor:
-    """A loaded cost model of one operator.
+    """A loaded cost model of one operator; None stands for an imported one.
 
     Raises ModelVersionMismatch when the stored model was made for another version of this package, of
     the operator's hyperparameters or of the features, or was changed after it was stored.
     """
 
-    def __init__(self, stored: StoredModel, operator: Operator) -> None:
+    def __init__(self, stored: StoredModel, operator: Operator | None) -> None:
         self.version = stored.version
         try:
             self._load(stored, operator)
@@ -50,22 +55,39 @@ class Predictor:
         ) as error:
             raise _mismatch(stored, f"cannot be read ({type(error).__name__}: {error})") from error
 
-    def _load(self, stored: StoredModel, operator: Operator) -> None:
+    def _load(self, stored: StoredModel, operator: Operator | None) -> None:
         self._manifest = manifest = stored.manifest
-        self._spec = FeatureSpec(operator, tuple(manifest.get("code", ())))
+        _check_layout(stored)
+        self._spec: FeatureSpec | ImportedSpec
+        self._domain: Domain | ImportedDomain
+        if operator is None:
+            self._spec = ImportedSpec.from_dict(manifest["spec"])
+            self._domain = ImportedDomain(manifest["devices"])
+        else:
+            self._spec = FeatureSpec(operator, tuple(manifest.get("code", ())))
+            self._domain = Domain(manifest["devices"])
         _check(stored, self._spec)
         names = tuple(manifest["implementations"])
         self._places = {name: place for place, name in enumerate(names)}
         self._errors = ErrorFactors.of(manifest["errors"], names)
-        self._domain = Domain(manifest["devices"])
         self._environments = [Environment.from_dict(data) for data in manifest["environments"]]
         with np.load(io.BytesIO(stored.arrays), allow_pickle=False) as arrays:
+            stored_names = set(arrays.files)
             self.time_ms = Regression.from_arrays(arrays, "time")
-            self.memory_bytes = Regression.from_arrays(arrays, "memory")
+            self.memory_bytes = (
+                Regression.from_arrays(arrays, "memory") if "memory_trees_roots" in stored_names else None
+            )
+            self._presence = (
+                FlatTrees.from_arrays(arrays, "presence") if "presence_roots" in stored_names else None
+            )
 
     def abstains(self, problem: Problem, device: Device) -> str | None:
         """Why there is no prediction for a problem on a device, or None when there is one."""
-        return self._domain.outside(problem, device) or missing_rates(device)
+        return self._domain.outside(problem, device) or self._missing_rates(device)
+
+    def _missing_rates(self, device: Device) -> str | None:
+        """Why features cannot be computed for a device; those of imported operators need no rates."""
+        return missing_rates(device) if isinstance(self._spec, FeatureSpec) else None
 
     def tier(
         self,
@@ -109,8 +131,10 @@ class Predictor:
         return [Tier("model", next(estimates) if each else {}, caveats) for each, caveats in begun]
 
     def known(self, names: Sequence[str], implementations: Mapping[str, Implementation]) -> tuple[str, ...]:
-        """Those of the names whose present version the model has learned."""
+        """The names whose present version the model has learned."""
         versions, counts = self._manifest["implementations"], self._manifest.get("work", {})
+        if isinstance(self._spec, ImportedSpec):
+            return tuple([name for name in names if name in versions])
         return tuple(
             [
                 name
@@ -129,7 +153,7 @@ class Predictor:
         implementations: Mapping[str, Implementation],
     ) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """The implementations to predict, of problems inside the domain, and the caveats."""
-        missing = missing_rates(device)
+        missing = self._missing_rates(device)
         if missing:
             return (), (f"No prediction: {missing}.",)
         known = self.known(names, implementations)
@@ -147,33 +171,54 @@ class Predictor:
         known: Mapping[str, Implementation],
         least_noise: float,
     ) -> list[dict[str, Estimate]]:
-        """The estimates of each problem's implementations, by name."""
+        """The estimates by name of those of each problem's implementations that are expected to work."""
         of_each = np.repeat(np.arange(len(asked)), [len(names) for _, names in asked])
-        works = [{name: known[name].work(problem) for name in names} for problem, names in asked]
-        rows = self._spec.matrices(
-            device, [(problem, counted) for (problem, _), counted in zip(asked, works, strict=True)]
-        )
-        situations = [self._errors.place(situation(problem["mode"], device)) for problem, _ in asked]
+        if isinstance(self._spec, ImportedSpec):
+            rows = self._spec.matrices(device, asked)
+            situations = [self._errors.place("")] * len(asked)
+        else:
+            works = [{name: known[name].work(problem) for name in names} for problem, names in asked]
+            rows = self._spec.matrices(
+                device, [(problem, counted) for (problem, _), counted in zip(asked, works, strict=True)]
+            )
+            situations = [self._errors.place(situation(problem["mode"], device)) for problem, _ in asked]
         learned = [self._places.get(name, -1) for _, names in asked for name in names]
         factors = self._errors.table[:, np.array(situations, dtype=np.intp)[of_each], learned]
-        time, size = self.time_ms.predict(rows, of_each), self.memory_bytes.predict(rows)
+        time = self.time_ms.predict(rows, of_each)
+        size = np.zeros(len(rows)) if self.memory_bytes is None else self.memory_bytes.predict(rows)
+        works_there = self._works(rows, of_each)
         columns = (
             *(time, *(time * factors[:2])),
             *(np.rint(size), np.floor(size * factors[4]), np.ceil(size * factors[5])),
             *(np.maximum(factors[2], least_noise), factors[3], np.ceil(size * factors[6])),
         )
-        figures = zip(*[column.tolist() for column in columns], strict=True)
+        figures = zip(works_there, *[column.tolist() for column in columns], strict=True)
         return [
             {
                 name: Estimate(
                     time, low, high, int(size), int(least), int(most), noise, size_noise, int(safe)
                 )
-                for name, (time, low, high, size, least, most, noise, size_noise, safe) in zip(
+                for name, (works, time, low, high, size, least, most, noise, size_noise, safe) in zip(
                     names, figures, strict=False
                 )
+                if works
             }
             for _, names in asked
         ]
+
+    def _works(self, rows: Floats, of_each: NDArray[np.intp]) -> list[bool]:
+        """Whether each row's implementation works on a fair share of problems like its own, or is likeliest.
+
+        Others time what works. What they never timed on some kind of problem mostly does not work there, and
+        a model of times alone would choose it all the same.
+        """
+        if self._presence is None:
+            return [True] * len(rows)
+        shares = self._presence.predict(rows)
+        most = np.zeros(of_each[-1] + 1)
+        np.maximum.at(most, of_each, shares)
+        found: list[bool] = (shares >= np.minimum(LEAST_PRESENT, most[of_each])).tolist()
+        return found
 
     def _circumstances(self, device: Device, software: Environment | None) -> list[str]:
         caveats = []
@@ -188,11 +233,14 @@ class Predictor:
         return caveats
 
 
-def _check(stored: StoredModel, spec: FeatureSpec) -> None:
+def _check_layout(stored: StoredModel) -> None:
     if stored.schema not in READABLE:
         readable = " and ".join(map(str, READABLE))
         raise _mismatch(stored, f"has layout {stored.schema}, this version reads {readable}")
-    if stored.manifest.get("features_version") != FEATURES_VERSION or stored.manifest.get("features") != list(
+
+
+def _check(stored: StoredModel, spec: FeatureSpec | ImportedSpec) -> None:
+    if stored.manifest.get("features_version") != spec.VERSION or stored.manifest.get("features") != list(
         spec.names
     ):
         raise _mismatch(stored, "was trained on other features than this version computes")
@@ -206,9 +254,13 @@ def _mismatch(stored: StoredModel, problem: str) -> ModelVersionMismatch:
     )
 
 
-def pack(time_ms: Regression, memory_bytes: Regression) -> bytes:
-    """Both regressions as an npz file without objects."""
+def pack(time_ms: Regression, memory_bytes: Regression | None, presence: FlatTrees | None = None) -> bytes:
+    """The regressions, and the trees that say where implementations work, as an npz file without objects."""
     buffer = io.BytesIO()
-    arrays: dict[str, Any] = {**time_ms.arrays("time"), **memory_bytes.arrays("memory")}
+    arrays: dict[str, Any] = {
+        **time_ms.arrays("time"),
+        **(memory_bytes.arrays("memory") if memory_bytes else {}),
+        **(presence.arrays("presence") if presence else {}),
+    }
     np.savez_compressed(buffer, **arrays)
     return buffer.getvalue()

@@ -1,4 +1,4 @@
-"""What predicts one figure, in numpy alone: physics and trees, and sums or a network where there are some."""
+"""A fitted model of one figure, a time or bytes, as plain arrays: from rows of features to figures."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from numpy.typing import NDArray
 
 from .flat_trees import FlatTrees
 from .network import Floats, Network
-from .roofline_stage import PhysicalStage
+from .roofline_stage import RooflineStage
 from .tensor_sums import Sums
 
 
 @dataclass(frozen=True)
 class Regression:
-    """Physics and trees for one figure, and what else there is.
+    """A roofline stage and boosted trees of its residual, with sums of tensors and a network where fitted.
 
-    Sums come before these, and need neither. Where a network knows all implementations that are compared, it
-    speaks instead of the trees.
+    Where `sums` explain an implementation they answer alone. Where the network has a head for every
+    implementation of a group of candidates, it takes the place of the trees.
     """
 
-    physics: PhysicalStage
+    roofline: RooflineStage
     trees: FlatTrees
     sums: Sums | None = None
     network: Network | None = None
@@ -40,16 +40,16 @@ class Regression:
 
     def _rest(self, rows: Floats, contests: NDArray[np.intp] | None) -> Floats:
         if self.network is None:
-            left_over = self.trees.predict(rows)
+            residual = self.trees.predict(rows)
         else:
-            left_over = self.network.or_trees(rows, contests, self.trees.predict)
-        result: Floats = np.exp(self.physics.predict_log(rows) + left_over)
+            residual = self.network.or_trees(rows, contests, self.trees.predict)
+        result: Floats = np.exp(self.roofline.predict_log(rows) + residual)
         return result
 
     def arrays(self, prefix: str) -> dict[str, NDArray[Any]]:
         """The arrays by name, for a file."""
         return {
-            **self.physics.arrays(f"{prefix}_physics"),
+            **self.roofline.arrays(f"{prefix}_physics"),
             **self.trees.arrays(f"{prefix}_trees"),
             **(self.sums.arrays(f"{prefix}_sums") if self.sums else {}),
             **(self.network.arrays(f"{prefix}_network") if self.network else {}),
@@ -57,9 +57,9 @@ class Regression:
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, NDArray[Any]], prefix: str) -> Regression:
-        """What `arrays` gave. Raises KeyError when one is missing."""
+        """The model that `arrays` wrote. Raises KeyError when an array is missing."""
         return cls(
-            PhysicalStage.from_arrays(arrays, f"{prefix}_physics"),
+            RooflineStage.from_arrays(arrays, f"{prefix}_physics"),
             FlatTrees.from_arrays(arrays, f"{prefix}_trees"),
             Sums.from_arrays(arrays, f"{prefix}_sums") if f"{prefix}_sums_weights" in arrays else None,
             Network.from_arrays(arrays, f"{prefix}_network"),

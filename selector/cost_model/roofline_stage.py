@@ -1,4 +1,4 @@
-"""The linear first stage of the cost model, in numpy alone so that choosing can use it."""
+"""The linear first stage of the cost model, the roofline terms with fitted weights, in numpy."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Array = NDArray[Any]
 
 
 @dataclass(frozen=True)
-class PhysicalStage:
+class RooflineStage:
     """A weighted sum of physical terms, with weights for each implementation."""
 
     term_columns: Array  # int32 [terms]
@@ -41,13 +41,13 @@ class PhysicalStage:
         return {f"{prefix}_{item.name}": getattr(self, item.name) for item in fields(self)}
 
     @classmethod
-    def from_arrays(cls, arrays: Mapping[str, Array], prefix: str) -> PhysicalStage:
-        """What `arrays` gave. Raises KeyError when one is missing."""
+    def from_arrays(cls, arrays: Mapping[str, Array], prefix: str) -> RooflineStage:
+        """The stage that `arrays` wrote. Raises KeyError when an array is missing."""
         return cls(*(arrays[f"{prefix}_{item.name}"] for item in fields(cls)))
 
 
 def place_of(rows: NDArray[np.float64], columns: Array) -> NDArray[np.intp]:
-    """Which of the columns, of which at most one is not 0 in a row, is not; -1 where none is, [rows]."""
+    """The position of the one column that is not 0 in each row, -1 where all are, [rows]."""
     if len(columns) == 0:
         return np.full(len(rows), -1, dtype=np.intp)
     flags = rows.T.take(columns, axis=0) != 0  # features lie column by column

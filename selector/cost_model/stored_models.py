@@ -1,4 +1,4 @@
-"""Cost models out of the database, whatever has become of them there."""
+"""Cost models read from the database; damaged ones raise ModelVersionMismatch."""
 
 from __future__ import annotations
 

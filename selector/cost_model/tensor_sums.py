@@ -115,7 +115,7 @@ class Sums:
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, Array], prefix: str) -> Sums:
-        """What `arrays` gave. Raises KeyError when one is missing."""
+        """The sums that `arrays` wrote. Raises KeyError when an array is missing."""
         return cls(*(arrays[f"{prefix}_{item.name}"] for item in fields(cls)))
 
 

@@ -1,4 +1,4 @@
-"""Measurements out of a database, and from one database into another."""
+"""Export of measurements to files, and merging of databases."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ FORMATS = ("jsonl", "csv", "t4")
 def export(
     path: str | Path, database: Database, *, operator: str | None = None, kind: str | None = None
 ) -> int:
-    """Write measurements to a file that `selector import` reads; returns how many.
+    """Number of measurements written to a file that `selector import` reads.
 
     JSON lines take everything: imported measurements and records of our own. CSV and T4 take those of one
     imported operator, on one device for T4. A file that is there is replaced when all is written, but never
@@ -107,14 +107,17 @@ def _write_t4(file: IO[str], rows: Iterator[dict[str, Any]]) -> int:
 
 
 def diff(source: Database, target: Database) -> Difference:
-    """What `merge` would add to the target. Raises Contradiction and the errors of the databases."""
+    """Difference that `merge` would add to the target.
+
+    Raises Contradiction and the errors of the databases.
+    """
     with source.read() as one, target.read() as other:
         _check(one, other)
         return transfer.difference(one, other)
 
 
 def merge(source: Database, target: Database) -> Difference:
-    """Add the measurements of the source that the target lacks, all of them or none.
+    """Add the source's measurements that the target lacks, all or none; returns the difference.
 
     Nothing is ever replaced: of two that contradict each other both stay, and the later one counts. Raises
     Contradiction where one operator has other hyperparameters here than there, and the errors of the
@@ -126,7 +129,7 @@ def merge(source: Database, target: Database) -> Difference:
 
 
 def promote(source: Database, target: Database) -> tuple[Difference, int]:
-    """As `merge`, with the latest cost models: the target then answers as the source did.
+    """Add the source's measurements and its latest cost models: the target then answers as the source did.
 
     Returns what was added and how many models were.
     """

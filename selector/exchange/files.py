@@ -1,4 +1,4 @@
-"""Files that are written for users: whole or not at all, and never in the place of what is kept or read."""
+"""Output files, written atomically and never over a database or the input."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ..errors import InvalidRequest
 
 @contextmanager
 def written(path: Path) -> Iterator[Path]:
-    """Where to write what is to stand at `path`: beside it, and moved there when all is written.
+    """Temporary path beside `path`, renamed to `path` at the end of the block.
 
     After an error what was there before stays. Raises as `require_free`, and InvalidRequest where nothing can
     be written.
@@ -36,8 +36,8 @@ def written(path: Path) -> Iterator[Path]:
 
 
 def require_free(path: Path, reading: Path | None = None) -> None:
-    """Raise InvalidRequest for a database, and for the file that is being read: both would be lost."""
-    from kernel_selector.db.sqlite import is_database
+    """Raise InvalidRequest for a path of a database or of the input file, which writing would destroy."""
+    from kernel_selector.db.engine.sqlite import is_database
 
     if is_database(path):
         raise InvalidRequest(f"{path} is an SQLite database, which would be lost: name another file.")
@@ -46,5 +46,5 @@ def require_free(path: Path, reading: Path | None = None) -> None:
 
 
 def refused(path: Path, error: OSError) -> InvalidRequest:
-    """The words for a file that cannot be written."""
+    """Error for a file that cannot be written."""
     return InvalidRequest(f"{path} cannot be written: {error.strerror or error}.")

@@ -1,4 +1,6 @@
-"""`selector import`: a file into the database, all of it or, if asked, all that is good."""
+"""Import of a file of measurements into the database, whole or, on request, its valid lines: `selector
+import`.
+"""
 
 from __future__ import annotations
 
@@ -30,8 +32,8 @@ Progress = Callable[[int, int], None]  # bytes read so far, and in all
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options:
-    """How to read a file.
+class ImportOptions:
+    """Options of `selector import`.
 
     `operator` and `device` are for lines that name none; `naming` are the entries of a T4 configuration
     that name the implementation, `words` hyperparameters whose values are words even where they look like
@@ -49,8 +51,8 @@ class Options:
 
 
 @dataclass(kw_only=True)
-class Report:
-    """What became of the lines of a file: new, known before, or bad; `faults` are the first of the bad."""
+class ImportReport:
+    """Counts of an import's lines: new, known, or bad; `faults` are the first of the bad."""
 
     source: str
     added: int = 0
@@ -60,14 +62,14 @@ class Report:
     faults: list[Fault] = field(default_factory=list)
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON-ready."""
+        """JSON-ready dictionary."""
         return asdict(self)
 
 
 class _Store:
-    """Collects rows, and stores those of one operator and device together."""
+    """Buffer of rows, which stores those of one operator and device together."""
 
-    def __init__(self, connection: Any, report: Report) -> None:
+    def __init__(self, connection: Any, report: ImportReport) -> None:
         self._connection = connection
         self._report = report
         self._now = datetime.now(UTC)
@@ -76,7 +78,7 @@ class _Store:
         self._count = 0
 
     def add(self, found: tuple[str, str, ImportedRow] | Record) -> None:
-        """Take one row of others, or one record of ours."""
+        """Add one imported row, or one record of ours."""
         if isinstance(found, Record):
             self._records.append(found)
         else:
@@ -87,7 +89,10 @@ class _Store:
             self.flush()
 
     def flush(self) -> None:
-        """Store what was taken. Raises CorruptRecord."""
+        """Store the buffered rows.
+
+        Raises CorruptRecord.
+        """
         for (operator, device), rows in self._waiting.items():
             added = db.imported.add(
                 self._connection,
@@ -111,15 +116,18 @@ class _Store:
 
 
 def import_file(
-    path: str | Path, database: Database, options: Options | None = None, progress: Progress | None = None
-) -> Report:
-    """Store the measurements of a file in one transaction, and say what became of each line.
+    path: str | Path,
+    database: Database,
+    options: ImportOptions | None = None,
+    progress: Progress | None = None,
+) -> ImportReport:
+    """Store the measurements of a file in one transaction; returns a report of its lines.
 
     The same lines again change nothing. A file with bad lines is not stored at all, unless
     `options.keep_going`. Raises BadFile, BadLines and the errors of the database.
     """
-    chosen, file = options or Options(), Path(path)
-    report = Report(source=file.name)
+    chosen, file = options or ImportOptions(), Path(path)
+    report = ImportReport(source=file.name)
     kind = format_of(file, chosen.format)
     size = file.stat().st_size if file.is_file() else 0
     rejected = _Rejects(chosen.rejected, file)
@@ -167,7 +175,7 @@ def _checked(
             yield Fault(line.number, str(error))
 
 
-def _refused(file: Path, report: Report) -> BadLines:
+def _refused(file: Path, report: ImportReport) -> BadLines:
     good = report.added + report.known
     first = "; ".join(f"line {fault.line}: {fault.reason}" for fault in report.faults)
     more = f"; and {report.bad - len(report.faults)} more" if report.bad > len(report.faults) else ""
@@ -180,7 +188,7 @@ def _refused(file: Path, report: Report) -> BadLines:
 
 
 class _Rejects:
-    """The file of bad lines with their reasons, as JSON lines; none where none was asked for."""
+    """JSON lines file of bad lines with their reasons; none where not requested."""
 
     def __init__(self, path: Path | None, reading: Path) -> None:
         self._path = path
@@ -201,6 +209,6 @@ class _Rejects:
             self._file.close()
 
     def add(self, fault: Fault) -> None:
-        """Write one bad line down."""
+        """Write one bad line."""
         if self._file is not None:
             self._file.write(json.dumps({"line": fault.line, "reason": fault.reason}) + "\n")

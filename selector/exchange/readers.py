@@ -1,4 +1,4 @@
-"""Files of measurements, line by line: JSON lines and CSV.
+"""Line-by-line readers of measurement files: JSON lines and CSV.
 
 Nothing is skipped: a line comes out as fields, or as a fault with the reason. A last line without its line
 end may be cut off in the middle of a number, so it is a fault where that cannot be seen otherwise.
@@ -26,7 +26,7 @@ READ_EVERY = 1000  # lines between two words on how far it is
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One line with its fields, as text if `text`; of a record of ours it has `record` alone."""
+    """Line with its fields, as strings if `text`; for a record of ours, only `record`."""
 
     number: int
     fields: Mapping[str, Any]
@@ -38,7 +38,10 @@ Read = Callable[[int], None]  # told how many bytes were read
 
 
 def format_of(path: Path, given: str | None) -> str:
-    """The format of a file: as given, else by its name. Raises BadFile."""
+    """Format of a file: the given one, else from its name.
+
+    Raises BadFile.
+    """
     known = sorted(set(FORMATS.values()))
     found = given or FORMATS.get(path.suffix.lower())
     if found not in known:
@@ -47,7 +50,10 @@ def format_of(path: Path, given: str | None) -> str:
 
 
 def open_file(path: Path) -> IO[bytes]:
-    """The open file. Raises BadFile where it cannot be read, or is no text in UTF-8 by its first bytes."""
+    """Open file.
+
+    Raises BadFile where it cannot be read, or is not UTF-8 text according to its first bytes.
+    """
     try:
         file = path.open("rb")
         start = file.peek(LONGEST_MARK)[:LONGEST_MARK]  # a pipe cannot be read twice
@@ -62,12 +68,12 @@ def open_file(path: Path) -> IO[bytes]:
 
 
 def read_lines(file: IO[bytes], kind: str, read: Read) -> Iterator[Line | Fault]:
-    """The lines of a file of JSON lines or CSV, in order."""
+    """Lines of a JSON lines or CSV file, in order, each parsed or as a fault."""
     return (_csv if kind == "csv" else _json_lines)(file, read)
 
 
 def _decoded(file: IO[bytes], read: Read) -> Iterator[tuple[int, str | Fault]]:
-    """Lines with their numbers; those that are not UTF-8, or too long to be one, as faults."""
+    """Numbered lines; those that are not UTF-8 or too long, as faults."""
     number = position = 0
     while raw := file.readline(LONGEST_LINE):
         number += 1

@@ -1,4 +1,4 @@
-"""The T4 format of autotuners (results of FAIR benchmarks), schema version 1: in and out.
+"""T4 format of autotuners (results of FAIR benchmarks), schema version 1: reader and writer.
 
 A configuration in it names what was run. We write one with an entry `implementation`, beside the
 hyperparameters, and operator and device in `metadata`; of other files the user says which entries of a
@@ -38,7 +38,10 @@ STATUS = "status"  # a measurement of ours: T4 has fewer words for what can happ
 
 
 def read_results(file: IO[bytes], naming: Sequence[str]) -> Iterator[Line | Fault]:
-    """The results of a T4 file; their numbers count from 1. Raises BadFile for what is none."""
+    """Results of a T4 file, numbered from 1.
+
+    Raises BadFile for a file in another format.
+    """
     try:
         document = json.load(file)
     except (ValueError, RecursionError) as error:
@@ -109,7 +112,7 @@ def _timed(number: int, fields: dict[str, Any], time: Mapping[str, Any] | None) 
 
 
 def result_of(fields: Mapping[str, Any], timestamp: str) -> dict[str, Any]:
-    """One measurement, as a line of ours has it, in the words of T4."""
+    """T4 result of one measurement in our line format."""
     status, time_ms = fields["status"], fields["milliseconds"]
     measurements = [] if time_ms is None else [{"name": "time", "value": time_ms, "unit": "ms"}]
     if fields["bytes"] is not None:

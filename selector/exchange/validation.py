@@ -1,4 +1,4 @@
-"""From the fields of one line to a measurement, or the reason why it is none."""
+"""Validation of one line's fields: a measurement, or the reason against it."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ STATUSES = tuple(status.value for status in Status)
 
 
 class Layout:
-    """What rows of one operator have in common: kinds by hyperparameter, and whether there are bytes."""
+    """Common layout of an operator's rows: kinds by hyperparameter, and whether bytes are present."""
 
     def __init__(self, kinds: dict[str, str], words: dict[str, set[str]], memory: bool | None) -> None:
         self.kinds, self.words, self.memory = kinds, words, memory
 
     @classmethod
     def of(cls, known: ImportedOperator) -> Layout:
-        """The layout of what is stored already."""
+        """Layout of the rows that are stored already."""
         spans = known.hyperparameters
         return cls(
             {span.name: span.kind for span in spans},
@@ -42,7 +42,10 @@ class Layout:
 
     @classmethod
     def first(cls, values: Mapping[str, Any], as_words: frozenset[str]) -> Layout:
-        """The layout that the first row of an operator sets. Raises BadRow for names of no use."""
+        """Layout that an operator's first row sets.
+
+        Raises BadRow for invalid names.
+        """
         kinds = {}
         for name, value in sorted(values.items()):
             if not name or name in RESERVED or any(sign in name for sign in "= \t\n\0"):
@@ -54,7 +57,7 @@ class Layout:
 
 
 class Checker:
-    """Checks rows against those before them.
+    """Validator of rows against earlier rows and stored operators.
 
     `known` are the operators that are stored already, `given` an operator and a device for lines that name
     none, `as_words` the hyperparameters whose values are words even where they look like numbers.
@@ -71,7 +74,10 @@ class Checker:
         self._as_words = as_words
 
     def row(self, fields: Mapping[str, Any], *, text: bool) -> tuple[str, str, ImportedRow]:
-        """Operator, device and measurement. `text` says that all values are text. Raises BadRow."""
+        """Operator, device and measurement of one line's fields. `text`: all values are strings.
+
+        Raises BadRow.
+        """
         if fields.get("schema", SCHEMA) != SCHEMA:
             raise BadRow(f"schema {shorten(fields['schema'])}: this version reads schema {SCHEMA}")
         operator = self._word(fields, "operator")
@@ -118,7 +124,7 @@ class Checker:
 
 @cache
 def canonical_device(name: str) -> str:
-    """The full name of a device that is known by a short one: h200 is NVIDIA H200."""
+    """Full name of a device with a short one: NVIDIA H200 for h200."""
     from kernel_selector.kernels.devices import known_device
 
     try:

@@ -1,4 +1,4 @@
-"""A torch model as a planner sees it: its layers, its parameters, and what else it keeps for backward.
+"""Conversion of a torch model to a planning model: its layers, parameters and saved activations.
 
 The example inputs are run forward once. Sizes of a layer grow with the samples in the dimensions that count
 rows, and so does what is kept.
@@ -21,7 +21,7 @@ from ..planning.layer_costs import ROWS
 from ..workloads.model import Model, Part, Workload
 from .example import arguments_of
 from .layers import Layer, find
-from .saved_tensors import HEAD, Ledger
+from .saved_tensors import HEAD, SavedTensors
 
 
 def traced(
@@ -32,7 +32,7 @@ def traced(
     logits: bool = False,
     fixed: Collection[str] = (),
 ) -> Model:
-    """The model as it trains on inputs like the examples, whose first dimension counts samples.
+    """Planning model of a torch model in training, from example inputs whose first dimension is the batch.
 
     With `logits` those of a loss head stay an output, and its linear layer alone is planned. `fixed` are the
     paths of layers that nothing but the framework's own can be planned for. The model may be on any device,
@@ -57,16 +57,16 @@ def traced(
         parameters=sum(parameter.numel() for parameter in parameters),
         dtype=dtype,
         blocks=0,
-        workload=_workload(layers, Ledger(model, example_inputs, layers), fixed, samples),
+        workload=_workload(layers, SavedTensors(model, example_inputs, layers), fixed, samples),
     )
 
 
-def _workload(layers: Sequence[Layer], ledger: Ledger, fixed: Collection[str], samples: int) -> _Scaled:
-    """Layers of one kind counted together. The loss is part of a layer where that computes it too."""
+def _workload(layers: Sequence[Layer], saved: SavedTensors, fixed: Collection[str], samples: int) -> _Scaled:
+    """Layers grouped by kind, and the loss unless a layer computes it too."""
     counts: Counter[_Kind] = Counter()
     outputs: Counter[_Kind] = Counter()
     for number, layer in enumerate(layers):
-        use = ledger.use(number)
+        use = saved.use(number)
         kind = _Kind(layer.problem, use.output_kept, use.input_kept, layer.path not in fixed)
         counts[kind] += layer.calls
         outputs[kind] += layer.calls * use.output_bytes
@@ -74,14 +74,14 @@ def _workload(layers: Sequence[Layer], ledger: Ledger, fixed: Collection[str], s
     return _Scaled(
         counts=tuple(counts.items()),
         outputs={kind: size // counts[kind] for kind, size in outputs.items()},
-        elsewhere_bytes=ledger.elsewhere_bytes,
-        loss_bytes=0 if with_loss else ledger.loss_bytes,
+        elsewhere_bytes=saved.elsewhere_bytes,
+        loss_bytes=0 if with_loss else saved.loss_bytes,
         samples=samples,
     )
 
 
 def without_loss(problem: Problem) -> Problem:
-    """The linear layer of a loss head; any other problem as it is."""
+    """Linear layer of a loss head; any other problem unchanged."""
     if problem.operator != HEAD:
         return problem
     shared = {name: problem[name] for name in ("rows", "bias", "dtype", "mode")}
@@ -91,7 +91,7 @@ def without_loss(problem: Problem) -> Problem:
 
 @dataclass(frozen=True)
 class _Kind:
-    """What layers have in common that are one part of a plan."""
+    """Key of layers that form one part of a plan."""
 
     problem: Problem
     output_kept: bool
@@ -101,8 +101,8 @@ class _Kind:
 
 @dataclass(frozen=True)
 class _Scaled:
-    """The step at any batch size, from the one of the example: bytes of one output of each kind of layer,
-    those that are kept outside of all layers, and those of the loss.
+    """Training step scaled from the example's batch size to any: output bytes of each kind of layer, bytes
+    saved outside the layers, and bytes of the loss.
     """
 
     counts: tuple[tuple[_Kind, int], ...]
@@ -112,7 +112,7 @@ class _Scaled:
     samples: int
 
     def __call__(self, batch: int) -> Workload:
-        """The workload of so many samples."""
+        """Workload at a batch size."""
         factor = batch / self.samples
         return Workload(
             parts=tuple(self._part(kind, count, factor) for kind, count in self.counts),

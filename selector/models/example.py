@@ -1,4 +1,4 @@
-"""Runs of a model on example inputs that leave the model, the inputs and all random numbers as they were."""
+"""Example runs of a model that leave the model, the inputs and the random number generators unchanged."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def arguments_of(example_inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
 
 
 class _TensorCopies(TorchFunctionMode):
-    """Copies of tensors are leaves, those of results too, which torch refuses to copy."""
+    """Torch function mode in which copies of tensors are leaves; torch refuses to copy non-leaf results."""
 
     def __torch_function__(
         self, func: Any, _types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -80,7 +80,7 @@ def _given(example_inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
 
 @contextmanager
 def undisturbed(model: nn.Module) -> Iterator[None]:
-    """Afterwards the model and all random numbers are as before, see `State`, whatever is raised."""
+    """Context that restores the model and all random number generators at its end, also after an error."""
     state = State(model)
     try:
         yield
@@ -89,8 +89,8 @@ def undisturbed(model: nn.Module) -> Iterator[None]:
 
 
 class State:
-    """A model between two runs: the values of its buffers, what its modules hold and keep as attributes,
-    their modes and hooks, which gradients there are; and the random numbers of torch, Python and NumPy.
+    """Snapshot of a model between two runs: buffers, attributes, modes, hooks, which gradients exist, and
+    the random states of torch, Python and NumPy.
 
     What lists, dicts, sets and objects that are attributes hold counts too. Not looked into are attributes of
     torch's own modules and wrappers, and the values of parameters, of gradients and of what hooks keep.
@@ -105,7 +105,7 @@ class State:
         self._contents = _Contents(parts, set(map(id, model.buffers())))
 
     def put_back(self) -> None:
-        """Make it so again; may be called after each of several runs."""
+        """Restore the snapshot; it can be restored after each of several runs."""
         random.setstate(self._python)
         if self._numpy is not None:
             sys.modules["numpy"].random.set_state(self._numpy)
@@ -123,7 +123,7 @@ class State:
 
 @contextmanager
 def same_values(model: nn.Module) -> Iterator[None]:
-    """Afterwards put the values of buffers, and the state of torch's random numbers, back as they were."""
+    """Context that restores buffers and torch's random states at its end."""
     values = _Values(model)
     try:
         yield
@@ -132,7 +132,7 @@ def same_values(model: nn.Module) -> Iterator[None]:
 
 
 class _Values:
-    """The values of what a forward pass may change in place, and torch's random numbers of all devices."""
+    """Values that a forward pass may change in place, and torch's random states of all devices."""
 
     def __init__(self, model: nn.Module) -> None:
         self._tensors = [(one, one.detach().clone()) for one in _changing(model)]
@@ -147,7 +147,7 @@ class _Values:
 
 
 def _changing(model: nn.Module) -> Iterator[Tensor]:
-    """Buffers, and the weights of embeddings that are scaled down where they are looked up."""
+    """Buffers, and embedding weights with a maximum norm, which a lookup renormalizes."""
     yield from model.buffers()
     for part in model.modules():
         if isinstance(part, (nn.Embedding, nn.EmbeddingBag)) and part.max_norm is not None:
@@ -155,7 +155,7 @@ def _changing(model: nn.Module) -> Iterator[Tensor]:
 
 
 def _generators() -> list[torch.Generator]:
-    """The default ones of the CPU and of all GPUs, as far as this process has begun to use GPUs."""
+    """Default generators of the CPU and of all GPUs that this process has initialized."""
     begun = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
     return [torch.default_generator, *(torch.cuda.default_generators if begun else ())]
 
@@ -166,7 +166,7 @@ def _numpy_state() -> Any:
 
 
 class _Contents:
-    """What modules hold and keep as attributes, down into containers and objects, but for what is `known`."""
+    """Contents of module attributes, containers and objects included, except those in `known`."""
 
     def __init__(self, parts: Iterable[nn.Module], known: set[int]) -> None:
         self._held: list[tuple[Any, Any, Callable[[Any, Any], None]]] = []
@@ -181,12 +181,12 @@ class _Contents:
                         self._hold_dict(value, 0)  # parameters, buffers, parts and hooks
 
     def put_back(self) -> None:
-        """In place, and only what has changed."""
+        """Restore changed contents in place."""
         for container, before, put in self._held:
             put(container, before)
 
     def _hold(self, value: Any, objects: int) -> None:
-        """Remember a value's contents; of objects that many levels down."""
+        """Record a value's contents, through at most `objects` levels of objects."""
         kind = type(value)
         if kind in ATOMS or id(value) in self._seen or isinstance(value, (nn.Module, type)):
             return
@@ -220,7 +220,7 @@ class _Contents:
 
 
 def _plain_object(value: Any) -> bool:
-    """Whether it is of a user's class, and none of torch's, of ours or of Python's own machinery."""
+    """Whether a value's class is a user's: none of torch's, of this package's or of Python's own."""
     home = type(value).__module__.partition(".")[0]
     return home not in ("torch", "builtins", "types", "functools", "_thread", *OURS) and isinstance(
         getattr(value, "__dict__", None), dict

@@ -1,4 +1,4 @@
-"""What a module of a known class computes when it is called: operators with their hyperparameters.
+"""Operators with hyperparameters that a call of a module of a known class runs.
 
 Classes are known by their full names, so that nothing is imported to recognise them; a subclass counts as
 the nearest known class that it inherits from.
@@ -32,7 +32,7 @@ from ..nn.hyperparameters import (
 )
 
 
-class Part(NamedTuple):
+class OperatorCall(NamedTuple):
     """One operator of a module's call.
 
     `at` is the path, below the module, of what holds the parameters, or "" for the module itself; `covers`
@@ -46,8 +46,8 @@ class Part(NamedTuple):
     covers: tuple[str, ...] = ()
 
 
-def parts_of(module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterator[Part]:
-    """The operators of a call, nothing for a module of no known class, or called as none of that class is."""
+def parts_of(module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterator[OperatorCall]:
+    """Operators of a call of a module; none for an unknown class or an unusual call."""
     for kind in type(module).__mro__:
         recognise = _RECOGNISED.get(f"{kind.__module__}.{kind.__qualname__}")
         if recognise is not None:
@@ -57,7 +57,7 @@ def parts_of(module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]
             except TypeError:  # other arguments, as the forward of a subclass may have
                 return
             del given["self"]
-            if recognise is _loss_alone or isinstance(_first(given), (Tensor, PackedSequence)):
+            if recognise is _fused_loss or isinstance(_first(given), (Tensor, PackedSequence)):
                 yield from recognise(module, given)
             return
 
@@ -70,40 +70,40 @@ def _first(given: Given) -> Any:
     return value[0] if isinstance(value, tuple) and not isinstance(value, PackedSequence) else value
 
 
-def _recurrent(module: Any, given: Given) -> Iterator[Part]:
+def _recurrent(module: Any, given: Given) -> Iterator[OperatorCall]:
     x = _first(given)
     operator = module.mode.partition("_")[0].lower()
     data = x.data if isinstance(x, PackedSequence) else x
-    yield Part(operator, recurrent_values(module, x), computed_dtype(data))
+    yield OperatorCall(operator, recurrent_values(module, x), computed_dtype(data))
 
 
-def _norm(module: Any, given: Given) -> Iterator[Part]:
+def _norm(module: Any, given: Given) -> Iterator[OperatorCall]:
     x = _first(given)
     if len(module.normalized_shape) == 1:
         operator = "layer_norm" if isinstance(module, nn.LayerNorm) else "rms_norm"
-        yield Part(operator, norm_values(module, x), x.dtype)
+        yield OperatorCall(operator, norm_values(module, x), x.dtype)
 
 
-def _activation(module: Any, given: Given) -> Iterator[Part]:
+def _activation(module: Any, given: Given) -> Iterator[OperatorCall]:
     x = _first(given)
     values = activation_values(module, x)
     if values is not None:
         operator = str(activation_word(module)).partition("_")[0]
-        yield Part(operator, values, x.dtype)
+        yield OperatorCall(operator, values, x.dtype)
 
 
-def _linear(module: Any, given: Given) -> Iterator[Part]:
+def _linear(module: Any, given: Given) -> Iterator[OperatorCall]:
     x = _first(given)
-    yield Part("linear", linear_values(module, x), computed_dtype(x))
+    yield OperatorCall("linear", linear_values(module, x), computed_dtype(x))
 
 
-def _transposed_linear(module: Any, given: Given) -> Iterator[Part]:
+def _transposed_linear(module: Any, given: Given) -> Iterator[OperatorCall]:
     x, (inner, columns) = _first(given), module.weight.shape
     values: Values = {"rows": rows_of(x), "in_features": inner, "out_features": columns}
-    yield Part("linear", values, computed_dtype(x))
+    yield OperatorCall("linear", values, computed_dtype(x))
 
 
-def _multihead(module: Any, given: Given) -> Iterator[Part]:
+def _multihead(module: Any, given: Given) -> Iterator[OperatorCall]:
     query, key = given["query"], given["key"]
     axis = 0 if module.batch_first else 1
     padding, mask = given.get("key_padding_mask"), given.get("attn_mask")
@@ -115,7 +115,7 @@ def _multihead(module: Any, given: Given) -> Iterator[Part]:
         if padding is None
         else "padding"
     )
-    yield Part(
+    yield OperatorCall(
         "attention",
         {
             "batch": query.size(axis) if query.dim() == 3 else 1,
@@ -132,8 +132,10 @@ def _multihead(module: Any, given: Given) -> Iterator[Part]:
     )
 
 
-def _transformer_layer(module: Any, given: Given) -> Iterator[Part]:
-    """nn.TransformerEncoderLayer and nn.TransformerDecoderLayer; attention is a module of its own there."""
+def _transformer_layer(module: Any, given: Given) -> Iterator[OperatorCall]:
+    """Operators of nn.TransformerEncoderLayer and nn.TransformerDecoderLayer except attention, which is a
+    submodule.
+    """
     x, decoder = _first(given), hasattr(module, "norm3")
     word, dropout = part_word(module.activation), module.dropout
     linears = as_made(module.linear1, nn.Linear) and as_made(module.linear2, nn.Linear)
@@ -146,59 +148,61 @@ def _transformer_layer(module: Any, given: Given) -> Iterator[Part]:
         )
         inner, bias = module.linear1.out_features, module.linear1.bias is not None
         values = feed_forward_values(x, inner, word, dropout.p, bias)
-        yield Part("feed_forward", values, computed_dtype(x), "", covers)
+        yield OperatorCall("feed_forward", values, computed_dtype(x), "", covers)
     if not module.norm_first:
         for number in (1, 2, 3)[: 3 if decoder else 2]:
             norm, dropout = getattr(module, f"norm{number}"), getattr(module, f"dropout{number}")
             if as_made(norm, nn.LayerNorm) and as_made(dropout, nn.Dropout):
                 values = added_norm_values(norm, x, dropout.p)
                 covers = (f"norm{number}", f"dropout{number}")
-                yield Part("dropout_add_norm", values, x.dtype, covers[0], covers)
+                yield OperatorCall("dropout_add_norm", values, x.dtype, covers[0], covers)
 
 
-def _post_norm_output(module: Any, given: Given) -> Iterator[Part]:
-    """Hugging Face's BertSelfOutput and its copies: a linear layer, dropout, the residual and a norm."""
+def _post_norm_output(module: Any, given: Given) -> Iterator[OperatorCall]:
+    """Operators of Hugging Face's BertSelfOutput and its copies: linear, dropout, residual and norm."""
     x, norm, dropout = given["input_tensor"], module.LayerNorm, module.dropout
     if as_made(norm, nn.LayerNorm) and as_made(dropout, nn.Dropout):
         values = added_norm_values(norm, x, dropout.p)
-        yield Part("dropout_add_norm", values, x.dtype, "LayerNorm", ("LayerNorm", "dropout"))
+        yield OperatorCall("dropout_add_norm", values, x.dtype, "LayerNorm", ("LayerNorm", "dropout"))
 
 
-def _post_norm_layer(module: Any, given: Given) -> Iterator[Part]:
-    """Hugging Face's BertLayer and its copies: the feed-forward half; the other is modules of its own."""
+def _post_norm_layer(module: Any, given: Given) -> Iterator[OperatorCall]:
+    """Feed-forward operator of Hugging Face's BertLayer and its copies; attention is in submodules."""
     x, dense = _first(given), module.intermediate.dense
     word = part_word(module.intermediate.intermediate_act_fn)
     if word is not None and as_made(dense, nn.Linear) and as_made(module.output.dense, nn.Linear):
         values = feed_forward_values(x, dense.out_features, word, 0.0, dense.bias is not None)
         covers = ("intermediate.dense", "intermediate.intermediate_act_fn", "output.dense")
-        yield Part("feed_forward", values, computed_dtype(x), "", covers)
+        yield OperatorCall("feed_forward", values, computed_dtype(x), "", covers)
 
 
-def _transposed_feed_forward(module: Any, given: Given) -> Iterator[Part]:
-    """Hugging Face's GPT2MLP, whose weights are [in, out]."""
+def _transposed_feed_forward(module: Any, given: Given) -> Iterator[OperatorCall]:
+    """Feed-forward operator of Hugging Face's GPT2MLP, whose weights are [in, out]."""
     x, word = _first(given), part_word(module.act)
     if word is not None and all(as_made(one) and hasattr(one, "nf") for one in (module.c_fc, module.c_proj)):
         values = feed_forward_values(x, module.c_fc.nf, word, 0.0, True)
-        yield Part("feed_forward", values, computed_dtype(x), "", ("c_fc", "act", "c_proj"))
+        yield OperatorCall("feed_forward", values, computed_dtype(x), "", ("c_fc", "act", "c_proj"))
 
 
-def _additive_attention(module: Any, given: Given) -> Iterator[Part]:
+def _additive_attention(module: Any, given: Given) -> Iterator[OperatorCall]:
     query = given["query"]
     values = module.values_of(query, given["memory"], given.get("lengths"))
-    yield Part("additive_attention", values, computed_dtype(query), "", ("query", "key", "score", "norm"))
+    yield OperatorCall(
+        "additive_attention", values, computed_dtype(query), "", ("query", "key", "score", "norm")
+    )
 
 
-def _loss_alone(module: Any, given: Given) -> Iterator[Part]:
-    """A language model that gives its loss without logits; its linear layer is not called."""
+def _fused_loss(module: Any, given: Given) -> Iterator[OperatorCall]:
+    """Loss operator of a language model with fused loss, whose linear layer is not called."""
     call = module.call_with_labels(given.get("args", ()), given.get("kwargs", {}))
     if call is not None:
         labels, decoder = module.targets(call["labels"]), module.decoder
         values, dtype = loss_values(decoder, labels.numel(), labels, 0.0), computed_dtype(decoder.weight)
-        yield Part("linear_cross_entropy", values, dtype, module.DECODER, (module.DECODER,))
+        yield OperatorCall("linear_cross_entropy", values, dtype, module.DECODER, (module.DECODER,))
 
 
 _TORCH, _TRANSFORMERS = "torch.nn.modules", "transformers.models"
-_RECOGNISED: Mapping[str, Callable[[Any, Given], Iterator[Part]]] = {
+_RECOGNISED: Mapping[str, Callable[[Any, Given], Iterator[OperatorCall]]] = {
     f"{_TORCH}.rnn.LSTM": _recurrent,
     f"{_TORCH}.rnn.GRU": _recurrent,
     f"{_TORCH}.rnn.RNN": _recurrent,
@@ -210,7 +214,7 @@ _RECOGNISED: Mapping[str, Callable[[Any, Given], Iterator[Part]]] = {
     f"{_TORCH}.activation.MultiheadAttention": _multihead,
     f"{_TORCH}.linear.Linear": _linear,
     "selector.nn.additive_attention.AdditiveAttention": _additive_attention,
-    "selector.nn.hugging_face_losses.LossAlone": _loss_alone,
+    "selector.nn.hugging_face_losses.FusedLoss": _fused_loss,
     f"{_TORCH}.transformer.TransformerEncoderLayer": _transformer_layer,
     f"{_TORCH}.transformer.TransformerDecoderLayer": _transformer_layer,
     "transformers.pytorch_utils.Conv1D": _transposed_linear,

@@ -1,4 +1,4 @@
-"""Which layers a model is made of, and with which shapes, dtypes and modes they run."""
+"""Layers of a model, with the shapes, dtypes and modes of an example run."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from kernel_selector.kernels.contract import Problem, SelectorError
 
 from ..nn.hyperparameters import IGNORED, attention_values, computed_dtype, loss_values
 from .example import arguments_of, undisturbed
-from .layer_kinds import Part, parts_of
+from .layer_kinds import OperatorCall, parts_of
 
 
 @dataclass(frozen=True, kw_only=True)
 class Layer:
-    """An operator at a place in a model, and how often the example ran it.
+    """Operator at a place in a model, with the number of its calls in the example run.
 
     `path` names a module, as in `model.get_submodule(path)`: the one that holds the parameters, or, of a
     group such as a feed-forward layer, the one that all of its modules are part of; for attention by a
@@ -39,7 +39,7 @@ class Layer:
 
 
 def find(model: nn.Module, example_inputs: Any) -> list[Layer]:
-    """The layers that one forward pass of the example inputs runs, in the order of their first calls.
+    """Layers that one forward pass of the example inputs runs, in the order of their first calls.
 
     `example_inputs` are one tensor, a tuple of positional arguments, or a mapping of keyword arguments. The
     mode of a problem is that of its module: training, or inference. Under autocast the dtypes are what it
@@ -59,7 +59,7 @@ def find(model: nn.Module, example_inputs: Any) -> list[Layer]:
 
 
 class _Key(NamedTuple):
-    """What makes a layer one, beside its number of calls."""
+    """Identity of a layer: everything but its number of calls."""
 
     path: str
     problem: Problem
@@ -67,7 +67,7 @@ class _Key(NamedTuple):
 
 
 class _Recorder:
-    """Notes the operators of all calls while it is entered."""
+    """Context that records the operators of all calls."""
 
     def __init__(self, model: nn.Module) -> None:
         self._paths = {module: path for path, module in model.named_modules()}
@@ -92,7 +92,7 @@ class _Recorder:
         self._stack.close()
 
     def layers(self) -> list[Layer]:
-        """What was noted, each part of a group with the group alone."""
+        """Recorded layers. Parts of a group are listed only with the group."""
         covered = {path for key in self._calls for path in key.covers}
         return [
             Layer(path=key.path, problem=key.problem, calls=calls, covers=key.covers or (key.path,))
@@ -110,7 +110,7 @@ class _Recorder:
     def _after(self, *_call: object) -> None:
         self._running.pop()
 
-    def _note(self, module: nn.Module, part: Part) -> None:
+    def _note(self, module: nn.Module, part: OperatorCall) -> None:
         path = self._paths[module]
         mode = "training" if module.training else "inference"
         try:
@@ -140,11 +140,11 @@ class _Recorder:
     ) -> None:
         if query.dim() == 4:
             values = attention_values(query, key, attn_mask, causal=is_causal, dropout=dropout_p)
-            self._note(module, Part("attention", values, computed_dtype(query)))
+            self._note(module, OperatorCall("attention", values, computed_dtype(query)))
 
     @contextmanager
     def _interface(self, module: nn.Module, *args: Any, **kwargs: Any) -> Iterator[None]:
-        """Around a call of Hugging Face's attention, whichever function computes it."""
+        """Context around a call of Hugging Face's attention, whichever function computes it."""
         query, key, value, mask = args[:4]
         causal = kwargs.get("is_causal")
         causal = getattr(module, "is_causal", True) if causal is None else causal
@@ -167,7 +167,7 @@ class _Recorder:
         smoothing = float(given.get("label_smoothing", 0.0))
         values = loss_values(linear, logits.size(0), labels, smoothing)
         dtype = computed_dtype(linear.weight)
-        part = Part("linear_cross_entropy", values, dtype, "", ("",))
+        part = OperatorCall("linear_cross_entropy", values, dtype, "", ("",))
         self._note(linear, part)
 
 
@@ -176,7 +176,7 @@ def _joined(path: str, name: str) -> str:
 
 
 class _Functions(TorchFunctionMode):
-    """Shows each call of a function of torch before it is made."""
+    """Torch function mode that reports each call before it runs."""
 
     def __init__(self, show: Callable[[object, tuple[Any, ...], dict[str, Any]], None]) -> None:
         super().__init__()
@@ -191,7 +191,9 @@ class _Functions(TorchFunctionMode):
 
 @contextmanager
 def _attention_interfaces(around: Callable[..., Any]) -> Iterator[None]:
-    """Enter `around(module, query, key, value, mask, ...)` for calls of Hugging Face's attention."""
+    """Context in which Hugging Face's attention calls enter `around(module, query, key, value, mask,
+    ...)`.
+    """
     library = sys.modules.get("transformers.modeling_utils")
     if library is None:  # then no model is one of theirs
         yield

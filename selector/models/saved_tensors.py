@@ -1,4 +1,5 @@
-"""Which tensors a forward pass keeps for backward, and which of a model's layers makes, takes and keeps each.
+"""Tensors that autograd saves in a forward pass, attributed to the layers that produce, consume and save
+them.
 
 Tensors are told apart by their storage: views of one count once.
 """
@@ -32,15 +33,15 @@ LOSS_TENSORS = 3  # the logarithms that are kept, and the gradients of the loss 
 
 @dataclass(frozen=True)
 class Use:
-    """One layer's output in bytes, and whether other than the layer keep that output and its arguments."""
+    """Bytes of one layer's output, and whether other modules save that output and the layer's inputs."""
 
     output_bytes: int
     output_kept: bool
     input_kept: bool
 
 
-class Ledger:
-    """Run a model forward on its examples, and note what is kept for backward."""
+class SavedTensors:
+    """Record of the tensors that autograd saves in one forward pass of a model."""
 
     def __init__(self, model: nn.Module, example_inputs: Any, layers: Sequence[Layer]) -> None:
         self._layers = layers
@@ -60,7 +61,7 @@ class Ledger:
 
     @property
     def elsewhere_bytes(self) -> int:
-        """What is kept outside of all layers, by more than one of them, or by the caller as an output."""
+        """Bytes saved outside all layers, by several of them, or held by the caller as outputs."""
         arguments = set().union(*self._taken.values())
         kept = {
             key
@@ -71,13 +72,13 @@ class Ledger:
 
     @property
     def loss_bytes(self) -> int:
-        """What there is in the backward pass of the cross-entropy alone; 0 for a model without one."""
+        """Bytes in the backward pass of the cross-entropy alone; 0 for a model without one."""
         kept = {key for key, keepers in self._keepers.items() if LOSS in keepers} - self._made
         return LOSS_TENSORS * sum(self._bytes[key] for key in kept)
 
     def use(self, number: int) -> Use:
-        """Of one of the layers. Of attention neither is seen, as its module may do more than it; and what a
-        layer with the loss gives is the loss.
+        """Use of one layer. For attention neither is known, because its module may do more; for a fused
+        loss the output is the loss.
         """
         layer = self._layers[number]
         given = {} if layer.problem.operator == HEAD else self._given.get(number, {})
@@ -92,7 +93,7 @@ class Ledger:
         )
 
     def _run(self, model: nn.Module, example_inputs: Any) -> set[int]:
-        """The storages of the model's outputs."""
+        """Storages of the model's outputs."""
         args, kwargs = arguments_of(example_inputs)
         hooks = [hook for path, module in model.named_modules() for hook in self._watched(path, module)]
         try:
@@ -108,7 +109,7 @@ class Ledger:
                 hook.remove()
 
     def _watched(self, path: str, module: nn.Module) -> Iterator[RemovableHandle]:
-        """Hooks on a module of a layer, and on what keeps tensors of its own within or beside one."""
+        """Hooks on a layer's module, and on modules in or beside it that save tensors of their own."""
         if path in self._number:
             yield module.register_forward_pre_hook(self._enter(path), with_kwargs=True)
             yield module.register_forward_hook(self._leave(path))
@@ -118,9 +119,7 @@ class Ledger:
             yield module.register_forward_hook(self._end)
 
     def _beside_attention(self, path: str, module: nn.Module) -> bool:
-        """Whether a module is called by one that calls attention as a function, and is no part of that: what
-        computes attention in that function's place leaves it as it is.
-        """
+        """Whether the caller of an attention function also calls this module outside the attention."""
         return not any(module.children()) and any(
             layer.problem.operator == "attention" and path.startswith(f"{layer.path}.")
             for layer in self._layers
@@ -130,7 +129,7 @@ class Ledger:
         self._running.pop()
 
     def _enter(self, path: str) -> Callable[..., None]:
-        """A hook before a module of a layer: what the first is called with are the layer's arguments."""
+        """Forward pre-hook that records a layer's inputs."""
         number = self._number[path]
 
         def enter(_module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -141,7 +140,7 @@ class Ledger:
         return enter
 
     def _leave(self, path: str) -> Callable[..., None]:
-        """The hook behind it: what the last gives is the layer's output."""
+        """Forward hook that records a layer's output."""
         number = self._number[path]
         seen: dict[int, int] = {}
 
@@ -155,7 +154,7 @@ class Ledger:
         return leave
 
     def _noted(self, tensors: object) -> Iterator[int]:
-        """The storages of tensors in any form, without small ones and the model's parameters."""
+        """Storages of tensors in nested arguments, without small ones and parameters."""
         yield from self._keys(one for one in tree_leaves(tensors) if isinstance(one, Tensor))
 
     def _keys(self, tensors: Iterable[Tensor]) -> Iterator[int]:
@@ -171,7 +170,7 @@ class Ledger:
             yield key
 
     def _keep(self, tensor: Tensor) -> Tensor:
-        """Called with each tensor that autograd keeps."""
+        """Saved-tensor hook, called with each tensor that autograd saves."""
         runs = self._running[-1] if self._running else OUTSIDE
         for key in self._keys([tensor]):
             self._keepers[key].add(OUTSIDE if runs == DROPOUT else runs)
@@ -181,7 +180,7 @@ class Ledger:
 
 
 class _Functions(TorchFunctionMode):
-    """Shows what functions of torch keep of which only a call can be seen."""
+    """Torch function mode that records saved tensors of functions without module hooks."""
 
     def __init__(self, running: list[int], keep: Callable[[Tensor], Tensor]) -> None:
         super().__init__()

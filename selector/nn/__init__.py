@@ -1,4 +1,4 @@
-"""Modules in the place of torch's own, whose implementations are chosen for the shapes they see.
+"""Drop-in modules for torch.nn layers that select an implementation for the shapes of their inputs.
 
     from selector.nn import LSTM
 

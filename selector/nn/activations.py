@@ -1,4 +1,4 @@
-"""nn.GELU, nn.ReLU and nn.SiLU with a choice of implementations."""
+"""Drop-in modules for nn.GELU, nn.ReLU and nn.SiLU."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from .selected import OneInput
 
 
 class Activation(OneInput):
-    """What they share, of x of any shape. What works in place is torch's own."""
+    """Base class of the activation modules: x of any shape to y of the same shape. In-place activations
+    use torch's own forward.
+    """
 
     def _chosen_for_call(self, x: Tensor) -> nn.Module | None:
         if getattr(self, "inplace", False):
@@ -26,18 +28,18 @@ class Activation(OneInput):
 
 
 class GELU(Activation, nn.GELU):
-    """As `torch.nn.GELU`; see `Selected` for the other arguments."""
+    """`torch.nn.GELU` with a selected implementation. See `Selected` for the further arguments."""
 
     OPERATORS = {"": "gelu"}
 
 
 class ReLU(Activation, nn.ReLU):
-    """As `torch.nn.ReLU`; see `Selected` for the other arguments."""
+    """`torch.nn.ReLU` with a selected implementation. See `Selected` for the further arguments."""
 
     OPERATORS = {"": "relu"}
 
 
 class SiLU(Activation, nn.SiLU):
-    """As `torch.nn.SiLU`; see `Selected` for the other arguments."""
+    """`torch.nn.SiLU` with a selected implementation. See `Selected` for the further arguments."""
 
     OPERATORS = {"": "silu"}

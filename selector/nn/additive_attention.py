@@ -1,4 +1,4 @@
-"""Attention of recurrent translation models with a choice of implementations."""
+"""Additive attention module for recurrent translation models, with a selected implementation."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from .selection import Built
 
 
 class AdditiveAttention(Selected):
-    """Bahdanau's attention of decoder states on a memory, or Luong's with score="general" or "dot".
+    """Additive attention (Bahdanau) of decoder states over an encoder memory; Luong's attention with
+    score="general" or "dot".
 
     Equations and parameters (`query`, `key`, `score`, `norm`) are those of the operator additive_attention:
     scores are v . tanh(query W_q^T + b + memory W_k^T), weights their softmax, the context the weighted
@@ -56,11 +57,28 @@ class AdditiveAttention(Selected):
     def forward(
         self, query: Tensor, memory: Tensor, lengths: Tensor | None = None, keys: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
-        """The context, shaped as the query, and the weights [B, T, S], or [B, heads, T, S] with several.
+        """Context vectors and attention weights of decoder states over a memory.
 
-        query [B, T, H] and memory [B, S, H], or time-major; `lengths` int64 [B] of the memory; `keys`, shaped
-        as memory, stand for `self.key(memory)`, which a decoder of single steps computes once. Raises
-        ValueError for shapes that do not fit, TypeError for lengths that are no whole numbers.
+        Parameters
+        ----------
+        query : Tensor [B, T, H], or [T, B, H] without batch_first
+        memory : Tensor [B, S, H], or [S, B, H] without batch_first
+        lengths : int64 Tensor [B], optional
+            Valid positions of each memory.
+        keys : Tensor shaped as memory, optional
+            Precomputed `self.key(memory)`, for decoders that run one step a call.
+
+        Returns
+        -------
+        context : Tensor shaped as query
+        weights : Tensor [B, T, S], or [B, heads, T, S] with several heads
+
+        Raises
+        ------
+        ValueError
+            For shapes that do not fit.
+        TypeError
+            For lengths that are no whole numbers.
         """
         chosen: Any = self._chosen_for_call(query, memory, lengths)
         outputs: tuple[Tensor, Tensor] = chosen(query, memory, lengths, keys)
@@ -80,7 +98,7 @@ class AdditiveAttention(Selected):
         )
 
     def values_of(self, query: Tensor, memory: Tensor, lengths: Tensor | None) -> Values:
-        """The hyperparameters of a call, without dtype and mode."""
+        """Hyperparameters of a call, without dtype and mode."""
         axis = 0 if self.batch_first else 1
         return self._form | {
             "batch": query.size(axis),

@@ -1,4 +1,4 @@
-"""Scaled dot product attention, and nn.MultiheadAttention, with a choice of implementations."""
+"""Drop-in modules for scaled dot product attention and nn.MultiheadAttention."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .selected import Selected, outside_of_graphs
 
 
 class _Attending(Selected):
-    """Chooses for q [B, H, S, D], k and v [B, G, K, D]."""
+    """Mixin that selects an attention implementation for q [B, H, S, D], k and v [B, G, K, D]."""
 
     OPERATORS = {"": "attention"}
 
@@ -27,7 +27,7 @@ class _Attending(Selected):
         dropout: float,
         return_weights: bool = False,
     ) -> nn.Module | None:
-        """The implementation for a call, which drops weights where `dropout` is more than 0."""
+        """Implementation for a call, with attention dropout where `dropout` is more than 0."""
 
         def values() -> Values:
             return attention_values(q, k, mask, causal=causal, dropout=dropout, return_weights=return_weights)
@@ -38,7 +38,7 @@ class _Attending(Selected):
 
 
 class ScaledDotProductAttention(_Attending):
-    """`torch.nn.functional.scaled_dot_product_attention` as a module; see `Selected` for its arguments.
+    """Module form of `torch.nn.functional.scaled_dot_product_attention`. See `Selected` for its arguments.
 
     Masks that are no booleans, heads of several sizes and inputs of other than four dimensions are torch's.
     """
@@ -57,10 +57,19 @@ class ScaledDotProductAttention(_Attending):
         is_causal: bool = False,
         **named: Any,
     ) -> Tensor:
-        """query [B, H, S, D], key and value [B, G, K, D] to [B, H, S, D]; G divides H.
+        """Attention output [B, H, S, D] of query [B, H, S, D], key and value [B, G, K, D]; G divides H.
 
-        `attn_mask` is True where a query may see a key, and broadcasts to [B, H, S, K]. By keyword `scale`,
-        and `enable_gqa`, which is True where H and G differ.
+        Parameters
+        ----------
+        attn_mask : bool Tensor, broadcast to [B, H, S, K], optional
+            True where a query may see a key.
+        dropout_p : float
+            Dropout probability of the attention weights.
+        is_causal : bool
+            Whether each query sees the keys up to its own position.
+        scale : float, by keyword
+        enable_gqa : bool, by keyword
+            Grouped-query attention; it must be True where H and G differ.
         """
         scale, grouped = _Scaling(**named)
         chosen = None
@@ -86,7 +95,8 @@ class ScaledDotProductAttention(_Attending):
 
 
 class MultiheadAttention(_Attending, nn.MultiheadAttention):
-    """As `torch.nn.MultiheadAttention`; see `Selected` for the other arguments.
+    """`torch.nn.MultiheadAttention` with a selected implementation. See `Selected` for the further
+    arguments.
 
     Masks that are no booleans (and no causal hint), `bias_k`, `add_zero_attn`, and unbatched inputs are
     torch's. `sizes` are batch, seq and kv_seq.
@@ -98,7 +108,9 @@ class MultiheadAttention(_Attending, nn.MultiheadAttention):
     def forward(
         self, query: Tensor, key: Tensor, value: Tensor, *rest: Any, **named: Any
     ) -> tuple[Tensor, Tensor | None]:
-        """As torch's: query [S, B, E], or [B, S, E] with batch_first, to that and the weights or None."""
+        """Attention output in the query's layout ([S, B, E], or [B, S, E] with batch_first) and the
+        weights or None.
+        """
         call = _Call(*rest, **named)
         causal = call.is_causal and call.key_padding_mask is None
         if self._fits(query, key, value, call):
@@ -118,14 +130,14 @@ class MultiheadAttention(_Attending, nn.MultiheadAttention):
 
     @property
     def _share(self) -> float:
-        """The share of weights that is dropped now."""
+        """Dropout probability of the attention weights in the current mode."""
         return self.dropout if self.training else 0.0
 
     def _lent(self, _name: str) -> dict[str, Tensor | None]:
         return {}  # attention itself has no parameters
 
     def _fits(self, query: Tensor, key: Tensor, value: Tensor, call: _Call) -> bool:
-        """Whether a call is one that implementations can take, and not torch's to refuse."""
+        """Whether implementations support the call; torch handles or rejects all other calls."""
         if self._selections[""].is_torchs_own or self.bias_k is not None or self.add_zero_attn:
             return False
         if query.is_nested or not query.dim() == key.dim() == value.dim() == 3:
@@ -138,7 +150,7 @@ class MultiheadAttention(_Attending, nn.MultiheadAttention):
         return sizes and call.is_ours(query.size(axis), self.num_heads, *lengths)
 
     def _projected(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """q, k and v [B, H, S or K, D]."""
+        """Query, key and value after the input projections: [B, H, S or K, D]."""
         if self._qkv_same_embed_dim and query is key is value:
             every = linear(query, self.in_proj_weight, self.in_proj_bias).chunk(3, -1)
         else:
@@ -157,7 +169,7 @@ class MultiheadAttention(_Attending, nn.MultiheadAttention):
         return q, k, v
 
     def _joined(self, out: Tensor) -> Tensor:
-        """[B, H, S, D] through the output projection, in the layout of the query."""
+        """Output projection of the heads [B, H, S, D], in the layout of the query."""
         joined = out.transpose(1, 2).flatten(2)
         if not self.batch_first:
             joined = joined.transpose(0, 1)
@@ -173,7 +185,7 @@ class MultiheadAttention(_Attending, nn.MultiheadAttention):
 
 
 class _Call(NamedTuple):
-    """What multi-head attention is called with beside query, key and value, in torch's order."""
+    """Further arguments of `nn.MultiheadAttention.forward`, in torch's order."""
 
     key_padding_mask: Tensor | None = None
     need_weights: bool = True
@@ -182,7 +194,7 @@ class _Call(NamedTuple):
     is_causal: bool = False
 
     def is_ours(self, batch: int, heads: int, seq: int, kv_seq: int) -> bool:
-        """Whether its masks have shapes that torch takes, and are booleans where they are looked at."""
+        """Whether the masks are boolean and have shapes that torch accepts."""
         padding, mask = self.key_padding_mask, self.attn_mask
         if padding is not None and (padding.dtype != torch.bool or padding.shape != (batch, kv_seq)):
             return False
@@ -194,7 +206,7 @@ class _Call(NamedTuple):
 
 
 class _Scaling(NamedTuple):
-    """What scaled dot product attention takes by keyword alone."""
+    """Keyword arguments of scaled dot product attention."""
 
     scale: float | None = None
     enable_gqa: bool = False
@@ -211,12 +223,13 @@ def _is_ours(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> 
 
 
 def _four(mask: Tensor | None) -> Tensor | None:
-    """A mask with all four dimensions."""
+    """Mask expanded to four dimensions."""
     return None if mask is None else mask[(None,) * (4 - mask.dim())]
 
 
 def _allowed(padding: Tensor | None, mask: Tensor | None, *, heads: int) -> Tensor | None:
-    """Where queries may see keys, [B or 1, H or 1, S or 1, K], of masks [B, K] and [S, K] or [B*H, S, K].
+    """Boolean mask [B or 1, H or 1, S or 1, K] of visible keys, from masks [B, K] and [S, K] or [B*H, S,
+    K].
 
     Torch's masks are True where a key must not be seen.
     """

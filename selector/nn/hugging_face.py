@@ -1,4 +1,4 @@
-"""Parts of Hugging Face's BERT, RoBERTa and GPT-2 with a choice for their groups of operations.
+"""Drop-in modules for parts of Hugging Face's BERT, RoBERTa and GPT-2.
 
 Each class has the name of the one that it inherits from and stands for.
 """
@@ -26,18 +26,22 @@ from .selected import Selected, outside_of_graphs, stands_for, watched
 
 
 class _Output(Selected):
-    """A linear layer, then dropout, the residual and a layer norm as one."""
+    """Linear layer whose dropout, residual connection and layer norm run as one operator."""
 
     OPERATORS = {"LayerNorm": "dropout_add_norm"}
 
     @outside_of_graphs
     def forward(self, hidden_states: Tensor, input_tensor: Tensor) -> Tensor:
-        """hidden_states [..., I] and input_tensor [..., H] to [..., H]."""
+        """Normalized sum [..., H] of hidden_states [..., I] after the linear layer and input_tensor [...,
+        H].
+        """
         own: Any = self
         return self.joined(own.dense(hidden_states), input_tensor)
 
     def joined(self, y: Tensor, residual: Tensor) -> Tensor:
-        """What follows the linear layer, of y and the residual [..., H]."""
+        """Dropout, residual addition and layer norm of the linear layer's output y and the residual [...,
+        H].
+        """
         own: Any = self
         norm, dropout, chosen = own.LayerNorm, own.dropout, None
         if stands_for(norm, kind=nn.LayerNorm) and stands_for(dropout, kind=nn.Dropout):
@@ -58,7 +62,7 @@ class _Output(Selected):
 
 
 class _Layer(Selected):
-    """A layer whose feed-forward half is one."""
+    """Transformer layer whose feed-forward block runs as one operator."""
 
     OPERATORS = {"feed_forward": "feed_forward"}
 
@@ -69,7 +73,7 @@ class _Layer(Selected):
 
     @outside_of_graphs
     def feed_forward_chunk(self, attention_output: Tensor) -> Tensor:
-        """[..., H] to [..., H]."""
+        """Feed-forward block: [..., H] to [..., H]."""
         own: Any = self
         chosen = self._ff(attention_output)
         if chosen is None:
@@ -103,12 +107,12 @@ class _Layer(Selected):
 
 
 def _known(activation: object) -> bool:
-    """Whether an activation computes what its word says, without hooks; a function has none."""
+    """Whether an activation module computes the function of its config name and has no hooks."""
     return not isinstance(activation, nn.Module) or stands_for(activation)
 
 
 def _feed_forward(own: Selected, x: Tensor, word: str | None, inner: int) -> nn.Module | None:
-    """The implementation of a feed-forward half for x; None where its activation has no word here."""
+    """Feed-forward implementation for x; None for an activation that the operator lacks."""
     if word is None:
         return None
     key = (x.shape, word)
@@ -117,13 +121,13 @@ def _feed_forward(own: Selected, x: Tensor, word: str | None, inner: int) -> nn.
 
 
 class _TransposedFeedForward(Selected):
-    """GPT-2's feed-forward layer, whose weights are [in, out]: implementations see them transposed."""
+    """GPT-2's feed-forward block; implementations get its [in, out] weights transposed."""
 
     OPERATORS = {"feed_forward": "feed_forward"}
 
     @outside_of_graphs
     def forward(self, hidden_states: Tensor) -> Tensor:
-        """[..., H] to [..., H]."""
+        """Feed-forward block: [..., H] to [..., H]."""
         own: Any = self
         linears, chosen = (own.c_fc, own.c_proj), None
         if _known(own.act) and stands_for(*linears) and all(hasattr(one, "nf") for one in linears):
@@ -148,7 +152,7 @@ class _TransposedFeedForward(Selected):
 
 
 class _GELU(Activation):
-    """A GELU, of either form."""
+    """GELU activation, exact or with tanh."""
 
     OPERATORS = {"": "gelu"}
 
@@ -157,7 +161,7 @@ class _GELU(Activation):
 
 
 class _SiLU(Activation):
-    """A SiLU."""
+    """SiLU activation."""
 
     OPERATORS = {"": "silu"}
 
@@ -190,7 +194,9 @@ JOINED: Mapping[str, tuple[str, type[nn.Module]]] = {
 
 
 def __getattr__(name: str) -> Any:
-    """A class of STANDS_FOR or JOINED, made when first named: until then their models are not imported."""
+    """Class of STANDS_FOR or JOINED by name, created on first access because that imports Hugging Face's
+    models.
+    """
     found = STANDS_FOR.get(name) or JOINED.get(name)
     if found is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

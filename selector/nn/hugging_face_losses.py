@@ -1,4 +1,4 @@
-"""Hugging Face's language models that compute their loss without the logits of all words.
+"""Hugging Face language models with a fused linear cross-entropy loss, which stores no logits.
 
 Called with labels they give the loss and no logits; without, what they gave before. Dimensions: B batch,
 S seq, H hidden, V vocabulary.
@@ -22,8 +22,8 @@ from .hyperparameters import IGNORED, computed_dtype, loss_values
 from .selected import Selected, outside_of_graphs, stands_for, watched
 
 
-class LossAlone(Selected):
-    """Mixed into a language model: a choice for its last linear layer with the loss of its outputs."""
+class FusedLoss(Selected):
+    """Mixin of a language model: linear cross-entropy in place of its last linear layer and loss."""
 
     OPERATORS = {"loss": "linear_cross_entropy"}
     DECODER: ClassVar[str]  # the path of the linear layer
@@ -35,7 +35,9 @@ class LossAlone(Selected):
     NAMES: ClassVar[tuple[str, ...]] = ()  # of their forward's positional arguments
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
-        """Whoever looks at the arguments of forward, as Hugging Face's Trainer does, sees theirs."""
+        """Signature of the original forward on each subclass, for callers that inspect it, as Hugging
+        Face's Trainer does.
+        """
         super().__init_subclass__(**kwargs)
         theirs: Any = next((kind for kind in cls.__bases__ if not issubclass(kind, Selected)), None)
         if theirs is not None:
@@ -45,14 +47,14 @@ class LossAlone(Selected):
 
     @property
     def decoder(self) -> nn.Linear:
-        """The last linear layer, H to V."""
+        """Last linear layer, H to V."""
         found = self.get_submodule(self.DECODER)
         assert isinstance(found, nn.Linear)
         return found
 
     def call_with_labels(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any] | None:
-        """The arguments of a call by name, or None for one that their own forward is to take: without
-        labels, with arguments that change the loss, or with a loss or a part of the head of the user's own.
+        """Keyword arguments of a call that the fused loss supports; None for the original forward: calls
+        without labels, with arguments that change the loss, or with a custom loss or head.
         """
         given = {**dict(zip(self.NAMES, args, strict=False)), **kwargs}
         if given.get("labels") is None or len(given) < len(args) + len(kwargs):
@@ -61,17 +63,17 @@ class LossAlone(Selected):
         return None if changed or "_loss_function" in self.__dict__ or not self._whole_head() else given
 
     def _whole_head(self) -> bool:
-        """Whether the linear layer, and what has it, are as their classes made them."""
+        """Whether the head's modules are unmodified."""
         *above, last = accumulate(self.DECODER.split("."), "{}.{}".format)
         within = any(watched(self.get_submodule(path)) for path in above)
         return not within and stands_for(self.get_submodule(last), kind=nn.Linear)
 
     def targets(self, labels: Tensor) -> Tensor:
-        """The label of each row, int64 [B * S], of labels [B, S]."""
+        """Target of each row, int64 [B * S], from labels [B, S]."""
         return labels.reshape(-1)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """The arguments and the outputs are theirs, but for logits."""
+        """Outputs of the original forward; with labels they have the loss and no logits."""
         given = self.call_with_labels(args, kwargs)
         if given is None:
             return super().forward(*args, **kwargs)
@@ -87,16 +89,16 @@ class LossAlone(Selected):
         return found if (own.config.return_dict if wanted is None else wanted) else found.to_tuple()
 
     def _features(self, hidden: Tensor) -> Tensor:
-        """What the linear layer takes, of the last hidden states [B, S, H]."""
+        """Input of the linear layer, from the last hidden states [B, S, H]."""
         return hidden
 
     def _averaged(self, loss: Tensor, _labels: Tensor, _given: Mapping[str, Any]) -> Tensor:
-        """The loss, of the mean over rows with a label."""
+        """Mean loss over the labelled rows."""
         return loss
 
     @outside_of_graphs
     def _loss(self, x: Tensor, labels: Tensor) -> Tensor:
-        """x [B * S, H] and labels [B * S] to the loss, a scalar."""
+        """Cross-entropy, a scalar, of features x [B * S, H] and labels [B * S]."""
         values = partial(loss_values, self.decoder, x.size(0), labels, 0.0)
         chosen = self._implementation(x, computed_dtype(x), (x.size(0),), values, "loss")
         with self._precision(x):
@@ -108,7 +110,7 @@ class LossAlone(Selected):
             return cross_entropy(self.decoder(x), labels)
 
     def _precision(self, _x: Tensor) -> AbstractContextManager[Any]:
-        """What the loss is computed under; the linear layer keeps its dtype."""
+        """Context of the loss computation; the linear layer keeps its dtype."""
         return nullcontext()
 
     def _written_out(self) -> bool:
@@ -118,8 +120,8 @@ class LossAlone(Selected):
         return {"weight": self.decoder.weight, "bias": self.decoder.bias}
 
 
-class MaskedBert(LossAlone):
-    """BERT with a head for masked words."""
+class MaskedBert(FusedLoss):
+    """BERT with a masked language modeling head and a fused loss."""
 
     DECODER = "cls.predictions.decoder"
     OUTPUT = "MaskedLMOutput"
@@ -130,8 +132,8 @@ class MaskedBert(LossAlone):
         return found
 
 
-class MaskedRoberta(LossAlone):
-    """RoBERTa with a head for masked words."""
+class MaskedRoberta(FusedLoss):
+    """RoBERTa with a masked language modeling head and a fused loss."""
 
     DECODER = "lm_head.decoder"
     OUTPUT = "MaskedLMOutput"
@@ -143,8 +145,10 @@ class MaskedRoberta(LossAlone):
         return found
 
 
-class CausalGPT2(LossAlone):
-    """GPT-2 with a head for the next word: labels are shifted, and the loss of 16-bit logits is float32."""
+class CausalGPT2(FusedLoss):
+    """GPT-2 with a language modeling head and a fused loss: labels are shifted, and the loss of 16-bit
+    logits is float32.
+    """
 
     DECODER = "lm_head"
     OUTPUT = "CausalLMOutputWithCrossAttentions"
@@ -152,7 +156,7 @@ class CausalGPT2(LossAlone):
     NEUTRAL = {"logits_to_keep": 0, "shift_labels": None, "ignore_index": IGNORED}
 
     def targets(self, labels: Tensor) -> Tensor:
-        """The label of each row, int64 [B * S]: the next of labels [B, S], the last row's none."""
+        """Target of each row, int64 [B * S]: the next label of labels [B, S], and none for the last row."""
         return pad(labels, (0, 1), value=IGNORED)[..., 1:].reshape(-1)
 
     def _precision(self, x: Tensor) -> AbstractContextManager[Any]:
@@ -171,11 +175,11 @@ class CausalGPT2(LossAlone):
 
 
 def _like(theirs: Callable[..., Any]) -> Callable[..., Any]:
-    """A forward of ours with the name and the arguments of theirs."""
+    """Forward function of ours with the name and signature of the original."""
 
     @wraps(theirs)
-    def forward(self: LossAlone, *args: Any, **kwargs: Any) -> Any:
-        return LossAlone.forward(self, *args, **kwargs)
+    def forward(self: FusedLoss, *args: Any, **kwargs: Any) -> Any:
+        return FusedLoss.forward(self, *args, **kwargs)
 
     return forward
 

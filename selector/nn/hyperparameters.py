@@ -1,4 +1,4 @@
-"""The hyperparameters of a call, from a module and the tensors it is called with; without dtype and mode."""
+"""Hyperparameters of a call, from a module and its input tensors; without dtype and mode."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ IGNORED = -100  # the label that stands for none
 
 
 def computed_dtype(x: Tensor) -> torch.dtype:
-    """The dtype that matrix products of x are computed in: autocast's, where it is on."""
+    """Dtype of matrix products of x: autocast's where it is enabled, else that of x."""
     device = x.device.type
     known = torch.amp.is_autocast_available(device)  # not for the meta device
     if known and torch.is_autocast_enabled(device) and x.dtype != torch.float64:
@@ -20,12 +20,12 @@ def computed_dtype(x: Tensor) -> torch.dtype:
 
 
 def rows_of(x: Tensor) -> int:
-    """Elements of all dimensions but the last."""
+    """Product of all dimensions of x but the last."""
     return x.numel() // max(1, x.size(-1)) if x.dim() else 0
 
 
 def recurrent_values(module: nn.RNNBase, given: Tensor | PackedSequence) -> Values:
-    """Of an LSTM, a GRU or an RNN and its input: [T, B, I], [B, T, I], unbatched [T, I] or packed."""
+    """Hyperparameters of an LSTM, GRU or RNN on [T, B, I], [B, T, I], unbatched [T, I] or packed input."""
     if isinstance(given, PackedSequence):
         batch, seq = int(given.batch_sizes[0]), len(given.batch_sizes)
     elif given.dim() == 3:
@@ -52,7 +52,7 @@ def recurrent_values(module: nn.RNNBase, given: Tensor | PackedSequence) -> Valu
 
 
 def norm_values(module: nn.LayerNorm | nn.RMSNorm, x: Tensor) -> Values:
-    """Of a norm over the last axis of x [..., H]."""
+    """Hyperparameters of a norm over the last dimension of x [..., H]."""
     values: Values = {"rows": rows_of(x), "hidden": x.size(-1), "affine": module.weight is not None}
     if isinstance(module, nn.LayerNorm):
         values["bias"] = module.bias is not None or module.weight is None
@@ -61,7 +61,7 @@ def norm_values(module: nn.LayerNorm | nn.RMSNorm, x: Tensor) -> Values:
 
 
 def activation_values(module: nn.Module, x: Tensor) -> Values | None:
-    """Of an activation of x of any shape, or None for one that is no operator."""
+    """Hyperparameters of an activation on x of any shape; None for an activation without an operator."""
     word = activation_word(module)
     if word is None:
         return None
@@ -72,7 +72,7 @@ def activation_values(module: nn.Module, x: Tensor) -> Values | None:
 
 
 def loss_values(linear: nn.Linear, rows: int, labels: Tensor, label_smoothing: float) -> Values:
-    """Of a linear layer with the cross-entropy of its outputs, with labels [rows] of which -100 are none."""
+    """Hyperparameters of a linear layer with cross-entropy, for labels [rows]; -100 marks ignored rows."""
     return {
         "rows": rows,
         "hidden": linear.in_features,
@@ -84,14 +84,14 @@ def loss_values(linear: nn.Linear, rows: int, labels: Tensor, label_smoothing: f
 
 
 def labelled(labels: Tensor) -> float:
-    """The share of rows with a label, in hundredths, so that batches of one kind are one problem."""
+    """Share of labelled rows, rounded to hundredths so that similar batches are one problem."""
     if labels.is_meta:
         return 1.0
     return max(0.01, round(float((labels != IGNORED).double().mean()), 2))
 
 
 def linear_values(module: nn.Module, x: Tensor) -> Values:
-    """Of a fully-connected layer of x [..., K] with a weight [N, K]."""
+    """Hyperparameters of a linear layer with weight [N, K] on x [..., K]."""
     assert isinstance(module, nn.Linear)
     return {
         "rows": rows_of(x),
@@ -104,7 +104,9 @@ def linear_values(module: nn.Module, x: Tensor) -> Values:
 def attention_values(
     q: Tensor, k: Tensor, mask: Tensor | None, *, causal: bool, dropout: float, return_weights: bool = False
 ) -> Values:
-    """Of q [B, H, S, D], k [B, G, K, D] and a mask that broadcasts to [B, H, S, K], or none."""
+    """Hyperparameters of attention on q [B, H, S, D], k [B, G, K, D] and a mask that broadcasts to [B, H,
+    S, K], or none.
+    """
     return {
         "batch": q.size(0),
         "heads": q.size(1),
@@ -120,18 +122,18 @@ def attention_values(
 
 
 def feed_forward_values(x: Tensor, inner: int, activation: str, dropout: float, bias: bool) -> Values:
-    """Of two linear layers and what is between them, of x [..., H]."""
+    """Hyperparameters of a feed-forward block (linear, activation, linear) on x [..., H]."""
     values: Values = {"rows": rows_of(x), "hidden": x.size(-1), "inner": inner, "activation": activation}
     return {**values, "dropout": float(dropout), "bias": bias}
 
 
 def added_norm_values(norm: nn.LayerNorm, x: Tensor, dropout: float, prenorm: bool = False) -> Values:
-    """Of a residual connection with dropout before it and a layer norm behind it, of x [..., H]."""
+    """Hyperparameters of dropout, residual addition and layer norm on x [..., H]."""
     return {**norm_values(norm, x), "dropout": float(dropout), "norm": "layer", "prenorm": prenorm}
 
 
 def activation_word(activation: object) -> str | None:
-    """An activation by the word that feed-forward layers have for it, or None for one they do not have."""
+    """Feed-forward operator's name of an activation; None for one that it lacks."""
     if isinstance(activation, nn.GELU):
         return "gelu" if activation.approximate == "none" else "gelu_tanh"
     if isinstance(activation, nn.Module):
@@ -165,19 +167,21 @@ _FORWARDS = frozenset(
 
 
 def as_made(part: object, kind: type[nn.Module] = nn.Module) -> bool:
-    """Whether a module computes what its class is known for: neither a wrapper of one of that kind nor a
-    subclass with a forward of its own.
+    """Whether a module computes the function of its class: it is no wrapper, and no subclass overrides
+    forward.
     """
     forward = getattr(type(part), "forward", None)
     return isinstance(part, kind) and getattr(forward, "__module__", None) in _FORWARDS
 
 
 def part_word(activation: object) -> str | None:
-    """As `activation_word`, of an activation that is part of a group; None where it may be another one."""
+    """Name of an activation inside a group, as of `activation_word`; None where it may compute another
+    function.
+    """
     known = not isinstance(activation, nn.Module) or as_made(activation)
     return activation_word(activation) if known else None
 
 
 def written_out(activation: object) -> bool:
-    """Whether an activation is computed in several operations of torch's, and not by torch's own."""
+    """Whether an activation runs as several torch operations in place of torch's own activation."""
     return type(activation).__name__ in WRITTEN_OUT

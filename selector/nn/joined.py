@@ -1,4 +1,4 @@
-"""Attention of Hugging Face's whose query, key and value are one product within one call of the module.
+"""Hugging Face self-attention whose query, key and value projections run as one matrix product.
 
 Nothing is kept between calls, and nobody but the attention function sees the three outputs: they are one
 node of autograd, which layers that a model calls one by one cannot be.
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.autograd import forward_ad
 from torch.nn.modules.module import _has_any_global_hook
 
-from kernel_selector.kernels.linear._joined import joined
+from kernel_selector.kernels.operators.linear._joined import joined
 
 from .selected import watched
 
@@ -23,7 +23,9 @@ COMPUTED = (torch.float32, torch.float16, torch.bfloat16)  # what autocast casts
 
 
 class JoinedAttention(nn.Module):
-    """Mixed into the self-attention of BERT and RoBERTa; each call looks whether its layers can be one."""
+    """Mixin for the self-attention of BERT and RoBERTa; each call checks whether its projections can be
+    joined.
+    """
 
     MEMBERS = ("query", "key", "value")
     HOME: ClassVar[ModuleType]  # the module that theirs is in
@@ -35,7 +37,7 @@ class JoinedAttention(nn.Module):
         past_key_values: Any = None,
         **kwargs: Any,
     ) -> tuple[Tensor, Tensor | None]:
-        """hidden_states [B, S, H] to that and the weights or None, as theirs."""
+        """Attention output for hidden_states [B, S, H], and the weights or None."""
         own: Any = self
         members = [getattr(own, name) for name in self.MEMBERS]
         # keys and values in a cache outlive the call, and may be differentiated apart
@@ -60,7 +62,7 @@ class JoinedAttention(nn.Module):
 
 
 def can_be_one(x: Tensor, members: Sequence[nn.Module]) -> bool:
-    """Whether linear layers, called with x [..., K] now, give as one product what they give one by one.
+    """Whether one joint product of linear layers on x [..., K] has the same results as one product each.
 
     They do where gradients follow for all of their parameters, and nothing looks into them: no compiler,
     transform, mode or hook, no class of tensors or layers other than torch's own.
@@ -91,7 +93,7 @@ def can_be_one(x: Tensor, members: Sequence[nn.Module]) -> bool:
 
 
 def _castable(x: Tensor, dtype: torch.dtype) -> bool:
-    """Whether a product of x and weights of a dtype is computed in one that is known."""
+    """Whether the dtype of the product of x and weights of a dtype is known."""
     if torch.is_autocast_enabled(x.device.type):
         return x.dtype in COMPUTED and dtype in COMPUTED
     return x.dtype == dtype and dtype.is_floating_point

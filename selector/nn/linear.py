@@ -1,4 +1,4 @@
-"""nn.Linear, and nn.Linear with the cross-entropy of its outputs, with a choice of implementations."""
+"""Drop-in modules for nn.Linear, alone and with a fused cross-entropy loss."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ from .selected import OneInput, Selected, outside_of_graphs
 
 
 class Linear(OneInput, nn.Linear):
-    """As `torch.nn.Linear`, x [..., K] to y [..., N]; `sizes`: rows. `Selected` has the other arguments."""
+    """`torch.nn.Linear` with a selected implementation: x [..., K] to y [..., N]; `sizes`: rows.
+    `Selected` has the further arguments.
+    """
 
     OPERATORS = {"": "linear"}
     SIZES = ("rows",)
@@ -32,7 +34,7 @@ class Linear(OneInput, nn.Linear):
 
 
 class LinearCrossEntropy(Selected, nn.Linear):
-    """A linear layer and the mean cross-entropy of its outputs, which need never be in memory.
+    """Linear layer and mean cross-entropy of its outputs, fused so that logits need not be stored.
 
     `LinearCrossEntropy(hidden, vocabulary, bias=False)` has the parameters of `nn.Linear`; `label_smoothing`
     is as in `nn.CrossEntropyLoss`. Labels of -100 stand for none. See `Selected` for the other arguments.
@@ -56,7 +58,7 @@ class LinearCrossEntropy(Selected, nn.Linear):
 
     @outside_of_graphs
     def forward(self, input: Tensor, labels: Tensor) -> Tensor:
-        """x [..., H] and labels int64 [...] to the loss, a scalar.
+        """Mean cross-entropy, a scalar, of x [..., H] and labels int64 [...].
 
         Raises IndexError for a label that is neither -100 nor within [0, V), RuntimeError for other shapes.
         """

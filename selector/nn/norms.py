@@ -1,4 +1,4 @@
-"""nn.LayerNorm and nn.RMSNorm with a choice of implementations."""
+"""Drop-in modules for nn.LayerNorm and nn.RMSNorm."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .selected import OneInput
 
 
 class _Norm(OneInput):
-    """What both share, x [..., H] to y [..., H]; `sizes` are rows.
+    """Base class of the norm modules: x [..., H] to y [..., H]; `sizes` are rows.
 
     Norms over more than the last axis are torch's own.
     """
@@ -35,7 +35,7 @@ class _Norm(OneInput):
 
 
 class LayerNorm(_Norm, nn.LayerNorm):
-    """As `torch.nn.LayerNorm`; see `Selected` for the other arguments."""
+    """`torch.nn.LayerNorm` with a selected implementation. See `Selected` for the further arguments."""
 
     OPERATORS = {"": "layer_norm"}
 
@@ -44,12 +44,12 @@ class LayerNorm(_Norm, nn.LayerNorm):
 
 
 class RMSNorm(_Norm, nn.RMSNorm):
-    """As `torch.nn.RMSNorm`; see `Selected` for the other arguments."""
+    """`torch.nn.RMSNorm` with a selected implementation. See `Selected` for the further arguments."""
 
     OPERATORS = {"": "rms_norm"}
 
     def forward(self, x: Tensor) -> Tensor:
-        """x to y, by the name that torch has for it here alone."""
+        """Normalized x, under the argument name that `torch.nn.RMSNorm` has."""
         y: Tensor = super().forward(x)
         return y
 

@@ -1,4 +1,4 @@
-"""nn.LSTM, nn.GRU and nn.RNN with a choice of implementations."""
+"""Drop-in modules for nn.LSTM, nn.GRU and nn.RNN."""
 
 from __future__ import annotations
 
@@ -13,13 +13,15 @@ from .selected import Selected, outside_of_graphs
 
 
 class _Recurrent(Selected, nn.RNNBase):
-    """What the three share; `sizes` are batch and seq."""
+    """Base class of the recurrent modules; `sizes` are batch and seq."""
 
     SIZES = ("batch", "seq")
 
     @outside_of_graphs
     def forward(self, input: Any, hx: Any = None) -> Any:
-        """As torch's: x [T, B, I], [B, T, I], unbatched [T, I] or a PackedSequence, and initial states."""
+        """Output and final states, as torch's, of [T, B, I], [B, T, I], unbatched [T, I] or packed input
+        and initial states.
+        """
         chosen = self._chosen_for_call(input)
         return super().forward(input, hx) if chosen is None else chosen(input, hx)
 
@@ -44,18 +46,18 @@ class _Recurrent(Selected, nn.RNNBase):
 
 
 class LSTM(_Recurrent, nn.LSTM):
-    """As `torch.nn.LSTM`; see `Selected` for the other arguments."""
+    """`torch.nn.LSTM` with a selected implementation. See `Selected` for the further arguments."""
 
     OPERATORS = {"": "lstm"}
 
 
 class GRU(_Recurrent, nn.GRU):
-    """As `torch.nn.GRU`; see `Selected` for the other arguments."""
+    """`torch.nn.GRU` with a selected implementation. See `Selected` for the further arguments."""
 
     OPERATORS = {"": "gru"}
 
 
 class RNN(_Recurrent, nn.RNN):
-    """As `torch.nn.RNN`; see `Selected` for the other arguments."""
+    """`torch.nn.RNN` with a selected implementation. See `Selected` for the further arguments."""
 
     OPERATORS = {"": "rnn"}

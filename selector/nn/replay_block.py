@@ -1,4 +1,4 @@
-"""One block of a model as a pair of CUDA graphs, and which calls these stand for."""
+"""One block of a model as a pair of CUDA graphs, and the calls that these can replay."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from .replay_state import ModuleState
 
 
 class Graph(Protocol):
-    """What was captured."""
+    """Protocol of a captured CUDA graph."""
 
     def replay(self) -> None:
-        """Run it on the current stream."""
+        """Launch of the graph on the current stream."""
 
 
 class Argument(NamedTuple):
-    """A tensor of a call, and where the graphs read it."""
+    """Tensor argument of a call, with the graph's static input."""
 
     static: Tensor
     source: tuple[int, int] | None  # the block before that gave it, and as which output; None from outside
@@ -29,7 +29,7 @@ class Argument(NamedTuple):
 
 @dataclass(kw_only=True)
 class Block:
-    """The graphs of one block, and what their calls and gradients look like.
+    """CUDA graphs of one block with their static inputs, outputs and gradients.
 
     `arguments` has the tensors of a call as Argument, and all else as it was; `outputs` has tensors in the
     graphs' memory or None; `given` takes their gradients, None where they have none. `gradients` are those of
@@ -50,47 +50,49 @@ class Block:
 
     @cached_property
     def tensors(self) -> list[Argument]:
-        """The arguments that are."""
+        """Tensor arguments of the captured call."""
         return [one for one in self.arguments if isinstance(one, Argument)]
 
     @cached_property
     def state(self) -> ModuleState:
-        """The module as it was captured."""
+        """State of the module at capture."""
         return ModuleState(self.module)
 
     @cached_property
     def weights(self) -> tuple[nn.Parameter, ...]:
-        """All of the module's parameters."""
+        """All parameters of the module."""
         return tuple(self.module.parameters())
 
     @cached_property
     def parameters(self) -> tuple[nn.Parameter, ...]:
-        """Those that have gradients."""
+        """Parameters that have gradients."""
         return tuple(one for one in self.weights if one.requires_grad)
 
     @cached_property
     def returned(self) -> list[tuple[Tensor, Tensor | None]]:
-        """The outputs that are tensors, with what takes their gradients."""
+        """Tensor outputs, each with the static tensor for its gradient."""
         pairs = zip(self.outputs, self.given, strict=True)
         return [(output, given) for output, given in pairs if output is not None]
 
     @property
     def watched(self) -> list[Tensor]:
-        """What others could hold of the graphs' memory: outputs, but a last block's, and all gradients."""
+        """Tensors in graph memory that callers could hold: outputs, except a last block's, and all
+        gradients.
+        """
         outputs = () if self.last else self.outputs
         return [one for one in (*outputs, *self.given, *self.gradients) if one is not None]
 
     @property
     def versions(self) -> list[int]:
-        """Of what backward needs as forward had it: outputs and weights."""
+        """Version counters of the outputs and weights that backward needs unchanged."""
         return [one._version for one in (*self.outputs, *self.weights) if one is not None]
 
     def remember(self) -> None:
-        """The module is now as it was captured."""
+        """Record of the module's current state as the captured one."""
         self.state, self.parameters, self.tensors, self.returned  # noqa: B018  # kept from here on
 
     def fits(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
-        """Whether a call is the one that was captured, but for the values of tensors."""
+        """Whether a call matches the captured one in everything but tensor values."""
         if form_of(args, kwargs) != self.form:
             return False
         found = tuple(leaves(args, kwargs))
@@ -98,7 +100,7 @@ class Block:
 
 
 def leaves(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterator[Any]:
-    """The arguments of a call, those of tuples among them one by one."""
+    """Arguments of a call, with tuples flattened."""
     for value in (*args, *kwargs.values()):
         if type(value) is tuple:
             yield from value
@@ -107,7 +109,7 @@ def leaves(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterator[Any]:
 
 
 def form_of(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Any, ...]:
-    """The names of a call's arguments, and how many there are in those that are tuples."""
+    """Structure of a call's arguments: names, and lengths of tuples."""
     return tuple(kwargs), tuple(len(one) if type(one) is tuple else None for one in (*args, *kwargs.values()))
 
 

@@ -1,4 +1,4 @@
-"""What a module and its parts are, but for the values of tensors: graphs stand for nothing else."""
+"""State of a module except tensor values; captured graphs are valid only while it is unchanged."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ CONSTANTS = (bool, int, float, str)
 
 
 def hooked(module: nn.Module) -> bool:
-    """Whether anything is called around the module's forward or backward."""
+    """Whether a module has forward or backward hooks."""
     return any(getattr(module, name) for name in HOOKS)
 
 
 class ModuleState:
-    """A module as it is now: its parts, where their parameters and buffers are, their plain attributes."""
+    """Snapshot of a module: submodules, addresses of parameters and buffers, plain attributes."""
 
     def __init__(self, module: nn.Module) -> None:
         parts = list(module.modules())
@@ -38,7 +38,7 @@ class ModuleState:
         ]
 
     def holds(self) -> bool:
-        """Whether the module is still that, in the same modes, and has no hooks inside."""
+        """Whether the module still matches the snapshot, in the same modes, and has no hooks inside."""
         return (
             all(len(members) == count for members, count in self._counts)
             and all(members.get(name) is one for members, name, one in self._members)
@@ -48,8 +48,8 @@ class ModuleState:
         )
 
 
-class Held:
-    """Memory that graphs will overwrite, and who else had it when this was made: the graphs themselves."""
+class StaticMemory:
+    """Memory that graphs overwrite, with the number of references that each storage had at capture."""
 
     def __init__(self, tensors: list[Tensor]) -> None:
         storages = {one.untyped_storage()._cdata: one.untyped_storage() for one in tensors}
@@ -57,7 +57,7 @@ class Held:
         self._before = self._counts()
 
     def elsewhere(self) -> bool:
-        """Whether somebody holds any of it beside the graphs: a tensor, a view or an array of it."""
+        """Whether a tensor, view or array outside the graphs refers to the memory."""
         return self._counts() != self._before
 
     def _counts(self) -> list[int]:

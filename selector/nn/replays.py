@@ -1,4 +1,5 @@
-"""Blocks whose training passes are replayed as CUDA graphs, one of forward and one of backward for each.
+"""Stacks of blocks whose training passes are replayed as CUDA graphs, one of forward and one of backward
+for each block.
 
 The blocks of a stack share the graphs' memory as they share the allocator's without graphs: what one keeps
 for backward is free for others once that has run. So a pass goes forwards through the blocks in their order,
@@ -18,16 +19,18 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules import module as globals_of_modules
 
-from kernel_selector.kernels.autograd import first_order
+from kernel_selector.kernels.runtime.autograd import first_order
 
 from .replay_block import Block, leaves
-from .replay_state import HOOKS, Held
+from .replay_state import HOOKS, StaticMemory
 
 REPLAYS = "_replays"  # the attribute of a block that has its stack
 
 
-class Turn:
-    """A pass through the stack. What was computed in it holds it, until that is differentiated or dropped."""
+class ReplayPass:
+    """One training pass through a stack. Its outputs hold a reference until they are differentiated or
+    dropped.
+    """
 
     __slots__ = ("__weakref__", "left")
 
@@ -35,7 +38,10 @@ class Turn:
         self.left = 0  # blocks whose backward is still to run
 
     def leave(self, block: Block) -> None:
-        """A block's backward runs now. Raises RuntimeError where it, or one before it, has run already."""
+        """Start of a block's backward.
+
+        Raises RuntimeError where the backward of the block, or of one before it, has run already.
+        """
         if block.place >= self.left:
             raise RuntimeError(
                 "Backward through a block of CUDA graphs a second time, or after that of a block before it: "
@@ -45,35 +51,37 @@ class Turn:
 
 
 class Replays:
-    """The graphs of a stack of blocks, and how far the current pass has come."""
+    """CUDA graphs of a stack of blocks, and the progress of the current pass."""
 
     def __init__(self) -> None:
         self._blocks: dict[int, Block] = {}  # by the module's id; the block holds the module
         self._autocast: tuple[bool, torch.dtype] | None = None
-        self._turn: weakref.ref[Turn] | None = None
-        self._current: Turn | None = None  # from its first block to its last
-        self._held = Held([])
+        self._turn: weakref.ref[ReplayPass] | None = None
+        self._current: ReplayPass | None = None  # from its first block to its last
+        self._held = StaticMemory([])
         self._copied: dict[int, tuple[Tensor, int]] = {}  # arguments of this pass, with their versions
         self.calls, self.replayed = 0, 0  # of blocks in training
 
     def start(self, blocks: Sequence[Block]) -> None:
-        """Replay these from the next pass on; they were captured under the autocast that is in force."""
+        """Replay of the given blocks from the next pass on. They were captured under the current autocast
+        state.
+        """
         for one in blocks:
             one.remember()
         self._blocks = {id(one.module): one for one in blocks}
         self._autocast = _autocast(blocks[0])
         gc.collect()
-        self._held = Held([tensor for one in blocks for tensor in one.watched])
+        self._held = StaticMemory([tensor for one in blocks for tensor in one.watched])
 
     def stop(self) -> None:
-        """Let go of all graphs."""
-        self._blocks, self._current, self._held, self._copied = {}, None, Held([]), {}
+        """Release of all graphs."""
+        self._blocks, self._current, self._held, self._copied = {}, None, StaticMemory([]), {}
 
     def __reduce__(self) -> tuple[Any, ...]:  # graphs belong to this process's memory
         return Replays, ()
 
     def call(self, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        """What a block gives, replayed; NotImplemented where it has to run by itself."""
+        """Replayed outputs of a block; NotImplemented where the call needs the block's own forward."""
         block = self._blocks.get(id(module))
         if block is None or not torch.is_grad_enabled():
             return NotImplemented
@@ -96,15 +104,15 @@ class Replays:
         return self._shaped(block, outputs)
 
     def _begin(self) -> None:
-        """A new pass, unless something is still needed of what an earlier one left in the graphs' memory."""
+        """Start of a pass, unless an earlier pass still needs the graphs' memory."""
         self._current, self._copied = None, {}
         before = None if self._turn is None else self._turn()
         if (before is None or not before.left) and not self._held.elsewhere():
-            self._current = Turn()
+            self._current = ReplayPass()
             self._turn = weakref.ref(self._current)
 
     def _alone(self, block: Block) -> bool:
-        """Whether nothing is in force that only the module's own code would see."""
+        """Whether no mode or context is active that a replay would bypass."""
         if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
             return False
         if any(getattr(globals_of_modules, f"_global{name}") for name in HOOKS):
@@ -117,7 +125,8 @@ class Replays:
         return not captured and _autocast(block) == self._autocast
 
     def _fill(self, block: Block, given: Sequence[Tensor]) -> bool:
-        """Copy arguments to where the graphs read them; once a pass what several blocks take.
+        """Whether the call's arguments could be copied into the graphs' static inputs; shared arguments
+        are copied once a pass.
 
         Whether it could be done: what was one tensor in the example must be one here, and stay as it is.
         """
@@ -138,7 +147,7 @@ class Replays:
         return True
 
     def _shaped(self, block: Block, outputs: tuple[Tensor, ...]) -> Any:
-        """Outputs as the module gives them. The last block's are copies."""
+        """Outputs in the structure of the module's forward. Outputs of the last block are copies."""
         if block.last:
             self._copied = {}
             outputs = tuple(one.clone() for one in outputs)
@@ -149,23 +158,23 @@ class Replays:
 
 
 class Replayed(nn.Module):
-    """Mixed into a block's class: its forward is replayed where that is captured."""
+    """Mixin of a block's class that replays its forward where it is captured."""
 
     THEIRS: ClassVar[type[nn.Module]]
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """As the block's own."""
+        """Outputs of the block's own forward, replayed where possible."""
         found = self.__dict__[REPLAYS].call(self, args, kwargs)
         return super().forward(*args, **kwargs) if found is NotImplemented else found
 
     def extra_repr(self) -> str:
-        """As the block's own, and how many of the stack's calls in training were replayed."""
+        """Representation of the block, with the number of its stack's replayed training calls."""
         stack: Replays = self.__dict__[REPLAYS]
         counts = f"replayed={stack.replayed} of {stack.calls} calls in training"
         return ", ".join(word for word in (super().extra_repr(), counts) if word)
 
     def __reduce_ex__(self, _protocol: Any) -> tuple[Any, ...]:
-        """Copies, and what is unpickled, are of the class before, without graphs."""
+        """Pickle and copy of the block with its former class, without graphs."""
         state = {name: value for name, value in self.__dict__.items() if name != REPLAYS}
         return _plain, (self.THEIRS,), state
 
@@ -175,7 +184,7 @@ def _plain(theirs: type[nn.Module]) -> nn.Module:
 
 
 def replay(module: nn.Module, replays: Replays) -> None:
-    """Make a module a block of a stack, in place."""
+    """Change of a module's class, in place, that makes it a block of a replayed stack."""
     theirs = type(module)
     made: Any = type(theirs.__name__, (Replayed, theirs), {"THEIRS": theirs, "__module__": theirs.__module__})
     module.__class__ = made
@@ -183,7 +192,7 @@ def replay(module: nn.Module, replays: Replays) -> None:
 
 
 def unreplay(module: nn.Module, *, for_good: bool = True) -> bool:
-    """Undo `replay`, and let go of the graphs `for_good`. Whether there was anything to undo."""
+    """Whether `replay` of a module was undone; `for_good` also releases the graphs."""
     if not isinstance(module, Replayed):
         return False
     replays = module.__dict__.pop(REPLAYS)
@@ -200,10 +209,10 @@ def _autocast(block: Block) -> tuple[bool, torch.dtype]:
 
 
 class _Replay(torch.autograd.Function):
-    """A block and its turn, the arguments that want gradients, and the parameters, to the outputs."""
+    """Autograd function from the inputs and parameters of a block to its outputs."""
 
     @staticmethod
-    def forward(ctx: Any, block: Block, turn: Turn, *_inputs: Tensor) -> tuple[Tensor, ...]:
+    def forward(ctx: Any, block: Block, turn: ReplayPass, *_inputs: Tensor) -> tuple[Tensor, ...]:
         ctx.set_materialize_grads(False)
         ctx.block, ctx.turn, ctx.anchors = block, turn, block.parameters
         block.forward.replay()
@@ -235,7 +244,9 @@ class _Replay(torch.autograd.Function):
 
 
 def _gradients(block: Block) -> list[Tensor | None]:
-    """What a block before goes on with as it is, all others as copies: the graphs' memory is used again."""
+    """Gradients of a block's inputs and parameters; copies, except those that the preceding block
+    consumes.
+    """
     wanting = [one for one in block.tensors if one.wants]
     found: list[Any] = list(block.gradients)
     chained = [one.source is not None for one in wanting] + [False] * (len(found) - len(wanting))

@@ -1,4 +1,4 @@
-"""What all drop-in modules share: choosing at a call, printing, freezing, torch.compile."""
+"""Base classes of the drop-in modules: selection on a call, printing, freezing, torch.compile."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class Selected(nn.Module):
-    """Mixed into a module of torch's: its forward becomes a choice among implementations.
+    """Mixin for a torch.nn module whose forward runs a selected implementation.
 
     Arguments are torch's and, by keyword, `implementation` (a name, in place of a choice), `objective`
     ("time" or "memory"), `memory` (a limit for one layer's peak, bytes or text), `database` (as for
@@ -66,7 +66,7 @@ class Selected(nn.Module):
             self._choose_for(sizes)
 
     def _start(self, policies: Mapping[str, Policy]) -> None:
-        """Begin without choices; what has no policy is left to torch."""
+        """Initial state without choices. Modules without a policy use torch's forward."""
         self._selections = {
             name: Selection(
                 self.OPERATORS[name], policy, torchs_own=self.TORCHS_OWN, written_out=self._written_out()
@@ -75,11 +75,14 @@ class Selected(nn.Module):
         }
 
     def _written_out(self) -> bool:
-        """Whether its own forward takes several operations for what the framework has one for."""
+        """Whether the module's own forward runs several operations where the framework has one."""
         return False
 
     def _named(self, implementation: str | Mapping[str, str] | None) -> Mapping[str, str]:
-        """Names of implementations by those of operators. Raises InvalidRequest for other operators."""
+        """Implementation names by operator, from a name or a mapping.
+
+        Raises InvalidRequest for other operators.
+        """
         if implementation is None:
             return {}
         named = dict(implementation) if isinstance(implementation, Mapping) else {"": implementation}
@@ -94,11 +97,11 @@ class Selected(nn.Module):
 
     @property
     def choices(self) -> list[Choice]:
-        """The choices made so far, with their evidence: `module.choices[0].explain()`."""
+        """Choices made so far, with their evidence: `module.choices[0].explain()`."""
         return [choice for selection in self._selections.values() for choice in selection.choices]
 
     def freeze(self, implementation: str | Mapping[str, str] | None = None) -> None:
-        """Keep to the implementation of the latest call, or to the one named, whatever the sizes.
+        """Fixed implementation for all further calls: the one named, or the one of the latest call.
 
         Raises InvalidRequest before the first call where none is named, and UnknownImplementation. A later
         call that it cannot compute raises UnsupportedProblem.
@@ -108,12 +111,12 @@ class Selected(nn.Module):
             selection.freeze(named.get(name))
 
     def unfreeze(self) -> None:
-        """Choose again, from the next call on."""
+        """End of `freeze`: the next call selects again."""
         for selection in self._selections.values():
             selection.unfreeze()
 
     def extra_repr(self) -> str:
-        """As torch's, and which implementations were chosen."""
+        """Representation as torch's, with the selected implementations."""
         words = []
         for name, selection in self._selections.items():
             chosen = f"{selection.frozen} (frozen)" if selection.frozen else " | ".join(selection.names)
@@ -122,11 +125,11 @@ class Selected(nn.Module):
         return ", ".join(word for word in (super().extra_repr(), *words) if word)
 
     def _torchs(self, *args: Any, **kwargs: Any) -> Any:
-        """What torch's own module of this kind gives: for tools that write down what a forward does."""
+        """Output of torch's own forward, for tracing tools."""
         return super().forward(*args, **kwargs)
 
     def __prepare_scriptable__(self) -> nn.Module:
-        """The module that torch.jit.script compiles: torch's own, with the same parameters and hooks.
+        """Module of torch's class with the same parameters and hooks, for torch.jit.script.
 
         Raises InvalidRequest where torch has none.
         """
@@ -143,7 +146,9 @@ class Selected(nn.Module):
 
     @property
     def qconfig(self) -> Any:
-        """Never there: torch.ao finds what it quantises by its class, and would leave ours out."""
+        """Attribute that is always missing, because torch.ao would leave modules of other classes
+        unquantized.
+        """
         raise AttributeError(f"{type(self).__name__!r} object has no attribute 'qconfig'")
 
     @qconfig.setter
@@ -154,11 +159,11 @@ class Selected(nn.Module):
         )
 
     def _example(self, **sizes: int) -> tuple[Any, ...]:
-        """Arguments of a call with these sizes, whose tensors take no memory."""
+        """Example arguments of a call with the given sizes, on the meta device."""
         raise NotImplementedError
 
     def _chosen_for_call(self, *args: Any) -> Any:
-        """What a call with these arguments gets."""
+        """Implementation for a call with these arguments."""
         raise NotImplementedError
 
     def _choose_for(self, sizes: Mapping[str, int]) -> None:
@@ -181,7 +186,7 @@ class Selected(nn.Module):
         values: Callable[[], Values],
         name: str = "",
     ) -> nn.Module | None:
-        """The implementation for a call, with this module's parameters; None for torch's own forward.
+        """Implementation for a call, with this module's parameters; None for torch's own forward.
 
         `key` is what tells calls apart beside dtype, mode and device; `values`, asked for a new one only,
         gives hyperparameters.
@@ -209,32 +214,32 @@ class Selected(nn.Module):
         return None if chosen.built is None else chosen.built.lent(parameters, self.training)
 
     def _lent(self, _name: str) -> Mapping[str, Tensor | None]:
-        """The parameters of an operator, with the names that implementations have for them."""
+        """Parameters for an operator, under the names that its implementations use."""
         if all(name in self._parameters for name in self._weights()):
             return self._parameters
         return {name: getattr(self, name) for name in self._weights()}
 
     def _weights(self) -> Sequence[str]:
-        """The names of its parameters, any of which may be computed, and then be an attribute instead."""
+        """Names of the parameters. A parametrized one is an attribute in place of a parameter."""
         return ()
 
 
 def adopt(module: nn.Module, kind: type[Selected], policies: Mapping[str, Policy]) -> None:
-    """Make a module of torch's one of ours, in place: all that refers to it, or hangs on it, stays."""
+    """Change of a torch.nn module's class, in place, to one of ours; references, hooks and state stay."""
     module.__class__ = kind
     assert isinstance(module, Selected)
     module._start(policies)
 
 
 def stands_for(*parts: object, kind: type[nn.Module] = nn.Module) -> bool:
-    """Whether parts that are not called any more would compute what their class is known for, without hooks:
-    they may have been wrapped, replaced or hooked since.
+    """Whether all of the given submodules still compute the function of their class, without hooks or
+    wrappers.
     """
     return all(as_made(one, kind) and not watched(one) for one in parts)
 
 
 def watched(part: Any) -> bool:
-    """Whether a call of a module does something for itself alone: it has hooks, or a forward of its own."""
+    """Whether a module's call has side effects of its own: hooks or an overridden forward."""
     return hooked(part) or "forward" in part.__dict__
 
 
@@ -242,15 +247,15 @@ PLAIN = frozenset({Tensor, nn.Parameter})  # all others may mean something else 
 
 
 def _left_to_torch(x: Tensor, torchs_own: bool) -> bool:
-    """Whether no implementation of ours can take such a call, and torch's own forward can."""
+    """Whether implementations cannot handle the call and torch's own forward can."""
     if not torchs_own:
         return False
     return type(x) not in PLAIN or x.is_meta or x.is_nested or torch._C._are_functorch_transforms_active()
 
 
 def _are_plain(x: Tensor, dtype: torch.dtype, parameters: Mapping[str, Tensor | None]) -> bool:
-    """Whether parameters are tensors without a meaning of their own, on the device of x and, but under
-    autocast, in its dtype. All else is torch's, to compute or to refuse in its words.
+    """Whether all parameters are plain tensors on the device of x and, except under autocast, of its
+    dtype. Torch handles or rejects all others.
     """
     return all(
         one is None
@@ -260,7 +265,9 @@ def _are_plain(x: Tensor, dtype: torch.dtype, parameters: Mapping[str, Tensor | 
 
 
 def outside_of_graphs(forward: Callable[..., Any]) -> Callable[..., Any]:
-    """A forward of which torch.compile sees torch's own, where that is all it can be, else a graph break."""
+    """Forward function that torch.compile traces as torch's own where possible, and else with a graph
+    break.
+    """
     apart = _disable_dynamo(forward)
 
     @wraps(forward)
@@ -276,9 +283,7 @@ def outside_of_graphs(forward: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _is_looked_into(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
-    """Whether a tool writes down what a forward does, torch.export, torch.jit.trace or torch.fx, or a call is
-    without a tensor, which torch refuses in its words.
-    """
+    """Whether torch.export, torch.jit.trace or torch.fx traces the call, or the call has no tensor."""
     if torch.compiler.is_exporting() or torch._C._get_tracing_state() is not None:
         return True
     if torch.compiler.is_compiling():  # which looks at an argument as soon as it is asked about one
@@ -288,15 +293,15 @@ def _is_looked_into(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
 
 
 class OneInput(Selected):
-    """What modules of one tensor share; a kind of them says what is chosen for it."""
+    """Base class of modules with one tensor argument; subclasses define the selection."""
 
     @outside_of_graphs
     def forward(self, input: Tensor) -> Tensor:
-        """x to y, as torch's module of this kind takes and gives them."""
+        """Output y of x, with the shapes of torch's module."""
         chosen = None if input.is_nested else self._chosen_for_call(input)
         y: Tensor = super().forward(input) if chosen is None else chosen(input)
         return y
 
     def _chosen_for_call(self, x: Tensor) -> nn.Module | None:
-        """The implementation for x; None leaves the call to torch's own."""
+        """Implementation for x; None for torch's own forward."""
         raise NotImplementedError

@@ -1,4 +1,4 @@
-"""Which implementation a module's calls get: chosen for the shapes seen, built once, and kept."""
+"""Selection of implementations for a module's calls: chosen by shape, built once, and cached."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ MOST_BUILT = 16  # implementations that are kept built; they hold no weights of 
 
 @dataclass(frozen=True, kw_only=True)
 class Policy:
-    """How to choose, as the arguments of `selector.choose`; `implementation` is its `override`."""
+    """Arguments of `selector.choose` for a module; `implementation` is its `override`."""
 
     implementation: str | None = None
     objective: str = "time"
@@ -45,7 +45,9 @@ class Policy:
 
 @dataclass(frozen=True)
 class Chosen:
-    """What calls of a class get: `built` is None for the owner's forward, `choice` where none was asked."""
+    """Cached selection for calls of one class: `built` is None for the owner's forward, `choice` None
+    without a query.
+    """
 
     name: str
     built: Built | None
@@ -53,7 +55,7 @@ class Chosen:
 
 
 class Built:
-    """An implementation without weights of its own, of which each call gets a copy that has its owner's.
+    """Implementation without weights; each call gets a copy with its owner's parameters.
 
     The copy is of objects, not of tensors: threads that call one module share nothing that a call changes,
     and no call leaves a weight behind.
@@ -67,12 +69,12 @@ class Built:
         self._shapes = [(full, shapes.get(full)) for part in self._parts for _, full in part.leaves]
 
     def takes(self, parameters: Mapping[str, Tensor | None]) -> bool:
-        """Whether those among these that it knows are there, or are not, and have the shapes that it has."""
+        """Whether the given parameters match the implementation's in names and shapes."""
         given = {name: one.shape for name, one in parameters.items() if one is not None}
         return all(given.get(name) == shape for name, shape in self._shapes)
 
     def lent(self, parameters: Mapping[str, Tensor | None], training: bool) -> nn.Module:
-        """The module with its owner's parameters and mode, for one call."""
+        """Copy of the implementation for one call, with its owner's parameters and mode."""
         made: dict[str, Any] = {}
         for part in self._parts:
             module = made[part.path] = object.__new__(part.kind)
@@ -91,7 +93,7 @@ class Built:
 
 
 class _Part(NamedTuple):
-    """What a copy of a module, of those that an implementation consists of, is made from."""
+    """Template of one submodule, from which copies of an implementation are made."""
 
     path: str
     parent: str | None  # the path of the module that has it
@@ -104,7 +106,7 @@ class _Part(NamedTuple):
 
     @classmethod
     def of(cls, path: str, module: nn.Module) -> _Part:
-        """The part at a path; the one that has it comes before it."""
+        """Template of the submodule at a path. Templates of parents come first."""
         parent, _, name = path.rpartition(".")
         leaves = tuple((leaf, f"{path}.{leaf}" if path else leaf) for leaf in module._parameters)
         state, flat = dict(module.__dict__), None
@@ -116,7 +118,7 @@ class _Part(NamedTuple):
 
 
 class Selection:
-    """The choices of one operator for one module.
+    """Choices of one operator's implementations for one module.
 
     `torchs_own` says that the owner's own forward can take any call; then the framework's default needs
     nothing built, because that forward is it, unless it is `written_out` in other operations. Copies, and
@@ -144,7 +146,7 @@ class Selection:
         return {name: getattr(self, name) for name in kept}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """What was saved may name implementations that are gone since."""
+        """Restored policy and frozen name. A saved name may be of a removed implementation."""
         self._forget()
         self.__dict__.update(state)
         operator, asked = self.operator, self.policy.implementation
@@ -155,21 +157,21 @@ class Selection:
 
     @property
     def is_torchs_own(self) -> bool:
-        """Whether no call can get anything but the owner's own forward."""
+        """Whether every call uses the owner's own forward."""
         return self._is_default and self.frozen == registry.operator(self.operator).default
 
     @property
     def names(self) -> list[str]:
-        """The implementations chosen so far, the latest last."""
+        """Names of the selected implementations, the latest last."""
         return list(dict.fromkeys(one.name for one in self._classes.values()))
 
     @property
     def choices(self) -> list[Choice]:
-        """The answers that they rest on; none for a frozen name."""
+        """Choices behind the selections; none for a frozen name."""
         return [one.choice for one in self._classes.values() if one.choice is not None]
 
     def freeze(self, name: str | None = None) -> None:
-        """Keep to one implementation, the latest without a name.
+        """Fixed implementation for all calls: the named one, or the latest.
 
         Raises InvalidRequest where there is none yet, UnknownImplementation for another's name.
         """
@@ -184,16 +186,18 @@ class Selection:
         self._forget()
 
     def unfreeze(self) -> None:
-        """Choose again from the next call on."""
+        """End of `freeze`: the next call selects again."""
         self.frozen = None
         self._forget()
 
     def agree(self, problem: Problem, name: str) -> None:
-        """Let calls of a problem's class get an implementation that was chosen for this module before."""
+        """Preset implementation for the calls of a problem's class, from an earlier choice for this
+        module.
+        """
         self._agreed[shape_class(problem)] = name
 
     def of_call(self, key: Any) -> Chosen | None:
-        """What was decided for a call with this key, or None."""
+        """Cached selection for a call with this key, or None."""
         return self._calls.get(key)
 
     def decide(
@@ -205,7 +209,7 @@ class Selection:
         mode: str,
         device: str,
     ) -> Chosen:
-        """What a new kind of call gets.
+        """New selection for a call that is not in the cache.
 
         Raises UnsupportedProblem where a named or frozen implementation refuses it, NothingFits, and the
         other errors of `selector.choose`. What no problem can say, a size of zero or parameters in other
@@ -281,7 +285,7 @@ class Selection:
 
 
 def shape_class(problem: Problem) -> tuple[Any, ...]:
-    """What problems share that get one implementation: all but sizes between the same powers of two."""
+    """Cache key of problems that share an implementation: all values, with sizes rounded to powers of two."""
     return (
         problem.operator,
         *(
@@ -300,14 +304,16 @@ def _unlike(chosen: Chosen, parameters: Mapping[str, Tensor | None]) -> str:
 
 
 def _is_computed(parameter: Tensor | None) -> bool:
-    """Whether a parameter is made of others at each call, as parametrizations do; a view of one is not."""
+    """Whether each call computes the parameter from others, as parametrizations do; a view is not
+    computed.
+    """
     if parameter is None or isinstance(parameter, nn.Parameter):
         return False
     return not isinstance(parameter._base, nn.Parameter)
 
 
 def _asked_for(operator: str, name: str | None) -> str | None:
-    """The name of the implementation that a user's name stands for; with a warning where that is another."""
+    """Implementation name behind a user's name, with a warning where it is a replacement."""
     found = None if name is None else registry.named(operator, name).name
     if name is not None and found != name:
         warnings.warn(str(registry.retirement(operator, name)), stacklevel=2)

@@ -1,4 +1,4 @@
-"""The arguments of a class whose constructor passes most of them on."""
+"""Constructor signatures of classes that pass most arguments on to a torch.nn class."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ PASSED_ON = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
 
 
 class Signed:
-    """`inspect.signature` of a class finds its own arguments and those of torch's class that it stands for.
+    """Descriptor of `__signature__`: a class's own constructor arguments and those of its torch.nn class.
 
     `torch.nn.utils.skip_init`, for one, looks there for `device`. An instance has none, or its calls would
     seem to take these.

@@ -1,4 +1,4 @@
-"""nn.TransformerEncoderLayer and nn.TransformerDecoderLayer with a choice for their groups of operations."""
+"""Drop-in modules for nn.TransformerEncoderLayer and nn.TransformerDecoderLayer."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ from .selected import Selected, adopt, outside_of_graphs, stands_for
 
 
 class _TransformerLayer(Selected):
-    """What both share: the feed-forward half, and norms with the dropout and the addition before them."""
+    """Base class of both layers: the feed-forward block, and norms with their dropout and residual
+    addition.
+    """
 
     ATTENTION: ClassVar[tuple[str, ...]] = ("self_attn",)
     norm_first: bool
@@ -25,7 +27,7 @@ class _TransformerLayer(Selected):
             adopt(getattr(self, name), MultiheadAttention, {"": policy})
 
     def _ff(self, x: Tensor) -> nn.Module | None:
-        """The implementation of both linear layers for x [..., E]."""
+        """Feed-forward implementation for x [..., E]."""
         own: Any = self
         if "feed_forward" not in self._selections or not self._whole_ff():
             return None
@@ -43,14 +45,16 @@ class _TransformerLayer(Selected):
         )
 
     def _whole_ff(self) -> bool:
-        """Whether the parts of the feed-forward half are as their classes made them."""
+        """Whether the modules of the feed-forward block are unmodified."""
         own: Any = self
         called = (own.activation,) if isinstance(own.activation, nn.Module) else ()
         linears = stands_for(own.linear1, own.linear2, kind=nn.Linear)
         return linears and stands_for(own.dropout, kind=nn.Dropout) and stands_for(*called)
 
     def _norm(self, number: int, x: Tensor) -> nn.Module | None:
-        """The implementation of a norm with what is before it, for x [..., E]; None before other halves."""
+        """Implementation of a norm with its dropout and residual addition, for x [..., E]; None where
+        modules were modified.
+        """
         if self.norm_first or f"norm{number}" not in self._selections:
             return None
         norm, dropout = getattr(self, f"norm{number}"), getattr(self, f"dropout{number}")
@@ -66,7 +70,7 @@ class _TransformerLayer(Selected):
         )
 
     def _half(self, number: int, chosen: nn.Module | None, y: Tensor, x: Tensor) -> Tensor:
-        """Dropout of y, the addition to x, and the norm behind them where there is one."""
+        """Sum of x and dropout of y, with the norm behind it where there is one."""
         if chosen is not None:
             normed: Tensor = chosen(y, x)
             return normed
@@ -74,7 +78,7 @@ class _TransformerLayer(Selected):
         return joined if self.norm_first else getattr(self, f"norm{number}")(joined)
 
     def _before(self, number: int, x: Tensor) -> Tensor:
-        """x, normed where norms come first."""
+        """Input of a sublayer: x, normalized with norm_first."""
         return getattr(self, f"norm{number}")(x) if self.norm_first else x
 
     def _fed(self, chosen: nn.Module | None, x: Tensor) -> Tensor:
@@ -101,7 +105,8 @@ class _TransformerLayer(Selected):
 
 
 class TransformerEncoderLayer(_TransformerLayer, nn.TransformerEncoderLayer):
-    """As `torch.nn.TransformerEncoderLayer`; see `Selected` for the other arguments.
+    """`torch.nn.TransformerEncoderLayer` with selected implementations. See `Selected` for the further
+    arguments.
 
     Its attention is a `MultiheadAttention` of this package, with choices of its own. `implementation` is a
     mapping, such as `{"feed_forward": "from_output", "norm1": "fused"}`.
@@ -117,7 +122,7 @@ class TransformerEncoderLayer(_TransformerLayer, nn.TransformerEncoderLayer):
         src_key_padding_mask: Tensor | None = None,
         is_causal: bool = False,
     ) -> Tensor:
-        """As torch's: src [S, B, E], or [B, S, E] with batch_first, to the same shape."""
+        """Output in the shape of src: [S, B, E], or [B, S, E] with batch_first."""
         ff, norm1, norm2 = (
             (None, None, None) if src.is_nested else (self._ff(src), self._norm(1, src), self._norm(2, src))
         )
@@ -139,14 +144,14 @@ class TransformerEncoderLayer(_TransformerLayer, nn.TransformerEncoderLayer):
 
 
 class TransformerDecoderLayer(_TransformerLayer, nn.TransformerDecoderLayer):
-    """As `torch.nn.TransformerDecoderLayer`, with what `TransformerEncoderLayer` says."""
+    """`torch.nn.TransformerDecoderLayer` with selected implementations, as `TransformerEncoderLayer`."""
 
     OPERATORS = {**TransformerEncoderLayer.OPERATORS, "norm3": "dropout_add_norm"}
     ATTENTION = ("self_attn", "multihead_attn")
 
     @outside_of_graphs
     def forward(self, tgt: Tensor, memory: Tensor, *rest: Any, **named: Any) -> Tensor:
-        """As torch's: tgt [T, B, E] and memory [S, B, E], or batch first, to the shape of tgt."""
+        """Output in the shape of tgt, for tgt [T, B, E] and memory [S, B, E], or batch first."""
         norms = [self._norm(number, tgt) for number in (1, 2, 3)]
         ff = self._ff(tgt)
         if ff is None and not any(norms):
@@ -178,7 +183,7 @@ class TransformerDecoderLayer(_TransformerLayer, nn.TransformerDecoderLayer):
 
 
 class _DecoderMasks(NamedTuple):
-    """What a decoder layer is called with beside target and memory, in torch's order."""
+    """Further arguments of `nn.TransformerDecoderLayer.forward`, in torch's order."""
 
     tgt_mask: Tensor | None = None
     memory_mask: Tensor | None = None

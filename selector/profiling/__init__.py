@@ -1,4 +1,4 @@
-"""Measurements made: what to measure, in which order, by whom, and what of the database is out of date.
+"""Profiling: measuring runs, their order, workers, and the freshness of stored measurements.
 
 In: a wish in words and a budget of time. Out: records in the database.
 """

@@ -1,4 +1,4 @@
-"""What a profiling run reports, event by event."""
+"""Progress events of a profiling run."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from kernel_selector.kernels.contract import Device, Problem, Record
 
 @dataclass(frozen=True, kw_only=True)
 class ProfilingStarted:
-    """What is going to be measured; `skipped` problems have finished records and are left alone.
+    """Start of a run; `skipped` problems have finished records already.
 
     `warning` is what to know about the database, "" where there is nothing.
     """
@@ -27,7 +27,7 @@ class ProfilingStarted:
 
 @dataclass(frozen=True, kw_only=True)
 class ProblemStarted:
-    """Problem `index` (from 1) of `count` starts; `left_s` is None until there is something to go by."""
+    """Start of problem `index` (from 1) of `count`; `left_s` is None without an estimate."""
 
     index: int
     count: int
@@ -37,15 +37,15 @@ class ProblemStarted:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Measured:
-    """One candidate of the current problem is done, whatever its status."""
+class CandidateMeasured:
+    """Result of one candidate of the current problem, whatever its status."""
 
     record: Record
 
 
 @dataclass(frozen=True, kw_only=True)
 class ProblemStored:
-    """The records of one problem are in the database."""
+    """Records of one problem are in the database."""
 
     index: int
     count: int
@@ -56,8 +56,8 @@ class ProblemStored:
 
 @dataclass(frozen=True, kw_only=True)
 class ProfilingFinished:
-    """The end of a run. `remaining` problems were left out, because the budget was spent or their choice
-    is sure enough without; at this run's pace they would take `needed_s`, None where there was no pace.
+    """End of a run. `remaining` problems were left out, for lack of budget or because their choice is
+    certain; at this run's rate they would take `needed_s`, None without a rate.
 
     `winners` counts, for each operator, on how many of the run's problems an implementation is the
     fastest of those that are measured now.
@@ -72,8 +72,8 @@ class ProfilingFinished:
     seconds: float
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON-ready."""
+        """JSON-ready dictionary."""
         return asdict(self)
 
 
-Event = ProfilingStarted | ProblemStarted | Measured | ProblemStored | ProfilingFinished
+Event = ProfilingStarted | ProblemStarted | CandidateMeasured | ProblemStored | ProfilingFinished

@@ -1,4 +1,4 @@
-"""How much of the database still holds, by operator and device: what changed, what to measure again.
+"""Freshness of the database's measurements by operator and device, and what to measure again.
 
 A pair of a problem and an implementation is current when it was measured by the implementation's sources as
 they are, with the device's software as it is. What was measured before is second-best evidence.
@@ -34,7 +34,7 @@ Pair = tuple[str, str]  # a problem's key and an implementation
 
 @dataclass(frozen=True, kw_only=True)
 class Freshness:
-    """What is known of an operator on a kind of device.
+    """Freshness of an operator's measurements on a kind of device.
 
     Of `pairs` that were ever measured `current` hold; of the others `older_sources` were measured by
     earlier sources only, and `older_software` by the present ones under other software. `unmeasured` names
@@ -56,14 +56,14 @@ class Freshness:
     last_measured_at: datetime
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON-ready."""
+        """JSON-ready dictionary."""
         return asdict(self) | {"last_measured_at": self.last_measured_at.isoformat()}
 
 
 def freshness(
     database: Database | str | Path | None = None, *, here: Mapping[str, Environment] | None = None
 ) -> list[Freshness]:
-    """Every operator on every kind of device that was measured, by name.
+    """Freshness of every operator on every measured kind of device, by name.
 
     here: the software of this machine's devices by their fingerprint; None: looked up. Elsewhere the
     newest software is the device's. Reads every measurement. Raises the errors of the database.
@@ -82,7 +82,7 @@ def freshness(
 def refresh_jobs(
     database: Database | str | Path | None, device: Device, environment: Environment
 ) -> list[Job]:
-    """What was measured on a device of this machine and is not current any more, the most contested first.
+    """Stale measurements of a device of this machine as jobs, close races first.
 
     A problem is contested where the two fastest are close: there the winner may change. Raises the errors of
     the database.
@@ -95,7 +95,7 @@ def refresh_jobs(
 
 
 def refresh_plan(database: Database | str | Path | None, device: str | None = None) -> list[Job]:
-    """What was measured on a kind of device and is not current any more, for a machine that has one.
+    """Stale measurements of a kind of device as jobs for a machine that has one, close races first.
 
     Problems come with all implementations that were measured of them: the times of another machine compare
     with each other alone. The most contested first. Raises UnknownDevice and the errors of the database.
@@ -111,8 +111,8 @@ def refresh_plan(database: Database | str | Path | None, device: str | None = No
 def _jobs(
     connection: Any, found: Sequence[Standing], here: Mapping[str, Environment], *, whole: bool = False
 ) -> list[Job]:
-    """What of the measurements is not current, the most contested first; `whole`: with all else that was
-    measured of its problems.
+    """Jobs of the stale measurements, close races first; `whole`: with all other implementations measured
+    on the same problems.
     """
     from kernel_selector.db import standing
     from kernel_selector.kernels.measure.jobs import Job
@@ -136,7 +136,7 @@ def _jobs(
                 stale[one.problem_key].add(one.implementation)
     wanted = known if whole else stale
     problems = _problems(connection, stale.keys())
-    ordered = sorted(problems, key=lambda key: (contest(times[key].values()), key))
+    ordered = sorted(problems, key=lambda key: (runner_up_ratio(times[key].values()), key))
     return [Job(problems[key], tuple(sorted(wanted[key]))) for key in ordered]
 
 
@@ -147,7 +147,7 @@ def refresh(
     policy: str = "quick",
     budget_s: float | None = None,
 ) -> Iterator[Event]:
-    """Measure again what is not current any more on a torch device, the most contested first.
+    """Events of measuring stale candidates again on a torch device, close races first.
 
     Raises as `selector.profile`.
     """
@@ -156,14 +156,14 @@ def refresh(
         yield from Run(store, measuring, budget_s).events(jobs)
 
 
-def contest(times_ms: Iterable[float]) -> float:
-    """The second fastest over the fastest; infinite where there are no two."""
+def runner_up_ratio(times_ms: Iterable[float]) -> float:
+    """Second smallest time over the smallest; infinite for fewer than two."""
     best = sorted(times_ms)[:2]
     return best[1] / best[0] if len(best) == 2 else math.inf
 
 
 def local_software() -> dict[str, Environment]:
-    """The software of this machine's devices by their fingerprint, without measuring anything."""
+    """Software versions of this machine's devices by fingerprint, without measurements."""
     from kernel_selector.kernels import measure
 
     from ..selection.devices import local_names
@@ -172,9 +172,7 @@ def local_software() -> dict[str, Environment]:
 
 
 class _Expected:
-    """What measurements of an operator on a kind of device are held against: the software of the one that is
-    here, or else the newest.
-    """
+    """Reference for freshness: current sources, and the software of the local device or else the newest."""
 
     def __init__(
         self, found: Sequence[Standing], software: Mapping[int, Environment], here: Mapping[str, Environment]
@@ -185,13 +183,13 @@ class _Expected:
         self._fingerprint, self._known = newest.device_fingerprint, software
 
     def software_of(self, one: Standing) -> Environment:
-        """A measurement's; how many threads another host has is no version of anything."""
+        """Software versions of a measurement, without the thread count of another host."""
         own = self._known[one.environment_id]
         same = one.device_fingerprint == self._fingerprint
         return own if same else replace(own, threads=self.software.threads)
 
     def holds(self, one: Standing) -> bool:
-        """Whether a measurement was taken by today's sources, with this software."""
+        """Whether a measurement is of the current sources and of this software."""
         return _is_present(one) and self.software_of(one).fingerprint == self.software.fingerprint
 
 
@@ -221,7 +219,7 @@ def _freshness(
 
 
 def _changes(stale: Sequence[Standing], expected: _Expected) -> tuple[str, ...]:
-    """Why what is stale is so: sources that changed, and versions of software, the most frequent first."""
+    """Causes of staleness, the most frequent first: changed sources and software versions."""
     edited = Counter(f"{one.implementation} was changed" for one in stale if not _is_present(one))
     differing = Counter(
         words for one in stale for words in expected.software.differences(expected.software_of(one))
@@ -240,7 +238,7 @@ def _is_present(one: Standing) -> bool:
 
 @cache
 def _versions(operator: str) -> dict[str, str]:
-    """Today's versions of an operator's implementations; none of an operator that is not known here."""
+    """Current versions of an operator's implementations; none for an unknown operator."""
     try:
         return {name: item.version for name, item in registry.implementations(operator).items()}
     except UnknownOperator:
@@ -248,7 +246,7 @@ def _versions(operator: str) -> dict[str, str]:
 
 
 def _problems(connection: Any, keys: Collection[str]) -> dict[str, Problem]:
-    """Those of the keys that today's operators make, by key."""
+    """Problems that current operators accept, by key."""
     from kernel_selector.db import standing
 
     return {

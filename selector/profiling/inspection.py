@@ -1,4 +1,4 @@
-"""What there is, as plain dicts: devices and the database. For command lines and services."""
+"""Devices and database contents as plain dictionaries, for command lines and services."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ if TYPE_CHECKING:
 
 
 def known_devices() -> list[dict[str, Any]]:
-    """The devices of the shipped table."""
+    """Devices of the shipped table."""
     from kernel_selector.kernels import devices
 
     return [{"key": key, **device.to_dict()} for key, device in devices.known_devices().items()]
 
 
 def local_devices() -> list[dict[str, Any]]:
-    """This machine's torch devices, with measured rates: takes seconds."""
+    """Torch devices of this machine with measured rates; measuring takes seconds."""
     from kernel_selector.kernels import measure
 
     from ..selection.devices import local_names
@@ -29,7 +29,10 @@ def local_devices() -> list[dict[str, Any]]:
 
 
 def database_status(database: Database | str | Path | None = None) -> dict[str, Any]:
-    """Where the database is and what it holds. Raises DatabaseError, for example when it is missing."""
+    """Location and contents of the database.
+
+    Raises DatabaseError, for example when it is missing.
+    """
     from kernel_selector.db import records, snapshot
 
     from ..cost_model.stored_models import model_listing
@@ -46,7 +49,7 @@ def database_status(database: Database | str | Path | None = None) -> dict[str, 
 
 
 def imported_listing(connection: Any) -> list[dict[str, Any]]:
-    """The operators of measurements that others took, with their devices and how many there are."""
+    """Imported operators with their devices and numbers of measurements."""
     from ..workloads.imported_operator import imported_operators
 
     return [
@@ -56,7 +59,7 @@ def imported_listing(connection: Any) -> list[dict[str, Any]]:
 
 
 def upgrade_database(database: Database | str | Path | None = None) -> str:
-    """Make the database or bring it to this version's revision; returns its location."""
+    """Location of the database, made or upgraded to this version's revision."""
     with opened(database, create=True) as store:
         return store.location
 

@@ -1,4 +1,4 @@
-"""Measurements that contradict all the others: what to measure a second time.
+"""Outliers among the measurements: candidates for a second measurement.
 
 A host that others use stands still now and then while a candidate is measured, and what was taken then says
 that the candidate is slow. Where the model that has not seen a problem chooses what was measured to be much
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from ..errors import TooFewProblems
 from ..training.dataset import Dataset
 from ..training.robustness import unseen_choices
-from ..training.train import load_dataset
+from ..training.train import load_measured
 
 if TYPE_CHECKING:
     from kernel_selector.db import Database
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 LEAST_LOSS = 0.1  # of time, by the choice of the model: less is what close races lose
 
 
-def doubtful(operators: Sequence[str], database: Database, device: str | None = None) -> list[Job]:
-    """The problems of operators to measure again on a device, the largest contradiction first.
+def outlier_jobs(operators: Sequence[str], database: Database, device: str | None = None) -> list[Job]:
+    """Problems of operators to measure again on a device, the largest contradiction first.
 
     Learns from four fifths of the measurements at a time, as `selector evaluate` does, which takes minutes
     for an operator of which much was measured. Operators of which too little was have none. Raises
@@ -33,7 +33,7 @@ def doubtful(operators: Sequence[str], database: Database, device: str | None = 
     found: list[tuple[float, Job]] = []
     for name in operators:
         try:
-            dataset, _ = load_dataset(name, database, device)
+            dataset, _ = load_measured(name, database, device)
         except TooFewProblems:
             continue
         found += _contradictions(dataset)
@@ -41,7 +41,7 @@ def doubtful(operators: Sequence[str], database: Database, device: str | None = 
 
 
 def _contradictions(dataset: Dataset) -> Iterator[tuple[float, Job]]:
-    """What the model's choice for a problem that it has not seen loses, with the candidates measured."""
+    """Loss of the cross-validated model's choice for each problem, with the measured candidates as a job."""
     from kernel_selector.kernels.measure.jobs import Job
 
     times = dataset.time_ms

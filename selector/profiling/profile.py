@@ -1,4 +1,4 @@
-"""Measure problems into the database: resumable, within a time budget, reported event by event.
+"""Profiling of problems into the database: resumable, within a time budget, with progress events.
 
 Each problem's records are stored in one transaction as soon as they exist, and whatever ends a run early
 (the budget, Ctrl-C, an error) stores what was measured until then. The next run skips it.
@@ -16,7 +16,14 @@ from kernel_selector.kernels.contract import Problem
 
 from ..selection.database import require_database
 from ..selection.devices import LOCAL, default_torch_device, named
-from .events import Event, Measured, ProblemStarted, ProblemStored, ProfilingFinished, ProfilingStarted
+from .events import (
+    CandidateMeasured,
+    Event,
+    ProblemStarted,
+    ProblemStored,
+    ProfilingFinished,
+    ProfilingStarted,
+)
 from .run import Run, measure_into, missing
 
 if TYPE_CHECKING:
@@ -25,8 +32,8 @@ if TYPE_CHECKING:
     from kernel_selector.kernels.measure.jobs import Job
 
 __all__ = [
+    "CandidateMeasured",
     "Event",
-    "Measured",
     "ProblemStarted",
     "ProblemStored",
     "ProfilingFinished",
@@ -52,12 +59,25 @@ def profile(
     budget_s: float | None = None,
     again: bool = False,
 ) -> Iterator[Event]:
-    """Measure every implementation of `operator` for each problem that has no finished records yet.
+    """Progress events of measuring all implementations of `operator` on problems without finished records.
 
-    device: a torch device ("cpu", "cuda:0"), None for this machine's default. database: an open
-    Database, a URL or a path; made when missing. budget_s: no problem is started that is not expected
-    to end within so many seconds. again: also measure what has finished records; the newer ones then
-    count, and the older ones stay. Raises UnknownOperator, DatabaseError or MeasurementFailed.
+    Parameters
+    ----------
+    operator : str
+    problems : sequence of Problem
+    device : str, optional
+        Torch device ("cpu", "cuda:0"); this machine's default when None.
+    database : Database, URL or path, optional
+        Made when missing.
+    policy : Policy
+    budget_s : float, optional
+        Seconds; no problem starts that is expected to end later.
+    again : bool
+        Measure also candidates with finished records. The newer records count, and the older ones stay.
+
+    Raises
+    ------
+    UnknownOperator, DatabaseError, MeasurementFailed
     """
     registry.operator(operator)
     with session(device, policy) as measuring, opened(database, create=True) as store:
@@ -76,7 +96,7 @@ def sweep(
     again: bool = False,
     active: bool = False,
 ) -> Iterator[Event]:
-    """As `profile`, for problems of any operators, each with the implementations that it names.
+    """Progress events, as of `profile`, of jobs of any operators, each with its implementations.
 
     active: take the problems in the order in which their choice is uncertain, run on each who may be the
     fastest, and end when nothing is uncertain any more.
@@ -95,7 +115,7 @@ def profile_with(
     budget_s: float | None = None,
     again: bool = False,
 ) -> Iterator[Event]:
-    """As `profile`, with a database and a session that are open already."""
+    """Progress events, as of `profile`, with an open database and measuring session."""
     from kernel_selector.kernels.measure.jobs import Job
 
     names = tuple(registry.implementations(operator))
@@ -105,7 +125,7 @@ def profile_with(
 
 @contextmanager
 def opened(database: Database | str | Path | None, *, create: bool = False) -> Iterator[Database]:
-    """The database itself when it is open already, else one that is opened here and closed at the end.
+    """Open database, closed at the end of the block unless it was open before.
 
     `create` makes it when it is missing, and refuses at once one that cannot be written: better than
     after the first measurement.
@@ -126,7 +146,7 @@ def opened(database: Database | str | Path | None, *, create: bool = False) -> I
 
 @contextmanager
 def session(device: str | None, policy: str | Policy = "quick") -> Iterator[Session]:
-    """A measuring session on a torch device, the machine's default when None."""
+    """Measuring session on a torch device, the machine's default when None."""
     from kernel_selector.kernels import measure
 
     chosen = measure.policy(policy) if isinstance(policy, str) else policy
@@ -135,7 +155,7 @@ def session(device: str | None, policy: str | Policy = "quick") -> Iterator[Sess
 
 
 def device_kind(device: str | None) -> str:
-    """ "cpu" or "cuda": of a torch device, a known one by name, or this machine's default when None.
+    """Kind, "cpu" or "cuda", of a torch device, of a known device by name, or of this machine's default.
 
     It need not be here: a plan may be for another machine. Raises UnknownDevice.
     """

@@ -1,4 +1,4 @@
-"""The whole path on one machine: profile, store, train, evaluate, then check choices by measuring them."""
+"""Profiling, training, evaluation and verification of choices on one machine in one run."""
 
 from __future__ import annotations
 
@@ -27,8 +27,10 @@ PROFILE_SEED, CHECK_SEED = 1, 2
 
 
 @dataclass(frozen=True, kw_only=True)
-class Prepared:
-    """The database and the device are there. `load` is that of the machine per core, before we add to it."""
+class QuickstartStarted:
+    """Start of a quickstart: database and device are ready. `load` is the machine's load per core before
+    the run.
+    """
 
     database: str
     device: Device
@@ -37,13 +39,13 @@ class Prepared:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Learning:
-    """The cost model is being trained."""
+class TrainingStarted:
+    """Start of training the cost model."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Learned:
-    """The cost model: trained now, which took `seconds`, or still the one of an earlier run.
+class TrainingFinished:
+    """Cost model, trained in `seconds` or kept from an earlier run.
 
     `evaluation` is its quality on held-out problems; None with a `reason` when there is no model.
     """
@@ -56,7 +58,9 @@ class Learned:
 
 @dataclass(frozen=True, kw_only=True)
 class QuickstartFinished:
-    """The result: the check's table and where everything is. `unchecked` problems found no time."""
+    """Result of a quickstart: verified choices, and where everything is. `unchecked` problems found no
+    time.
+    """
 
     database: str
     device: str
@@ -67,16 +71,16 @@ class QuickstartFinished:
 
     @property
     def slowdown(self) -> float | None:
-        """Geometric mean over the check of the choice's time over the best; None without a check."""
+        """Geometric mean of the choices' times over the best times; None without verified choices."""
         return geometric_mean([one.slowdown for one in self.checks])
 
     @property
     def default_slowdown(self) -> float | None:
-        """The same for always taking the framework's default."""
+        """Geometric mean of the framework default's times over the best times."""
         return geometric_mean([one.default_slowdown for one in self.checks])
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON-ready."""
+        """JSON-ready dictionary."""
         return {
             **asdict(self),
             "checks": [one.to_dict() for one in self.checks],
@@ -85,7 +89,15 @@ class QuickstartFinished:
         }
 
 
-Event = profiling.Event | Prepared | Learning | Learned | CheckStarted | Checked | QuickstartFinished
+Event = (
+    profiling.Event
+    | QuickstartStarted
+    | TrainingStarted
+    | TrainingFinished
+    | CheckStarted
+    | Checked
+    | QuickstartFinished
+)
 
 
 def quickstart(
@@ -97,10 +109,20 @@ def quickstart(
     checks: int = CHECKS,
     again: bool = False,
 ) -> Iterator[Event]:
-    """Do it all within about `budget_s` seconds; what is done already is not done again, unless `again`.
+    """Progress events of profiling, training and verification within about `budget_s` seconds.
 
-    device: a torch device, None for this machine's default. database: as for `profile`. problems,
-    checks: how many problems to profile, and how many choices to check.
+    Finished steps of earlier runs are kept, unless `again`.
+
+    Parameters
+    ----------
+    device : str, optional
+        Torch device; this machine's default when None.
+    database : Database, URL or path, optional
+        As for `profile`.
+    budget_s : float
+        Seconds.
+    problems, checks : int
+        Number of problems to profile, and of choices to verify.
     """
     started = time.monotonic()
     with profiling.session(device) as measuring, profiling.opened(database, create=True) as store:
@@ -108,7 +130,7 @@ def quickstart(
         profiled = random_problems(OPERATOR, kind, count=problems, seed=PROFILE_SEED)
         known = frozenset(problem.key for problem in profiled)
         blind = random_problems(OPERATOR, kind, count=checks, seed=CHECK_SEED, exclude=known)
-        yield Prepared(
+        yield QuickstartStarted(
             database=store.location, device=measuring.device, budget_s=budget_s, load=machine_load()
         )
         yield from profiling.profile_with(
@@ -135,15 +157,17 @@ def quickstart(
 
 
 def machine_load() -> float:
-    """Processes that want to run, per core, over the last minute; 0 where the system does not say."""
+    """Runnable processes per core, averaged over the last minute; 0 where the system does not say."""
     try:
         return os.getloadavg()[0] / (os.cpu_count() or 1)
     except (AttributeError, OSError):
         return 0.0
 
 
-def _learn(store: Database, profiled: Sequence[Problem]) -> Iterator[Learning | Learned]:
-    """Train when there is no model, or one that is older than the newest record of a profiled problem."""
+def _learn(store: Database, profiled: Sequence[Problem]) -> Iterator[TrainingStarted | TrainingFinished]:
+    """Training events, when there is no model or the model is older than the newest record of a profiled
+    problem.
+    """
     from kernel_selector.db import models, records
 
     from ..cost_model.stored_models import usable_model
@@ -154,21 +178,23 @@ def _learn(store: Database, profiled: Sequence[Problem]) -> Iterator[Learning | 
         found = records.find(connection, operator=OPERATOR)
         newest = max((one.measured_at for one in found if one.problem.key in keys), default=None)
     if model is not None and (newest is None or newest <= model.created_at):
-        yield Learned(fresh=False, seconds=0.0, evaluation=model.evaluation)
+        yield TrainingFinished(fresh=False, seconds=0.0, evaluation=model.evaluation)
         return
     started = time.monotonic()
-    yield Learning()
+    yield TrainingStarted()
     from ..training.train import train  # imports scikit-learn, which takes seconds
 
     try:
         train(OPERATOR, store)
     except TooFewProblems as error:
         reason = f"{error.found}. Give a larger --budget or more --problems."
-        yield Learned(fresh=False, seconds=time.monotonic() - started, evaluation=None, reason=reason)
+        yield TrainingFinished(
+            fresh=False, seconds=time.monotonic() - started, evaluation=None, reason=reason
+        )
         return
     with store.read() as connection:
         model = models.latest(connection, operator=OPERATOR)
-    yield Learned(
+    yield TrainingFinished(
         fresh=True,
         seconds=time.monotonic() - started,
         evaluation=model.evaluation if model is not None else None,

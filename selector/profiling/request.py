@@ -1,4 +1,4 @@
-"""What a run is asked to measure: a grid, random problems, a sweep, or what was asked about before."""
+"""Problems of a profiling request: a grid, random problems, a sweep, outliers, or logged questions."""
 
 from __future__ import annotations
 
@@ -27,20 +27,21 @@ BATCHES = "8,16,32,64"  # of published models: two make a line of time and bytes
 
 
 @dataclass(frozen=True, kw_only=True)
-class Wanted:
-    """The words of a request.
+class ProfileRequest:
+    """The arguments of `selector profile`, which stand for a list of problems.
 
-    An `operator` with `given` values means their grid, with a `count` random problems that have them;
-    `operators`, or one operator alone, mean a sweep of `count` problems each, or, where they are
-    `doubtful`, what was measured of them on the device and contradicts the rest; `asked` what is remembered
-    of questions about the device; `models` the layers of published models, at the batches in `given`.
+    An `operator` with values in `given` stands for their grid; with a `count`, for random problems that have
+    these values. `operators`, or one operator without values, stand for a sweep of `count` problems each.
+    `outliers` are the measurements of these operators on the device that contradict the rest.
+    `from_query_log` are the logged questions about the device. `models` are the layers of published models,
+    at the batches in `given`.
     """
 
     operator: str | None = None
     given: Mapping[str, str]
     operators: str | None = None
-    asked: bool = False
-    doubtful: bool = False
+    from_query_log: bool = False
+    outliers: bool = False
     models: str | None = None
     count: int | None = None
     seed: int = 0
@@ -48,8 +49,11 @@ class Wanted:
     database: str | None = None
 
     def jobs(self) -> list[Job]:
-        """The problems with the implementations to run. Raises InvalidRequest for words that do not go
-        together or mean nothing, and the errors of unknown names and values."""
+        """Problems with the implementations to run.
+
+        Raises InvalidRequest for arguments that conflict or select nothing, and the errors of unknown names
+        and values.
+        """
         self._check()
         try:
             return self._jobs()
@@ -59,12 +63,12 @@ class Wanted:
 
     def _jobs(self) -> list[Job]:
         kind = device_kind(self.device)
-        if self.asked:
+        if self.from_query_log:
             return _every(self._remembered())
         if self.models:
             problems = layer_problems(listed(self.models), self.given.get("batch", BATCHES))
             return [job(problem, index) for index, problem in enumerate(problems)]
-        if self.doubtful:
+        if self.outliers:
             return self._contradictory()
         if self.operators or (not self.given and self.count is None):
             names = named_operators(self._operators)
@@ -80,18 +84,22 @@ class Wanted:
             raise InvalidRequest(
                 f"--operator {self.operators} and {words}: a sweep draws its own problems; leave one out."
             )
-        if self.models and (self.asked or self.operators or self.operator or self.count):
+        if self.models and (self.from_query_log or self.operators or self.operator or self.count):
             raise InvalidRequest(f"--model {self.models} measures all layers of it: leave the rest out.")
         if self.models and {*self.given} - {"batch"}:
             raise InvalidRequest(f"--model {self.models} takes batch={BATCHES} alone: leave the rest out.")
-        if self.asked and (self.operators or self.operator or self.given or self.count):
+        if self.from_query_log and (self.operators or self.operator or self.given or self.count):
             raise InvalidRequest("--asked measures what was asked about: leave the rest out.")
-        if self.doubtful and (self.asked or self.models or self.given or self.count or not self._operators):
+        if self.outliers and (
+            self.from_query_log or self.models or self.given or self.count or not self._operators
+        ):
             raise InvalidRequest(
                 "--doubtful measures again what contradicts the rest, of operators: name one, or "
                 "--operator all, and leave the rest out."
             )
-        if not (self.asked or self.models or self.operators or self.operator or self.given or self.count):
+        if not (
+            self.from_query_log or self.models or self.operators or self.operator or self.given or self.count
+        ):
             raise InvalidRequest("Nothing to measure: name an operator, or --operator all for each of them.")
         size = prod(text.count(",") + 1 for text in self.given.values())
         if size > LARGEST_GRID and self.count is None:
@@ -105,7 +113,7 @@ class Wanted:
         return self.operators or self.operator or ""
 
     def _refuse_imported(self) -> None:
-        """Say of an operator that is known by measurements of others that there is nothing to run."""
+        """Raise InvalidRequest for an imported operator, which has no kernels to run here."""
         from kernel_selector.db import DatabaseError
 
         from ..workloads.imported_operator import imported_operators
@@ -123,10 +131,10 @@ class Wanted:
                 )
 
     def _contradictory(self) -> list[Job]:
-        from .outliers import doubtful
+        from .outliers import outlier_jobs
 
         with opened(self.database) as store:
-            found = doubtful(named_operators(self._operators), store, self.device)
+            found = outlier_jobs(named_operators(self._operators), store, self.device)
         if not found:
             raise InvalidRequest(
                 f"Nothing measured of {self._operators} contradicts the rest: there is nothing to "
@@ -151,7 +159,7 @@ class Wanted:
 
 
 def write_plan(file: Path, jobs: Sequence[Job]) -> tuple[int, int]:
-    """Write what is to be measured for `python -m kernels.measure --problems`: problems, candidates.
+    """Numbers of problems and candidates written to a file for `python -m kernels.measure --problems`.
 
     Raises as `written`.
     """
@@ -163,7 +171,7 @@ def write_plan(file: Path, jobs: Sequence[Job]) -> tuple[int, int]:
 
 
 def _every(problems: list[Problem]) -> list[Job]:
-    """All implementations of each problem."""
+    """Jobs with all implementations of each problem."""
     from kernel_selector.kernels.measure.jobs import Job
 
     return [Job(problem, tuple(registry.implementations(problem.operator))) for problem in problems]

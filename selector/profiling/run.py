@@ -1,4 +1,4 @@
-"""One run over problems: what is missing of them is measured, stored and reported."""
+"""Profiling run over problems: missing records are measured, stored and reported."""
 
 from __future__ import annotations
 
@@ -13,7 +13,14 @@ from kernel_selector.kernels.contract import Problem, Record
 from kernel_selector.kernels.versions import holds
 
 from ..selection.network_place import network_warning
-from .events import Event, Measured, ProblemStarted, ProblemStored, ProfilingFinished, ProfilingStarted
+from .events import (
+    CandidateMeasured,
+    Event,
+    ProblemStarted,
+    ProblemStored,
+    ProfilingFinished,
+    ProfilingStarted,
+)
 from .winners import winners
 
 if TYPE_CHECKING:
@@ -23,20 +30,20 @@ if TYPE_CHECKING:
 
 
 class Order(Protocol):
-    """Which problem is next, with what to run on it, as records come in."""
+    """Protocol of a run's order: the next problem and its implementations, given the records so far."""
 
     def __iter__(self) -> Iterator[tuple[Problem, Sequence[str]]]:
-        """Problems, one of them maybe more than once."""
+        """Problems with implementations; a problem may occur several times."""
         ...
 
     def add(self, record: Record) -> None:
-        """What was measured."""
+        """Add a record."""
         ...
 
 
 @dataclass(frozen=True)
 class InTurn:
-    """The problems as they were listed, everything on each of them."""
+    """Order of the list, with all implementations of each problem at once."""
 
     todo: Mapping[Problem, Sequence[str]]
 
@@ -44,13 +51,13 @@ class InTurn:
         return iter(self.todo.items())
 
     def add(self, record: Record) -> None:
-        """Changes nothing."""
+        """No effect: the order is fixed."""
 
 
 def missing(
     store: Database, measuring: Session, problems: Sequence[Problem], *, again: bool = False
 ) -> dict[Problem, list[str]]:
-    """The implementations that each problem has no finished record of; problems without any are left out.
+    """Implementations without finished records by problem; problems without any are left out.
 
     again: all implementations of all problems.
     """
@@ -86,7 +93,7 @@ def missing(
 def measure_into(
     store: Database, measuring: Session, problem: Problem, implementations: Sequence[str]
 ) -> Iterator[Record]:
-    """Measure one problem and store its records in one transaction, also when it is cut short."""
+    """Records of one problem, stored in one transaction even after an interruption."""
     from kernel_selector.db import records
 
     taken: list[Record] = []
@@ -102,7 +109,7 @@ def measure_into(
 
 @dataclass
 class Run:
-    """One pass over the problems: the clock, the budget and the counts."""
+    """State of one profiling run: clock, budget and counts."""
 
     store: Database
     measuring: Session
@@ -114,7 +121,7 @@ class Run:
     statuses: Counter[str] = field(default_factory=Counter)
 
     def events(self, jobs: Sequence[Job]) -> Iterator[Event]:
-        """Measure what is missing of the jobs, and say so."""
+        """Progress events of measuring the missing records of the jobs."""
         wanted = {job.problem: job.implementations for job in jobs}
         todo = self._missing(wanted)
         yield ProfilingStarted(
@@ -155,7 +162,7 @@ class Run:
         return Active.of(self.store, self.measuring, wanted, todo)
 
     def _missing(self, wanted: Mapping[Problem, Sequence[str]]) -> dict[Problem, list[str]]:
-        """What of the wanted has no finished record, in the order in which it is wanted."""
+        """Implementations without finished records, in the jobs' order."""
         found = missing(self.store, self.measuring, list(wanted), again=self.again)
         kept = {
             problem: [name for name in names if name in found.get(problem, ())]
@@ -176,7 +183,7 @@ class Run:
             taken.append(record)
             self.statuses[record.status.value] += 1
             order.add(record)
-            yield Measured(record=record)
+            yield CandidateMeasured(record=record)
         self.spent.append(time.monotonic() - before)
         yield ProblemStored(
             index=index, count=count, problem=problem, records=tuple(taken), seconds=self.spent[-1]
@@ -192,7 +199,9 @@ class Run:
         return self.budget_s is not None and self._elapsed() + self._typical() > self.budget_s
 
     def _left(self, problems: int) -> float | None:
-        """Seconds left: for the problems at the usual pace, or until the budget ends, if that is sooner."""
+        """Seconds left: for the problems at the run's mean rate, or until the budget ends, whichever is
+        sooner.
+        """
         pace = problems * self._typical() if self.spent else None
         rest = None if self.budget_s is None else max(0.0, self.budget_s - self._elapsed())
         known = [seconds for seconds in (pace, rest) if seconds is not None]

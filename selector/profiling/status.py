@@ -1,4 +1,4 @@
-"""What `selector status` says: coverage, freshness, and what to do next."""
+"""Overview for `selector status`: coverage, freshness, and next steps."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ FIRST = 3  # problems that are named
 
 @dataclass(frozen=True, kw_only=True)
 class Overview:
-    """Rows by operator and device, and what to measure next, in words with their commands.
+    """Rows by operator and device, and next steps in words with their commands.
 
     `imported` are the operators of measurements that others took, of which nothing can become old.
     """
@@ -34,7 +34,7 @@ class Overview:
     advice: tuple[str, ...]
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON-ready."""
+        """JSON-ready dictionary."""
         rows = [row.to_dict() for row in self.rows]
         return {
             "location": self.location,
@@ -45,7 +45,10 @@ class Overview:
 
 
 def overview(database: Database | str | Path | None = None) -> Overview:
-    """Of a database that is there. Raises DatabaseError."""
+    """Overview of an existing database.
+
+    Raises DatabaseError.
+    """
     with opened(database) as store:
         rows = tuple(freshness(store))
         with store.read() as connection:
@@ -60,7 +63,7 @@ def overview(database: Database | str | Path | None = None) -> Overview:
 
 
 def _stale(store: Database, where: str) -> list[str]:
-    """What to measure again on this machine's devices."""
+    """Next steps for stale measurements of this machine's devices."""
     from kernel_selector.kernels import measure
 
     from ..selection.devices import local_names
@@ -80,7 +83,7 @@ def _stale(store: Database, where: str) -> list[str]:
 
 
 def _questions(store: Database, where: str) -> list[str]:
-    """What was asked about this machine's devices without a sure answer."""
+    """Next steps for logged questions about this machine's devices without a certain answer."""
     from kernel_selector.kernels import measure
 
     from ..selection.devices import local_names

@@ -1,4 +1,4 @@
-"""What a sweep measures: published layers and random ones, in an order that may be cut anywhere.
+"""Problems of a sweep: published and random layers, in an order that may end anywhere.
 
 Every prefix of the order covers what the whole covers: operators take turns, and of each the published
 and the random problems, both of them shuffled. So a budget leaves out some of everything.
@@ -24,7 +24,7 @@ PROBLEMS = 68  # of each operator, where nobody says how many: about a thousand 
 
 
 def sweep_jobs(operators: Sequence[str], kind: str, *, count: int, seed: int = 0) -> list[Job]:
-    """`count` problems of each operator, or as many as there are, with the implementations to run.
+    """Jobs of `count` problems of each operator, or as many as there are, with the implementations to run.
 
     kind: "cpu" or "cuda", which sizes to draw; the published ones are of GPUs alone. The same seed gives
     the same jobs. Raises UnknownOperator, or InvalidHyperparameter when nothing can be drawn.
@@ -43,19 +43,22 @@ def _jobs(operator: str, kind: str, count: int, seed: int) -> Iterator[Job]:
 
 
 def job(problem: Problem, index: int) -> Job:
-    """The implementations to run for the `index`-th problem of an operator: all, but few of the slow ones."""
+    """Job of an operator's `index`-th problem: all implementations, but slow ones only for few problems."""
     names = registry.implementations(problem.operator)
     run = (name for name in names if not (index % COMPILED_EVERY and name.startswith(COMPILED)))
     return Job(problem, tuple(run))
 
 
 def named_operators(text: str) -> list[str]:
-    """The operators of `lstm,attention`, or of `all`. Raises UnknownOperator."""
+    """Operators named in `lstm,attention`, or all for `all`.
+
+    Raises UnknownOperator.
+    """
     if text == "all":
         return list(registry.operators())
     return [registry.operator(name).name for name in listed(text)]
 
 
 def listed(text: str) -> list[str]:
-    """The names of `lstm, attention`, each once."""
+    """Names in `lstm, attention`, without repetitions."""
     return list(dict.fromkeys(name.strip() for name in text.split(",") if name.strip())) or [text]

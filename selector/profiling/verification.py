@@ -1,4 +1,4 @@
-"""Check choices against measurements of every candidate, without letting `choose` peek.
+"""Verification of choices by measuring every candidate, on problems held out from the choice.
 
 No choice in the table was made with a measurement of any problem of the table: the problems are drawn
 apart from the profiled ones, and all are asked of one frozen snapshot. Their records are stored, so
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class CheckStarted:
-    """Choice `index` (from 1) of `count` is made; then its candidates are measured, as far as needed."""
+    """Start of verifying choice `index` (from 1) of `count`, before its candidates are measured."""
 
     index: int
     count: int
@@ -43,7 +43,7 @@ class CheckStarted:
 
 @dataclass(frozen=True, kw_only=True)
 class Checked:
-    """One choice against the measurement of every candidate. Times are of undisturbed runs, in milliseconds.
+    """Verified choice with the times of every candidate, in milliseconds of undisturbed runs.
 
     `measured_ms` is None when the chosen implementation failed, `default_ms` when the framework's did.
     `stored`: an earlier run had measured the problem, and the choice was made without those records.
@@ -61,16 +61,16 @@ class Checked:
 
     @property
     def slowdown(self) -> float | None:
-        """The choice's time over the best time; 1 is perfect."""
+        """Time of the choice over the best time; 1 is perfect."""
         return None if self.measured_ms is None else self.measured_ms / self.best_ms
 
     @property
     def default_slowdown(self) -> float | None:
-        """The same for taking the framework's default."""
+        """Time of the framework's default over the best time."""
         return None if self.default_ms is None else self.default_ms / self.best_ms
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON-ready."""
+        """JSON-ready dictionary."""
         problem = {"operator": self.problem.operator, **self.problem.as_dict}
         return {**asdict(self), "problem": problem, "slowdown": self.slowdown}
 
@@ -78,14 +78,14 @@ class Checked:
 def check(
     store: Database, measuring: Session, problems: Sequence[Problem], *, deadline: float, again: bool = False
 ) -> Iterator[CheckStarted | Checked]:
-    """Choose for each problem, measure its candidates, compare.
+    """Verification events for each problem: its choice, compared with the measured candidates.
 
     deadline: on the clock of `time.monotonic`; no measuring is started that is not expected to end by
     then. Problems with stored records are reported in any case, measured once more when `again`.
     """
     todo = missing(store, measuring, problems, again=again)
     spent: list[float] = []
-    with _blind_selector(store, problems) as (selector, seen):
+    with _held_out_selector(store, problems) as (selector, seen):
         for index, problem in enumerate(problems, start=1):
             before = time.monotonic()
             pace = sum(spent) / len(spent) if spent else None
@@ -109,14 +109,14 @@ def check(
 
 
 def geometric_mean(values: Sequence[float | None]) -> float | None:
-    """Of the values that are there; None when there are none."""
+    """Geometric mean of the values other than None; None without any."""
     known = [value for value in values if value is not None]
     return exp(sum(log(value) for value in known) / len(known)) if known else None
 
 
 @contextmanager
-def _blind_selector(store: Database, problems: Sequence[Problem]) -> Iterator[tuple[Selector, set[str]]]:
-    """A frozen selector that has seen no record of these problems, and the keys of those with records."""
+def _held_out_selector(store: Database, problems: Sequence[Problem]) -> Iterator[tuple[Selector, set[str]]]:
+    """Frozen selector without records of these problems, and the keys of problems with records."""
     from kernel_selector.db import models, records
 
     from ..cost_model.stored_models import usable_model
@@ -146,7 +146,7 @@ def _blind_selector(store: Database, problems: Sequence[Problem]) -> Iterator[tu
 
 
 def _records(store: Database, measuring: Session, problem: Problem) -> list[Record]:
-    """The comparable records of one problem: this device, environment, policy and current sources.
+    """Comparable records of one problem: this device, environment, policy and current sources.
 
     The newest come last.
     """
@@ -175,7 +175,7 @@ def _records(store: Database, measuring: Session, problem: Problem) -> list[Reco
 
 
 def _compare(choice: Choice, found: Sequence[Record], *, stored: bool) -> Checked | None:
-    """The row of one problem; None when no candidate could be measured."""
+    """Verified choice of one problem; None when no candidate could be measured."""
     newest = {record.implementation: record for record in found}
     times = {
         record.implementation: record.total.undisturbed_ms

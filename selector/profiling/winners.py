@@ -1,4 +1,4 @@
-"""Which implementation is the fastest on which problems, by what is measured here and now."""
+"""Fastest implementations by problem, from current measurements on this machine."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
 
 def winners(store: Database, measuring: Session, problems: Collection[Problem]) -> dict[str, dict[str, int]]:
-    """On how many of the problems each implementation is the fastest, by operator, the most frequent first.
+    """Number of problems on which each implementation is the fastest, by operator, the most frequent
+    first.
 
     Only records of this device, environment and policy count, and of the sources as they are.
     """
@@ -37,7 +38,7 @@ def winners(store: Database, measuring: Session, problems: Collection[Problem]) 
 
 
 def fastest(found: Iterable[Record]) -> dict[Problem, Record]:
-    """The fastest record of each problem; of two of one implementation the later one counts."""
+    """Fastest record of each problem; repeated measurements count with the latest."""
     times: dict[Problem, dict[str, Record]] = {}
     for record in found:
         times.setdefault(record.problem, {})[record.implementation] = record
@@ -48,7 +49,7 @@ def fastest(found: Iterable[Record]) -> dict[Problem, Record]:
 
 
 def is_current(record: Record, measuring: Session) -> bool:
-    """Whether a session would measure the same anew: its circumstances, and the sources as they are."""
+    """Whether a record is of the session's device, environment and policy, and of the current sources."""
     known = registry.implementations(record.problem.operator).get(record.implementation)
     return (
         known is not None

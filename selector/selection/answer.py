@@ -11,14 +11,14 @@ from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import Environment, Problem, SelectorError, UnsupportedProblem
 
 from ..cost_model.estimate import Tier
+from ..errors import NoMeasurements
 from .alike import timed_alike
 from .choice import Choice
-from .evidence import says_wrong
-from .policy import Decision, Question, combine, decide
+from .evidence import Evidence, says_wrong
+from .policy import Decision, Figures, Question, combine, decide
 from .query import Request
 
 if TYPE_CHECKING:
-    from .evidence import Evidence
     from .snapshot import Knowledge
 
 Given = TypeVar("Given")
@@ -71,33 +71,52 @@ def prepare(knowledge: Knowledge, request: Request) -> Prepared:
 
     Raises UnsupportedProblem, and the errors of reading the database.
     """
-    operator, where = registry.operator(request.problem.operator), request.where
-    accepted, refused = registry.candidates(request.problem, where.device)
-    _check_refusals(request, refused)
-    evidence = knowledge.evidence(operator.name, where.device.key)
-    problem = _known_as(request.problem, evidence)
-    software = current_environment(where.torch_device) if where.torch_device else None
-    failed, doubtful = evidence.failures(problem, where.device, operator.default)
-    reason = failed.get(operator.default) or doubtful.get(operator.default, "")
+    operator, device, torch_device = request.problem.operator, request.device, request.where.torch_device
+    default, accepted, refused = _candidates(request)
+    evidence = knowledge.measurements(operator, device.key)
+    problem = _known_as(request.problem, evidence) if isinstance(evidence, Evidence) else request.problem
+    software = current_environment(torch_device) if torch_device else None
+    failed, doubtful = evidence.failures(problem, device, default)
+    reason = failed.get(default) or doubtful.get(default, "")
     question = Question(
-        default=operator.default,
+        default=default,
         default_is_wrong=reason if says_wrong(reason) else "",
-        names=tuple([it.name for it in accepted if it.name not in failed or it.name == request.override]),
+        most_frequent_winner=None if isinstance(evidence, Evidence) else evidence.most_frequent_winner,
+        names=tuple([name for name in accepted if name not in failed or name == request.override]),
         excluded={**failed, **refused},
         doubtful=doubtful,
         objective=request.objective,
         limit_bytes=request.limit_bytes,
         override=request.override,
-        counted_bytes=lambda name: registry.implementation(operator.name, name).work(problem).saved_bytes,
+        counted_bytes=lambda name: 0.0 if request.imported else _saved_bytes(problem, name),
+        has_memory=request.imported is None or request.imported.memory,
     )
+    if not default and not question.names:
+        raise _unsupported(request, question.excluded)
     return Prepared(
         request=request,
         problem=problem,
         software=software,
         question=question,
-        measured=list(evidence.tiers(problem, where.device, software)),
-        least_noise=evidence.least_noise(where.device),
+        measured=list(evidence.tiers(problem, device, software)),
+        least_noise=evidence.least_noise(device),
     )
+
+
+def _candidates(request: Request) -> tuple[str, Sequence[str], Mapping[str, str]]:
+    """The framework's default, "" without one, what accepts the problem, and why others refuse it.
+
+    Raises UnsupportedProblem where no implementation, or not the one asked for, takes the problem.
+    """
+    if request.imported is not None:
+        return "", tuple(request.imported.implementations), {}
+    accepted, refused = registry.candidates(request.problem, request.where.device)
+    _check_refusals(request, refused)
+    return registry.operator(request.problem.operator).default, [one.name for one in accepted], refused
+
+
+def _saved_bytes(problem: Problem, name: str) -> float:
+    return registry.implementation(problem.operator, name).work(problem).saved_bytes
 
 
 def _check_refusals(request: Request, refused: Mapping[str, str]) -> None:
@@ -108,10 +127,14 @@ def _check_refusals(request: Request, refused: Mapping[str, str]) -> None:
             f"{refused[request.override]}. Leave the override out, or name another implementation."
         )
     if len(refused) == len(registry.implementations(request.problem.operator)):
-        reasons = "; ".join(f"{name}: {refused[name]}" for name in sorted(refused))
-        raise UnsupportedProblem(
-            f"No implementation computes {request.problem} on {request.where.device.name}: {reasons}."
-        )
+        raise _unsupported(request, refused)
+
+
+def _unsupported(request: Request, reasons: Mapping[str, str]) -> UnsupportedProblem:
+    words = "; ".join(f"{name}: {reasons[name]}" for name in sorted(reasons))
+    return UnsupportedProblem(
+        f"No implementation computes {request.problem} on {request.device.name}: {words}."
+    )
 
 
 def _known_as(problem: Problem, evidence: Evidence) -> Problem:
@@ -140,7 +163,7 @@ def _predicted(
     groups: dict[tuple[str, int, int], dict[int, Prepared]] = defaultdict(dict)
     for index, one in enumerate(prepared):
         if isinstance(one, Prepared) and not one.is_complete:
-            device, software = one.request.where.device, one.software
+            device, software = one.request.device, one.software
             groups[one.problem.operator, id(device), id(software)][index] = one
     found: list[Tier | SelectorError | None] = [None] * len(prepared)
     for (operator, *_), members in groups.items():
@@ -156,9 +179,9 @@ def _predicted(
         tiers = predictor.tiers(
             [one.problem for one in members.values()],
             [one.question.names for one in members.values()],
-            device=first.request.where.device,
+            device=first.request.device,
             software=first.software,
-            known=registry.implementations(operator),
+            known={} if first.request.imported else registry.implementations(operator),
             least_noise=first.least_noise,
         )
         for index, tier in zip(members, tiers, strict=True):
@@ -167,18 +190,33 @@ def _predicted(
 
 
 def finish(knowledge: Knowledge, prepared: Prepared, predicted: Tier | None) -> Choice:
-    """The choice for a question, by all that is known of it. Raises NothingFits."""
+    """The choice for a question, by all that is known of it. Raises NothingFits and NoMeasurements."""
     question, measured = prepared.question, prepared.measured
     figures = combine([*measured, predicted] if predicted else measured, question.names, question.default)
+    if not question.default:
+        _require_measurements(prepared.request, question, figures)
     decision = decide(question, figures)
     return _choice(knowledge, prepared.request, decision, set(figures.sources.values()))
+
+
+def _require_measurements(request: Request, question: Question, figures: Figures) -> None:
+    """Raise NoMeasurements where neither a figure nor a frequent winner says what to choose."""
+    if figures.estimates or question.override is not None:
+        return
+    if question.limit_bytes is not None or question.most_frequent_winner not in question.names:
+        limit = "" if question.limit_bytes is None else " that a memory limit could be checked against"
+        operator = request.problem.operator
+        raise NoMeasurements(
+            f"There is nothing known of {operator} at this problem on {request.device.name}{limit}: import "
+            f"measurements of problems around it, then `selector train {operator}`."
+        )
 
 
 def _choice(knowledge: Knowledge, request: Request, decision: Decision, sources: set[str]) -> Choice:
     chosen = decision.candidates[0]
     predictor = knowledge.predictor(request.problem.operator) if "model" in sources else None
     caveats = list(knowledge.caveats)
-    if decision.source == "default" and not caveats and not sources:
+    if decision.source == "default" and not caveats and not sources and not request.imported:
         caveats.append(
             f"Nothing comparable was measured on {request.where.device.name}: "
             f"run `selector profile {request.problem.operator} --count 60` there."
@@ -209,8 +247,9 @@ def _choice(knowledge: Knowledge, request: Request, decision: Decision, sources:
 def _circumstances(knowledge: Knowledge, request: Request) -> Iterator[str]:
     """Caveats that hold whatever was chosen."""
     device, operator = request.where.device, request.problem.operator
-    if request.retired is not None:
-        yield request.retired
+    yield from request.notes
+    if request.imported is not None:
+        return
     if request.where.torch_device is None:
         yield f"{device.name} is not in this machine: here, build() makes the module on the CPU."
     left_out = knowledge.evidence(operator, device.key).left_out

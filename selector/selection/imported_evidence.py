@@ -1,13 +1,13 @@
-"""What was imported about one operator on one device, arranged for questions."""
+"""The imported measurements of one operator on one device, arranged for questions as `Evidence` is."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator
 from functools import cached_property
 
 import numpy as np
 
-from kernel_selector.kernels.contract import Problem
+from kernel_selector.kernels.contract import Device, Environment, Problem
 
 from ..cost_model.estimate import Estimate, Tier
 from ..workloads.imported_columns import OK, STATUSES, Columns
@@ -15,7 +15,13 @@ from .evidence import WORDS
 
 
 class ImportedEvidence:
-    """The measurements of one operator on one device."""
+    """The imported measurements of one operator on one device.
+
+    An importer times what it can choose from: where several implementations were timed at a problem, those
+    that were not are excluded there.
+    """
+
+    left_out = 0  # of records: an import refuses what it cannot read
 
     def __init__(self, columns: Columns) -> None:
         self._columns = columns
@@ -31,8 +37,12 @@ class ImportedEvidence:
         position = self._problems.get(tuple(value for _, value in problem.values))
         return range(0) if position is None else range(*map(int, self._starts[position : position + 2]))
 
-    def tier(self, problem: Problem) -> Tier:
-        """The good measurements of a problem; without estimates where there are none."""
+    def least_noise(self, _here: Device) -> float:
+        """The least noise of a prediction: none is known of, since an import does not name hosts."""
+        return 0.0
+
+    def tiers(self, problem: Problem, _here: Device, _software: Environment | None) -> Iterator[Tier]:
+        """The good measurements of a problem as one tier; without estimates where there are none."""
         columns, names = self._columns, self._columns.implementations
         estimates = {}
         for row in self._rows(problem):
@@ -49,16 +59,23 @@ class ImportedEvidence:
                     noise=0.0,
                     memory_noise=0.0,
                 )
-        return Tier(source="exact", estimates=estimates)
+        yield Tier(source="exact", estimates=estimates)
 
-    def failures(self, problem: Problem) -> Mapping[str, str]:
-        """Why implementations cannot be chosen for a problem, by name: how its measurements ended."""
+    def failures(
+        self, problem: Problem, _here: Device, _default: str
+    ) -> tuple[dict[str, str], dict[str, str]]:
+        """Why implementations are excluded at a problem, by name, and why others are doubtful: none is."""
         columns, names = self._columns, self._columns.implementations
-        return {
+        excluded = {
             names[columns.implementation[row]]: _words(int(columns.status[row]), columns.reasons.get(row, ""))
             for row in self._rows(problem)
             if columns.status[row] != OK
         }
+        timed = {names[columns.implementation[row]] for row in self._rows(problem)} - set(excluded)
+        if len(timed) > 1:
+            others = (name for name in names if name not in timed and name not in excluded)
+            excluded |= dict.fromkeys(others, "it is not among the measurements of this problem")
+        return excluded, {}
 
     @cached_property
     def most_frequent_winner(self) -> str | None:

@@ -27,7 +27,7 @@ LEAST_MARGIN = 0.01
 class Question(NamedTuple):
     """What is to be decided. `counted_bytes(name)` is memory by counted work, for want of measurements."""
 
-    default: str
+    default: str  # "" for an imported operator, of which no framework has one
     names: tuple[str, ...]  # the implementations that support the problem, sorted
     excluded: Mapping[str, str]  # the others, with the reason
     counted_bytes: Callable[[str], float]
@@ -36,6 +36,8 @@ class Question(NamedTuple):
     limit_bytes: int | None = None
     override: str | None = None
     default_is_wrong: str = ""  # the reason, where the gate rejected the default at the problem or near it
+    most_frequent_winner: str | None = None  # what to choose without a default, where nothing is known
+    has_memory: bool = True  # whether estimates say anything of bytes
 
 
 class Decision(NamedTuple):
@@ -95,6 +97,8 @@ def combine(tiers: Iterable[Tier], names: tuple[str, ...], default: str) -> Figu
 
 def decide(question: Question, figures: Figures) -> Decision:
     """The decision on comparable figures. Raises NothingFits when a memory limit excludes everything."""
+    if not question.default and figures.estimates:
+        question = _of_known(question, figures)
     over = _over_limit(question, figures)
     free = [name for name in question.names if name not in over] if over else list(question.names)
     ranked = _ranked(question.objective, figures, free)
@@ -115,7 +119,9 @@ def decide(question: Question, figures: Figures) -> Decision:
         chosen, source = _instead_of_a_wrong_default(question, figures, ranked, caveats)
     else:
         chosen, source, notes = _best(question, figures, free, ranked)
-        if source == "default" and chosen != question.default:
+        if source == "default" and not question.default:
+            caveats.append(f"{chosen} was the fastest on most of the problems that were measured there.")
+        elif source == "default" and chosen != question.default:
             caveats.append(
                 f"{question.default}, the framework's default, is excluded, and nothing is known of the "
                 f"others: {chosen} needs the fewest bytes by count."
@@ -133,6 +139,19 @@ def decide(question: Question, figures: Figures) -> Decision:
         margin=None if runner_up is None else _advantage(question.objective, known[chosen], known[runner_up]),
         candidates=tuple(_candidates(question, figures, chosen, [*ranked, *sorted(free)], over, notes)),
         caveats=tuple(caveats),
+    )
+
+
+def _of_known(question: Question, figures: Figures) -> Question:
+    """The question without the candidates of which nothing is known: there is no default to fall back to."""
+    known = {*figures.estimates, question.override}
+    unknown = [name for name in question.names if name not in known]
+    return question._replace(
+        names=tuple([name for name in question.names if name in known]),
+        excluded={
+            **question.excluded,
+            **dict.fromkeys(unknown, "nothing is known of it on problems like this one"),
+        },
     )
 
 
@@ -158,8 +177,9 @@ def _candidates(
             yield Candidate(name=name, default=is_default, excluded=excluded, note=note)
             continue
         time, low, high, size, least, most, *_ = estimate
-        source = figures.sources[name]
-        yield Candidate(name, is_default, source, time, (low, high), size, (least, most), excluded, note)
+        source, memory = figures.sources[name], (least, most)
+        found = Candidate(name, is_default, source, time, (low, high), size, memory, excluded, note)
+        yield found if question.has_memory else found._replace(memory_bytes=None, memory_interval_bytes=None)
 
 
 def _instead_of_a_wrong_default(
@@ -187,7 +207,8 @@ def _best(
     notes: dict[str, str] = {}
     if default not in free:
         if not ranked:
-            return min(free, key=lambda name: (question.counted_bytes(name), name)), "default", notes
+            least = min(free, key=lambda name: (question.counted_bytes(name), name))
+            return question.most_frequent_winner or least, "default", notes
         return ranked[0], figures.sources[ranked[0]], notes
     if figures.base is None or default not in figures.estimates:
         return default, "default", notes

@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 
 def file_of(database: Database | None) -> Path:
     """Where the questions to a database are kept; beside the user's own for one that is no file."""
-    from kernel_selector.db import location
+    from kernel_selector.db.engine import location
 
     path = location.resolve(database.location).path if database is not None else None
     path = path or location.resolve().path or location.default_path()

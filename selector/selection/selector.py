@@ -21,7 +21,6 @@ from . import catalogue
 from .answer import answer_each
 from .choice import Choice
 from .database import require_database
-from .imported_answer import answer as answer_imported
 from .query import DEFAULT_OPERATOR, Query, Request, parse
 from .query_log import noting
 from .shipped import CPU, unpacked
@@ -87,12 +86,7 @@ class Answers:
         requests: dict[int, Request] = {}
         for index, query in enumerate(queries):
             try:
-                if not isinstance(query.operator, str) or query.operator in registry.operators():
-                    requests[index] = parse(self.knowledge, query)
-                elif query.operator in self.knowledge.imported:
-                    found[index] = answer_imported(self.knowledge, query)
-                else:
-                    raise catalogue.unknown_operator(query.operator, self.knowledge.imported)
+                requests[index] = parse(self.knowledge, query)
             except SelectorError as error:
                 found[index] = error
         answers = answer_each(self.knowledge, list(requests.values()))
@@ -373,7 +367,11 @@ def or_shipped(answers: Sequence[Answer], queries: Sequence[Query], source: obje
     found = list(answers)
     if source is not None:  # most of all: nothing is imported for them
         return found
-    open_ones = {index: one for index, one in enumerate(found) if _rests_on_nothing(one)}
+    open_ones = {
+        index: one
+        for index, one in enumerate(found)
+        if _rests_on_nothing(one) and (queries[index].operator or DEFAULT_OPERATOR) in registry.operators()
+    }
     if not open_ones:
         return found
     from kernel_selector.db import DatabaseError
@@ -447,7 +445,7 @@ def stand_in(source: object) -> Selector | None:
 
 
 def _named(source: object) -> bool:
-    from kernel_selector.db.location import VARIABLE
+    from kernel_selector.db.engine.location import VARIABLE
 
     return source is not None or bool(os.environ.get(VARIABLE))
 

@@ -19,7 +19,6 @@ from .rejections import rejected
 if TYPE_CHECKING:
     from kernel_selector.db import Database, StoredModel
 
-    from ..cost_model.imported_predictor import ImportedPredictor
     from ..cost_model.predictor import Predictor
     from .imported_evidence import ImportedEvidence
 
@@ -55,11 +54,9 @@ class Knowledge:
     ) -> None:
         self._database = database
         self._lock = RLock()
-        self._evidence: dict[Pair, Evidence] = {}
+        self._evidence: dict[Pair, Evidence | ImportedEvidence] = {}
         self._models: dict[str, StoredModel | ModelVersionMismatch | None] = {}
         self._predictors: dict[str, Predictor] = {}
-        self._imported_evidence: dict[Pair, ImportedEvidence] = {}
-        self._imported_predictors: dict[str, ImportedPredictor] = {}
         self._resolved: dict[str | None, Resolved] = {}
         self.imported: dict[str, ImportedOperator] = {}
         self.state: State = NOTHING, []
@@ -85,7 +82,7 @@ class Knowledge:
     @property
     def loaded(self) -> set[Pair]:
         """What has been read so far."""
-        return {*self._evidence, *self._imported_evidence}
+        return set(self._evidence)
 
     def _open(self, connection: Any, complete: bool, wanted: Iterable[Pair]) -> None:
         from kernel_selector import db
@@ -95,11 +92,11 @@ class Knowledge:
         self.devices = tuple(db.records.devices(connection))
         self.imported = imported_operators(connection)
         self.records += sum(item.rows for item in self.imported.values())
-        if not self.devices:
+        if not self.devices and not self.imported:
             self.caveats = ("The database has no measurements yet: run `selector quickstart`.",)
         keys = {device.key for device in self.devices}
         everything = [(operator, key) for operator in registry.operators() for key in sorted(keys)]
-        everything += [(name, device) for name, item in self.imported.items() for device in item.devices]
+        everything += [(name, key) for name, item in self.imported.items() for key in item.device_keys]
         for pair in everything if complete else wanted:
             self._read(connection, *pair)
 
@@ -112,6 +109,12 @@ class Knowledge:
         return self._resolved[asked]
 
     def evidence(self, operator: str, device_key: str) -> Evidence:
+        """The measurements of an operator of this package; raises as `measurements`."""
+        found = self.measurements(operator, device_key)
+        assert isinstance(found, Evidence), operator
+        return found
+
+    def measurements(self, operator: str, device_key: str) -> Evidence | ImportedEvidence:
         """The measurements of an operator on a kind of device. Raises Changed and DatabaseError."""
         pair = operator, device_key
         with self._lock:
@@ -121,24 +124,6 @@ class Knowledge:
                 else:
                     self._read_later(self._database, pair)
             return self._evidence[pair]
-
-    def imported_evidence(self, operator: str, device: str) -> ImportedEvidence:
-        """The measurements of an imported operator on one of its devices, by name. Raises as `evidence`."""
-        pair = operator, device
-        with self._lock:
-            if pair not in self._imported_evidence and self._database is not None:
-                self._read_later(self._database, pair)
-            return self._imported_evidence[pair]
-
-    def imported_predictor(self, operator: str) -> ImportedPredictor | None:
-        """As `predictor`, of an imported operator."""
-        with self._lock:
-            stored = self._model(operator)
-            if stored is not None and operator not in self._imported_predictors:
-                from ..cost_model.imported_predictor import ImportedPredictor
-
-                self._imported_predictors[operator] = ImportedPredictor(stored)
-            return self._imported_predictors.get(operator)
 
     def _read_later(self, database: Database, pair: Pair) -> None:
         with database.read() as connection:
@@ -158,7 +143,8 @@ class Knowledge:
             if operator not in self._predictors:
                 from ..cost_model.predictor import Predictor
 
-                self._predictors[operator] = Predictor(stored, registry.operator(operator))
+                ours = None if operator in self.imported else registry.operator(operator)
+                self._predictors[operator] = Predictor(stored, ours)
             return self._predictors[operator]
 
     def _model(self, operator: str) -> StoredModel | None:
@@ -179,8 +165,9 @@ class Knowledge:
             from ..workloads.imported_columns import load_columns
             from .imported_evidence import ImportedEvidence
 
-            columns = load_columns(connection, self.imported[operator], device_key)
-            self._imported_evidence[operator, device_key] = ImportedEvidence(columns)
+            imported = self.imported[operator]
+            columns = load_columns(connection, imported, imported.device_keys[device_key])
+            self._evidence[operator, device_key] = ImportedEvidence(columns)
             return
         versions = {name: item.version for name, item in registry.implementations(operator).items()}
         found = db.records.newest(connection, operator=operator, device_key=device_key)

@@ -4,7 +4,7 @@ Whether a candidate is fast by luck, one visit does not tell: on an H200 whose h
 candidates of a linear layer differ from one visit to the next by 7 % (one standard deviation), what all of
 them have in common left out. Of the rules that were tried on three visits, by two of them for the third, the
 samples of both together lose least and are nearest, before the mean and the least of the two visits' times
-(`benchmarks/results/steady_survey_nvidia-h200_again_*`).
+(`benchmarks/results/steady_survey_nvidia-h200_again_*`, whose records ship).
 """
 
 from __future__ import annotations

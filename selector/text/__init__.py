@@ -1,1 +1,1 @@
-"""Figures, plots and pages for people: numbers in, text and SVG out."""
+"""Units and plots for people: numbers in, text and SVG out."""

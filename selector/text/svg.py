@@ -1,4 +1,4 @@
-"""Plots as SVG text: two axes, lines and points, legible on light and on dark pages."""
+"""Line plots as SVG text, legible on light and dark pages."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ STYLE = (
 
 @dataclass(frozen=True)
 class Axis:
-    """From `low` to `high`, on a logarithmic scale when `log`; `ticks` are labelled."""
+    """Axis from `low` to `high`, logarithmic when `log`; `ticks` are labelled."""
 
     label: str
     low: float
@@ -27,7 +27,7 @@ class Axis:
     log: bool = False
 
     def share(self, value: float) -> float:
-        """Where a value lies between the ends, from 0 to 1; values beyond an end lie on it."""
+        """Relative position of a value on the axis, from 0 to 1; values beyond an end lie on it."""
         if self.log:
             place = math.log(value / self.low) / math.log(self.high / self.low)
         else:
@@ -37,7 +37,7 @@ class Axis:
 
 @dataclass(frozen=True)
 class Series:
-    """Points (x, y) of one name, joined by a line or not."""
+    """Named points (x, y), joined by a line or not."""
 
     name: str
     points: Sequence[tuple[float, float]]
@@ -45,14 +45,14 @@ class Series:
 
 
 def decades(label: str, values: Sequence[float]) -> Axis:
-    """A logarithmic axis over positive values, with a tick at each power of ten."""
+    """Logarithmic axis over positive values, with a tick at each power of ten."""
     low, high = math.floor(math.log10(min(values))), math.ceil(math.log10(max(values)))
     high = max(high, low + 1)
     return Axis(label, 10.0**low, 10.0**high, [10.0**power for power in range(low, high + 1)], log=True)
 
 
 def plot(title: str, x: Axis, y: Axis, series: Sequence[Series]) -> str:
-    """The drawing: a document of its own, equal for equal input."""
+    """SVG document of a plot with two axes and some series; equal input gives equal text."""
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" role="img">',
         f"<title>{escape(title)}</title><style>{STYLE}</style>",

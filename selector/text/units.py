@@ -1,4 +1,4 @@
-"""Bytes and milliseconds: read from text, written for people."""
+"""Units of bytes and milliseconds: parsed from text, and formatted for people."""
 
 from __future__ import annotations
 
@@ -27,10 +27,23 @@ _TEXT = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", re.ASCII)
 
 
 def parse_bytes(value: str | int, name: str = "memory") -> int:
-    """A number of bytes, at least 1, from an int or from text such as "512MB", "1.5 GiB" or "4096".
+    """Number of bytes, at least 1, from an int or from text such as "512MB", "1.5 GiB" or "4096".
 
-    More than LARGEST, which no memory has, counts as LARGEST. `name` is the argument's. Raises InvalidRequest
-    for anything else: zero, negative numbers, floats, bool, unknown units.
+    Parameters
+    ----------
+    value : int or str
+    name : str
+        Name of the argument in error messages.
+
+    Returns
+    -------
+    int
+        Bytes, at most LARGEST: no memory has more.
+
+    Raises
+    ------
+    InvalidRequest
+        For zero, negative numbers, floats, bool, and unknown units.
     """
     if isinstance(value, str):
         number = _from_text(value, name)
@@ -62,7 +75,7 @@ def _refuse(value: object, name: str) -> InvalidRequest:
 
 
 def format_bytes(number: float | None) -> str:
-    """Three digits and a binary unit, for example `1.50 GiB`; `-` when not known."""
+    """Bytes as text with three digits and a binary unit, such as `1.50 GiB`; `-` for None."""
     if number is None:
         return "-"
     for unit in ("TiB", "GiB", "MiB", "KiB"):
@@ -72,7 +85,7 @@ def format_bytes(number: float | None) -> str:
 
 
 def format_ms(number: float | None) -> str:
-    """Three digits and the fitting unit, for example `2.31 ms`; `-` when not known."""
+    """Milliseconds as text with three digits and a fitting unit, such as `2.31 ms`; `-` for None."""
     if number is None:
         return "-"
     for size, unit in ((1e3, "s"), (1.0, "ms")):

@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kernel_selector.kernels import registry
-from kernel_selector.kernels.contract import Device, Operator, Record, Status
+from kernel_selector.kernels.contract import Device, Operator, Problem, Record, Status
 from kernel_selector.kernels.versions import holds
 
+from ..cost_model.domain import Domain
 from ..cost_model.features.roofline import missing_rates
 from ..cost_model.features.spec import FeatureSpec, runs
 from ..cost_model.intervals import situation
 from ..errors import TooFewProblems
+from ..selection.neighbours import Neighbours
 from ..selection.possible import Possible
 from ..selection.visits import standing
 
@@ -29,16 +32,22 @@ LEAST_PROBLEMS = 10  # below, held-out judgement is by a handful of problems and
 class Dataset:
     """Rows of features with their figures; `records` has the records in the order of the rows.
 
-    `left_out` counts, by reason, good records that cannot be used; `kin` are those of operators that cost
-    alike, for networks to learn from as well.
+    `left_out` counts, by reason, good records that cannot be used; `related` are datasets of operators
+    that cost alike, for networks to learn from as well.
     """
+
+    has_memory: ClassVar[bool] = True
+    judged_folds: ClassVar[None] = None  # the folds whose problems are predicted unseen: all
+    least_of_network: ClassVar[int] = (
+        1000  # rows: of fewer, choices by trees alone were better about as often
+    )
 
     operator: Operator
     spec: FeatureSpec
     records: tuple[Record, ...]
     rows: NDArray[np.float64]  # [records, features]
     left_out: dict[str, int]
-    kin: tuple[Dataset, ...] = ()
+    related: tuple[Dataset, ...] = ()
 
     @cached_property
     def time_ms(self) -> NDArray[np.float64]:
@@ -82,13 +91,75 @@ class Dataset:
 
     @cached_property
     def situations(self) -> tuple[str, ...]:
-        """Those that there are."""
+        """The different situations, sorted."""
         return tuple(sorted(set(self.situation.tolist())))
 
     @cached_property
     def device(self) -> NDArray[np.str_]:
         """Device keys, shape [records]."""
         return np.array([record.device.key for record in self.records])
+
+    @cached_property
+    def training(self) -> NDArray[np.bool_]:
+        """Whether a row is of a training step, shape [records]."""
+        return np.array([record.problem["mode"] == "training" for record in self.records])
+
+    @cached_property
+    def size(self) -> NDArray[np.float64]:
+        """The most operations of any implementation of the row's problem, in log2, shape [records]."""
+        most = np.zeros(self.problem.max() + 1)
+        np.maximum.at(most, self.problem, self.rows[:, self.spec.names.index("flops")])
+        found: NDArray[np.float64] = most[self.problem]
+        return found
+
+    def samples(self) -> Sequence[Sequence[float]]:
+        """The samples of each row's time in milliseconds."""
+        return [record.total.raw_ms if record.total else () for record in self.records]
+
+    def domain(self, use: NDArray[np.bool_]) -> Domain:
+        """The domain of a model that learns from the rows where `use` holds."""
+        return Domain.of(self.operator, [self.records[row] for row in np.flatnonzero(use).tolist()])
+
+    def question(self, row: int) -> tuple[Problem, Device]:
+        """The problem and the device of a row."""
+        return self.records[row].problem, self.records[row].device
+
+    def nearest(self, use: NDArray[np.bool_]) -> Callable[[int], list[int]]:
+        """A function from a row to the rows of the nearest problem among those where `use` holds.
+
+        Of the same structure and device, however far; without one there are none.
+        """
+        rows_of: dict[tuple[str, str], list[int]] = defaultdict(list)
+        problems: dict[str, dict[str, Problem]] = defaultdict(dict)
+        for row in np.flatnonzero(use).tolist():
+            problem, device = self.question(row)
+            rows_of[device.key, problem.key].append(row)
+            problems[device.key][problem.key] = problem
+        neighbours = {key: Neighbours(found.values()) for key, found in problems.items()}
+
+        def found(row: int) -> list[int]:
+            problem, device = self.question(row)
+            known = neighbours.get(device.key)
+            nearest = known.nearest(problem, within=np.inf) if known else None
+            return [] if nearest is None else rows_of[device.key, nearest.key]
+
+        return found
+
+    def manifest(self) -> dict[str, Any]:
+        """The part of a stored model's manifest that describes features, domain and origin, JSON-ready."""
+        known = registry.implementations(self.operator.name)
+        environments = {record.environment.fingerprint: record.environment for record in self.records}
+        return {
+            "code": list(self.spec.implementations),
+            "implementations": {name: known[name].version for name in self.implementations},
+            "work": {name: known[name].counted_by for name in self.implementations},
+            "devices": Domain.of(self.operator, self.records).devices,
+            "hosts": sorted({record.device.host for record in self.records}),
+            "environments": [environment.to_dict() for environment in environments.values()],
+        }
+
+    def presence(self) -> None:
+        """Where implementations work: each says so itself."""
 
 
 def _numbered(labels: list[str]) -> NDArray[np.int64]:

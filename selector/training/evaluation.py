@@ -1,4 +1,4 @@
-"""How good choices are: the distribution of slowdown against the best implementation, beside baselines."""
+"""Quality of choices: distributions of slowdown against the best implementation, beside baselines."""
 
 from __future__ import annotations
 
@@ -11,11 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..cost_model.domain import Domain
-from ..selection.neighbours import Neighbours
-from .dataset import Dataset
 from .estimator import CostModel
-from .fit import Errors, Fold, HeldOut, time_model
+from .fit import AnyDataset, Errors, Fold, HeldOut, time_model
 from .robustness import Chooser, Coverage, UnderLimits, by_model, contests, default_row, measured_again
 
 WIDTH = 80
@@ -47,7 +44,7 @@ class Comparison:
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluation:
-    """How the cost model chooses for an operator, and what it was judged on."""
+    """The quality of a cost model's choices for an operator, and the data it was judged on."""
 
     operator: str
     snapshot: str
@@ -87,7 +84,7 @@ class Evaluation:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingReport:
-    """What was learned from, what was stored, and how good it is on what it has not seen."""
+    """The data and the stored model of a training run, with its evaluation on unseen problems."""
 
     operator: str
     version: str
@@ -135,7 +132,7 @@ def quality(slowdowns: list[float]) -> Quality:
     )
 
 
-def evaluate_shapes(dataset: Dataset, held_out: HeldOut, parts: list[Fold]) -> dict[str, list[float]]:
+def evaluate_shapes(dataset: AnyDataset, held_out: HeldOut, parts: list[Fold]) -> dict[str, list[float]]:
     """Slowdowns by selector: every problem is judged by models and baselines made from the other folds."""
     slowdowns: dict[str, list[float]] = defaultdict(list)
     for test, noise in parts:
@@ -145,47 +142,44 @@ def evaluate_shapes(dataset: Dataset, held_out: HeldOut, parts: list[Fold]) -> d
     return {**slowdowns, **({"measured once before": again} if again and slowdowns else {})}
 
 
-def evaluate_split(dataset: Dataset, noise: Errors, test: Flags, words: str) -> Comparison | None:
-    """Train where `test` is false, judge where it is true; None when either side is empty.
+def evaluate_split(dataset: AnyDataset, noise: Errors, test: Flags, words: str) -> Comparison | None:
+    """Slowdowns of a model trained where `test` is false and judged where it is true; None for no rows.
 
     The cost model abstains as it would when asked; what it would choose otherwise stands beside it. It learns
-    without kin, which may have been measured where this was not.
+    without related operators, which may have been measured where this was not.
     """
     if not test.any() or test.all():
         return None
     model = _fitted(time_model(dataset, int((~test).sum())), dataset, ~test)
     predicted = np.zeros(len(dataset.rows))
     predicted[test] = model.predict(dataset.rows[test], dataset.contest[test])
-    train = [record for record, held in zip(dataset.records, test.tolist(), strict=True) if not held]
-    domain = Domain.of(dataset.operator, train)
-    slowdowns = _judge(dataset, predicted, noise, ~test, test, domain=domain)
+    slowdowns = _judge(dataset, predicted, noise, ~test, test, abstains=True)
     return comparison(words, slowdowns) if slowdowns else None
 
 
-def _fitted(model: CostModel, dataset: Dataset, train: Flags) -> CostModel:
+def _fitted(model: CostModel, dataset: AnyDataset, train: Flags) -> CostModel:
     return model.fit(dataset.rows[train], dataset.time_ms[train], dataset.contest[train])
 
 
-def largest_quarter(dataset: Dataset) -> Flags:
-    """The rows of the quarter of problems with the most operations."""
-    flops = dataset.rows[:, dataset.spec.names.index("flops")]
-    by_problem = np.zeros(dataset.problem.max() + 1)
-    np.maximum.at(by_problem, dataset.problem, flops)
-    result: Flags = (by_problem > np.quantile(by_problem, 0.75))[dataset.problem]
+def largest_quarter(dataset: AnyDataset) -> Flags:
+    """The rows of the quarter of problems with the most operations, or for want of them the largest sizes."""
+    _, first, problem = np.unique(dataset.problem, return_index=True, return_inverse=True)
+    sizes = dataset.size[first]
+    result: Flags = (sizes > np.quantile(sizes, 0.75))[problem]
     return result
 
 
-def evaluate_implementation(dataset: Dataset, noise: Errors, name: str) -> Comparison | None:
-    """Judge with one implementation's times predicted by a model that has never seen that implementation.
+def evaluate_implementation(dataset: AnyDataset, noise: Errors, name: str) -> Comparison | None:
+    """Slowdowns with one implementation's times predicted by a model that has not seen that implementation.
 
     Its columns are cleared, so that the model has its counted work alone to go by. Where it takes part, trees
-    alone judge, see Network.left_over: this model needs no network.
+    alone judge, see Network.residual: this model needs no network.
     """
     mine = dataset.implementation == name
     if mine.all() or name == dataset.operator.default:
         return None
     unfitted = time_model(dataset, int((~mine).sum()))
-    unfitted.reads = None
+    unfitted.input_columns = None
     model = _fitted(unfitted, dataset, ~mine)
     rows = dataset.rows.copy()
     rows[np.ix_(mine, dataset.spec.implementation_columns)] = 0  # its name, and whose code it runs
@@ -200,25 +194,26 @@ def comparison(words: str, slowdowns: Mapping[str, list[float]]) -> Comparison:
 
 
 def _judge(
-    dataset: Dataset,
+    dataset: AnyDataset,
     predicted: Floats,
     noise: Errors,
     train: Flags,
     test: Flags,
     *,
-    domain: Domain | None = None,
+    abstains: bool = False,
     baselines: bool = True,
 ) -> dict[str, list[float]]:
     """Slowdowns by selector over the contests of the test rows that have a choice to make."""
     asked = [rows for rows in contests(dataset, test) if len(rows) > 1]
     model = by_model(dataset, predicted, noise)
     choosers: dict[str, Chooser] = {"cost model": model}
-    if domain is not None:
-        choosers = {"cost model": _within(domain, dataset, model), "  if it never abstained": model}
+    if abstains:
+        choosers = {"cost model": _within(dataset, train, model), "  if it never abstained": model}
     if baselines:
         choosers["most frequent winner"] = _by_frequency(dataset, train)
         choosers["nearest neighbour"] = _by_neighbour(dataset, train)
-    choosers["always the default"] = _by_default(dataset)
+    if dataset.operator.default:
+        choosers["always the default"] = _by_default(dataset)
     times = dataset.time_ms
     return {
         name: [float(times[choose(rows)] / times[rows].min()) for rows in asked]
@@ -227,18 +222,18 @@ def _judge(
     }
 
 
-def _within(domain: Domain, dataset: Dataset, model: Chooser) -> Chooser:
-    """The default where the model abstains."""
-    by_default = _by_default(dataset)
+def _within(dataset: AnyDataset, train: Flags, model: Chooser) -> Chooser:
+    """The default where a model of the trained rows abstains; without one the most frequent winner."""
+    domain = dataset.domain(train)
+    otherwise = _by_default(dataset) if dataset.operator.default else _by_frequency(dataset, train)
 
     def choose(rows: list[int]) -> int:
-        record = dataset.records[rows[0]]
-        return (by_default if domain.outside(record.problem, record.device) else model)(rows)
+        return (otherwise if domain.outside(*dataset.question(rows[0])) else model)(rows)
 
     return choose
 
 
-def _by_default(dataset: Dataset) -> Chooser:
+def _by_default(dataset: AnyDataset) -> Chooser:
     def choose(rows: list[int]) -> int:
         default = default_row(dataset, rows)
         return rows[0] if default is None else default
@@ -246,7 +241,7 @@ def _by_default(dataset: Dataset) -> Chooser:
     return choose
 
 
-def _by_frequency(dataset: Dataset, train: Flags) -> Chooser:
+def _by_frequency(dataset: AnyDataset, train: Flags) -> Chooser:
     wins: Counter[str] = Counter()
     for rows in contests(dataset, train):
         wins[str(dataset.implementation[min(rows, key=lambda row: float(dataset.time_ms[row]))])] += 1
@@ -257,30 +252,12 @@ def _by_frequency(dataset: Dataset, train: Flags) -> Chooser:
     return choose
 
 
-def _by_neighbour(dataset: Dataset, train: Flags) -> Chooser:
+def _by_neighbour(dataset: AnyDataset, train: Flags) -> Chooser:
     """The fastest on the nearest trained problem of the same structure, however far."""
-    trained: dict[tuple[str, str], list[int]] = defaultdict(list)
-    for rows in contests(dataset, train):
-        record = dataset.records[rows[0]]
-        trained[record.device.key, record.problem.key] += rows
-    neighbours = {
-        device: Neighbours(
-            dataset.records[rows[0]].problem for (key, _), rows in trained.items() if key == device
-        )
-        for device in {key for key, _ in trained}
-    }
-    by_default = _by_default(dataset)
+    nearest, by_default = dataset.nearest(train), _by_default(dataset)
 
     def choose(rows: list[int]) -> int:
-        record = dataset.records[rows[0]]
-        known = neighbours.get(record.device.key)
-        nearest = known.nearest(record.problem, within=np.inf) if known else None
-        if nearest is None:
-            return by_default(rows)
-        times = {
-            str(dataset.implementation[row]): float(dataset.time_ms[row])
-            for row in trained[record.device.key, nearest.key]
-        }
+        times = {str(dataset.implementation[row]): float(dataset.time_ms[row]) for row in nearest(rows[0])}
         named = [row for row in rows if str(dataset.implementation[row]) in times]
         return min(named, key=lambda row: times[str(dataset.implementation[row])], default=by_default(rows))
 

@@ -1,9 +1,10 @@
-"""Fit the cost model, judge it on what it has not seen, and make it storable."""
+"""Fitting of cost models: cross-validation, errors on unseen problems, and the model as stored data."""
 
 from __future__ import annotations
 
 import hashlib
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -13,10 +14,6 @@ import sklearn  # type: ignore[import-untyped]
 from numpy.typing import NDArray
 from sklearn.model_selection import GroupKFold  # type: ignore[import-untyped]
 
-from kernel_selector.kernels import registry
-
-from ..cost_model.domain import Domain
-from ..cost_model.features.spec import FEATURES_VERSION, MEMORY_TERMS, TIME_TERMS
 from ..cost_model.flat_trees import FlatTrees
 from ..cost_model.predictor import SCHEMA, pack
 from ..cost_model.regression import Regression
@@ -24,8 +21,10 @@ from ..cost_model.tensor_sums import Sums
 from ..selection.policy import LEAST_MARGIN
 from .dataset import Dataset
 from .estimator import CostModel
+from .examples import Examples
+from .imported_dataset import ImportedDataset
 from .memory import MemoryModel
-from .related_operators import kin_lesson
+from .related_operators import related_examples
 
 if TYPE_CHECKING:
     from kernel_selector.db import StoredModel
@@ -38,39 +37,53 @@ RESERVED = 5.0  # over the number of cases: by how much more than the worst of t
 # recurrent layers have most hyperparameters: so half a point more of the choices among them are
 # within 5 % of the best on an H200. Linear layers and norms are learned worse by it
 EFFORT = {"gru": 2.0, "lstm": 2.0, "rnn": 2.0}
-LEAST_OF_NETWORK = 1000  # rows: of fewer, choices by trees alone were better about as often
 MARGIN_QUANTILES = (0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 1.0)
 Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]
 Errors = dict[str, dict[str, Any]]  # by implementation
 Fold = tuple[Flags, Errors]  # the rows that are judged, and the errors on all others
+AnyDataset = Dataset | ImportedDataset
+Progress = Callable[[str, int, int], None]  # what begins, its number from 1, and how many there are
 
 
-def time_model(dataset: Dataset, rows: int | None = None) -> CostModel:
+class Steps:
+    """A counter of fits that tells `progress` of each as it begins."""
+
+    def __init__(self, progress: Progress | None = None, count: int = 0) -> None:
+        self._progress, self._count, self._index = progress, count, 0
+
+    def begin(self, what: str) -> None:
+        """The next step begins."""
+        self._index += 1
+        if self._progress is not None:
+            self._progress(what, self._index, self._count)
+
+
+def time_model(dataset: AnyDataset, rows: int | None = None) -> CostModel:
     """An unfitted model of the time, sized for the number of rows that it is to learn from."""
-    model = _model(dataset, TIME_TERMS, len(dataset.rows) if rows is None else rows)
+    model = _model(dataset, dataset.spec.time_terms, len(dataset.rows) if rows is None else rows)
     if has_network(dataset):  # by all of it, so that a part is judged as the whole is learned
-        model.reads = dataset.spec.reads
+        model.input_columns = dataset.spec.input_columns
         model.network_effort = EFFORT.get(dataset.operator.name, 1.0)
     return model
 
 
-def has_network(dataset: Dataset) -> bool:
+def has_network(dataset: AnyDataset) -> bool:
     """Whether the model of the time is given a network."""
-    return len(dataset.rows) >= LEAST_OF_NETWORK
+    return len(dataset.rows) >= dataset.least_of_network
 
 
-def memory_model(dataset: Dataset, rows: int | None = None) -> MemoryModel:
+def memory_model(dataset: AnyDataset, rows: int | None = None) -> MemoryModel:
     """An unfitted model of the peak bytes."""
-    rest = _model(dataset, MEMORY_TERMS, len(dataset.rows) if rows is None else rows)
+    rest = _model(dataset, dataset.spec.memory_terms, len(dataset.rows) if rows is None else rows)
     rest.max_iter = 100  # more trees change nothing but the time
     return MemoryModel(dataset.spec, rest)
 
 
-def _model(dataset: Dataset, terms: tuple[str, ...], rows: int) -> CostModel:
+def _model(dataset: AnyDataset, terms: tuple[int, ...], rows: int) -> CostModel:
     large = rows >= 2000
     return CostModel(
-        term_columns=dataset.spec.columns(terms),
+        term_columns=terms,
         implementation_columns=dataset.spec.implementation_columns,
         max_iter=300 if large else 150,
         max_leaf_nodes=31 if large else 15,
@@ -80,30 +93,42 @@ def _model(dataset: Dataset, terms: tuple[str, ...], rows: int) -> CostModel:
 
 @dataclass(frozen=True)
 class HeldOut:
-    """Predictions for each row by a model that has not seen the row's problem, and the row's fold."""
+    """Predictions for each row by a model that has not seen the row's problem, and the row's fold.
+
+    The fold is -1 for rows that are not predicted, whose figures are NaN.
+    """
 
     fold: NDArray[np.int64]
     time_ms: Floats
     memory_bytes: Floats
 
+    @property
+    def tested(self) -> Flags:
+        """The rows that are predicted."""
+        tested: Flags = self.fold >= 0
+        return tested
 
-def held_out_shapes(dataset: Dataset, *, memory: bool = True) -> HeldOut:
+
+def held_out_shapes(dataset: AnyDataset, steps: Steps | None = None, *, memory: bool = True) -> HeldOut:
     """Cross-validation in folds of whole problems. Without `memory` no model of it is fitted, which takes
     nearly as long as one of time does, and bytes are those that were measured. Kin are learned from whole:
     a problem of theirs is none of these."""
     splitter = GroupKFold(min(FOLDS, len(set(dataset.problem.tolist()))), shuffle=True, random_state=0)
-    fold = np.zeros(len(dataset.rows), dtype=np.int64)
-    times, sizes = np.zeros(len(dataset.rows)), dataset.memory_bytes.astype(np.float64)
-    kin = kin_lesson(dataset)
-    for number, (train, test) in enumerate(splitter.split(dataset.rows, groups=dataset.problem)):
+    fold = np.full(len(dataset.rows), -1, dtype=np.int64)
+    times, sizes = np.full(len(dataset.rows), np.nan), dataset.memory_bytes.astype(np.float64)
+    related, steps = _related_examples(dataset), steps or Steps()
+    split = list(splitter.split(dataset.rows, groups=dataset.problem))
+    for number, (train, test) in enumerate(split[: dataset.judged_folds]):
         fold[test] = number
         rows = dataset.rows[train]
+        steps.begin("Fitting times, with problems held out")
         times[test] = (
             time_model(dataset, len(train))
-            .fit(rows, dataset.time_ms[train], dataset.contest[train], kin)
+            .fit(rows, dataset.time_ms[train], dataset.contest[train], related)
             .predict(dataset.rows[test], dataset.contest[test])
         )
-        if memory:
+        if memory and dataset.has_memory:
+            steps.begin("Fitting bytes, with problems held out")
             sizes[test] = (
                 memory_model(dataset, len(train))
                 .fit(rows, dataset.memory_bytes[train])
@@ -112,7 +137,11 @@ def held_out_shapes(dataset: Dataset, *, memory: bool = True) -> HeldOut:
     return HeldOut(fold, times, sizes)
 
 
-def errors(dataset: Dataset, held_out: HeldOut, use: Flags | None = None) -> Errors:
+def _related_examples(dataset: AnyDataset) -> Examples | None:
+    return related_examples(dataset) if isinstance(dataset, Dataset) else None
+
+
+def errors(dataset: AnyDataset, held_out: HeldOut, use: Flags | None = None) -> Errors:
     """The error of unseen predictions by implementation, from the rows where `use` holds.
 
     `time` and `memory` are factors on a prediction between which the measured figure lies in COVERAGE of
@@ -122,9 +151,11 @@ def errors(dataset: Dataset, held_out: HeldOut, use: Flags | None = None) -> Err
     over the default that paid on these rows. `memory` is by situation, since an implementation may be known
     exactly in one and hardly in another, and has `safe` as well, the factor for memory limits.
     """
-    rows = np.ones(len(dataset.rows), dtype=bool) if use is None else use
+    rows = held_out.tested if use is None else use & held_out.tested
     time_error = np.log(dataset.time_ms / held_out.time_ms)
-    memory_error = np.log(dataset.memory_bytes / held_out.memory_bytes)
+    memory_error = np.zeros(len(dataset.rows))
+    if dataset.has_memory:
+        memory_error = np.log(dataset.memory_bytes / held_out.memory_bytes)
     result: Errors = {}
     for name in dataset.implementations:
         mine = rows & (dataset.implementation == name)
@@ -141,9 +172,14 @@ def errors(dataset: Dataset, held_out: HeldOut, use: Flags | None = None) -> Err
     return result
 
 
-def folds(dataset: Dataset, held_out: HeldOut) -> list[Fold]:
-    """Each fold's rows with the errors on those of the other folds: all that is known before it is seen."""
-    tests = [held_out.fold == number for number in sorted(set(held_out.fold.tolist()))]
+def folds(dataset: AnyDataset, held_out: HeldOut) -> list[Fold]:
+    """Each fold's rows with the errors on those of the other folds: all that is known before it is seen.
+
+    A single fold has no others: then the errors are its own.
+    """
+    tests = [held_out.fold == number for number in sorted(set(held_out.fold[held_out.tested].tolist()))]
+    if len(tests) == 1:
+        return [(tests[0], errors(dataset, held_out))]
     return [(test, errors(dataset, held_out, ~test)) for test in tests]
 
 
@@ -168,7 +204,7 @@ def _safe(log_errors: Floats) -> float:
     return float(np.exp(worst * (1 + RESERVED / len(log_errors))))
 
 
-def _pairs(dataset: Dataset, rows: Flags, name: str) -> tuple[list[int], list[int]]:
+def _pairs(dataset: AnyDataset, rows: Flags, name: str) -> tuple[list[int], list[int]]:
     """Rows of an implementation, and those of the default on the same problem and setting."""
     default = {
         int(dataset.contest[row]): row
@@ -182,13 +218,13 @@ def _pairs(dataset: Dataset, rows: Flags, name: str) -> tuple[list[int], list[in
     return mine, [default[int(dataset.contest[row])] for row in mine]
 
 
-def _differences(dataset: Dataset, log_errors: Floats, rows: Flags, name: str) -> Floats:
+def _differences(dataset: AnyDataset, log_errors: Floats, rows: Flags, name: str) -> Floats:
     """How far an implementation's error is from the default's; all errors where the two never met."""
     mine, default = _pairs(dataset, rows, name)
     return np.abs(log_errors[mine] - log_errors[default]) if mine else np.abs(log_errors[rows])
 
 
-def _margin(dataset: Dataset, held_out: HeldOut, rows: Flags, name: str) -> float:
+def _margin(dataset: AnyDataset, held_out: HeldOut, rows: Flags, name: str) -> float:
     """The predicted advantage over the default beyond which switching to an implementation paid.
 
     Of a few quantiles of the error the one that would have saved most time on unseen problems; when none
@@ -208,9 +244,14 @@ def _margin(dataset: Dataset, held_out: HeldOut, rows: Flags, name: str) -> floa
     return min(margins, key=lambda margin: (float(losses[gains > margin].sum()), -margin))
 
 
-def fit_final(dataset: Dataset) -> tuple[Regression, Regression]:
-    """The models of time and memory, fitted to everything."""
-    time = time_model(dataset).fit(dataset.rows, dataset.time_ms, dataset.contest, kin_lesson(dataset))
+def fit_final(dataset: AnyDataset, steps: Steps | None = None) -> tuple[Regression, Regression | None]:
+    """The models of time and memory, fitted to everything; None where no bytes were measured."""
+    steps = steps or Steps()
+    steps.begin("Fitting times")
+    time = time_model(dataset).fit(dataset.rows, dataset.time_ms, dataset.contest, _related_examples(dataset))
+    if not dataset.has_memory:
+        return flat(time), None
+    steps.begin("Fitting bytes")
     memory = memory_model(dataset).fit(dataset.rows, dataset.memory_bytes)
     return flat(time), flat(memory.rest, memory.sums_)
 
@@ -219,16 +260,21 @@ def flat(model: CostModel, sums: Sums | None = None) -> Regression:
     """A fitted model as plain arrays, with the sums that go before it; predicts the same."""
     fitted = [trees for trees in (model.trees_, model.common_trees_) if trees is not None]
     trees = FlatTrees.joined(list(map(FlatTrees.from_histogram_boosting, fitted)))
-    return Regression(model.physics_, trees, sums, model.network_)
+    return Regression(model.roofline_, trees, sums, model.network_)
 
 
 def stored_model(
-    dataset: Dataset, held_out: HeldOut, snapshot: str, evaluation: dict[str, Any], created_at: datetime
+    dataset: AnyDataset,
+    held_out: HeldOut,
+    snapshot: str,
+    evaluation: dict[str, Any],
+    created_at: datetime,
+    steps: Steps,
 ) -> StoredModel:
     """The fitted model with all that a predictor must know, ready for the database."""
     from kernel_selector.db import StoredModel
 
-    arrays = pack(*fit_final(dataset))
+    arrays = pack(*fit_final(dataset, steps), dataset.presence())
     manifest = _manifest(dataset, held_out, snapshot) | {"sha256": hashlib.sha256(arrays).hexdigest()}
     return StoredModel(
         operator=dataset.operator.name,
@@ -241,21 +287,14 @@ def stored_model(
     )
 
 
-def _manifest(dataset: Dataset, held_out: HeldOut, snapshot: str) -> dict[str, Any]:
-    known = registry.implementations(dataset.operator.name)
-    environments = {record.environment.fingerprint: record.environment for record in dataset.records}
+def _manifest(dataset: AnyDataset, held_out: HeldOut, snapshot: str) -> dict[str, Any]:
     return {
-        "features_version": FEATURES_VERSION,
+        "features_version": dataset.spec.VERSION,
         "features": list(dataset.spec.names),
-        "code": list(dataset.spec.implementations),
-        "implementations": {name: known[name].version for name in dataset.implementations},
-        "work": {name: known[name].counted_by for name in dataset.implementations},
-        "devices": Domain.of(dataset.operator, dataset.records).devices,
-        "hosts": sorted({record.device.host for record in dataset.records}),
-        "environments": [environment.to_dict() for environment in environments.values()],
+        **dataset.manifest(),
         "errors": errors(dataset, held_out),
         "rows": len(dataset.rows),
-        "kin": {one.operator.name: len(one.rows) for one in dataset.kin},
+        "related_operators": {one.operator.name: len(one.rows) for one in dataset.related},
         "problems": len(set(dataset.problem.tolist())),
         "snapshot": snapshot,
         "sklearn": sklearn.__version__,

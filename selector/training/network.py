@@ -1,4 +1,4 @@
-"""Train the networks of a cost model, with torch on one thread; see network.py for what they are."""
+"""Training of a cost model's networks with torch on one thread; `cost_model.network` has what they are."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from torch.nn.functional import huber_loss, pad, silu
 
 from ..cost_model.network import Network, read_inputs, standardised
 from ..cost_model.roofline_stage import place_of
-from .examples import Floats, Lesson, together
+from .examples import Examples, Floats, together
 
 Integers = NDArray[np.intp]
 
@@ -34,48 +34,48 @@ GAINS = (2.0 * 0.7**2, 0.2 * 0.5**2)  # variance of weights times inputs: of hid
 
 
 class Learned(NamedTuple):
-    """What a network is fitted to, a row for each measurement."""
+    """Training tensors of a network, a row for each measurement."""
 
     inputs: Tensor  # [contests, inputs]
     head: Tensor  # [rows]
     caller: Tensor  # [rows]: the output that is added, one behind the last for none
     target: Tensor  # [rows], in units
-    physics: Tensor  # [rows], in units: with what is predicted, the whole logarithm
+    roofline: Tensor  # [rows], in units: with what is predicted, the whole logarithm
     lost: Tensor  # [rows]: the logarithm of the figure over the least of its contest, LARGEST_LOSS at most
     contest: Integers  # [rows], numbers from 0
-    unit: float  # the standard deviation of what physics leaves over, in logarithms
+    unit: float  # the standard deviation of the residual, in logarithms
 
 
-def fit_network(lesson: Lesson, kin: Lesson | None = None, effort: float = 1.0) -> Network | None:
-    """The network for what physics leaves over; None where no row has a head, so that nothing can be learned.
+def fit_network(examples: Examples, related: Examples | None = None, effort: float = 1.0) -> Network | None:
+    """The network for the residuals of examples; None where no row has a head, and nothing can be learned.
 
-    `kin` is learned from as well: its columns are those of the lesson and then its own, which are 0 in the
-    lesson's rows, and of which nothing is left in the network. `effort` is how many times as often as
-    usual all of it is gone through. The same rows give the same network. Of torch, nothing stays set.
+    It learns from `related` examples as well, whose columns are those of `examples` and then their own: these
+    are 0 in the rows of `examples`, and are folded into the biases of the network. `effort` multiplies the
+    number of epochs. The same rows give the same network. No setting of torch stays changed.
     """
-    if kin is None:
-        return _network(lesson, effort)
-    both = _network(together([lesson, kin]), effort)
-    return None if both is None else _part_of(both, lesson)
+    if related is None:
+        return _network(examples, effort)
+    both = _network(together([examples, related]), effort)
+    return None if both is None else _part_of(both, examples)
 
 
-def _network(lesson: Lesson, effort: float) -> Network | None:
-    """As fit_network, of one lesson."""
-    rows, physics, left_over, contests, reads = lesson
-    flags = rows[:, list(reads.implementations)] == 1
+def _network(examples: Examples, effort: float) -> Network | None:
+    """As fit_network, without related examples."""
+    rows, roofline, residual, contests, inputs = examples
+    flags = rows[:, list(inputs.implementations)] == 1
     heads = np.flatnonzero(flags.any(axis=0))
-    mine = flags.any(axis=1) if reads.implementations else np.ones(len(rows), dtype=bool)
+    mine = flags.any(axis=1) if inputs.implementations else np.ones(len(rows), dtype=bool)
     if not mine.any():
         return None
-    rows, physics, left_over, flags = rows[mine], physics[mine], left_over[mine], flags[mine]
+    rows, roofline, residual, flags = rows[mine], roofline[mine], residual[mine], flags[mine]
     _, first, contest = np.unique(contests[mine], return_index=True, return_inverse=True)
-    columns = np.array([c for c in reads.columns if np.ptp(rows[:, c]) > 0], dtype=np.int32)
-    logarithmic = np.isin(columns, reads.logarithmic)
+    columns = np.array([c for c in inputs.columns if np.ptp(rows[:, c]) > 0], dtype=np.int32)
+    logarithmic = np.isin(columns, inputs.logarithmic)
     read = read_inputs(rows[first], columns, logarithmic)
     mean, scale = read.mean(axis=0), 1 / (read.std(axis=0) + 1e-6)
-    unit = float(left_over.std()) or 1.0
+    unit = float(residual.std()) or 1.0
     head = flags[:, heads].argmax(axis=1) if len(heads) else np.zeros(len(rows), dtype=np.intp)
-    callers = [column for column in reads.callers if rows[:, column].any()]
+    callers = [column for column in inputs.callers if rows[:, column].any()]
     caller = place_of(rows, np.array(callers, dtype=np.int32))
     outputs = max(len(heads), 1) + len(callers)
     with _one_thread(), torch.inference_mode(False), torch.enable_grad():
@@ -83,9 +83,9 @@ def _network(lesson: Lesson, effort: float) -> Network | None:
             inputs=torch.from_numpy(standardised(read, mean, scale)),
             head=torch.from_numpy(head),
             caller=torch.from_numpy(np.where(caller < 0, outputs, outputs - len(callers) + caller)),
-            target=torch.from_numpy((left_over / unit).astype(np.float32)),
-            physics=torch.from_numpy((physics / unit).astype(np.float32)),
-            lost=torch.from_numpy(_lost(physics + left_over, contest)),
+            target=torch.from_numpy((residual / unit).astype(np.float32)),
+            roofline=torch.from_numpy((roofline / unit).astype(np.float32)),
+            lost=torch.from_numpy(_lost(roofline + residual, contest)),
             contest=contest,
             unit=unit,
         )
@@ -97,15 +97,15 @@ def _network(lesson: Lesson, effort: float) -> Network | None:
         mean=mean,
         scale=scale,
         **dict(zip(names, _arrays(layers, unit), strict=True)),
-        head_columns=np.array(reads.implementations, dtype=np.int32)[heads],
+        head_columns=np.array(inputs.implementations, dtype=np.int32)[heads],
         caller_columns=np.array(callers, dtype=np.int32),
     )
 
 
-def _part_of(both: Network, lesson: Lesson) -> Network | None:
-    """What the lesson needs of a network that learned from kin as well; None where its rows have no head."""
-    inputs = both.columns < lesson.rows.shape[1]
-    known = np.flatnonzero(lesson.rows.any(axis=0))
+def _part_of(both: Network, examples: Examples) -> Network | None:
+    """The part of a network of all examples that `examples` need; None where their rows have no head."""
+    inputs = both.columns < examples.rows.shape[1]
+    known = np.flatnonzero(examples.rows.any(axis=0))
     heads, callers = np.isin(both.head_columns, known), np.isin(both.caller_columns, known)
     if not heads.any():
         return None
@@ -180,7 +180,7 @@ def _loss(
     error = said - learned.target[rows]  # [members, rows]
     common = _sums(error, contest, len(counts)) / torch.from_numpy(counts.astype(np.float32))
     within, delta = error - common[:, contest], DELTA / learned.unit
-    scores = -(said + learned.physics[rows]) * (learned.unit / CLOSE)
+    scores = -(said + learned.roofline[rows]) * (learned.unit / CLOSE)
     regret = (_chances(scores, contest, len(counts)) * learned.lost[rows]).sum() / len(counts)
     return MEMBERS * (_huber(within, delta) + COMMON * _huber(common, delta)) + REGRET * regret
 

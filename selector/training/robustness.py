@@ -1,4 +1,4 @@
-"""What choices are tried by besides shapes: their intervals, random memory limits, and measuring again."""
+"""Robustness of choices: coverage of intervals, random memory limits, and repeated measurements."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 from kernel_selector.kernels.contract.timing import undisturbed
 
 from ..selection.policy import LEAST_MARGIN
-from .dataset import Dataset
-from .fit import COVERAGE, Errors, Flags, Floats, Fold, HeldOut, folds, held_out_shapes
+from .fit import COVERAGE, AnyDataset, Errors, Flags, Floats, Fold, HeldOut, folds, held_out_shapes
 
 Chooser = Callable[[list[int]], int]  # rows of one contest to the row that is chosen
 LEAST_SPAN = 1.01  # of what the candidates of a contest need, for a limit between them to decide anything
@@ -27,10 +26,11 @@ class Coverage:
     """Shares of unseen measurements inside their predicted intervals, which are made for COVERAGE."""
 
     time: float
-    memory: float
+    memory: float | None  # None where no bytes were measured
 
     def __str__(self) -> str:
-        words = f"time {self.time:.1%}, memory {self.memory:.1%}"
+        words = f"time {self.time:.1%}"
+        words += "" if self.memory is None else f", memory {self.memory:.1%}"
         return f"Intervals made for {COVERAGE:.0%} of unseen measurements hold: {words}."
 
 
@@ -55,7 +55,7 @@ class UnderLimits:
         )
 
 
-def contests(dataset: Dataset, use: Flags) -> list[list[int]]:
+def contests(dataset: AnyDataset, use: Flags) -> list[list[int]]:
     """The rows where `use` holds, by contest."""
     found: dict[int, list[int]] = defaultdict(list)
     for row in np.flatnonzero(use).tolist():
@@ -63,12 +63,12 @@ def contests(dataset: Dataset, use: Flags) -> list[list[int]]:
     return list(found.values())
 
 
-def default_row(dataset: Dataset, rows: list[int]) -> int | None:
+def default_row(dataset: AnyDataset, rows: list[int]) -> int | None:
     """The row of the framework's default, if it is among these."""
     return next((row for row in rows if dataset.implementation[row] == dataset.operator.default), None)
 
 
-def by_model(dataset: Dataset, predicted: Floats, noise: Errors) -> Chooser:
+def by_model(dataset: AnyDataset, predicted: Floats, noise: Errors) -> Chooser:
     """The rule of policy.decide for times that come from the model alone."""
 
     def choose(rows: list[int]) -> int:
@@ -84,7 +84,7 @@ def by_model(dataset: Dataset, predicted: Floats, noise: Errors) -> Chooser:
     return choose
 
 
-def unseen_choices(dataset: Dataset) -> Iterator[tuple[list[int], int]]:
+def unseen_choices(dataset: AnyDataset) -> Iterator[tuple[list[int], int]]:
     """The rows of each contest, and which of them the model chooses that has not seen the problem."""
     held_out = held_out_shapes(dataset, memory=False)
     for test, noise in folds(dataset, held_out):
@@ -93,7 +93,7 @@ def unseen_choices(dataset: Dataset) -> Iterator[tuple[list[int], int]]:
             yield rows, choose(rows)
 
 
-def coverage(dataset: Dataset, held_out: HeldOut, parts: list[Fold]) -> Coverage:
+def coverage(dataset: AnyDataset, held_out: HeldOut, parts: list[Fold]) -> Coverage:
     """How many measurements the intervals hold that are made from the errors of the other folds."""
 
     def share(figure: str, predicted: Floats, measured: Floats) -> float:
@@ -101,15 +101,15 @@ def coverage(dataset: Dataset, held_out: HeldOut, parts: list[Fold]) -> Coverage
         for test, noise in parts:
             low, high = _factors(dataset, noise, figure)
             inside |= test & (measured >= predicted * low) & (measured <= predicted * high)
-        return float(inside.mean())
+        return float(inside[held_out.tested].mean())
 
     return Coverage(
         time=share("time", held_out.time_ms, dataset.time_ms),
-        memory=share("memory", held_out.memory_bytes, dataset.memory_bytes),
+        memory=share("memory", held_out.memory_bytes, dataset.memory_bytes) if dataset.has_memory else None,
     )
 
 
-def _factors(dataset: Dataset, noise: Errors, figure: str) -> NDArray[np.float64]:
+def _factors(dataset: AnyDataset, noise: Errors, figure: str) -> NDArray[np.float64]:
     """The ends of each row's interval as factors on its prediction, shape [2, rows]."""
     if figure == "memory":
         ends = [one["interval"] for one in _memory(dataset, noise)]
@@ -118,18 +118,20 @@ def _factors(dataset: Dataset, noise: Errors, figure: str) -> NDArray[np.float64
     return np.array(ends, dtype=np.float64).T
 
 
-def _memory(dataset: Dataset, noise: Errors) -> list[dict[str, Any]]:
+def _memory(dataset: AnyDataset, noise: Errors) -> list[dict[str, Any]]:
     """What is known of each row's error in memory."""
     rows = zip(dataset.implementation, dataset.situation, strict=True)
     return [noise[str(name)]["memory"][str(situation)] for name, situation in rows]
 
 
-def under_limits(dataset: Dataset, held_out: HeldOut, parts: list[Fold]) -> UnderLimits | None:
+def under_limits(dataset: AnyDataset, held_out: HeldOut, parts: list[Fold]) -> UnderLimits | None:
     """Choices under limits drawn, on a logarithmic scale, from what the contest's candidates need.
 
     A choice must be expected to fit with its uncertainty, as in policy.decide. None where no limit decides
-    anything.
+    anything, and where no bytes were measured.
     """
+    if not dataset.has_memory:
+        return None
     draw, needs = np.random.default_rng(0), dataset.memory_bytes
     limits = choices = exceeded = 0
     slowdowns: list[float] = []
@@ -161,13 +163,15 @@ def under_limits(dataset: Dataset, held_out: HeldOut, parts: list[Fold]) -> Unde
     )
 
 
-def measured_again(dataset: Dataset) -> list[float]:
+def measured_again(dataset: AnyDataset) -> list[float]:
     """Slowdowns of choosing by half of each measurement's samples, judged by the other half.
 
     What measurements can tell at all: no model of them can be expected to be judged better. Of the contests
     whose candidates all have samples enough.
     """
-    samples = [record.total.raw_ms if record.total else () for record in dataset.records]
+    samples = dataset.samples()
+    if samples is None:
+        return []
     everything = np.ones(len(samples), dtype=bool)
     found = []
     for rows in contests(dataset, everything):

@@ -1,4 +1,4 @@
-"""Fit sums of products to measured figures: few products, and weights that are not negative."""
+"""Fitting of sums of products to measured figures: few products, and weights that are not negative."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Train and evaluate against a database: what `selector.train` and `selector.evaluate` do."""
+"""Training and evaluation on a database, as `selector.train` and `selector.evaluate` call them."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from kernel_selector.kernels.contract.errors import shorten
 from ..errors import InvalidRequest, TooFewProblems
 from ..selection.catalogue import unknown_operator
 from ..selection.devices import resolve
+from ..workloads.imported_columns import load_columns
 from ..workloads.imported_operator import ImportedOperator, imported_operators
 from .dataset import Dataset, build_dataset
 from .evaluation import (
@@ -31,13 +32,26 @@ from .evaluation import (
     evaluate_split,
     largest_quarter,
 )
-from .fit import Errors, Flags, Floats, HeldOut, errors, folds, has_network, held_out_shapes, stored_model
-from .related_operators import KIN
+from .fit import (
+    FOLDS,
+    AnyDataset,
+    Errors,
+    Flags,
+    Floats,
+    HeldOut,
+    Progress,
+    Steps,
+    errors,
+    folds,
+    has_network,
+    held_out_shapes,
+    stored_model,
+)
+from .imported_dataset import build_imported_dataset
+from .related_operators import RELATED
 from .robustness import coverage, under_limits
 
 SHAPES = "shapes, in folds of whole problems"
-
-Progress = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True)
@@ -72,27 +86,23 @@ class Judgement:
 
 
 def train(operator: str, database: db.Database, progress: Progress | None = None) -> TrainingReport:
-    """Learn from all good records of an operator and store the model with its evaluation.
+    """Learn from all good records of an operator, ours or imported, and store the model with its evaluation.
 
-    Operators may be imported ones, whose training tells its `progress`: what begins, its number, and how
-    many there are. Raises NoMeasurements when there are too few, and the errors of the database.
+    `progress` is told what begins, its number, and how many there are. Raises NoMeasurements when there are
+    too few records, and the errors of the database.
     """
-    imported = imported_operator(operator, database)
-    if imported is not None:
-        from . import imported_operators as learning
-
-        return learning.train(imported, database, progress)
     started = datetime.now(UTC)
     dataset, snapshot = load_dataset(operator, database)
-    held_out = held_out_shapes(dataset)
-    evaluation = _judgement(dataset, held_out, snapshot, thorough=False).evaluation
-    stored = stored_model(dataset, held_out, snapshot, evaluation.to_dict(), started)
+    steps = Steps(progress, _count(dataset) + (2 if dataset.has_memory else 1))
+    held_out = held_out_shapes(dataset, steps)
+    evaluation = _judgement(dataset, held_out, snapshot, steps, thorough=False).evaluation
+    stored = stored_model(dataset, held_out, snapshot, evaluation.to_dict(), started, steps)
     with database.write() as connection:
         db.models.add(connection, model=stored)
     return TrainingReport(
         operator=operator,
         version=stored.version,
-        records=len(dataset.records),
+        records=len(dataset.rows),
         problems=evaluation.problems,
         implementations=dataset.implementations,
         left_out=dataset.left_out,
@@ -115,23 +125,21 @@ def evaluate(
     too few records, UnknownDevice, InvalidRequest for an imported operator and a device, and the errors of
     the database.
     """
-    imported = imported_operator(operator, database)
-    if imported is None:
-        return judge(operator, database, device).evaluation
-    if device is not None:
-        raise InvalidRequest(
-            f"device={shorten(device)}: the measurements of {operator} were imported, and are judged "
-            "together. Leave the device out."
-        )
-    from . import imported_operators as learning
-
-    return learning.evaluate(imported, database, progress)
+    return judge(operator, database, device, progress).evaluation
 
 
-def judge(operator: str, database: db.Database, device: str | None = None) -> Judgement:
-    """The same with single figures. Raises as `evaluate`."""
+def judge(
+    operator: str, database: db.Database, device: str | None = None, progress: Progress | None = None
+) -> Judgement:
+    """An evaluation with its single figures. Raises as `evaluate`."""
     dataset, snapshot = load_dataset(operator, database, device)
-    return _judgement(dataset, held_out_shapes(dataset), snapshot, thorough=True)
+    steps = Steps(progress, _count(dataset))
+    return _judgement(dataset, held_out_shapes(dataset, steps), snapshot, steps, thorough=True)
+
+
+def _count(dataset: AnyDataset) -> int:
+    """How many models an evaluation fits before it goes on to implementations and devices."""
+    return (dataset.judged_folds or FOLDS) * (2 if dataset.has_memory else 1) + 1
 
 
 def imported_operator(operator: str, database: db.Database) -> ImportedOperator | None:
@@ -145,11 +153,26 @@ def imported_operator(operator: str, database: db.Database) -> ImportedOperator 
     return imported[operator]
 
 
-def load_dataset(operator: str, database: db.Database, device: str | None = None) -> tuple[Dataset, str]:
-    """What was measured of an operator of ours, on one kind of device where it is named, and the snapshot.
+def load_dataset(operator: str, database: db.Database, device: str | None = None) -> tuple[AnyDataset, str]:
+    """The dataset of an operator, on one kind of device where it is named, and the snapshot.
 
-    Raises TooFewProblems, UnknownDevice and the errors of the database.
+    Raises TooFewProblems, UnknownDevice, InvalidRequest for an imported operator and a device, and the errors
+    of the database.
     """
+    imported = imported_operator(operator, database)
+    if imported is not None:
+        if device is not None:
+            raise InvalidRequest(
+                f"device={shorten(device)}: the measurements of {operator} were imported, and are judged "
+                "together. Leave the device out."
+            )
+        with database.read() as connection:
+            return build_imported_dataset(load_columns(connection, imported)), db.snapshot(connection)
+    return load_measured(operator, database, device)
+
+
+def load_measured(operator: str, database: db.Database, device: str | None = None) -> tuple[Dataset, str]:
+    """The dataset of an operator of this package with its related operators; raises as `load_dataset`."""
     with database.read() as connection:
         devices = db.records.devices(connection)
         key = None if device is None else resolve(device, devices).device.key
@@ -160,7 +183,7 @@ def load_dataset(operator: str, database: db.Database, device: str | None = None
 
         dataset = load(operator)
         if has_network(dataset):
-            dataset = replace(dataset, kin=tuple(_enough(load, KIN.get(operator, ()))))
+            dataset = replace(dataset, related=tuple(_enough(load, RELATED.get(operator, ()))))
         return dataset, db.snapshot(connection)
 
 
@@ -171,24 +194,29 @@ def _enough(load: Callable[[str], Dataset], names: Iterable[str]) -> Iterator[Da
             yield load(name)
 
 
-def _judgement(dataset: Dataset, held_out: HeldOut, snapshot: str, *, thorough: bool) -> Judgement:
-    noise, parts = errors(dataset, held_out), folds(dataset, held_out)
+def _judgement(
+    dataset: AnyDataset, held_out: HeldOut, snapshot: str, steps: Steps, *, thorough: bool
+) -> Judgement:
+    noise, parts, tested = errors(dataset, held_out), folds(dataset, held_out), held_out.tested
     slowdowns = evaluate_shapes(dataset, held_out, parts)
+    steps.begin("Fitting times, with the largest problems held out")
     comparisons = [
-        comparison(SHAPES, slowdowns),
+        comparison(SHAPES if tested.all() else f"{SHAPES}, one of {FOLDS}", slowdowns),
         evaluate_split(dataset, noise, largest_quarter(dataset), "the quarter of problems with most work"),
     ]
-    if thorough:
+    if thorough and isinstance(dataset, Dataset):
         comparisons += _further(dataset, noise)
+    time_error = np.abs(held_out.time_ms / dataset.time_ms - 1)[tested]
+    memory_error = np.abs(held_out.memory_bytes / dataset.memory_bytes - 1)[tested]
     evaluation = Evaluation(
         operator=dataset.operator.name,
         snapshot=snapshot,
-        records=len(dataset.records),
+        records=len(dataset.rows),
         problems=len(set(dataset.problem.tolist())),
         devices=tuple(sorted(set(dataset.device.tolist()))),
         left_out=dataset.left_out,
-        time_error=float(np.median(np.abs(held_out.time_ms / dataset.time_ms - 1))),
-        memory_error=float(np.median(np.abs(held_out.memory_bytes / dataset.memory_bytes - 1))),
+        time_error=float(np.median(time_error)),
+        memory_error=float(np.median(memory_error)) if dataset.has_memory else None,
         coverage=coverage(dataset, held_out, parts),
         under_limits=under_limits(dataset, held_out, parts),
         comparisons=tuple(item for item in comparisons if item is not None and item.selectors),
@@ -196,12 +224,12 @@ def _judgement(dataset: Dataset, held_out: HeldOut, snapshot: str, *, thorough: 
     return Judgement(
         evaluation,
         slowdowns,
-        implementation=dataset.implementation,
-        measured_ms=dataset.time_ms,
-        predicted_ms=held_out.time_ms,
-        measured_bytes=dataset.memory_bytes,
-        predicted_bytes=held_out.memory_bytes,
-        training=np.array([record.problem["mode"] == "training" for record in dataset.records]),
+        implementation=dataset.implementation[tested],
+        measured_ms=dataset.time_ms[tested],
+        predicted_ms=held_out.time_ms[tested],
+        measured_bytes=dataset.memory_bytes[tested],
+        predicted_bytes=held_out.memory_bytes[tested],
+        training=dataset.training[tested],
     )
 
 

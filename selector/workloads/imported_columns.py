@@ -1,4 +1,4 @@
-"""Imported measurements in memory, as arrays: there may be a million of them."""
+"""Imported measurements in memory as arrays, because there may be a million of them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ OK = STATUSES.index(Status.OK)
 
 @dataclass(frozen=True, kw_only=True)
 class Columns:
-    """The measurements of an operator that count: of several of one candidate the one imported last.
+    """Imported measurements of an operator as arrays; of repeated ones the one imported last.
 
     `problems` are the hyperparameters of each problem. The arrays have one entry a measurement: positions
     in `problems`, in the operator's implementations and in its devices; the status; milliseconds, and
@@ -40,7 +40,7 @@ class Columns:
 
     @property
     def implementations(self) -> tuple[str, ...]:
-        """The names that `implementation` counts."""
+        """Names that the indices in `implementation` refer to."""
         return tuple(self.operator.implementations)
 
     def __len__(self) -> int:
@@ -48,7 +48,7 @@ class Columns:
 
 
 def load_columns(connection: Any, operator: ImportedOperator, device: str | None = None) -> Columns:
-    """The measurements of an operator, on one device or on all."""
+    """Measurements of an operator as arrays, on one device or on all."""
     from kernel_selector import db
 
     numbers: dict[int, int] = {}
@@ -94,7 +94,7 @@ def _positions(names: Iterable[str]) -> dict[str, int]:
 
 
 def _last(identity: Integers) -> Integers:
-    """The last row of each identity, in the order of identities, shape [distinct]."""
+    """Last row of each identity, in the order of identities, shape [distinct]."""
     if not len(identity):
         return np.zeros(0, dtype=np.int64)
     order = np.lexsort((np.arange(len(identity)), *identity.T[::-1]))

@@ -1,13 +1,13 @@
-"""What an imported operator is: described by its measurements."""
+"""Descriptions of imported operators, derived from their measurements."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
-from kernel_selector.kernels.contract import InvalidHyperparameter, Problem, UnknownHyperparameter
+from kernel_selector.kernels.contract import Device, InvalidHyperparameter, Problem, UnknownHyperparameter
 from kernel_selector.kernels.contract.errors import number_of, shorten, suggest
 from kernel_selector.kernels.contract.hyperparameter import plain
 
@@ -20,7 +20,7 @@ Value = int | float | bool | str
 
 @dataclass(frozen=True, kw_only=True)
 class Span:
-    """A hyperparameter as it was seen: its kind, the least and the greatest number, or the words.
+    """Observed values of a hyperparameter: its kind, the range of numbers, or the set of words.
 
     Kinds are "integer", "number", "boolean" and "category".
     """
@@ -33,7 +33,7 @@ class Span:
 
     @property
     def expected(self) -> str:
-        """What a value looks like, in words."""
+        """Expected values, in words."""
         if self.kind == "category":
             return f"one of {', '.join(self.words)}"
         if self.kind == "boolean":
@@ -43,7 +43,10 @@ class Span:
         )
 
     def parse(self, given: object) -> Value:
-        """The canonical form of a value. Raises InvalidHyperparameter."""
+        """Canonical form of a value.
+
+        Raises InvalidHyperparameter.
+        """
         value = plain(given)
         if self.kind == "boolean":
             fits = isinstance(value, bool)
@@ -56,11 +59,17 @@ class Span:
         return canonical(value)
 
     def parse_text(self, text: str) -> Value:
-        """The same of a value as text. Raises InvalidHyperparameter."""
+        """Canonical form of a value given as text.
+
+        Raises InvalidHyperparameter.
+        """
         return self.parse(text if self.kind == "category" else from_text(text))
 
     def with_(self, other: Span) -> Span:
-        """Both in one. Raises Contradiction for a number that is also a word."""
+        """Union with another span.
+
+        Raises Contradiction for a number that is also a word.
+        """
         if self.kind != other.kind and not (self.kind in NUMERIC and other.kind in NUMERIC):
             raise Contradiction(f"{self.name} is {other.kind} in one place and {self.kind} in another.")
         return Span(
@@ -73,14 +82,14 @@ class Span:
 
 
 def canonical(value: Any) -> Value:
-    """One form for equal numbers: 2.0 is 2."""
+    """Canonical form of a number: 2.0 becomes 2."""
     if isinstance(value, float) and value.is_integer():
         return int(value)
     return value  # type: ignore[no-any-return]
 
 
 def from_text(text: str) -> Value:
-    """The number or boolean that a text means, else the text."""
+    """Number or boolean that a text denotes, else the text."""
     if text.lower() in ("true", "false"):
         return text.lower() == "true"
     for number in (int, float):
@@ -93,10 +102,12 @@ def from_text(text: str) -> Value:
 
 @dataclass(frozen=True, kw_only=True)
 class ImportedOperator:
-    """An operator by what was imported of it; hyperparameters are sorted by name.
+    """Operator described by its imported measurements; hyperparameters are sorted by name.
 
     `implementations` counts the rows of each; `memory` says whether bytes were measured.
     """
+
+    default: ClassVar[str] = ""  # no framework has one
 
     name: str
     hyperparameters: tuple[Span, ...]
@@ -108,18 +119,26 @@ class ImportedOperator:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The hyperparameters by name."""
+        """Names of the hyperparameters."""
         return tuple(span.name for span in self.hyperparameters)
 
+    @property
+    def device_keys(self) -> dict[str, str]:
+        """The names of the devices by their keys."""
+        return {Device(name=name, kind="").key: name for name in self.devices}
+
     def problem(self, given: Mapping[str, object]) -> Problem:
-        """Validated hyperparameters; all of them are needed.
+        """Problem from values of all hyperparameters.
 
         Raises UnknownHyperparameter and InvalidHyperparameter.
         """
         return self._problem({span.name: span.parse for span in self.hyperparameters}, given)
 
     def typed(self, given: Mapping[str, str]) -> dict[str, Value]:
-        """Hyperparameters from text. Raises as `problem`."""
+        """Hyperparameters from text.
+
+        Raises as `problem`.
+        """
         parsers = {span.name: span.parse_text for span in self.hyperparameters}
         return dict(self._problem(parsers, given).values)
 
@@ -139,7 +158,7 @@ class ImportedOperator:
         return Problem(self.name, tuple((name, parse(given[name])) for name, parse in parsers.items()))
 
     def describe(self) -> dict[str, Any]:
-        """JSON-ready, as the operators with code of ours describe themselves."""
+        """JSON-ready description, in the form of the other operators' descriptions."""
         return {
             "name": self.name,
             "title": f"imported from {', '.join(self.sources)}",
@@ -158,7 +177,10 @@ class ImportedOperator:
 
 
 def imported_operators(connection: Any) -> dict[str, ImportedOperator]:
-    """All imported operators by name, sorted. Raises Contradiction."""
+    """Imported operators by name, sorted.
+
+    Raises Contradiction.
+    """
     from kernel_selector import db
 
     found: dict[str, list[Mapping[str, Any]]] = {}
@@ -168,7 +190,10 @@ def imported_operators(connection: Any) -> dict[str, ImportedOperator]:
 
 
 def described(name: str, batches: Iterable[Mapping[str, Any]]) -> ImportedOperator:
-    """The operator that batches of measurements tell of. Raises Contradiction when they disagree."""
+    """Operator that batches of measurements describe.
+
+    Raises Contradiction when they disagree.
+    """
     spans: dict[str, Span] = {}
     implementations: Counter[str] = Counter()
     devices, sources = dict[str, None](), dict[str, None]()

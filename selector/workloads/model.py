@@ -1,4 +1,4 @@
-"""A model as a planner sees it: equal layers with their numbers, parameters, and what else a step holds."""
+"""Planning model: groups of equal layers, parameters, and other memory of a training step."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ELEMENT_BYTES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}
 
 @dataclass(frozen=True, kw_only=True)
 class Part:
-    """Equal layers of a model at one batch size.
+    """Group of equal layers of a model at one batch size.
 
     `per_block` of them are in each block that can be recomputed as a whole; 0: in none. `output_bytes` is
     the size of one layer's output. `output_kept` says that another layer keeps that output for backward
@@ -40,7 +40,7 @@ class Part:
 
 @dataclass(frozen=True, kw_only=True)
 class Workload:
-    """One training step at one batch size, without saying how the parts are computed.
+    """Training step at one batch size, without implementations.
 
     Bytes beside the parts: `kept_bytes` from forward to backward (embeddings, inputs), and `block_bytes`,
     the input of a block, which stays where the block is recomputed. `loss_bytes` are what a loss that is no
@@ -59,7 +59,7 @@ class Workload:
 
 @dataclass(frozen=True, kw_only=True)
 class Model:
-    """A model with a name: how many parameters it has, in which dtype, and its step at a batch size."""
+    """Named model: number of parameters, dtype, and its training step by batch size."""
 
     name: str
     parameters: int
@@ -69,17 +69,23 @@ class Model:
 
     @property
     def element_bytes(self) -> int:
-        """Of a parameter."""
+        """Bytes of one parameter."""
         return ELEMENT_BYTES[self.dtype]
 
 
 def problem_of(operator: str, dtype: str, sizes: Mapping[str, object]) -> Problem:
-    """The problem of a layer in training. Raises the errors of hyperparameters."""
+    """Problem of a layer in training.
+
+    Raises the errors of hyperparameters.
+    """
     return registry.operator(operator).problem({**sizes, "dtype": dtype, "mode": "training"})
 
 
 def parse_batch(batch: object) -> int | None:
-    """A batch size, or None for "auto". Raises InvalidRequest for anything else."""
+    """Batch size, or None for "auto".
+
+    Raises InvalidRequest for anything else.
+    """
     if batch == "auto":
         return None
     if type(batch) is not int or not 1 <= batch <= LARGEST_BATCH:

@@ -1,4 +1,4 @@
-"""The layers of models that were published, at the sizes and batches of their papers and training recipes."""
+"""Layers of published models, at the sizes and batches of their papers and training recipes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Values = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Transformer:
-    """Sizes of a transformer and of one of its batches; heads are of 64 features each."""
+    """Sizes of a transformer and of one of its batches; heads have 64 features each."""
 
     batch: int
     seq: int
@@ -104,7 +104,9 @@ SERVED = {"dtype": "bfloat16", "mode": "inference"}
 
 
 def published_problems(operator: str) -> list[Problem]:
-    """The operator's problems in published models, as trained in three dtypes and as served; maybe none."""
+    """Problems of an operator in published models, for training in three dtypes and for inference; maybe
+    none.
+    """
     known = registry.operator(operator)
     problems = (
         known.problem({**given, **circumstances})
@@ -115,7 +117,7 @@ def published_problems(operator: str) -> list[Problem]:
 
 
 def _alone(given: Values) -> Iterator[Values]:
-    """One sentence at a time, where the layer has a batch."""
+    """Hyperparameters at batch size 1, for operators with a batch."""
     if given.get("batch", 1) > 1:
         yield {**SERVED, "batch": 1}
 
@@ -129,7 +131,7 @@ def _layers(operator: str) -> Iterable[Values]:
 
 
 def _of(model: Transformer) -> dict[str, list[Values]]:
-    """A transformer's layers by operator, dropping a tenth as these models do."""
+    """Layers of a transformer by operator, with dropout 0.1 as in these models."""
     rows, hidden, inner = model.rows, model.hidden, 4 * model.hidden
     heads, gelu = hidden // 64, "gelu_tanh" if model.decoder else "gelu"
     seen = {"causal": True} if model.decoder else {"mask": "padding"}

@@ -1,4 +1,4 @@
-"""Published sizes of models, by name, from `published.json`."""
+"""Published models by name, with sizes from `published.json`."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ FAMILIES: dict[str, type[Family]] = {
 
 @cache
 def families() -> dict[str, Family]:
-    """Every published model by name."""
+    """Published models by name."""
     models = json.loads(Path(__file__).with_name("published.json").read_text())["models"]
     return {name: FAMILIES[sizes.pop("family")](**sizes) for name, sizes in models.items()}
 
 
 def published(name: str, **sizes: object) -> Model:
-    """A published model, with some of its sizes changed: `published("bert-large", seq=128)`.
+    """Published model, with some of its sizes changed: `published("bert-large", seq=128)`.
 
     Raises InvalidHyperparameter for a name or a size that there is not.
     """
@@ -60,7 +60,7 @@ def published(name: str, **sizes: object) -> Model:
 
 
 def _check(name: str, family: Family) -> None:
-    """Refuse what no part of such a model can be made of."""
+    """Raise InvalidHyperparameter for sizes that no layer of such a model can have."""
     for word, known in (("dtype", ELEMENT_BYTES), ("operator", GATES)):
         given = getattr(family, word, None)
         if given is not None and given not in known:
@@ -74,7 +74,7 @@ def _check(name: str, family: Family) -> None:
 
 
 def layer_problems(names: Sequence[str], batches: str) -> list[Problem]:
-    """What plans of models at "8,32" samples need measurements of, all models at 8 first.
+    """Problems that plans of models need measured at batches such as "8,32"; all models at 8 first.
 
     Raises InvalidHyperparameter and InvalidRequest.
     """

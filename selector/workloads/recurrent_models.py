@@ -1,4 +1,4 @@
-"""Recurrent models of more than one kind of layer: translation with attention, and speech."""
+"""Recurrent models with several kinds of layers: translation with attention, and speech recognition."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Translation:
     dtype: str = "bfloat16"
 
     def model(self, name: str) -> Model:
-        """What is planned."""
+        """Planning model under a name."""
         hidden, vocabulary = self.hidden, self.vocabulary
         stacks = 2 * self.layers * (8 * hidden**2 + 8 * hidden)
         attention = 2 * hidden**2 + 2 * hidden
@@ -39,7 +39,7 @@ class Translation:
         )
 
     def workload(self, batch: int) -> Workload:
-        """A step of `batch` pairs of sentences."""
+        """Training step of `batch` sentence pairs."""
         element, tokens, hidden = ELEMENT_BYTES[self.dtype], batch * self.seq, self.hidden
         rows = tokens * hidden * element
         stack = {"hidden": hidden, "batch": batch, "seq": self.seq, "layers": self.layers}
@@ -78,7 +78,8 @@ class Translation:
 
 @dataclass(frozen=True, kw_only=True)
 class Speech:
-    """Convolutions over spectrograms, bidirectional recurrent layers whose directions are added, and letters.
+    """Speech recognizer: convolutions over spectrograms, bidirectional recurrent layers with summed
+    directions, and a linear layer over letters.
 
     `seq` counts time steps behind the convolutions, which make `features` a step of `channels` maps.
     """
@@ -94,7 +95,7 @@ class Speech:
     dtype: str = "bfloat16"
 
     def model(self, name: str) -> Model:
-        """What is planned."""
+        """Planning model under a name."""
         gates = GATES[self.operator]
         first = 2 * gates * self.hidden * (self.features + self.hidden + 2)
         rest = (self.layers - 1) * 2 * gates * self.hidden * (2 * self.hidden + 2)
@@ -108,7 +109,7 @@ class Speech:
         )
 
     def workload(self, batch: int) -> Workload:
-        """A step of `batch` utterances."""
+        """Training step of `batch` utterances."""
         element, frames = ELEMENT_BYTES[self.dtype], batch * self.seq
         rows = frames * self.hidden * element
         sizes: dict[str, object] = {"hidden": self.hidden, "batch": batch, "seq": self.seq}

@@ -1,4 +1,4 @@
-"""Which problems to measure: drawn at random over useful ranges, or spelled out as a grid.
+"""Problems to measure: random samples over useful ranges, or a grid.
 
 Sizes are log-uniform, because times follow ratios of sizes. Half of them are rounded to a power of two,
 as most layers that people build; the others stay odd, because kernels change their speed off the grid.
@@ -28,11 +28,24 @@ def random_problems(
     fixed: Mapping[str, str] | None = None,
     exclude: frozenset[str] = frozenset(),
 ) -> list[Problem]:
-    """Up to `count` different problems of an operator, the same for the same seed.
+    """Up to `count` distinct random problems of an operator, equal for equal seeds.
 
-    kind: "cpu" or "cuda", which ranges to draw from. fixed: hyperparameters that are given, as text,
-    with commas between alternatives. exclude: keys of problems that must not be drawn. Raises
-    InvalidHyperparameter when nothing can be drawn.
+    Parameters
+    ----------
+    operator : str
+    kind : {"cpu", "cuda"}
+        Device kind whose ranges are sampled.
+    count : int
+    seed : int
+    fixed : mapping of str to str, optional
+        Given hyperparameters as text, with commas between alternatives.
+    exclude : collection of str, optional
+        Keys of problems that must not be drawn.
+
+    Raises
+    ------
+    InvalidHyperparameter
+        When nothing can be drawn.
     """
     known = registry.operator(operator)
     space = known.spaces[kind]
@@ -55,7 +68,9 @@ def random_problems(
 
 
 def grid(operator: str, given: Mapping[str, str]) -> list[Problem]:
-    """Every combination of comma-separated values: `{"hidden": "64,128", "batch": "8"}` gives two."""
+    """Problems for all combinations of comma-separated values: `{"hidden": "64,128", "batch": "8"}` gives
+    two.
+    """
     known = registry.operator(operator)
     names, texts = list(given), [text.split(",") for text in given.values()]
     problems = [known.problem_from_text(dict(zip(names, row, strict=True))) for row in product(*texts)]
@@ -63,13 +78,13 @@ def grid(operator: str, given: Mapping[str, str]) -> list[Problem]:
 
 
 def typed(operator: str, given: Mapping[str, str]) -> dict[str, Value]:
-    """Hyperparameters from text: validated, under their short names, without the assumed ones."""
+    """Validated hyperparameters from text, under their short names and without defaults."""
     problem = registry.operator(operator).problem_from_text(given)
     return {name: value for name, value in problem.values if name not in problem.assumed}
 
 
 def _draw(known: Operator, space: Space, draw: random.Random, chosen: Mapping[str, str]) -> Problem | None:
-    """A problem within the cap, or None. Values are drawn once: the cap must not thin out training."""
+    """Random problem within the size cap, or None."""
     # a drawn value gives way to a given one, also to one under an alias
     names = {name: spec.name for spec in known.hyperparameters for name in (spec.name, *spec.aliases)}
     given = {names.get(name, name) for name in chosen}

@@ -1,4 +1,5 @@
-"""Models by their sizes: encoders and decoders of transformers, and recurrent language, translation, speech.
+"""Planning models of transformer encoders and decoders, and of recurrent language models, from their
+sizes.
 
 Dimensions: B batch, S seq, N = B S tokens, H hidden, F inner, V vocabulary, L layers, e bytes an element.
 What is kept is counted once, with the layer that makes it, as `parts.Part` says.
@@ -16,7 +17,7 @@ IDS_BYTES = 8  # int64
 
 @dataclass(frozen=True, kw_only=True)
 class Transformer:
-    """A stack of equal layers between embeddings and a tied linear loss head.
+    """Stack of equal transformer layers between embeddings and a tied linear loss head.
 
     `prenorm` and `causal` as in GPT-2, neither as in BERT, whose head has a dense layer, GELU and norm of
     its own (`transform`). `labelled` is the share of tokens with a label. Query, key and value are planned as
@@ -41,19 +42,19 @@ class Transformer:
 
     @property
     def width(self) -> int:
-        """F: 4 H unless given."""
+        """Inner features F of the feed-forward block: 4 H by default."""
         return self.inner or 4 * self.hidden
 
     @property
     def parameters(self) -> int:
-        """Of layers, embeddings (tied with the head), norms and the head."""
+        """Number of parameters: layers, tied embeddings, norms and head."""
         hidden = self.hidden
         layer = 4 * (hidden + 1) * hidden + 2 * hidden * self.width + self.width + hidden + 4 * hidden
         head = (hidden + 1) * hidden + 2 * hidden + self.vocabulary if self.transform else 0
         return self.layers * layer + (self.vocabulary + self.positions) * hidden + 2 * hidden + head
 
     def model(self, name: str) -> Model:
-        """What is planned."""
+        """Planning model under a name."""
         return Model(
             name=name,
             parameters=self.parameters,
@@ -63,7 +64,7 @@ class Transformer:
         )
 
     def workload(self, batch: int) -> Workload:
-        """A step of `batch` sequences."""
+        """Training step of `batch` sequences."""
         element, tokens = ELEMENT_BYTES[self.dtype], batch * self.seq
         rows = tokens * self.hidden * element
         return Workload(
@@ -77,7 +78,7 @@ class Transformer:
 
     @property
     def _joints(self) -> int:
-        """Rows [N, H] that are read or written between the parts of a layer.
+        """Arrays [N, H] read or written between the parts of a layer.
 
         The gradients of query, key and value are laid side by side; and where an input goes into a part and
         around it, its two gradients are summed up: with `prenorm` a norm's backward does that.
@@ -152,7 +153,9 @@ class Transformer:
 
 @dataclass(frozen=True, kw_only=True)
 class LanguageModel:
-    """Embeddings, a stack of LSTM layers, and a linear loss head of its own weights (or tied ones)."""
+    """Recurrent language model: embeddings, stacked LSTM layers, and a linear loss head with weights of
+    its own or tied ones.
+    """
 
     hidden: int
     layers: int
@@ -163,7 +166,7 @@ class LanguageModel:
     dtype: str = "bfloat16"
 
     def model(self, name: str) -> Model:
-        """What is planned."""
+        """Planning model under a name."""
         embeddings = self.vocabulary * self.hidden * (1 if self.tied else 2)
         stack = self.layers * (8 * self.hidden**2 + 8 * self.hidden)
         return Model(
@@ -175,7 +178,7 @@ class LanguageModel:
         )
 
     def workload(self, batch: int) -> Workload:
-        """A step of `batch` sequences."""
+        """Training step of `batch` sequences."""
         element, tokens = ELEMENT_BYTES[self.dtype], batch * self.seq
         rows = tokens * self.hidden * element
         stack = {
@@ -203,7 +206,7 @@ class LanguageModel:
 
 
 def loss_part(dtype: str, rows: int, hidden: int, vocabulary: int) -> Part:
-    """A linear layer with a bias and its cross-entropy, at the end of a model."""
+    """Linear layer with bias and its cross-entropy, at the end of a model."""
     sizes = {"rows": rows, "hidden": hidden, "vocabulary": vocabulary, "bias": True}
     return Part(
         name="loss",

@@ -1,4 +1,4 @@
-"""Is everything here that is needed? Each check gives a finding; none of them raises."""
+"""Checks of the installation: each returns a finding, and none raises."""
 
 from __future__ import annotations
 

@@ -78,8 +78,8 @@ def profile(
       selector fleet profile --job 7 --slurm logs --partition gpu --workers 16
     """
     from selector.profiling.fleet.jobs import JobRequest, create_job, get_job
-    from selector.profiling.fleet.launch import Setup
-    from selector.profiling.fleet.local import Crew, follow, shared
+    from selector.profiling.fleet.launch import WorkerSetup
+    from selector.profiling.fleet.local import FleetSpec, follow, shared
 
     if (what is None) == (job is None):
         raise typer.BadParameter("expected either problems to measure or --job with a job to go on with.")
@@ -93,16 +93,16 @@ def profile(
         asked = create_job(source.database, request, author=account())[0]
     else:
         asked = get_job(source.database, job or 0)
-    setup = Setup(lease_s=words.seconds(lease))
-    crew = Crew(source=source, setup=setup, devices=tuple(asked["devices"]), workers=workers)
-    with _started(crew, address, slurm, partition, hours) as started:
+    setup = WorkerSetup(lease_s=words.seconds(lease))
+    spec = FleetSpec(source=source, setup=setup, devices=tuple(asked["devices"]), workers=workers)
+    with _started(spec, address, slurm, partition, hours) as started:
         found = follow(started, source.database, asked["id"], _report)
     print_job(found, as_json=as_json)
     if found["state"] != "done":
         raise typer.Exit(1)
 
 
-def _started(crew: Any, address: str | None, slurm: Path | None, partition: str | None, hours: float) -> Any:
+def _started(spec: Any, address: str | None, slurm: Path | None, partition: str | None, hours: float) -> Any:
     from selector.profiling.fleet.local import LocalFleet, stopped
 
     if address is not None and slurm is not None:
@@ -110,12 +110,12 @@ def _started(crew: Any, address: str | None, slurm: Path | None, partition: str 
     if address is not None:
         from selector.profiling.fleet.ray import ray_fleet
 
-        return ray_fleet(crew, address)
+        return ray_fleet(spec, address)
     if slurm is not None:
-        from selector.profiling.fleet.slurm import Site, SlurmFleet
+        from selector.profiling.fleet.slurm import SlurmFleet, SlurmSite
 
-        return stopped(SlurmFleet(crew, Site(folder=slurm, partition=partition, hours=hours)))
-    return stopped(LocalFleet(crew))
+        return stopped(SlurmFleet(spec, SlurmSite(folder=slurm, partition=partition, hours=hours)))
+    return stopped(LocalFleet(spec))
 
 
 def _report(job: dict[str, Any]) -> None:

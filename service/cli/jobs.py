@@ -142,7 +142,7 @@ def cancel(number: Number, database: DatabaseOption = None, as_json: JsonOption 
 
 
 def account() -> str:
-    """Who makes a job: the account's name, or its number where it has none, as in some containers."""
+    """Author of a job: the account's name, or its number where it has none, as in some containers."""
     try:
         return getpass.getuser()
     except (KeyError, OSError):

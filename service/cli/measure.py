@@ -84,16 +84,16 @@ def profile(
       selector profile --operator linear,lstm --doubtful --policy steady
     """
     from selector.profiling.profile import sweep
-    from selector.profiling.request import Wanted
+    from selector.profiling.request import ProfileRequest
 
     budget_s = None if budget is None else words.seconds(budget)
     name, given = words.split(what or [])
-    wanted = Wanted(
+    request = ProfileRequest(
         operator=name,
         given=given,
         operators=operators,
-        asked=asked,
-        doubtful=doubtful,
+        from_query_log=asked,
+        outliers=doubtful,
         models=models,
         count=count,
         seed=seed,
@@ -102,10 +102,10 @@ def profile(
     )
     if plan is not None:
         require_unused({"--budget": budget, "--active": active, "--again": again})
-        show_plan(plan, wanted.jobs(), as_json=as_json)
+        show_plan(plan, request.jobs(), as_json=as_json)
         return
     events = sweep(
-        wanted.jobs(),
+        request.jobs(),
         device=device,
         database=database,
         policy=policy,

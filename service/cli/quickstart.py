@@ -12,7 +12,7 @@ from .terminal.check_table import WIDE, print_result
 from .terminal.options import AgainOption, DatabaseOption, JsonOption, TorchDeviceOption
 
 if TYPE_CHECKING:
-    from selector.profiling.quickstart import Event, Learned, QuickstartFinished
+    from selector.profiling.quickstart import Event, QuickstartFinished, TrainingFinished
 
     from .terminal.progress import ProgressView
 
@@ -77,10 +77,10 @@ def quickstart(
 
 
 def _show(view: ProgressView, event: Event) -> None:
-    from selector.profiling.quickstart import Learned, Learning, Prepared
+    from selector.profiling.quickstart import QuickstartStarted, TrainingFinished, TrainingStarted
     from selector.profiling.verification import Checked, CheckStarted
 
-    if isinstance(event, Prepared):
+    if isinstance(event, QuickstartStarted):
         view.say(f"[bold]Database[/]  {escape(event.database)}")
         if event.load > BUSY:
             view.say(
@@ -88,9 +88,9 @@ def _show(view: ProgressView, event: Event) -> None:
                 "times will be noisy, and choices no better than they are. When it is quiet, "
                 "`selector quickstart --again` measures all of it once more."
             )
-    elif isinstance(event, Learning):
+    elif isinstance(event, TrainingStarted):
         view.busy("Training the cost model")
-    elif isinstance(event, Learned):
+    elif isinstance(event, TrainingFinished):
         view.finish()
         view.say(_learned(event))
     elif isinstance(event, CheckStarted):
@@ -102,7 +102,7 @@ def _show(view: ProgressView, event: Event) -> None:
         view.show(event)
 
 
-def _learned(event: Learned) -> str:
+def _learned(event: TrainingFinished) -> str:
     if event.evaluation is None:
         return f"[yellow]No cost model:[/] {escape(event.reason)}"
     how = f"trained in {event.seconds:.1f} s" if event.fresh else "is up to date"

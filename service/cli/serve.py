@@ -169,7 +169,7 @@ def _announce(address: str, as_json: bool) -> None:
 
 
 def url(scheme: str, host: str, port: int) -> str:
-    """Where a client asks."""
+    """URL of the service for clients."""
     return f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
 
 

@@ -14,7 +14,7 @@ from .terminal.options import DatabaseOption, JsonOption
 
 if TYPE_CHECKING:
     from selector.exchange.export import Difference
-    from selector.exchange.import_file import Report
+    from selector.exchange.import_file import ImportReport
 
 FileArgument = Annotated[Path, typer.Argument(metavar="FILE", help="A file of measurements.")]
 FormatOption = Annotated[
@@ -58,12 +58,12 @@ def import_(
       selector import measured.csv --operator grouped_gemm --device h200
       selector import results.json --format t4 --naming block_size_x,block_size_y
     """
-    from selector.exchange.import_file import Options, import_file
+    from selector.exchange.import_file import ImportOptions, import_file
     from selector.profiling.profile import opened
 
     from .terminal.progress import ProgressView
 
-    options = Options(
+    options = ImportOptions(
         format=format_,
         operator=operator,
         device=device,
@@ -165,7 +165,7 @@ def _names(text: str) -> tuple[str, ...]:
     return tuple(name.strip() for name in text.split(",") if name.strip())
 
 
-def _print(report: Report, database: str | None) -> None:
+def _print(report: ImportReport, database: str | None) -> None:
     from selector.selection.database import same_database
 
     console = output.out()

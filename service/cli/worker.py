@@ -54,9 +54,9 @@ def worker(
       selector worker --service https://selector.example --device cuda:1
       selector worker --database postgresql://user@host/name --until-empty
     """
-    from selector.profiling.fleet.launch import Setup, Source, work
+    from selector.profiling.fleet.launch import Source, WorkerSetup, work
 
-    setup = Setup(device=device, name=name, lease_s=words.seconds(lease), until_empty=until_empty)
+    setup = WorkerSetup(device=device, name=name, lease_s=words.seconds(lease), until_empty=until_empty)
     console = output.err()
 
     def report(line: str) -> None:
@@ -70,7 +70,7 @@ def worker(
 
 
 def worked(tally: dict[str, object]) -> str:
-    """What a worker did, in words."""
+    """Summary of a worker's tally, in words."""
     tasks = tally["tasks"]
     assert isinstance(tasks, dict)
     ended = ", ".join(f"{number} {outcome}" for outcome, number in tasks.items() if number) or "no task"

@@ -1,4 +1,4 @@
-"""Records from other machines: checked, stored once, and with the name of who sent them."""
+"""Intake of records from other machines: validated, reviewed, and stored once with their author."""
 
 from __future__ import annotations
 
@@ -25,29 +25,29 @@ Judged = tuple[int, str, Record, str | None]  # ... and what speaks against it
 
 
 @dataclass(frozen=True, kw_only=True)
-class Fault:
-    """A line that is no record, counted from 1."""
+class BadLine:
+    """Line that is no record, counted from 1."""
 
     line: int
     detail: str
 
 
 class NotRecords(InvalidRequest):
-    """Some lines are no records, so none was stored. `faults` are the first of them."""
+    """Submission with lines that are no records; none of it is stored. `faults` are the first of them."""
 
-    def __init__(self, message: str, faults: Sequence[Fault] = ()) -> None:
+    def __init__(self, message: str, faults: Sequence[BadLine] = ()) -> None:
         super().__init__(message)
         self.faults = tuple(faults)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Receipt:
-    """What became of the records of one submission: new, known before, or set aside (line and reason)."""
+    """Counts of one submission's records: new, known before, or set aside (line and reason)."""
 
     received: int
     added: int
     known: int
-    quarantined: tuple[Fault, ...]
+    quarantined: tuple[BadLine, ...]
 
 
 class Intake:
@@ -87,7 +87,7 @@ class Intake:
             received=len(judged),
             added=added,
             known=len(good) - added,
-            quarantined=tuple(Fault(line=number, detail=reason) for number, _, reason in bad),
+            quarantined=tuple(BadLine(line=number, detail=reason) for number, _, reason in bad),
         )
 
     def close(self) -> None:
@@ -127,7 +127,7 @@ def _repeated(connection: Any, found: list[Numbered]) -> Receipt:
     aside = submissions.aside(connection, [line for _, line, _ in found])
     jobs.require_no_more(sum(not (one or other) for one, other in zip(there, aside, strict=True)))
     faults = [
-        Fault(line=number, detail="It was set aside before.")
+        BadLine(line=number, detail="It was set aside before.")
         for (number, _, _), stored in zip(found, there, strict=True)
         if not stored
     ]
@@ -145,7 +145,7 @@ def _add(connection: Any, found: list[Record], submission: int) -> int:
 
 def _records(lines: Iterable[str]) -> list[Numbered]:
     found: list[Numbered] = []
-    faults: list[Fault] = []
+    faults: list[BadLine] = []
     count, reader = 0, RecordReader()
     for number, line in enumerate(lines, start=1):
         if not line.strip():
@@ -157,7 +157,7 @@ def _records(lines: Iterable[str]) -> list[Numbered]:
         except CorruptRecord as error:
             count += 1
             if len(faults) < SHOWN_FAULTS:
-                faults.append(Fault(line=number, detail=str(error)))
+                faults.append(BadLine(line=number, detail=str(error)))
     if faults:
         first = f"Line {faults[0].line}: {faults[0].detail}"
         words = "1 line is no record" if count == 1 else f"{count} lines are no records"

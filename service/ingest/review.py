@@ -1,4 +1,4 @@
-"""Whether a record from elsewhere may count: what contradicts the evidence is set aside, with the reason.
+"""Review of submitted records: those that contradict the evidence are set aside, with the reason.
 
 A record can be wrong by accident (a busy machine, a wrong clock, a unit) or by intent. One that differs from
 others of the same problem, implementation and version by more than machines of one kind do, that beats
@@ -43,7 +43,7 @@ class Review:
         self._evidence: dict[tuple[str, str], Evidence] = {}
 
     def objection(self, record: Record) -> str | None:
-        """Why a record must not count, or None when nothing speaks against it."""
+        """Reason against a record, or None."""
         if record.measured_at > self._latest:
             return f"measured at {record.measured_at.isoformat()}, which is still to come"
         if not self._is_valid(record.problem):

@@ -1,4 +1,4 @@
-"""What the database covers, and how fresh it is, by operator and kind of device."""
+"""Coverage and freshness of the database by operator and kind of device."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Coverage:
-    """What was measured of an operator on a kind of device.
+    """Measured implementations and problems of an operator on a kind of device.
 
     A record is current when it is of an implementation's present version; older ones are second-best
     evidence. `measured` of `implementations` have a good current record; for an operator that is not
@@ -67,7 +67,7 @@ class CoverageCache:
         self._cached = Cached(self._counted)
 
     def rows(self) -> list[Coverage]:
-        """As of now, or a moment ago. Raises the errors of the database when it was never counted."""
+        """Coverage as of now or a moment ago. Raises the errors of the database when it was never counted."""
         return self._cached.value(self._selector.status()["snapshot"])
 
     def _counted(self) -> list[Coverage]:

@@ -13,7 +13,7 @@ from .coverage import Coverage
 from .fields import Field
 from .question import ONLY, Question
 from .sections import Subject
-from .winners import Contests, WinnerMap
+from .winners import ComparedProblems, WinnerMap
 
 COLOURS = 8  # of the style sheet; further implementations share its last one
 
@@ -41,7 +41,7 @@ def winners(
     if about.device is None or (about.operator, about.device) not in covered:
         return None
     operator = registry.operator(about.operator)
-    found = Contests.of(selector.evidence(about.operator, about.device), operator)
+    found = ComparedProblems.of(selector.evidence(about.operator, about.device), operator)
     x, y = _names(question, operator, found)
     made = found.map(x, y, question.only)
     ranks = {name: min(rank, COLOURS - 1) for rank, (name, _) in enumerate(made.ranking)}
@@ -58,7 +58,7 @@ def winners(
     )
 
 
-def _names(question: Question, operator: Operator, found: Contests) -> tuple[str, str]:
+def _names(question: Question, operator: Operator, found: ComparedProblems) -> tuple[str, str]:
     """The hyperparameters across and down: as asked for, else of those with several values the ones that
     users must give, then the ones with the most values."""
     x, y = question.plain.get("x"), question.plain.get("y")
@@ -71,7 +71,7 @@ def _names(question: Question, operator: Operator, found: Contests) -> tuple[str
     return x or next(free), y or next(free)
 
 
-def _filters(question: Question, found: Contests) -> Iterator[Field]:
+def _filters(question: Question, found: ComparedProblems) -> Iterator[Field]:
     for name, axis in found.axes.items():
         if len(axis.labels) > 1:
             yield Field(

@@ -17,7 +17,7 @@ from ..jobs import JobsCache
 from . import explained, heat_map, sections
 from .coverage import Coverage, CoverageCache
 from .question import Question, parse
-from .sections import Fault, Subject, guarded
+from .sections import SectionError, Subject, guarded
 
 PACKAGE = "kernel_selector.service"
 UNITS = (("day", 86400), ("hour", 3600), ("minute", 60))
@@ -25,7 +25,7 @@ UNITS = (("day", 86400), ("hour", 3600), ("minute", 60))
 
 @dataclass(frozen=True)
 class Sources:
-    """What the page is made from."""
+    """Data sources of the page."""
 
     selector: Selector
     coverage: CoverageCache
@@ -33,7 +33,7 @@ class Sources:
 
     @classmethod
     def of(cls, selector: Selector) -> Sources:
-        """What a selector's database has, read when it is first shown."""
+        """Sources from a selector's database, read on first use."""
         return cls(selector, CoverageCache(selector), JobsCache(selector))
 
 
@@ -44,17 +44,17 @@ def render(sources: Sources, parameters: Iterable[tuple[str, str]]) -> tuple[int
     """
     selector = sources.selector
     rows = guarded(sources.coverage.rows)
-    covered = [] if isinstance(rows, Fault) else rows
+    covered = [] if isinstance(rows, SectionError) else rows
     asked = guarded(lambda: _asked(parameters, covered))
     context: dict[str, Any] = {"coverage": rows, "state": guarded(selector.status)}
-    if isinstance(asked, Fault):
+    if isinstance(asked, SectionError):
         context |= {"fault": asked, "about": sections.subject(Question(), covered)}
     else:
         context |= _shown(selector, covered, *asked)
     context["jobs"] = guarded(sources.jobs.jobs)
     context["models"] = guarded(lambda: sections.models(selector))
     context["operators"] = list(registry.operators())
-    faults = [value.status for value in context.values() if isinstance(value, Fault)]
+    faults = [value.status for value in context.values() if isinstance(value, SectionError)]
     return max(faults, default=200), _templates().get_template("page.html").render(context)
 
 
@@ -89,7 +89,7 @@ def _templates() -> Environment:
 
 
 def age(when: datetime) -> str:
-    """How long ago that was, in the largest unit that fits."""
+    """Age of a time, in the largest unit that fits."""
     seconds = (datetime.now(UTC) - when).total_seconds()
     for unit, size in UNITS:
         if seconds >= size:

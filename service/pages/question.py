@@ -1,4 +1,4 @@
-"""What the query of the page's address asks for."""
+"""Question in the query string of the page's address."""
 
 from __future__ import annotations
 

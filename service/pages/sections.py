@@ -1,4 +1,4 @@
-"""What the sections of the page show, as plain data for their templates."""
+"""Sections of the page as plain data for their templates."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Fault:
-    """Why a section has nothing to show."""
+class SectionError:
+    """Error in the place of a section."""
 
     status: int  # of HTTP
     text: str
@@ -47,16 +47,19 @@ class Model:
     comparisons: tuple[tuple[str, tuple[tuple[str, ...], ...]], ...]
 
 
-def guarded(section: Callable[[], T]) -> T | Fault:
-    """What a section shows, or the fault that it met."""
+def guarded(section: Callable[[], T]) -> T | SectionError:
+    """Section, or its error."""
     try:
         return section()
     except SelectorError as error:
-        return Fault(status=kind_of(error).status, text=str(error))
+        return SectionError(status=kind_of(error).status, text=str(error))
 
 
 def subject(question: Question, rows: Sequence[Coverage]) -> Subject:
-    """What was asked about; what was left open is the best covered one. Raises UnknownOperator."""
+    """Operator and device of the page; the best covered ones where the question leaves them open.
+
+    Raises UnknownOperator.
+    """
     operator, device = question.plain.get("operator"), question.plain.get("device")
     if operator is not None:
         registry.operator(operator)

@@ -1,4 +1,4 @@
-"""Which implementation wins where: the fastest at each measured problem, mapped over two hyperparameters."""
+"""Map of the fastest implementations of an operator over two hyperparameters."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 
 Value = int | float | bool | str
 MOST_VALUES = 12  # of one hyperparameter that are shown one by one
-_CONTESTS: WeakKeyDictionary[Evidence, Contests] = WeakKeyDictionary()
+_COMPARED: WeakKeyDictionary[Evidence, ComparedProblems] = WeakKeyDictionary()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Contest:
-    """A problem at which several implementations were measured under the same circumstances.
+class ComparedProblem:
+    """Problem with several implementations measured under the same circumstances.
 
     `speedup` is the default's time over the winner's, None where the default was not measured. `current`
     is False when the times are of earlier versions.
@@ -51,15 +51,15 @@ class Cell:
 class WinnerMap:
     """Winners over two hyperparameters; `cells` by the labels of row (y) and column (x)."""
 
-    x: Axis
-    y: Axis
+    x: MapAxis
+    y: MapAxis
     cells: Mapping[tuple[str, str], Cell]
     ranking: tuple[tuple[str, int], ...]  # how many problems each implementation wins, the most first
     problems: int
     earlier: int  # of them, those that were measured with earlier versions alone
 
 
-class Axis:
+class MapAxis:
     """The values of a hyperparameter as labels: one by one when they are few, else by powers of two."""
 
     def __init__(self, name: str, values: Iterable[Value]) -> None:
@@ -70,7 +70,7 @@ class Axis:
         self.labels = tuple(dict.fromkeys(map(self.label, distinct)))
 
     def label(self, value: Value) -> str:
-        """Where a value belongs: itself, or `256 to 511`."""
+        """Label of a value on the axis: itself, or a range such as `256 to 511`."""
         if not self._binned:
             return str(value).lower() if isinstance(value, bool) else str(value)
         if not value:
@@ -82,7 +82,7 @@ class Axis:
         return f"{low:.0f} to {2 * low - 1:.0f}" if low > 1 else "1"
 
 
-class Contests:
+class ComparedProblems:
     """All problems of an operator on a kind of device with a winner among at least two implementations.
 
     `axes` has the values of each hyperparameter there. `alone` counts the problems at which one
@@ -90,43 +90,43 @@ class Contests:
     """
 
     def __init__(self, evidence: Evidence, operator: Operator) -> None:
-        made = [_contest(evidence, problem, operator.default) for problem in evidence.problems.values()]
-        self.found = tuple(contest for contest in made if contest is not None)
+        made = [_compared(evidence, problem, operator.default) for problem in evidence.problems.values()]
+        self.found = tuple(one for one in made if one is not None)
         self.alone = len(made) - len(self.found)
         self.axes = {
-            spec.name: Axis(spec.name, (contest.problem[spec.name] for contest in self.found))
+            spec.name: MapAxis(spec.name, (one.problem[spec.name] for one in self.found))
             for spec in operator.hyperparameters
         }
 
     @classmethod
-    def of(cls, evidence: Evidence, operator: Operator) -> Contests:
-        """Those of an operator's evidence; made once."""
-        if evidence not in _CONTESTS:
-            _CONTESTS[evidence] = cls(evidence, operator)
-        return _CONTESTS[evidence]
+    def of(cls, evidence: Evidence, operator: Operator) -> ComparedProblems:
+        """Compared problems of an operator's evidence, cached."""
+        if evidence not in _COMPARED:
+            _COMPARED[evidence] = cls(evidence, operator)
+        return _COMPARED[evidence]
 
     def map(self, x: str, y: str, only: Mapping[str, str]) -> WinnerMap:
-        """The map of the contests whose hyperparameters have the labels of `only`.
+        """The map of the compared problems whose hyperparameters have the labels of `only`.
 
         Raises InvalidRequest for a name or a label that is not there.
         """
         self._require(x, y, only)
         chosen = [
-            contest
-            for contest in self.found
-            if all(self.axes[name].label(contest.problem[name]) == label for name, label in only.items())
+            one
+            for one in self.found
+            if all(self.axes[name].label(one.problem[name]) == label for name, label in only.items())
         ]
-        across, down = (Axis(name, (contest.problem[name] for contest in chosen)) for name in (x, y))
-        places: dict[tuple[str, str], list[Contest]] = defaultdict(list)
-        for contest in chosen:
-            places[down.label(contest.problem[y]), across.label(contest.problem[x])].append(contest)
+        across, down = (MapAxis(name, (one.problem[name] for one in chosen)) for name in (x, y))
+        places: dict[tuple[str, str], list[ComparedProblem]] = defaultdict(list)
+        for one in chosen:
+            places[down.label(one.problem[y]), across.label(one.problem[x])].append(one)
         return WinnerMap(
             x=across,
             y=down,
             cells={place: _cell(there) for place, there in places.items()},
             ranking=_ranking(chosen),
             problems=len(chosen),
-            earlier=sum(1 for contest in chosen if not contest.current),
+            earlier=sum(1 for one in chosen if not one.current),
         )
 
     def _require(self, x: str, y: str, only: Mapping[str, str]) -> None:
@@ -145,7 +145,7 @@ class Contests:
             raise InvalidRequest(f"x={x} and y={y}: expected two different hyperparameters.")
 
 
-def _contest(evidence: Evidence, problem: Problem, default: str) -> Contest | None:
+def _compared(evidence: Evidence, problem: Problem, default: str) -> ComparedProblem | None:
     """The best covered circumstances decide, of equally covered ones the latest."""
     for current in (True, False):
         groups = []
@@ -161,17 +161,17 @@ def _contest(evidence: Evidence, problem: Problem, default: str) -> Contest | No
             times = {name: estimate.time_ms for name, estimate in estimates.items()}
             winner = min(times, key=lambda name: times[name])
             speedup = times[default] / times[winner] if default in times else None
-            return Contest(problem=problem, winner=winner, speedup=speedup, current=current)
+            return ComparedProblem(problem=problem, winner=winner, speedup=speedup, current=current)
     return None
 
 
-def _cell(there: Sequence[Contest]) -> Cell:
+def _cell(there: Sequence[ComparedProblem]) -> Cell:
     winner, wins = _ranking(there)[0]
-    logs = [math.log(contest.speedup) for contest in there if contest.speedup is not None]
+    logs = [math.log(one.speedup) for one in there if one.speedup is not None]
     speedup = math.exp(fmean(logs)) if logs else None
     return Cell(winner=winner, wins=wins, problems=len(there), speedup=speedup)
 
 
-def _ranking(found: Iterable[Contest]) -> tuple[tuple[str, int], ...]:
-    wins = Counter(contest.winner for contest in found)
+def _ranking(found: Iterable[ComparedProblem]) -> tuple[tuple[str, int], ...]:
+    wins = Counter(one.winner for one in found)
     return tuple(sorted(wins.items(), key=lambda item: (-item[1], item[0])))

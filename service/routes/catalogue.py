@@ -1,4 +1,4 @@
-"""What can be asked about."""
+"""Routes of the catalogue: operators, devices, implementations, models."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the routes share: the selector that answers, and the problems that every route may give."""
+"""Shared parts of the routes: the selector that answers, and the problem responses of every route."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def selector_of(request: Request) -> Selector:
 
 
 def intake_of(request: Request) -> Intake:
-    """What takes measurements in, and has a database connection of its own that may wait for its turn."""
+    """Intake of measurements, with a database connection of its own."""
     intake: Intake = request.app.state.intake
     return intake
 

@@ -1,4 +1,4 @@
-"""What cluster schedulers ask: throughputs and placements, also in their own formats."""
+"""Routes for cluster schedulers: throughputs and placements, also in the schedulers' formats."""
 
 from __future__ import annotations
 

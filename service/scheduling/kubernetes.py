@@ -18,7 +18,7 @@ _SHARED = re.compile(r"-SHARED$")
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """How good a product is for a problem, 0 to 10, and why it is impossible, else None."""
+    """Score of a product for a problem, 0 to 10, and the reason why it is impossible, else None."""
 
     score: int = NEUTRAL
     refusal: str | None = None

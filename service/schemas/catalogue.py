@@ -1,4 +1,4 @@
-"""What can be asked about, and how the service is. Sizes in bytes."""
+"""Schemas of the catalogue and of the service's state. Sizes in bytes."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ class BatchRequest(Request):
         return self
 
     def queries(self) -> list[Query]:
-        """What to ask the selector: about the first layer on every device, then the second, and so on."""
+        """Queries of the batch: the first layer on every device, then the second, and so on."""
         return [layer.query(device) for layer in self.problems for device in self.devices]
 
 

@@ -65,12 +65,12 @@ Amount = Annotated[Any, AfterValidator(_amount), WithJsonSchema(AMOUNT)]
 
 
 class Request(BaseModel):
-    """What comes in: an unknown field is an error."""
+    """Base class of request bodies: an unknown field is an error."""
 
     model_config = ConfigDict(extra="forbid")
 
 
 class Answer(BaseModel):
-    """What goes out: what is not described is not sent."""
+    """Base class of response bodies: undescribed fields are not sent."""
 
     model_config = ConfigDict(extra="forbid")

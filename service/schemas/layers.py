@@ -28,7 +28,7 @@ class Layer(Request):
     override: Name | None = Field(None, description="Name of an implementation to use whatever the evidence.")
 
     def query(self, device: str | None) -> Query:
-        """What to ask the selector about this layer on a device."""
+        """Query about this layer on a device."""
         return Query(
             hyperparameters=self.hyperparameters,
             operator=self.operator,

@@ -15,9 +15,9 @@ from kernel_selector.db import (
     DatabaseRevision,
     DatabaseUnreachable,
     default_path,
-    migrations,
     records,
 )
+from kernel_selector.db.engine import migrations
 
 ROOT = Path(__file__).parents[2]
 

@@ -19,9 +19,10 @@ from pytest_alembic.tests import (  # noqa: F401 - collected here for both datab
 from sqlalchemy import inspect, text
 from sqlalchemy.exc import DatabaseError
 
-from kernel_selector.db import Database, DatabaseRevision, migrations, models, records, snapshot
-from kernel_selector.db.database import _make_engine
-from kernel_selector.db.location import resolve
+from kernel_selector.db import Database, DatabaseRevision, models, records, snapshot
+from kernel_selector.db.engine import migrations
+from kernel_selector.db.engine.database import _make_engine
+from kernel_selector.db.engine.location import resolve
 from kernel_selector.kernels.contract import Timing
 
 ROOT = Path(__file__).parents[2]

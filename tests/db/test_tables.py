@@ -9,7 +9,8 @@ from typing import get_type_hints
 import pytest
 from sqlalchemy import CheckConstraint, Table, inspect, text
 
-from kernel_selector.db import Database, DatabaseError, StoredModel, records, submissions, tables
+from kernel_selector.db import Database, DatabaseError, StoredModel, records, submissions
+from kernel_selector.db.schema import measurements as tables
 from kernel_selector.kernels.contract import Device, Environment, GateResult, Memory, Problem, Record, Timing
 
 OWN = {"id", "content_hash"}

@@ -8,8 +8,9 @@ from datetime import UTC, datetime
 import pytest
 from sqlalchemy import select
 
-from kernel_selector.db import Database, DatabaseError, migrations, records, snapshot, tallies
-from kernel_selector.db.tables import Measurement
+from kernel_selector.db import Database, DatabaseError, records, snapshot, tallies
+from kernel_selector.db.engine import migrations
+from kernel_selector.db.schema.measurements import Measurement
 from kernel_selector.kernels.contract import Status
 
 LATE, EARLY = datetime(2027, 1, 1, tzinfo=UTC), datetime(2025, 1, 1, tzinfo=UTC)

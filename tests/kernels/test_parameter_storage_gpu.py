@@ -27,13 +27,14 @@ def this_gpu():
 
 
 def accepted(operator, name, dtype):
-    """The last of the operator's examples that the implementation takes, without dropout."""
+    """The last of the operator's examples that the implementation and the default take, without dropout."""
     device = this_gpu()
     drops = "dropout" in {one.name for one in registry.operator(operator).hyperparameters}
     for shape in reversed(registry.operator(operator).examples):
         given = {**shape, "dtype": dtype, **({"dropout": 0.0} if drops else {})}
         problem = registry.operator(operator).problem(given)
-        if registry.implementation(operator, name).unsupported(problem, device) is None:
+        both = name, registry.operator(operator).default  # which says how parameters are laid out
+        if all(registry.implementation(operator, one).unsupported(problem, device) is None for one in both):
             return given
     pytest.skip(f"{operator}.{name} takes none of the examples in {dtype} here")
 
@@ -58,7 +59,9 @@ def test_storage_is_kept(operator, name, dtype):
 @pytest.mark.parametrize("how", ["ddp", "fsdp2"])
 @pytest.mark.parametrize(("operator", "name"), PAIRS)
 @pytest.mark.usefixtures("one_process")
-def test_steps_of_wrapped_modules_are_those_of_the_bare_one(operator, name, how):
+def test_steps_of_wrapped_modules_are_those_of_the_bare_one(request, operator, name, how):
+    if how == "fsdp2" and name == f"torch_{operator}" and operator in ("lstm", "gru", "rnn"):
+        request.applymarker(pytest.mark.xfail(strict=True, reason="torch 2.11 loses these steps with cuDNN"))
     given = accepted(operator, name, "float32")
     if not list(storage.built(operator, name, given, "cuda")[0].parameters()):
         return

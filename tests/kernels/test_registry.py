@@ -64,7 +64,7 @@ def ask(checkout, script=ASK, *arguments):
 
 
 def test_a_planted_file_is_a_candidate_gated_and_refused_for_its_reason(checkout):
-    (checkout / "kernels" / "lstm" / "planted.py").write_text(PLANTED)
+    (checkout / "kernels" / "operators" / "lstm" / "planted.py").write_text(PLANTED)
     answer = ask(checkout)
     assert "planted" in answer["names"]
     problem = registry.operator("lstm").problem(hidden=8, batch=2, seq=3)
@@ -83,7 +83,7 @@ def test_a_version_follows_what_build_reaches_in_the_files_that_it_imports(check
     def found():
         known = Versions(folder)
         return {
-            name: known.of(folder / "lstm" / f"{name}.py")
+            name: known.of(folder / "operators" / "lstm" / f"{name}.py")
             for name in ("hoisted", "recompute", "unfused", "torch_lstm")
         }
 
@@ -93,14 +93,14 @@ def test_a_version_follows_what_build_reaches_in_the_files_that_it_imports(check
         file.write_text(file.read_text().replace(before, after))
         return {name for name, version in found().items() if version != versions[name]}
 
-    assert changed_by("recurrent/hoisted_lstm.py", "torch.empty", "torch.zeros") == {"hoisted", "recompute"}
+    assert changed_by("recurrent/hoisted/lstm.py", "torch.empty", "torch.zeros") == {"hoisted", "recompute"}
     assert changed_by("recurrent/module.py", ".new_zeros(", ".new_ones(") == {
         "hoisted",
         "recompute",
         "unfused",
     }
-    assert changed_by("lstm/unfused.py", "return ", "return None or ") == {"unfused"}
-    assert changed_by("lstm/reference.py", "return ", "return None or ") == set()
+    assert changed_by("operators/lstm/unfused.py", "return ", "return None or ") == {"unfused"}
+    assert changed_by("operators/lstm/reference.py", "return ", "return None or ") == set()
     assert changed_by("gate/gate.py", "return ", "return None or ") == set()
 
 
@@ -228,7 +228,7 @@ for source in sources:
     reader, writer = os.pipe()
     if os.fork() == 0:
         os.dup2(writer, 1)
-        Path("kernels/lstm/planted.py").write_text(source)
+        Path("kernels/operators/lstm/planted.py").write_text(source)
         exec(script)
         os._exit(0)
     os.close(writer)
@@ -242,9 +242,9 @@ print(json.dumps(answers))
 def broken(tmp_path_factory):
     """What is said of each broken file, by its case, and the file."""
     checkout = copied(tmp_path_factory.mktemp("broken"))
-    (checkout / "kernels" / "lstm" / "_bad.py").write_text("def\n")
+    (checkout / "kernels" / "operators" / "lstm" / "_bad.py").write_text("def\n")
     said = ask(checkout, ASK_EACH, ASK_BROKEN, *(source for source, _ in BREAKAGES.values()))
-    return checkout / "kernels" / "lstm" / "planted.py", dict(zip(BREAKAGES, said, strict=True))
+    return checkout / "kernels" / "operators" / "lstm" / "planted.py", dict(zip(BREAKAGES, said, strict=True))
 
 
 @pytest.mark.parametrize("case", BREAKAGES)
@@ -260,7 +260,7 @@ def test_a_broken_file_is_named_with_its_cause_and_what_it_must_define(broken, c
 
 
 def test_a_broken_operator_is_named(checkout):
-    folder = checkout / "kernels" / "planted"
+    folder = checkout / "kernels" / "operators" / "planted"
     folder.mkdir()
     (folder / "reference.py").touch()
     (folder / "__init__.py").write_text("OPERATOR = 'planted'\n")

@@ -16,7 +16,9 @@ from kernel_selector.kernels.versions import aliases, canonical, digests
 ROOT = Path(registry.ROOT).resolve()
 FILES = {
     "planted/__init__.py": "",
-    "autograd.py": '"""Glue."""\n\n\ndef glue(backward):\n    return lambda *given: backward(*given)\n',
+    "runtime/autograd.py": (
+        '"""Glue."""\n\n\ndef glue(backward):\n    return lambda *given: backward(*given)\n'
+    ),
     "planted/_tiles.py": '''"""Tiles."""
 from typing import NamedTuple
 
@@ -60,7 +62,7 @@ extern "C" __global__ void twice(float* x, int n) {  /* all
 import torch
 from torch import nn
 
-from ..autograd import glue
+from ..runtime.autograd import glue
 from ._tiles import TABLE, WARPS, Tile, kernel, refused
 
 SOURCE = "source.cu"
@@ -178,7 +180,7 @@ def test_what_changes_behaviour_changes_what_is_computed(tmp_path, case):
 
 
 def test_glue_changes_the_hosts_part_alone(tmp_path):
-    glue = "autograd.py", "backward(*given)", "backward(*list(given))"
+    glue = "runtime/autograd.py", "backward(*given)", "backward(*list(given))"
     before, after = planted(tmp_path / "before"), planted(tmp_path / "after", *glue)
     assert after[0] == before[0]
     assert after[1] != before[1]
@@ -237,7 +239,7 @@ def test_versions_of_all_implementations_are_the_same_on_other_pythons(minor):
         "print(json.dumps([found.of(Path(file)) for file in sys.argv[2:]]))"
     )
     known = {
-        str(ROOT / operator / f"{name}.py"): one.version
+        str(ROOT / "operators" / operator / f"{name}.py"): one.version
         for operator in ("lstm", "linear", "attention", "rms_norm")
         for name, one in registry.implementations(operator).items()
     }
@@ -348,8 +350,8 @@ def copied(tmp_path_factory):
         ("recurrent/persistent/cells.cuh", ["rnn/persistent"], "attention/warpgroup"),
         ("recurrent/persistent/hopper.cuh", ["lstm/persistent", "lstm/persistent_recompute"], "lstm/fused"),
         ("recurrent/persistent/replay.cu", ["lstm/persistent_recompute"], "lstm/persistent"),
-        ("attention/warpgroup.cuh", ["attention/warpgroup"], "lstm/persistent"),
-        ("attention/warpgroup_keys.cu", ["attention/warpgroup"], "attention/fused"),
+        ("operators/attention/_warpgroup/warpgroup.cuh", ["attention/warpgroup"], "lstm/persistent"),
+        ("operators/attention/_warpgroup/keys.cu", ["attention/warpgroup"], "attention/fused"),
     ],
 )
 def test_cuda_sources_belong_to_the_kernel(copied, source, covered, apart):
@@ -358,7 +360,7 @@ def test_cuda_sources_belong_to_the_kernel(copied, source, covered, apart):
     path.write_text(f"{before}\n__constant__ int further = 1;\n")
     try:
         found = versions.Versions(copied)
-        now = {name: found.of(copied / f"{name}.py") for name in (*covered, apart)}
+        now = {name: found.of(copied / "operators" / f"{name}.py") for name in (*covered, apart)}
     finally:
         path.write_text(before)
     was = {name: registry.implementation(*name.split("/")).version for name in now}

@@ -23,9 +23,9 @@ from kernel_selector.db import records
 from kernel_selector.kernels.contract import Device, SelectorError
 from selector import Training
 from selector.models.layers import Layer
-from selector.models.rewriting import arranging
-from selector.models.rewriting.contest import Outcome, outcome
+from selector.models.rewriting import arrangement_search
 from selector.models.rewriting.device_times import DeviceTimes
+from selector.models.rewriting.paired_timing import Outcome, outcome
 from selector.planning.plan import Plan
 from selector.selection.selector import Selector
 from selector.selection.shipped import CPU
@@ -120,7 +120,7 @@ def reports() -> Golden:
     found: Golden = {}
     for objective in ("throughput", "memory"):
         for name, model, example in small_models():
-            with mock.patch.object(arranging, "contest", _all_pays):
+            with mock.patch.object(arrangement_search, "time_pairs", _all_pays):
                 report = selector.optimize(model, example, objective=objective)
             found[f"{name}, {objective}"] = {
                 "replaced": [[one.path, one.implementation, one.why] for one in report.replaced],
@@ -131,7 +131,7 @@ def reports() -> Golden:
 
 
 def _all_pays(before: Callable[[int], Any], after: Callable[[int], Any], *_: Any, **__: Any) -> Outcome:
-    """As `contest`, by a clock that gives what is tried half of the time."""
+    """As `time_pairs`, by a clock that gives what is tried half of the time."""
     before(1), after(1)
     return outcome([(2.0, 1.0)] * 7)
 

@@ -14,7 +14,7 @@ from kernel_selector.kernels.contract import Status
 from selector import quickstart
 from selector.profiling import profile as profiling
 from selector.profiling.profile import ProfilingFinished, profile_with
-from selector.profiling.quickstart import Learned
+from selector.profiling.quickstart import TrainingFinished
 from selector.training.dataset import build_dataset
 from selector.workloads.sampling import grid
 from tests.selector import replay
@@ -49,7 +49,7 @@ def test_quickstart_again_measures_and_trains_anew(
     first = len(session.measured)
     events = list(quickstart(database=sqlite_database, problems=15, checks=2, again=True))
     assert len(session.measured) == 2 * first
-    assert next(event for event in events if isinstance(event, Learned)).fresh
+    assert next(event for event in events if isinstance(event, TrainingFinished)).fresh
     assert len(events[-1].checks) == 2
 
 

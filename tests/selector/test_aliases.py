@@ -9,7 +9,7 @@ import pytest
 from kernel_selector.db import Database, records
 from kernel_selector.kernels import registry
 from kernel_selector.kernels.versions import aliases
-from kernel_selector.service.pages.winners import Contests
+from kernel_selector.service.pages.winners import ComparedProblems
 from selector.profiling.freshness import freshness, refresh_jobs
 from selector.selection.evidence import Evidence
 from selector.selection.visits import standing
@@ -51,7 +51,7 @@ def test_they_are_evidence_as_new_ones_are() -> None:
         assert tiers[0] == tiers[1]
         assert tiers[0][0].source == "exact"
     operator = registry.operator("lstm")
-    assert Contests(old, operator).found == Contests(new, operator).found
+    assert ComparedProblems(old, operator).found == ComparedProblems(new, operator).found
 
 
 def test_visits_of_old_and_new_versions_are_taken_together() -> None:

@@ -9,7 +9,7 @@ import pytest
 from kernel_selector.db import Database, records
 from selector import Selector
 from selector.errors import InvalidRequest
-from selector.profiling.request import Wanted
+from selector.profiling.request import ProfileRequest
 from selector.selection import query_log as asked
 from tests.selector import replay
 
@@ -81,7 +81,7 @@ def test_nothing_but_the_question_is_kept(sqlite_database: Database) -> None:
 def test_without_questions_there_is_nothing_to_measure(sqlite_database: Database) -> None:
     place = sqlite_database.location
     with pytest.raises(InvalidRequest, match="there is nothing to measure"):
-        Wanted(given={}, asked=True, device="cpu", database=place).jobs()
+        ProfileRequest(given={}, from_query_log=True, device="cpu", database=place).jobs()
 
 
 def test_a_full_file_is_looked_at_alone_until_somebody_empties_it(sqlite_database: Database) -> None:

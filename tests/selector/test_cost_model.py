@@ -79,7 +79,7 @@ def test_implementations_have_their_own_weights():
     model = CostModel(term_columns=(0,), implementation_columns=(1, 2)).fit(
         rows, np.where(which == 1, 5, 2) * sizes
     )
-    np.testing.assert_allclose(model.physics_.weights[1:, 0], [2, 5])
+    np.testing.assert_allclose(model.roofline_.weights[1:, 0], [2, 5])
 
 
 def test_figures_must_be_positive():
@@ -174,7 +174,7 @@ def test_what_networks_read_is_alike_for_all_implementations_of_a_problem(name):
     works = [(problem, {one: item.work(problem) for one, item in known.items()}) for problem in problems]
     rows = spec.matrices(replay.HERE, works).reshape(len(problems), len(known), -1)
     differs = (rows != rows[:, :1]).any(axis=(0, 1))
-    assert not differs[list(spec.reads.columns)].any()
+    assert not differs[list(spec.input_columns.columns)].any()
     assert differs[list(spec.implementation_columns)].any()
 
 

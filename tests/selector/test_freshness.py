@@ -9,7 +9,7 @@ import pytest
 from kernel_selector.db import Database, records
 from kernel_selector.kernels import registry
 from kernel_selector.kernels.devices import known_devices
-from selector.profiling.freshness import contest, freshness, refresh_jobs, refresh_plan
+from selector.profiling.freshness import freshness, refresh_jobs, refresh_plan, runner_up_ratio
 from tests.selector import replay
 
 PROBLEMS = list(replay.problems(hidden=(64, 128), batch=(8,), seq=(10,), layers=(1,), mode=("training",)))
@@ -99,8 +99,8 @@ def test_close_races_are_measured_first(sqlite_database: Database) -> None:
         for name, time_ms in (("torch_lstm", 1.0), ("hoisted", second)):
             stored(sqlite_database, replay.record(problem, name, time_ms=time_ms, environment=old))
     assert [job.problem for job in jobs(sqlite_database)] == [close, clear]
-    assert contest([3.0, 2.0, 4.0]) == 1.5
-    assert contest([3.0]) == float("inf")
+    assert runner_up_ratio([3.0, 2.0, 4.0]) == 1.5
+    assert runner_up_ratio([3.0]) == float("inf")
 
 
 def test_elsewhere_the_newest_software_is_the_devices(sqlite_database: Database) -> None:

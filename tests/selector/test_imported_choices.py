@@ -205,3 +205,17 @@ def test_of_two_times_of_one_candidate_the_last_counts(sqlite_database, tmp_path
     fill(sqlite_database, tmp_path / "a.jsonl", [line])
     fill(sqlite_database, tmp_path / "b.jsonl", [{**line, "milliseconds": 123.0}])
     assert Selector(sqlite_database).choose(foreign.OPERATOR, **line["hyperparameters"]).time_ms == 123.0
+
+
+@pytest.mark.usefixtures("here")
+def test_ones_own_imported_operator_is_not_asked_of_the_shipped_measurements(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    monkeypatch.delenv("SELECTOR_DATABASE_URL", raising=False)
+    with Database.open(create=True) as own:
+        fill(own, tmp_path / "a.jsonl", foreign.rows(3))
+    choice = Selector().choose(foreign.OPERATOR, **NEW)
+    assert choice.source == "default"
+    assert any("fastest on most" in caveat for caveat in choice.caveats)
+    assert not any("quickstart" in caveat for caveat in choice.caveats)
+    with pytest.raises(UnknownDevice, match="was not measured on"):
+        Selector().choose(foreign.OPERATOR, device="h100", **NEW)

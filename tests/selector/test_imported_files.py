@@ -10,7 +10,7 @@ import pytest
 
 from kernel_selector.db import imported, records
 from selector.errors import BadFile, BadLines
-from selector.exchange.import_file import Options, import_file
+from selector.exchange.import_file import ImportOptions, import_file
 from tests.selector import foreign, replay
 
 LINE = {
@@ -24,7 +24,7 @@ LINE = {
 }
 HEADER = "operator,device,implementation,milliseconds,bytes,status,m,layout\n"
 GOOD_CELLS = "gemm,H200,tiled,1.5,4096,ok,64,nn\n"
-KEEP = Options(keep_going=True)
+KEEP = ImportOptions(keep_going=True)
 
 
 def changed(**given) -> str:
@@ -145,7 +145,7 @@ def test_csv_and_json_lines_with_the_same_measurements_are_the_same(sqlite_datab
     rows.write_bytes(
         b"\xef\xbb\xbf" + (HEADER.replace("operator,device,", "") + "tiled,1.5,4096,ok,64,nn\n").encode()
     )
-    assert import_file(rows, sqlite_database, Options(operator="gemm", device="h200")).added == 1
+    assert import_file(rows, sqlite_database, ImportOptions(operator="gemm", device="h200")).added == 1
     lines = tmp_path / "a.jsonl"
     lines.write_text(changed(hyperparameters={"m": 64.0, "layout": "nn"}, device="NVIDIA H200"))
     assert import_file(lines, sqlite_database).known == 1
@@ -173,13 +173,13 @@ def test_lines_without_anything_before_the_header_of_csv_are_none(sqlite_databas
 def test_words_may_look_like_numbers_where_it_is_said(sqlite_database, tmp_path):
     path = tmp_path / "a.csv"
     path.write_text(HEADER + GOOD_CELLS.replace("nn", "16") + GOOD_CELLS.replace("nn", "8x8"))
-    assert import_file(path, sqlite_database, Options(words=("layout",))).added == 2
+    assert import_file(path, sqlite_database, ImportOptions(words=("layout",))).added == 2
 
 
 def test_many_bad_lines_are_counted_and_written_down(sqlite_database, tmp_path):
     path, rejected = tmp_path / "a.jsonl", tmp_path / "bad.jsonl"
     path.write_text(changed() + "{}\n" * 30)
-    report = import_file(path, sqlite_database, Options(keep_going=True, rejected=rejected))
+    report = import_file(path, sqlite_database, ImportOptions(keep_going=True, rejected=rejected))
     assert (report.bad, len(report.faults)) == (30, 10)
     assert json.loads(rejected.read_text().splitlines()[-1]) == {"line": 31, "reason": "operator is missing"}
 
@@ -207,7 +207,7 @@ def test_a_t4_file_of_an_autotuner(sqlite_database, tmp_path):
     ]
     path = tmp_path / "a.json"
     path.write_text(json.dumps({"schema_version": "1.0.0", "results": results}))
-    options = Options(operator="stencil", device="a100-pcie", naming=("tile",), keep_going=True)
+    options = ImportOptions(operator="stencil", device="a100-pcie", naming=("tile",), keep_going=True)
     report = import_file(path, sqlite_database, options)
     assert (report.added, report.bad) == (2, 4)
     assert [fault.line for fault in report.faults] == [3, 4, 5, 6]

@@ -16,14 +16,14 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 from kernel_selector.db import Database, StoredModel, models, records
 from kernel_selector.kernels import registry
 from selector import ModelVersionMismatch, Query, Selector
-from selector.cost_model.features.spec import Reads
+from selector.cost_model.features.spec import InputColumns
 from selector.cost_model.network import WEIGHTS, Network
 from selector.cost_model.predictor import Predictor, pack
 from selector.cost_model.regression import Regression
 from selector.training import fit as training
 from selector.training import network as network_training
 from selector.training import train as learning
-from selector.training.dataset import build_dataset
+from selector.training.dataset import Dataset, build_dataset
 from selector.training.estimator import CostModel
 from selector.training.evaluation import evaluate_implementation
 from selector.training.fit import flat, time_model
@@ -31,11 +31,11 @@ from tests.selector import replay
 
 LSTM = registry.operator("lstm")
 ONE, OTHER = 2, 3  # columns of two implementations, after two sizes
-READS = Reads((0, 1), implementations=(ONE, OTHER))
+INPUTS = InputColumns((0, 1), implementations=(ONE, OTHER))
 
 
 @parametrize_with_checks(
-    [CostModel(max_iter=20, reads=Reads((0,)))],
+    [CostModel(max_iter=20, input_columns=InputColumns((0,)))],
     expected_failed_checks=lambda _: {"check_regressors_train": "reads one column of ten, for two epochs"},
 )
 def test_scikit_learn_contract(estimator, check, monkeypatch):
@@ -52,8 +52,8 @@ def measured(number: int, seed: int = 0):
     return rows, np.exp(sizes[:, 0] + 0.5 * wave * (1 + which)), np.arange(number).repeat(2)
 
 
-def model(reads: Reads | None = READS) -> CostModel:
-    return CostModel(implementation_columns=(ONE, OTHER), reads=reads, max_iter=50)
+def model(input_columns: InputColumns | None = INPUTS) -> CostModel:
+    return CostModel(implementation_columns=(ONE, OTHER), input_columns=input_columns, max_iter=50)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -113,10 +113,10 @@ def test_what_is_stored_predicts_what_was_trained(fitted):
 def test_a_row_is_predicted_alike_alone_and_among_others(fitted, number):
     rows, _, contests = measured(300, seed=3)
     network = fitted.network_
-    everything = network.left_over(rows)
-    np.testing.assert_array_equal(network.left_over(rows[:number]), everything[:number])
-    np.testing.assert_array_equal(network.left_over(rows[9:10]), everything[9:10])
-    np.testing.assert_array_equal(network.left_over(rows[:number], contests[:number]), everything[:number])
+    everything = network.residual(rows)
+    np.testing.assert_array_equal(network.residual(rows[:number]), everything[:number])
+    np.testing.assert_array_equal(network.residual(rows[9:10]), everything[9:10])
+    np.testing.assert_array_equal(network.residual(rows[:number], contests[:number]), everything[:number])
 
 
 def test_no_rows_are_no_predictions(fitted):
@@ -126,11 +126,11 @@ def test_no_rows_are_no_predictions(fitted):
 def test_of_a_contest_with_an_unseen_implementation_trees_judge_all(fitted):
     rows, _, contests = measured(3, seed=4)
     rows[0, [ONE, OTHER]] = 0
-    silent = np.isnan(fitted.network_.left_over(rows, contests))
+    silent = np.isnan(fitted.network_.residual(rows, contests))
     assert silent.tolist() == [True, True, False, False, False, False]
-    assert np.isnan(fitted.network_.left_over(rows)).tolist() == [True] + [False] * 5
+    assert np.isnan(fitted.network_.residual(rows)).tolist() == [True] + [False] * 5
     stored = flat(fitted)
-    by_trees = np.exp(stored.physics.predict_log(rows) + stored.trees.predict(rows))
+    by_trees = np.exp(stored.roofline.predict_log(rows) + stored.trees.predict(rows))
     assert (stored.predict(rows, contests) == by_trees).tolist() == silent.tolist()
     np.testing.assert_allclose(stored.predict(rows, contests), fitted.predict(rows, contests), rtol=1e-12)
 
@@ -141,12 +141,14 @@ def test_running_the_code_of_another_takes_what_it_takes_more():
     called = np.flatnonzero(contests % 2)
     rows = np.column_stack([np.concatenate((rows, rows[called])), np.arange(600 + len(called)) >= 600])
     figures = np.concatenate((figures, 1.5 * figures[called]))
-    one = model(READS._replace(callers=(4,))).fit(rows, figures, np.concatenate((contests, contests[called])))
+    one = model(INPUTS._replace(callers=(4,))).fit(
+        rows, figures, np.concatenate((contests, contests[called]))
+    )
     assert one.network_.caller_columns.tolist() == [4]
     asked = np.column_stack([measured(50, seed=5)[0], np.zeros(100)])
     through = asked.copy()
     through[:, 4] = 1
-    more = one.network_.left_over(through) - one.network_.left_over(asked)
+    more = one.network_.residual(through) - one.network_.residual(asked)
     assert np.abs(more - np.log(1.5)).mean() < 0.05
 
 
@@ -160,13 +162,13 @@ def test_an_implementation_without_rows_has_no_head():
 
 def test_far_outside_the_network_says_what_it_says_at_the_edge(fitted):
     rows = np.array([[1e3, 2.0, 1, 0], [1e9, 2.0, 1, 0]])
-    near, far = fitted.network_.left_over(rows)
+    near, far = fitted.network_.residual(rows)
     assert near == far
 
 
 def test_physics_extrapolates_beside_a_network():
     sizes = np.arange(1.0, 400)
-    one = CostModel(term_columns=(0,), reads=Reads((0,), logarithmic=(0,)))
+    one = CostModel(term_columns=(0,), input_columns=InputColumns((0,), logarithmic=(0,)))
     one.fit(sizes[:, None], 3 * sizes)
     assert one.predict([[4000.0]])[0] == pytest.approx(12000, rel=0.02)
 
@@ -174,16 +176,16 @@ def test_physics_extrapolates_beside_a_network():
 def test_few_rows_are_learned_by_trees_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     which = list(replay.problems(layers=(1,), seq=(10,)))
     dataset = build_dataset(LSTM, replay.sweep(which), [replay.HERE])
-    assert len(dataset.rows) < training.LEAST_OF_NETWORK
-    assert time_model(dataset).reads is None
-    monkeypatch.setattr(training, "LEAST_OF_NETWORK", len(dataset.rows))
-    read = time_model(dataset, 10).reads  # of which a part is judged
+    assert len(dataset.rows) < Dataset.least_of_network
+    assert time_model(dataset).input_columns is None
+    monkeypatch.setattr(Dataset, "least_of_network", len(dataset.rows))
+    read = time_model(dataset, 10).input_columns  # of which a part is judged
     names = [dataset.spec.names[place] for place in read.columns]
     assert [name for name in names if name.startswith("term_") and name.endswith("_s")] == []
     for contest in set(dataset.contest.tolist()):  # what is read is of the problem
         assert np.ptp(dataset.rows[dataset.contest == contest][:, read.columns], axis=0).max() == 0
     assert set(read.logarithmic) < set(read.columns)
-    assert training.memory_model(dataset).rest.reads is None
+    assert training.memory_model(dataset).rest.input_columns is None
 
 
 @pytest.fixture(scope="module")
@@ -191,7 +193,7 @@ def smooth_file(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A database with a model that has a network, learned from few rows all the same."""
     path = tmp_path_factory.mktemp("smooth") / "measurements.sqlite"
     with pytest.MonkeyPatch.context() as patch, Database.open(path, create=True) as database:
-        patch.setattr(training, "LEAST_OF_NETWORK", 0)
+        patch.setattr(Dataset, "least_of_network", 0)
         patch.setattr(network_training, "EPOCHS", 5)
         with database.write() as connection:
             records.add(connection, records=replay.sweep(list(replay.problems())[::5]))
@@ -233,7 +235,7 @@ def test_a_held_out_implementation_is_judged_by_trees_alone(monkeypatch: pytest.
     dataset = build_dataset(LSTM, replay.sweep(list(replay.problems())[::10]), [replay.HERE])
     noise = training.errors(dataset, training.held_out_shapes(dataset))
     before = evaluate_implementation(dataset, noise, "hoisted")
-    monkeypatch.setattr(training, "LEAST_OF_NETWORK", 0)
+    monkeypatch.setattr(Dataset, "least_of_network", 0)
     assert evaluate_implementation(dataset, noise, "hoisted") == before
 
 
@@ -251,14 +253,14 @@ def test_a_choice_loses_against_the_fastest_of_its_contest_and_not_endlessly():
 
 
 def test_what_choices_lose_counts_beside_errors(monkeypatch: pytest.MonkeyPatch):
-    """A network that says nothing yet chooses by physics: one of two that are alike to it, then the best."""
+    """A network that says nothing yet chooses by roofline: one of two that are alike to it, then the best."""
     lost = torch.tensor([0.0, 0.1, 0.15, 0.0])
     learned = network_training.Learned(
         inputs=torch.zeros(2, 3),
         head=torch.zeros(4, dtype=torch.int64),
         caller=torch.ones(4, dtype=torch.int64),
         target=torch.ones(4),
-        physics=torch.tensor([1.0, 1.0, 9.0, 2.0]),
+        roofline=torch.tensor([1.0, 1.0, 9.0, 2.0]),
         lost=lost,
         contest=np.array([0, 0, 1, 1]),
         unit=0.5,

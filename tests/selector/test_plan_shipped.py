@@ -44,7 +44,7 @@ def test_a_fresh_install_plans_for_a_device_that_is_elsewhere_and_says_from_what
 @pytest.mark.usefixtures("fresh")
 def test_a_device_is_found_by_the_name_that_choosing_finds_it_by():
     plan = selector.plan("lstm-language-model", device=CPU, memory_limit="16GiB", batch=8)
-    assert plan.device == selector.choose(hidden=64, device=CPU).device.name
+    assert plan.device == selector.choose(hidden=64, batch=8, device=CPU).device.name
     with pytest.raises(selector.UnknownDevice, match="h900"):
         selector.plan("lstm-language-model", device="h900")
 

@@ -12,7 +12,7 @@ from kernel_selector.kernels import registry
 from selector.profiling import profile as profiling
 from selector.profiling import run as profiling_run
 from selector.profiling.profile import (
-    Measured,
+    CandidateMeasured,
     ProblemStarted,
     ProblemStored,
     ProfilingFinished,
@@ -40,7 +40,7 @@ def test_every_candidate_of_every_problem_is_measured_and_stored(sqlite_database
     events = run(sqlite_database, ReplaySession())
     assert isinstance(events[0], ProfilingStarted)
     assert events[0].problems == 4
-    assert sum(isinstance(event, Measured) for event in events) == 4 * CANDIDATES
+    assert sum(isinstance(event, CandidateMeasured) for event in events) == 4 * CANDIDATES
     assert [event.index for event in events if isinstance(event, ProblemStored)] == [1, 2, 3, 4]
     finished = events[-1]
     assert isinstance(finished, ProfilingFinished)
@@ -86,7 +86,7 @@ def test_ctrl_c_loses_no_record_and_the_next_run_goes_on(sqlite_database: Databa
 
 def test_a_consumer_that_stops_listening_loses_no_record(sqlite_database: Database) -> None:
     events = profile_with("lstm", PROBLEMS, store=sqlite_database, measuring=ReplaySession())
-    list(itertools.islice((event for event in events if isinstance(event, Measured)), 2))
+    list(itertools.islice((event for event in events if isinstance(event, CandidateMeasured)), 2))
     events.close()
     assert stored(sqlite_database) == 2
 

@@ -9,7 +9,7 @@ import pytest
 from kernel_selector.db import Database, DatabaseError, records
 from kernel_selector.kernels import registry
 from kernel_selector.kernels.measure.jobs import Job
-from selector.profiling.events import Measured, ProfilingFinished, ProfilingStarted
+from selector.profiling.events import CandidateMeasured, ProfilingFinished, ProfilingStarted
 from selector.profiling.run import Run
 from selector.workloads.sampling import grid
 from tests.selector import replay
@@ -85,7 +85,7 @@ def test_active_sampling_runs_fewer_candidates_and_refusals_come_along(sqlite_da
     every = tuple(registry.implementations("lstm"))
     jobs = [Job(problem, every) for problem in PROBLEMS]
     events = list(Run(sqlite_database, ReplaySession(), active=True).events(jobs))
-    run = [event.record for event in events if isinstance(event, Measured)]
+    run = [event.record for event in events if isinstance(event, CandidateMeasured)]
     assert 0 < sum(one.implementation in NAMES for one in run) < len(PROBLEMS) * len(NAMES)
     assert {one.implementation for one in run} > set(NAMES)
     assert len({(one.problem, one.implementation) for one in run}) == len(run)

@@ -15,7 +15,7 @@ from selector.profiling import profile as profiling
 from selector.profiling import quickstart as onboarding
 from selector.profiling import verification as blind_check
 from selector.profiling.profile import ProfilingFinished
-from selector.profiling.quickstart import Learned, Learning, QuickstartFinished
+from selector.profiling.quickstart import QuickstartFinished, TrainingFinished, TrainingStarted
 from selector.profiling.verification import Checked, CheckStarted, geometric_mean
 from selector.workloads.sampling import grid, random_problems
 from tests.selector import replay
@@ -51,7 +51,7 @@ def of(events: list, kind: type) -> list:
 def test_it_profiles_learns_and_checks(sqlite_database: Database) -> None:
     finished, events = run(sqlite_database)
     assert of(events, ProfilingFinished)[0].measured == 20
-    learned = of(events, Learned)[0]
+    learned = of(events, TrainingFinished)[0]
     assert learned.fresh
     assert learned.evaluation["comparisons"][0]["selectors"]["cost model"]["gmean"] >= 1
     assert len(finished.checks) == 4
@@ -76,7 +76,7 @@ def test_again_measures_nothing_and_shows_the_same_table(
     replayed.measured.clear()
     second, events = run(sqlite_database)
     assert replayed.measured == []
-    assert not of(events, Learning)
+    assert not of(events, TrainingStarted)
     assert [replace(row, stored=False) for row in second.checks] == list(first.checks)
     assert all(row.stored for row in second.checks)
 
@@ -109,13 +109,13 @@ def test_a_larger_run_after_a_short_one_trains_again(sqlite_database: Database) 
     run(sqlite_database, problems=15)
     _, events = run(sqlite_database, problems=20)
     assert of(events, ProfilingFinished)[0].measured == 5
-    assert of(events, Learned)[0].fresh
+    assert of(events, TrainingFinished)[0].fresh
 
 
 @pytest.mark.usefixtures("replayed")
 def test_too_few_records_for_a_model_are_said(sqlite_database: Database) -> None:
     finished, events = run(sqlite_database, problems=2, checks=2)
-    learned = of(events, Learned)[0]
+    learned = of(events, TrainingFinished)[0]
     assert learned.evaluation is None
     assert "larger --budget" in learned.reason
     assert "selector quickstart" not in learned.reason

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from kernel_selector.kernels import registry
-from selector.profiling.acquisition.failures import Failing
-from selector.profiling.acquisition.gaussian_process import Coordinates, JointTimes
+from selector.profiling.acquisition.failures import FailureProbability
+from selector.profiling.acquisition.gaussian_process import GaussianProcess, Inputs
 from selector.profiling.acquisition.knowledge_gradient import by_failures, by_times
 from selector.profiling.acquisition.sampler import Sampler
 
@@ -130,15 +130,15 @@ def test_problems_may_be_read_before_their_operator_was_asked_for():
     assert "dropout" not in dict(values[0])
     code = (
         "from kernel_selector.kernels.contract import Problem\n"
-        "from selector.profiling.acquisition.gaussian_process import Coordinates\n"
+        "from selector.profiling.acquisition.gaussian_process import Inputs\n"
         f"problems = [Problem('attention', each) for each in {values!r}]\n"
-        "print(len(Coordinates.of(dict.fromkeys(problems, ['fused']), ['fused']).words))"
+        "print(len(Inputs.of(dict.fromkeys(problems, ['fused']), ['fused']).words))"
     )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert found.stdout == "2\n", found.stderr
 
 
-COORDINATES = Coordinates.of(dict.fromkeys(PROBLEMS, NAMES), NAMES)
+COORDINATES = Inputs.of(dict.fromkeys(PROBLEMS, NAMES), NAMES)
 
 
 def pair(row: int, name: str) -> int:
@@ -146,7 +146,7 @@ def pair(row: int, name: str) -> int:
 
 
 def test_a_measurement_of_one_implementation_narrows_anothers_and_its_own_more() -> None:
-    times = JointTimes(COORDINATES)
+    times = GaussianProcess(COORDINATES)
     before = times.variance.copy()
     times.learn([pair(3, "flat")], [1.0])
     left = times.variance / before
@@ -158,7 +158,7 @@ def test_a_measurement_of_one_implementation_narrows_anothers_and_its_own_more()
 
 def test_learning_one_after_the_other_is_learning_together() -> None:
     pairs, log_times = [pair(row, name) for row in (0, 40, 90) for name in NAMES], np.linspace(-1, 2, 12)
-    together, apart = JointTimes(COORDINATES), JointTimes(COORDINATES)
+    together, apart = GaussianProcess(COORDINATES), GaussianProcess(COORDINATES)
     together.learn(pairs, log_times)
     for one, log_time in zip(pairs, log_times, strict=True):
         apart.learn([one], [log_time])
@@ -168,7 +168,7 @@ def test_learning_one_after_the_other_is_learning_together() -> None:
 
 
 def test_what_a_measurement_moves_adds_up_to_what_it_narrows() -> None:
-    times = JointTimes(COORDINATES)
+    times = GaussianProcess(COORDINATES)
     times.learn([pair(9, name) for name in NAMES], [1.0, 2.0, 3.0, 4.0])
     group, ones, others = (
         [pair(3, "flat"), pair(3, "steep")],
@@ -181,7 +181,7 @@ def test_what_a_measurement_moves_adds_up_to_what_it_narrows() -> None:
         (first, between), (_, second) = times.covariance(both, both)
         return first + second - 2 * between
 
-    moved, before = times.moves([[pair(70, "flat")], group], ones, others), spread()
+    moved, before = times.reductions([[pair(70, "flat")], group], ones, others), spread()
     for row, candidate in enumerate(group, start=1):
         times.learn([candidate], [0.0])
         np.testing.assert_allclose(moved[row, 0] ** 2, before - spread(), rtol=1e-6)
@@ -226,7 +226,7 @@ def test_a_risk_is_worth_a_look_where_it_would_change_the_choice() -> None:
 
 
 def test_failures_spread_to_problems_alike_in_words() -> None:
-    failing = Failing(COORDINATES)
+    failing = FailureProbability(COORDINATES)
     good = np.zeros((len(PROBLEMS), len(NAMES)), dtype=bool)
     bad = good.copy()
     bad[0, 0] = good[1, 0] = True  # training and inference of one size

@@ -8,7 +8,7 @@ from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import UnknownOperator
 from kernel_selector.kernels.measure.jobs import read_jobs, write_jobs
 from selector.errors import InvalidRequest
-from selector.profiling.request import Wanted
+from selector.profiling.request import ProfileRequest
 from selector.profiling.sweep import COMPILED, COMPILED_EVERY, named_operators, sweep_jobs
 from selector.workloads.published_layers import published_problems
 from tests.selector import replay
@@ -72,11 +72,11 @@ def test_operators_by_name() -> None:
 
 def test_a_grid_random_problems_and_a_sweep_are_told_apart() -> None:
     every = tuple(registry.implementations("lstm"))
-    (one,) = Wanted(given={"hidden": "8", "batch": "2"}).jobs()
+    (one,) = ProfileRequest(given={"hidden": "8", "batch": "2"}).jobs()
     assert (one.problem["hidden"], one.implementations) == (8, every)
-    drawn = Wanted(operator="lstm", given={"mode": "inference"}, count=5, device="cpu").jobs()
+    drawn = ProfileRequest(operator="lstm", given={"mode": "inference"}, count=5, device="cpu").jobs()
     assert [job.problem["mode"] for job in drawn] == ["inference"] * 5
-    swept = Wanted(operators="gelu,relu", given={}, count=3, device="cpu").jobs()
+    swept = ProfileRequest(operators="gelu,relu", given={}, count=3, device="cpu").jobs()
     assert [job.problem.operator for job in swept] == ["gelu", "relu"] * 3
 
 
@@ -85,10 +85,10 @@ def test_a_grid_random_problems_and_a_sweep_are_told_apart() -> None:
     [
         ({"operators": "lstm", "given": {"hidden": "8"}}, "a sweep draws its own problems"),
         ({"operators": "lstm", "operator": "gru", "given": {}}, "a sweep draws its own problems"),
-        ({"asked": True, "operator": "gru", "given": {}}, "leave the rest out"),
-        ({"doubtful": True, "given": {}}, "--doubtful measures again .* name one"),
-        ({"doubtful": True, "operators": "gru", "count": 3, "given": {}}, "leave the rest out"),
-        ({"doubtful": True, "operator": "gru", "given": {"hidden": "8"}}, "leave the rest out"),
+        ({"from_query_log": True, "operator": "gru", "given": {}}, "leave the rest out"),
+        ({"outliers": True, "given": {}}, "--doubtful measures again .* name one"),
+        ({"outliers": True, "operators": "gru", "count": 3, "given": {}}, "leave the rest out"),
+        ({"outliers": True, "operator": "gru", "given": {"hidden": "8"}}, "leave the rest out"),
         ({"given": {}}, "Nothing to measure: name an operator"),
         (
             {"given": {"hidden": ",".join(["1"] * 1000), "batch": ",".join(["1"] * 1000)}},
@@ -98,11 +98,11 @@ def test_a_grid_random_problems_and_a_sweep_are_told_apart() -> None:
 )
 def test_requests_that_make_no_sense(words: dict, expected: str) -> None:
     with pytest.raises(InvalidRequest, match=expected):
-        Wanted(**words).jobs()
+        ProfileRequest(**words).jobs()
 
 
 def test_a_plan_for_a_gpu_that_is_not_here(tmp_path) -> None:
-    wanted = Wanted(operators="gelu", given={}, count=4, device="cuda:0")
-    write_jobs(tmp_path / "plan.jsonl", wanted.jobs())
-    assert read_jobs(tmp_path / "plan.jsonl") == wanted.jobs()
-    assert len(wanted.jobs()) == 4
+    request = ProfileRequest(operators="gelu", given={}, count=4, device="cuda:0")
+    write_jobs(tmp_path / "plan.jsonl", request.jobs())
+    assert read_jobs(tmp_path / "plan.jsonl") == request.jobs()
+    assert len(request.jobs()) == 4

@@ -12,10 +12,10 @@ import pytest
 
 from selector import InvalidRequest
 from selector.profiling.fleet.jobs import JobRequest, create_job, get_job
-from selector.profiling.fleet.launch import Setup, Source
-from selector.profiling.fleet.local import Crew, FleetFailed, LocalFleet, follow, shared, stopped
+from selector.profiling.fleet.launch import Source, WorkerSetup
+from selector.profiling.fleet.local import FleetFailed, FleetSpec, LocalFleet, follow, shared, stopped
 from selector.profiling.fleet.ray import RayFleet, placements
-from selector.profiling.fleet.slurm import Site, SlurmFleet, _parameters
+from selector.profiling.fleet.slurm import SlurmFleet, SlurmSite, _parameters
 from selector.selection import devices
 from selector.workloads.sampling import grid
 
@@ -40,8 +40,8 @@ def new_job(path, **given):
     return create_job(path, JobRequest(**wanted | given), author="ann")[0]["id"]
 
 
-def crew(source, *kinds, **given):
-    return Crew(source=source, setup=Setup(lease_s=5, **given), devices=kinds or ("cpu",))
+def spec(source, *kinds, **given):
+    return FleetSpec(source=source, setup=WorkerSetup(lease_s=5, **given), devices=kinds or ("cpu",))
 
 
 def test_a_place_for_each_gpu_of_a_wanted_kind():
@@ -56,8 +56,8 @@ def test_a_place_for_each_gpu_of_a_wanted_kind():
 
 def test_what_slurm_is_asked_for():
     source = Source(database="postgresql://nobody@localhost/none")
-    site = Site(folder=Path("logs"), partition="gpu", hours=1.5)
-    asked = _parameters(crew(source, "nvidia-h200", "nvidia-l4"), site)
+    slurm_site = SlurmSite(folder=Path("logs"), partition="gpu", hours=1.5)
+    asked = _parameters(spec(source, "nvidia-h200", "nvidia-l4"), slurm_site)
     assert asked == {
         "name": "selector-worker",
         "timeout_min": 90,
@@ -65,8 +65,8 @@ def test_what_slurm_is_asked_for():
         "slurm_constraint": "h200|l4",
         "slurm_partition": "gpu",
     }
-    assert "slurm_constraint" not in _parameters(crew(source, "nvidia-h200", "cuda"), site)
-    assert "gpus_per_node" not in _parameters(crew(source, "cpu"), site)
+    assert "slurm_constraint" not in _parameters(spec(source, "nvidia-h200", "cuda"), slurm_site)
+    assert "gpus_per_node" not in _parameters(spec(source, "cpu"), slurm_site)
 
 
 def test_a_file_cannot_be_reached_from_elsewhere(tmp_path):
@@ -81,20 +81,20 @@ def test_a_source_is_one_of_two():
         Source(service="http://127.0.0.1:1", database="a.sqlite")
     for lease_s in (0.0, 1e9, float("nan")):
         with pytest.raises(InvalidRequest, match="lease_s"):
-            Setup(lease_s=lease_s)
+            WorkerSetup(lease_s=lease_s)
 
 
 def test_this_machine_without_a_gpu(tmp_path, monkeypatch):
     monkeypatch.setattr(devices, "local_names", lambda: ("cpu",))
     with pytest.raises(FleetFailed, match="this machine has no GPU"):
-        LocalFleet(crew(Source(database=str(tmp_path / "jobs.sqlite")), "nvidia-h200"))
+        LocalFleet(spec(Source(database=str(tmp_path / "jobs.sqlite")), "nvidia-h200"))
 
 
 def test_a_slurm_site_is_needed_for_slurm(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
     source = Source(database="postgresql://nobody@localhost/none")
     with pytest.raises(FleetFailed, match="run this where `srun` is"):
-        SlurmFleet(crew(source), Site(folder=tmp_path))
+        SlurmFleet(spec(source), SlurmSite(folder=tmp_path))
 
 
 class PretendedRay:
@@ -136,7 +136,7 @@ class PretendedRay:
 
 def test_the_workers_of_a_ray_cluster():
     ray, source = PretendedRay(), Source(database="postgresql://nobody@localhost/none")
-    fleet = RayFleet(ray, crew(source, "nvidia-h200", "cpu"))
+    fleet = RayFleet(ray, spec(source, "nvidia-h200", "cpu"))
     assert [setup.device for _, setup in ray.started] == ["cuda:0", "cuda:0", "cpu", "cpu", "cpu"]
     assert all(setup.until_empty for _, setup in ray.started)
     assert fleet.alive() == 5
@@ -155,7 +155,7 @@ def test_a_ray_cluster_without_a_place():
     with pytest.raises(
         FleetFailed, match=r"needs nvidia-l4, and the cluster's nodes have: A100, H200, no GPU"
     ):
-        RayFleet(PretendedRay(), crew(source, "nvidia-l4"))
+        RayFleet(PretendedRay(), spec(source, "nvidia-l4"))
 
 
 class Absent:
@@ -187,7 +187,7 @@ def test_this_machine_measures_and_starts_again_what_is_killed(tmp_path):
             killed.extend(fleet.pids())
             os.kill(killed[0], signal.SIGKILL)
 
-    with stopped(LocalFleet(crew(Source(database=path), device="cpu"))) as fleet:
+    with stopped(LocalFleet(spec(Source(database=path), device="cpu"))) as fleet:
         found = follow(fleet, path, number, kill_once)
     assert (found["state"], found["tasks"]["done"], found["records"]) == ("done", 2, 2)
     assert fleet.pids() != killed
@@ -199,8 +199,8 @@ def test_this_machine_measures_and_starts_again_what_is_killed(tmp_path):
 def test_submitit_runs_workers(tmp_path):
     path = str(tmp_path / "jobs.sqlite")
     number = new_job(path)
-    site = Site(folder=tmp_path / "logs", cluster="local")
-    with stopped(SlurmFleet(crew(Source(database=path), device="cpu"), site)) as fleet:
+    slurm_site = SlurmSite(folder=tmp_path / "logs", cluster="local")
+    with stopped(SlurmFleet(spec(Source(database=path), device="cpu"), slurm_site)) as fleet:
         found = follow(fleet, path, number, lambda _: None)
         while fleet.alive():
             time.sleep(0.1)

@@ -9,8 +9,8 @@ import pytest
 
 from kernel_selector.db import Database
 from selector.profiling.fleet.jobs import JobRequest, create_job, get_job
-from selector.profiling.fleet.launch import Setup, Source
-from selector.profiling.fleet.local import Crew, FleetFailed, follow
+from selector.profiling.fleet.launch import Source, WorkerSetup
+from selector.profiling.fleet.local import FleetFailed, FleetSpec, follow
 from selector.profiling.fleet.ray import ray_fleet
 from selector.workloads.sampling import grid
 
@@ -59,10 +59,12 @@ def test_a_sweep_goes_on_when_a_node_is_killed(cluster, tmp_path):
             killed.append(cluster.nodes[0])
             cluster.remove_node(cluster.nodes[0], allow_graceful=False)
 
-    crew = Crew(
-        source=Source(database=path), setup=Setup(device="cpu", lease_s=5), devices=("nvidia-h200", "cpu")
+    spec = FleetSpec(
+        source=Source(database=path),
+        setup=WorkerSetup(device="cpu", lease_s=5),
+        devices=("nvidia-h200", "cpu"),
     )
-    with ray_fleet(crew, cluster.address) as fleet:
+    with ray_fleet(spec, cluster.address) as fleet:
         assert fleet.alive() >= 2
         found = follow(fleet, path, number, kill_a_node)
         with pytest.raises(FleetFailed, match=r"nodes have: .*H200"):
@@ -75,16 +77,18 @@ def test_a_sweep_goes_on_when_a_node_is_killed(cluster, tmp_path):
 
 def ray_places(fleet):
     """A job for a kind of device that no node of the cluster has."""
-    nothing = Crew(source=Source(database="x"), setup=Setup(), devices=("nvidia-l4",))
+    nothing = FleetSpec(source=Source(database="x"), setup=WorkerSetup(), devices=("nvidia-l4",))
     type(fleet)(fleet._ray, nothing)
 
 
 def test_an_address_without_a_cluster(tmp_path):
-    crew = Crew(source=Source(database=str(tmp_path / "jobs.sqlite")), setup=Setup(), devices=("cpu",))
+    spec = FleetSpec(
+        source=Source(database=str(tmp_path / "jobs.sqlite")), setup=WorkerSetup(), devices=("cpu",)
+    )
     started = time.monotonic()
     with (
         pytest.raises(FleetFailed, match=r"No Ray cluster answers at 127\.0\.0\.1:9"),
-        ray_fleet(crew, "127.0.0.1:9"),
+        ray_fleet(spec, "127.0.0.1:9"),
     ):
         pass
     assert time.monotonic() - started < 60
@@ -92,6 +96,8 @@ def test_an_address_without_a_cluster(tmp_path):
 
 def test_without_ray(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
-    crew = Crew(source=Source(database=str(tmp_path / "jobs.sqlite")), setup=Setup(), devices=("cpu",))
-    with pytest.raises(FleetFailed, match=r"pip install 'kernel-selector\[fleet\]'"), ray_fleet(crew, "auto"):
+    spec = FleetSpec(
+        source=Source(database=str(tmp_path / "jobs.sqlite")), setup=WorkerSetup(), devices=("cpu",)
+    )
+    with pytest.raises(FleetFailed, match=r"pip install 'kernel-selector\[fleet\]'"), ray_fleet(spec, "auto"):
         pass

@@ -9,7 +9,7 @@ import pytest
 
 from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import Problem, Record, Status
-from kernel_selector.service.pages.winners import MOST_VALUES, Axis, Contest, Contests
+from kernel_selector.service.pages.winners import MOST_VALUES, ComparedProblem, ComparedProblems, MapAxis
 from selector import InvalidRequest
 from selector.selection.evidence import Evidence
 from tests.selector import replay
@@ -23,32 +23,32 @@ def times(problem: Problem, **by_name: float) -> list[Record]:
     return [replay.record(problem, name, time_ms=time_ms) for name, time_ms in by_name.items()]
 
 
-def contests(*records: Record) -> Contests:
-    return Contests(Evidence(records, VERSIONS), OPERATOR)
+def compared(*records: Record) -> ComparedProblems:
+    return ComparedProblems(Evidence(records, VERSIONS), OPERATOR)
 
 
-def found(*records: Record) -> tuple[Contest, ...]:
-    return contests(*records).found
+def found(*records: Record) -> tuple[ComparedProblem, ...]:
+    return compared(*records).found
 
 
 def test_the_fastest_wins_and_its_gain_is_over_the_default() -> None:
-    (contest,) = found(*times(SMALL, torch_lstm=4.0, unfused=2.0, hoisted=8.0))
-    assert (contest.winner, contest.speedup, contest.current) == ("unfused", 2.0, True)
-    (contest,) = found(*times(SMALL, unfused=2.0, hoisted=8.0))
-    assert (contest.winner, contest.speedup) == ("unfused", None)
+    (one,) = found(*times(SMALL, torch_lstm=4.0, unfused=2.0, hoisted=8.0))
+    assert (one.winner, one.speedup, one.current) == ("unfused", 2.0, True)
+    (one,) = found(*times(SMALL, unfused=2.0, hoisted=8.0))
+    assert (one.winner, one.speedup) == ("unfused", None)
 
 
 def test_one_implementation_alone_wins_nothing() -> None:
     lost = replay.failed(SMALL, "unfused", Status.CRASHED)
-    made = contests(*times(SMALL, torch_lstm=4.0), lost)
+    made = compared(*times(SMALL, torch_lstm=4.0), lost)
     assert (made.found, made.alone) == ((), 1)
 
 
 def test_circumstances_are_not_mixed() -> None:
     other = replace(replay.HERE, host="another", name="Replay CPU 8")
     there = [replay.record(SMALL, name, time_ms=time, device=other) for name, time in (("unfused", 0.1),)]
-    (contest,) = found(*times(SMALL, torch_lstm=4.0, hoisted=3.0), *there)
-    assert contest.winner == "hoisted"  # unfused was measured elsewhere, against nothing
+    (one,) = found(*times(SMALL, torch_lstm=4.0, hoisted=3.0), *there)
+    assert one.winner == "hoisted"  # unfused was measured elsewhere, against nothing
 
 
 def test_of_equally_covered_circumstances_the_latest_count() -> None:
@@ -60,16 +60,16 @@ def test_of_equally_covered_circumstances_the_latest_count() -> None:
         )
         for name, time in (("torch_lstm", 1.0), ("hoisted", 2.0))
     ]
-    (contest,) = found(*again, *times(SMALL, torch_lstm=4.0, hoisted=3.0))
-    assert contest.winner == "torch_lstm"
+    (one,) = found(*again, *times(SMALL, torch_lstm=4.0, hoisted=3.0))
+    assert one.winner == "torch_lstm"
 
 
 def test_earlier_versions_count_where_there_is_nothing_else() -> None:
     old = [replace(one, implementation_version="old") for one in times(SMALL, torch_lstm=4.0, unfused=1.0)]
-    (contest,) = found(*old)
-    assert (contest.winner, contest.current) == ("unfused", False)
-    (contest,) = found(*old, *times(SMALL, torch_lstm=4.0, hoisted=2.0))
-    assert (contest.winner, contest.current) == ("hoisted", True)
+    (one,) = found(*old)
+    assert (one.winner, one.current) == ("unfused", False)
+    (one,) = found(*old, *times(SMALL, torch_lstm=4.0, hoisted=2.0))
+    assert (one.winner, one.current) == ("hoisted", True)
 
 
 def test_a_map_over_two_hyperparameters() -> None:
@@ -79,7 +79,7 @@ def test_a_map_over_two_hyperparameters() -> None:
         *times(inference, torch_lstm=4.0, unfused=4.0 / 9.0),
         *times(LARGE, torch_lstm=4.0, unfused=8.0),
     )
-    mine = contests(*records)
+    mine = compared(*records)
     made = mine.map("hidden", "batch", {})
     assert (made.x.labels, made.y.labels) == (("64", "512"), ("8",))
     cell = made.cells["8", "64"]
@@ -104,21 +104,21 @@ def test_a_map_over_two_hyperparameters() -> None:
 )
 def test_what_was_not_measured_is_named(x: str, y: str, only: dict[str, str], words: str) -> None:
     with pytest.raises(InvalidRequest) as caught:
-        contests(*times(SMALL, torch_lstm=4.0, unfused=1.0)).map(x, y, only)
+        compared(*times(SMALL, torch_lstm=4.0, unfused=1.0)).map(x, y, only)
     assert words in str(caught.value)
 
 
 def test_few_values_stand_one_by_one_and_many_in_powers_of_two() -> None:
-    assert Axis("hidden", (512, 64, 64)).labels == ("64", "512")
-    assert Axis("dtype", ("float32", "bfloat16")).labels == ("bfloat16", "float32")
-    assert Axis("bias", (True, False)).labels == ("false", "true")
-    many = Axis("seq", range(MOST_VALUES + 2))
+    assert MapAxis("hidden", (512, 64, 64)).labels == ("64", "512")
+    assert MapAxis("dtype", ("float32", "bfloat16")).labels == ("bfloat16", "float32")
+    assert MapAxis("bias", (True, False)).labels == ("false", "true")
+    many = MapAxis("seq", range(MOST_VALUES + 2))
     assert many.labels == ("0", "1", "2 to 3", "4 to 7", "8 to 15")
-    shares = Axis("dropout", (step / 64 for step in range(1, 33)))
+    shares = MapAxis("dropout", (step / 64 for step in range(1, 33)))
     assert shares.labels[-2:] == ("0.25 to 0.5", "0.5 to 1")
-    assert Axis("hidden", ()).labels == ()
+    assert MapAxis("hidden", ()).labels == ()
 
 
 def test_contests_are_made_once_for_the_same_evidence() -> None:
     evidence = Evidence(times(SMALL, torch_lstm=4.0, unfused=1.0), VERSIONS)
-    assert Contests.of(evidence, OPERATOR) is Contests.of(evidence, OPERATOR)
+    assert ComparedProblems.of(evidence, OPERATOR) is ComparedProblems.of(evidence, OPERATOR)

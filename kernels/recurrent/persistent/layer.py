@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ...autograd import first_order
+from ...runtime.autograd import first_order
 from ..layer import GRU, Cell, LayerFunction, States, Weights
 from .loop import Arguments, loop
 from .plan import Shape

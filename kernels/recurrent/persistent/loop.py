@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from ...contract import UnsupportedProblem
+from ...runtime.nvrtc import Kernel, Launch
 from ..layer import GRU, LSTM, RNN_RELU, RNN_TANH
-from .nvrtc import Kernel, Launch
 from .plan import COUNTERS, WARPGROUPS, Plan, Shape, plan
 
 SOURCE = Path(__file__).with_name("kernel.cu")

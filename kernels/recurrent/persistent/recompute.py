@@ -17,9 +17,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from ...runtime.nvrtc import Kernel, Launch
 from ..layer import GRU, LSTM, Cell, Weights
 from .layer import Given, Kept, before, projected, recurrent_bias
-from .nvrtc import Kernel, Launch
 
 SOURCE = Path(__file__).with_name("replay.cu")
 CELLS = (LSTM, GRU)  # by their number in replay.cu

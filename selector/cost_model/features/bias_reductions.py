@@ -1,4 +1,4 @@
-"""What torch takes to sum up the rows of a matrix on a GPU, as it does for the gradient of a bias.
+"""Bytes that torch allocates to sum the rows of a matrix on a GPU, as for the gradient of a bias.
 
 Blocks that share a column write partial sums, each with room for all of its threads. That is often more
 than everything else that a backward pass takes: 128 MiB for 4,096 rows of 4,096 columns, 8 bytes for each
@@ -30,7 +30,7 @@ PARTIAL_BYTES = 4
 
 @cache
 def kinds(sizes: tuple[str, ...]) -> list[tuple[tuple[str, ...], str, int]]:
-    """The sums that an operator with these sizes may take: over which rows, which width, how often."""
+    """The sums over rows that an operator with these sizes may take: (rows, width, number) of each."""
     gates = GATES if "layers" in sizes else (1,)
     return [
         (rows, width, times)

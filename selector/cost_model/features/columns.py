@@ -1,4 +1,4 @@
-"""The columns of physical features that are worked out from sizes, counts and devices, for many rows at once.
+"""Columns of physical features from sizes, counted work and devices, as arrays over rows.
 
 An array of columns has a column of the features in each of its rows, [columns, rows]: so they are joined,
 and looked at, without going through memory in strides.
@@ -31,7 +31,7 @@ MOST_VECTOR = 4  # doublings of a byte: no access is wider
 
 
 class Dtypes(NamedTuple):
-    """What follows from the dtype of each problem, [problems] each."""
+    """Element bytes and rates by the dtype of each problem, arrays [problems]."""
 
     element_bytes: Floats
     flops_per_s: Floats  # of matrix products
@@ -39,7 +39,7 @@ class Dtypes(NamedTuple):
 
 
 def dtypes_of(dtypes: Sequence[str], device: Device) -> Dtypes:
-    """Looked up once for each dtype. The device's rates must be known."""
+    """Element bytes and rates of each problem's dtype on a device whose rates are known."""
     rates = device.matmul_flops_per_s
     most = max(rates.values(), default=0.0)
     found = {
@@ -56,7 +56,7 @@ def dtypes_of(dtypes: Sequence[str], device: Device) -> Dtypes:
 
 
 def device_columns(device: Device, log2_rate: Floats) -> Floats:
-    """The device's, whose rate of matrix products each problem has for itself, [6, problems]."""
+    """The columns of a device, with the rate of matrix products in each problem's dtype, [6, problems]."""
     memory = device.multiprocessors, device.memory_bytes
     known = [_log2_of(value) for value in (device.copy_bytes_per_s, device.launch_us, *memory)]
     columns = np.empty((len(log2_rate), 2 + len(known)))
@@ -66,7 +66,7 @@ def device_columns(device: Device, log2_rate: Floats) -> Floats:
 
 
 class Shared(NamedTuple):
-    """What rows of the same problem have in common on a device: columns [columns, problems] in parts.
+    """Columns that all rows of a problem share on a device, [columns, problems], in parts.
 
     Of the parts the fourth are the bytes of an element, and the last two are 1 in training and the rate of
     matrix products.
@@ -95,7 +95,7 @@ def seconds_of(counts: Counts, flops_per_s: Floats, device: Device) -> Floats:
 
 
 def logarithms(counts: Counts, seconds: Floats, device: Device) -> Floats:
-    """Of the counts, of what is derived from them, and of seconds and their sum, [13, rows]."""
+    """Logarithms of counts, of ratios of them, and of seconds and their sum, [13, rows]."""
     launches, steps = np.maximum(counts.launches, 1.0), np.maximum(counts.steps, 1.0)
     over_l2 = counts.moved_bytes / steps / device.l2_bytes if device.l2_bytes else np.zeros(len(steps))
     columns = (
@@ -118,7 +118,7 @@ def launch_share(seconds: Floats) -> Floats:
 
 
 def counted_columns(counts: Counts, seconds: Floats, vector: Floats, device: Device) -> Floats:
-    """By alignment, logarithms and the share of launches, [columns, rows]."""
+    """The columns of counted work by alignment, in logarithms, and the launches' share, [columns, rows]."""
     logs = logarithms(counts, seconds, device)
     return np.concatenate((by_alignment(seconds, vector), logs, launch_share(seconds)))
 
@@ -157,7 +157,7 @@ def memory_parts(batch: Floats, seq: Floats, least: Counts, element: Floats) -> 
 
 
 def intermediate(counts: Counts, weights: Floats) -> Floats:
-    """What an implementation moves beside the weights' bytes and what it saves, [1, rows].
+    """Bytes that an implementation moves beside the weights and the tensors it saves, [1, rows].
 
     It may be of intermediate results; or of weights that it reads at every step and holds once.
     """

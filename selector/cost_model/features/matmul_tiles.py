@@ -1,4 +1,4 @@
-"""Which tiles the generated kernels of a linear layer compute its product in, and how long it should take.
+"""The tiles in which the generated kernels compute a linear layer, and their estimated time, as columns.
 
 What they cost jumps where another tile is chosen, and what others' libraries cost does about there too: a
 model that reads which tile it is need not learn where. `kernels.matmul.ranking` chooses for one product; this
@@ -35,7 +35,7 @@ HERE = 132  # multiprocessors of the device whose rates `ranking` has
 
 
 def names(sizes: tuple[str, ...]) -> tuple[str, ...]:
-    """Of the columns, for an operator with these sizes: none but for linear layers."""
+    """Names of the columns for an operator with these sizes: none but for linear layers."""
     return NAMES if set(SIZES) <= set(sizes) else ()
 
 
@@ -101,7 +101,7 @@ class Schedules:
         return np.concatenate(found)
 
     def estimates_us(self, products: Integers) -> Floats:
-        """What `ranking.estimate_us` says of each product by each schedule, [products, schedules]."""
+        """Estimated microseconds of each product by each schedule, [products, schedules]."""
         width, split = self.element_bytes, self.split > 1
         rows, columns, depth = products.T.astype(np.float64)[:, :, None]
         count = np.ceil(rows / self.rows) * np.ceil(columns / self.columns) * self.split
@@ -145,5 +145,5 @@ def _taste(schedule: Schedule) -> tuple[float | str, ...]:
 
 @cache
 def schedules_of(limits: Limits, element_bytes: int) -> Schedules:
-    """Those of a device, for elements of this width."""
+    """The schedules of a device for elements of this width."""
     return Schedules(limits, element_bytes)

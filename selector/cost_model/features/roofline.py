@@ -1,4 +1,4 @@
-"""What the counted work should cost on a device: operations, bytes and launches, each by itself."""
+"""Roofline terms: seconds of counted operations, bytes and launches on a device."""
 
 from __future__ import annotations
 

@@ -9,10 +9,10 @@ model's first stage is linear.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -70,11 +70,12 @@ LEAST = tuple(f"least_{name}" for name in COUNTED_COLUMNS)  # and of the operato
 ROWS_OF = ("batch", "seq")  # dimensions over which the same weights are used again
 
 
-class Reads(NamedTuple):
-    """Columns by position, alike in all rows of a contest but for the last two.
+class InputColumns(NamedTuple):
+    """The columns that a network takes from rows of features, by position.
 
-    Those that a network reads, those of these that it reads in log2, and those that are 1 for rows of an
-    implementation, and for rows of one that runs another's code.
+    `columns` are its inputs, equal in all rows of a problem on a device; of these it takes `logarithmic` in
+    log2. `implementations` are 1 in rows of an implementation, which has a head, and `callers` in rows of
+    one that delegates to another, which has an output beside that.
     """
 
     columns: tuple[int, ...]
@@ -86,6 +87,8 @@ class Reads(NamedTuple):
 @dataclass(frozen=True)
 class FeatureSpec:
     """The columns for one operator and a fixed list of implementations whose code runs."""
+
+    VERSION: ClassVar[int] = FEATURES_VERSION
 
     operator: Operator
     implementations: tuple[str, ...]
@@ -120,15 +123,25 @@ class FeatureSpec:
         return tuple(self.names.index(name) for name in names)
 
     @cached_property
+    def time_terms(self) -> tuple[int, ...]:
+        """Positions of the physical terms of a time."""
+        return self.columns(TIME_TERMS)
+
+    @cached_property
+    def memory_terms(self) -> tuple[int, ...]:
+        """Positions of the physical terms of peak bytes."""
+        return self.columns(MEMORY_TERMS)
+
+    @cached_property
     def implementation_columns(self) -> tuple[int, ...]:
         """Positions of the columns that say which implementation it is."""
         return self.columns(self._flags)
 
     @cached_property
-    def reads(self) -> Reads:
-        """What networks read, which all implementations of a problem share, and have outputs for."""
+    def input_columns(self) -> InputColumns:
+        """The columns that networks take: those that all implementations share, and those of their heads."""
         own = {*COUNTED_COLUMNS, *TIME_TERMS, *OWN_MEMORY_TERMS, *self._flags, *self._called}
-        return Reads(
+        return InputColumns(
             columns=tuple(place for place, name in enumerate(self.names) if name not in own),
             # bytes, over orders of magnitude
             logarithmic=self.columns((*self.column_sums, *(it for it in MEMORY_TERMS if it not in own))),
@@ -147,9 +160,18 @@ class FeatureSpec:
 
     @cached_property
     def callers(self) -> tuple[str, ...]:
-        """The implementations that run others' code. The way there takes the host another time."""
+        """The delegating implementations, which run another's code after host work of their own."""
+        return tuple(self._runs)
+
+    @cached_property
+    def _runs(self) -> Mapping[str, Callable[[Problem, Device], str]]:
+        """For each delegating implementation the function that names whose code it runs."""
         known = registry.implementations(self.operator.name)
-        return tuple(name for name, item in known.items() if item.runs is not None)
+        return {name: item.runs for name, item in known.items() if item.runs is not None}
+
+    @cached_property
+    def _callers(self) -> Mapping[str, int]:
+        return {name: place for place, name in enumerate(self.callers)}
 
     def matrix(self, problem: Problem, device: Device, works: Mapping[str, Work]) -> Floats:
         """One row per implementation in `works`, in that order, shape [rows, columns].
@@ -162,20 +184,21 @@ class FeatureSpec:
     def matrices(self, device: Device, asked: Sequence[tuple[Problem, Mapping[str, Work]]]) -> Floats:
         """The rows of `matrix` for many problems at once, one after another, [rows, columns]."""
         each = [(problem, name) for problem, works in asked for name in works]
-        code = [runs(self.operator, name, problem, device) for problem, name in each]
+        runs, callers = self._runs, self._callers
+        code = [runs[name](problem, device) if name in runs else name for problem, name in each]
         problems = [problem for problem, _ in asked]
         return self.rows(
             self.shared(device, problems, Counts.of(list(map(least_work, problems)))),
             Rows(
                 of_each=np.repeat(np.arange(len(asked)), [len(works) for _, works in asked]),
-                implementations=np.array(list(map(self.place, code)), dtype=np.intp),
-                callers=np.array([self.caller(name) for _, name in each], dtype=np.intp),
+                implementations=np.array([self._places.get(name, -1) for name in code], dtype=np.intp),
+                callers=np.array([callers.get(name, -1) for _, name in each], dtype=np.intp),
                 counts=Counts.of([work for _, works in asked for work in works.values()]),
             ),
         )
 
     def shared(self, device: Device, problems: Sequence[Problem], least: Counts) -> Shared:
-        """What all rows of each problem share; `least` are the counts of the operator itself."""
+        """The columns that all rows of each problem share; `least` are the counts of the operator itself."""
         columns = self._columns(problems)
         dtypes, sizes = dtypes_of(columns["dtype"], device), self._whole(columns)
         batch, seq = (self._sizes_of(name, sizes) for name in ROWS_OF)
@@ -216,14 +239,6 @@ class FeatureSpec:
             intermediate(counts, memory[0]),
             np.concatenate(flags),
         )
-
-    def place(self, name: str) -> int:
-        """Where an implementation is in the list, -1 for one that is not."""
-        return self._places.get(name, -1)
-
-    def caller(self, name: str) -> int:
-        """Where an implementation is among those that run others' code, -1 for one that is not."""
-        return self.callers.index(name) if name in self.callers else -1
 
     @cached_property
     def _places(self) -> Mapping[str, int]:
@@ -281,6 +296,6 @@ class FeatureSpec:
 
 
 def runs(operator: Operator, name: str, problem: Problem, device: Device) -> str:
-    """The implementation whose code one of this name runs for a problem: mostly its own."""
+    """The name of the implementation whose code a named one runs for a problem: mostly its own."""
     other = registry.implementation(operator.name, name).runs
     return name if other is None else other(problem, device)

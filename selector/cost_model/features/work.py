@@ -1,4 +1,4 @@
-"""Counted work as arrays, one row for each problem and implementation: what features are made of."""
+"""Counted work as arrays, one row for each problem and implementation."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Memory and times of the training step of a model, module by module."""
+"""Profile of a training step by module: memory and times."""

@@ -1,4 +1,4 @@
-"""Where a model's memory and time go: `selector.inspect_model`.
+"""Memory and time profile of a model's training step: `selector.inspect_model`.
 
 One training step is run a few times on the example inputs: for the peak as it is, then with hooks for what
 each module keeps, computes and waits for. Parameters, buffers, gradients and random numbers are afterwards
@@ -29,14 +29,30 @@ def inspect_model(
     loss: Callable[[Any], Tensor] | None = None,
     optimizer: str = "adamw",
 ) -> ModelInspection:
-    """Run training steps of any torch model on the example inputs, and say where memory and time go.
+    """Memory and time profile of a model's training step on example inputs, module by module.
 
-    `example_inputs` are a tensor, a tuple of positional arguments, or a mapping of keyword arguments. `loss`
-    makes a scalar of the model's output; by default a scalar output, or one named `loss`, is taken, else the
-    means of all its floating-point tensors are added. `optimizer` is none, sgd, adam or adamw.
+    Parameters
+    ----------
+    model : nn.Module
+    example_inputs : Tensor, tuple or mapping
+        One tensor, positional arguments, or keyword arguments.
+    loss : callable, optional
+        Scalar loss of the model's output. Default: a scalar output, or the one named `loss`, else the sum
+        of the means of all floating-point tensors.
+    optimizer : {"none", "sgd", "adam", "adamw"}
 
-    Raises InvalidRequest for another optimizer, for a model without parameters that need gradients or on
-    torch's meta device, and for outputs of which no loss can be made; and what the model itself raises.
+    Returns
+    -------
+    ModelInspection
+        Bytes and milliseconds of one step, in total and by module.
+
+    Raises
+    ------
+    InvalidRequest
+        For another optimizer, for a model without parameters that need gradients or on the meta
+        device, and for outputs from which no loss can be made.
+
+    Errors of the model itself pass through.
     """
     from torch import nn
 

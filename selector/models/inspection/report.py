@@ -1,4 +1,4 @@
-"""Memory and times of one training step of a model, as data and as a table."""
+"""Memory and time profile of a training step, as data and as a table."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ HEAD = ("module", "kind", "weights", "feature maps", "forward", "backward", "uti
 
 @dataclass(frozen=True, kw_only=True)
 class ModuleShare:
-    """What one module takes by itself, without the modules inside it.
+    """Memory and time of one module, without its submodules.
 
     The last one, "(outside)", is what runs outside of all modules, as a loss function does.
     `feature_map_bytes` are kept from forward to backward, each storage with the module that kept it first.
@@ -36,7 +36,7 @@ class ModuleShare:
 
 @dataclass(frozen=True, kw_only=True)
 class ModelInspection:
-    """One training step, by memory and by module.
+    """Memory and time profile of one training step, in total and by module.
 
     `workspace_bytes` is what the peak has beyond weights, feature maps, the optimizer's state and the inputs:
     temporaries, and those gradients that are there at the peak. All gradients are `gradient_bytes`.
@@ -58,16 +58,18 @@ class ModelInspection:
     modules: tuple[ModuleShare, ...]
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON-ready."""
+        """JSON-ready dictionary."""
         return asdict(self)
 
     def table(self, other: ModelInspection | None = None, most: int = 20) -> str:
-        """Plain text: totals, and the modules that take most; beside `other`, the model after changes."""
+        """Text table of the totals and the `most` expensive modules; beside those of `other`, a second
+        inspection.
+        """
         return one(self, most) if other is None else side_by_side(self, other, most)
 
 
 def one(found: ModelInspection, most: int) -> str:
-    """Totals, then the modules that keep or take most, in the model's order."""
+    """Text table of one inspection: totals, then the most expensive modules in the model's order."""
     lines = [f"{found.model} on {found.device}"]
     lines += [f"  {_words(name):<14}{format_bytes(_bytes(found, name)):>12}" for name in TOTALS]
     lines += [
@@ -82,7 +84,7 @@ def one(found: ModelInspection, most: int) -> str:
 
 
 def side_by_side(before: ModelInspection, after: ModelInspection, most: int) -> str:
-    """Totals and modules of both, with the ratio of before to after."""
+    """Text table of two inspections, with the ratio of before to after."""
     rows: list[tuple[str, ...]] = [("", "before", "after", "ratio")]
     for name in TOTALS:
         pair = _bytes(before, name), _bytes(after, name)
@@ -109,7 +111,7 @@ def _bytes(found: ModelInspection, name: str) -> int:
 
 
 def _largest(found: ModelInspection, most: int) -> list[ModuleShare]:
-    """The modules with the largest share of either bytes or time, in order."""
+    """Modules with the largest share of bytes or time, in the model's order."""
     size = max(sum(share.feature_map_bytes for share in found.modules), 1)
     spent = max(found.forward_ms + found.backward_ms, 1e-9)
 
@@ -156,7 +158,7 @@ def _percent(share: float | None) -> str:
 
 
 def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Columns of equal width; the first to the left, the others to the right."""
+    """Columns of equal width: the first left-aligned, the others right-aligned."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return [
         "  ".join(

@@ -1,4 +1,4 @@
-"""The steps that an inspection runs, and what is noted in them."""
+"""Training steps of an inspection, with hooks that record memory, operations and times."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ OUTSIDE = "(outside)"  # of all modules: the loss, and functions between steps
 
 
 class Steps:
-    """Training steps of a model, with hooks as they are needed."""
+    """Training steps of a model, with hooks as each measurement needs."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class Steps:
             )
 
     def inspection(self) -> ModelInspection:
-        """Everything."""
+        """Inspection from all measurements."""
         with self._as_it_was():
             self._step()  # libraries and compilers take what they need
             optimizer_bytes = self._optimizer_bytes()
@@ -84,7 +84,7 @@ class Steps:
 
     @contextmanager
     def _as_it_was(self) -> Iterator[None]:
-        """Afterwards gradients, buffers and random numbers are as before; parameters are never changed."""
+        """Context that restores gradients, buffers and random states; parameters never change."""
         before = [parameter.grad for parameter in self._parameters]
         with undisturbed(self.model):
             try:
@@ -104,7 +104,7 @@ class Steps:
         loss.backward()  # type: ignore[no-untyped-call]
 
     def _optimizer_bytes(self) -> int:
-        """Of its state after a step that changes nothing, because its learning rate is 0."""
+        """Bytes of the optimizer's state after a step with learning rate 0."""
         if self._optimizer is None:
             return 0
         optimizer = getattr(torch.optim, self._optimizer)(self._parameters, lr=0.0)
@@ -112,7 +112,7 @@ class Steps:
         return _storages(_tensors([dict(one) for one in optimizer.state.values()]))
 
     def _kept(self) -> dict[str, int]:
-        """Bytes that autograd keeps, by the path of the innermost module that runs when it first does."""
+        """Bytes that autograd saves, by the path of the innermost module at the time."""
         running: list[str] = []
         known = {one.untyped_storage()._cdata for one in (*self.model.parameters(), *self.model.buffers())}
         known |= {one.untyped_storage()._cdata for one in _tensors((self.args, self.kwargs))}
@@ -139,7 +139,7 @@ class Steps:
         return found
 
     def _flops(self) -> dict[str, int]:
-        """Of forward and backward, by path, without those of the modules inside.
+        """Floating-point operations of forward and backward by module path, without submodules.
 
         The backward pass of a module whose inputs have no gradients, as words have none, is not counted as
         its own: it takes what the modules inside it take at least.
@@ -154,7 +154,7 @@ class Steps:
         return {**own, OUTSIDE: counts.get("Global", 0) - sum(own.values())}
 
     def _times(self) -> tuple[dict[str, float], dict[str, float]]:
-        """Milliseconds of forward and of backward by path: the means of a few steps.
+        """Mean milliseconds of forward and of backward, by module path.
 
         A module's backward begins when the gradient of its output is there, and ends where the next one's is.
         """
@@ -193,7 +193,7 @@ class Steps:
 
     @contextmanager
     def _hooks(self, enter: Callable[[str], None], leave: Callable[[str, object], None]) -> Iterator[None]:
-        """Call these around each module's forward pass."""
+        """Context with hooks around each module's forward pass."""
         with ExitStack() as stack:
             for module, path in self._paths.items():
                 before = module.register_forward_pre_hook(lambda *_, path=path: enter(path), prepend=True)
@@ -205,7 +205,9 @@ class Steps:
             yield
 
     def _rate(self) -> float | None:
-        """Operations per second of the device's matrix products, in the dtype of most parameters."""
+        """Measured matrix product rate of the device in operations per second, in the dtype of most
+        parameters.
+        """
         found = resolve(str(self.device)).device
         dtype = str(max(self._parameters, key=Tensor.numel).dtype).removeprefix("torch.")
         return matmul_rate(found, dtype) if found.matmul_flops_per_s else None
@@ -231,7 +233,8 @@ class Steps:
 
 
 def default_loss(output: Any) -> Tensor:
-    """A scalar output, or one named `loss`; else the means of all floating-point tensors, added.
+    """Scalar loss of an output: a scalar, or the one named `loss`, else the sum of the means of all
+    floating-point tensors.
 
     Raises InvalidRequest where there are none with a gradient.
     """
@@ -247,7 +250,7 @@ def default_loss(output: Any) -> Tensor:
 
 
 def sum_of_means(tensors: list[Tensor]) -> Tensor:
-    """In float32, so that small dtypes do not overflow."""
+    """Sum of the tensors' means in float32, so that 16-bit dtypes do not overflow."""
     return torch.stack([one.float().mean() for one in tensors]).sum()
 
 
@@ -256,12 +259,14 @@ def _tensors(tree: Any) -> list[Tensor]:
 
 
 def _storages(tensors: Any) -> int:
-    """Bytes of the tensors, those that share a storage counted once."""
+    """Bytes of the tensors; shared storages count once."""
     return sum({one.untyped_storage()._cdata: one.untyped_storage().nbytes() for one in tensors}.values())
 
 
 def _inside(path: str, whole: Mapping[str, int]) -> int:
-    """Of the modules inside; of one that has less than those inside it, as a list of others, theirs."""
+    """Milliseconds or operations inside a module: its own total, or the sum over its submodules if that is
+    larger.
+    """
     prefix = f"{path}." if path else ""
     inside = [one for one in whole if one and one.startswith(prefix) and "." not in one[len(prefix) :]]
     return sum(max(whole[one], _inside(one, whole)) for one in inside)

@@ -1,4 +1,4 @@
-"""Times between marks, on a GPU as on a processor."""
+"""Time intervals between marks, on GPU and CPU."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import torch
 
 
 class Timeline:
-    """Intervals between marks, each for the owner that the mark at its beginning names."""
+    """Intervals between marks, attributed to the owner that the earlier mark names."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._marks: list[tuple[str, Any]] = []
 
     def mark(self, owner: str) -> None:
-        """From here on time is `owner`'s."""
+        """Start an interval of `owner`."""
         if self._device.type == "cuda":
             event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
             event.record()
@@ -26,7 +26,7 @@ class Timeline:
             self._marks.append((owner, time.perf_counter()))
 
     def milliseconds(self) -> dict[str, float]:
-        """By owner. Waits for the device."""
+        """Milliseconds by owner. Synchronizes the device."""
         if self._device.type == "cuda":
             torch.cuda.synchronize(self._device)
         found: dict[str, float] = defaultdict(float)

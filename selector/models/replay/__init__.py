@@ -1,1 +1,1 @@
-"""Blocks of a model replayed as CUDA graphs."""
+"""Replay of a model's blocks as CUDA graphs in training."""

@@ -1,4 +1,4 @@
-"""A stack of blocks captured as CUDA graphs, from the calls that an example made.
+"""Capture of a stack of blocks as CUDA graphs, from the calls of an example run.
 
 Graphs are captured in the order in which they are replayed: forwards block by block, then backwards. All
 share one pool of memory, in which a backward that has been captured leaves room for the next.
@@ -23,12 +23,12 @@ CONSTANTS = (type(None), bool, int, float, str, torch.dtype, torch.device)
 
 
 class CannotReplay(Exception):
-    """Why a stack cannot be replayed, in words."""
+    """Error with the reason why a stack cannot be captured."""
 
 
 @dataclass(frozen=True)
 class Call:
-    """How a block was called, and what it gave."""
+    """Recorded call of a block: arguments and outputs."""
 
     module: nn.Module
     args: tuple[Any, ...]
@@ -38,13 +38,13 @@ class Call:
 
     @property
     def trains(self) -> bool:
-        """Whether anything in it has a gradient."""
+        """Whether any argument or output requires a gradient."""
         tensors = (one for one in leaves(self.args, self.kwargs) if isinstance(one, Tensor))
         return any(one.requires_grad for one in (*tensors, *self.module.parameters()))
 
 
-def lightened(calls: Sequence[Call]) -> list[Call]:
-    """The same calls of a stack, in which tensors that a block gives to another have no memory.
+def without_activations(calls: Sequence[Call]) -> list[Call]:
+    """Recorded calls of a stack, without memory for the activations passed between blocks.
 
     Graphs compute them again: while they are captured, they would be in memory twice. Blocks at the beginning
     that have nothing to train keep theirs, which are arguments from outside of the graphs.
@@ -65,7 +65,7 @@ def lightened(calls: Sequence[Call]) -> list[Call]:
 
 
 def _shell(tensor: Tensor) -> Tensor:
-    """A tensor of the same form without elements in memory."""
+    """Tensor of the same shape, strides and dtype without memory."""
     found = torch.empty_strided(
         tensor.size(), tensor.stride(), dtype=tensor.dtype, device=tensor.device
     ).requires_grad_(tensor.requires_grad)
@@ -74,15 +74,15 @@ def _shell(tensor: Tensor) -> Tensor:
 
 
 class Recorder(Protocol):
-    """Runs something once, and says how it is run again in the same memory."""
+    """Protocol of a graph capture."""
 
     def __call__(self, run: Callable[[], Any]) -> tuple[Graph, Any]:
-        """What replays the run, and what it gave."""
+        """Graph that replays the run, and the run's result."""
 
 
 def captured(calls: Sequence[Call], record: Recorder) -> list[Block]:
-    """The blocks of the calls, in their order. Raises CannotReplay, and what a block raises."""
-    sources = _sources(calls)
+    """Captured blocks of the calls, in their order. Raises CannotReplay, and the errors of a block."""
+    sources = _producers(calls)
     fresh: dict[int, Tensor] = {}  # tensors from outside, by the example's
     blocks: list[Block] = []
     graphed: list[tuple[list[Tensor], list[Any]]] = []  # what gets gradients, and outputs
@@ -99,7 +99,7 @@ def captured(calls: Sequence[Call], record: Recorder) -> list[Block]:
             tensors.append(static.detach().requires_grad_(leaf.requires_grad))
             arguments.append(Argument(static, source, leaf.requires_grad))
         own = [one for one in call.module.parameters() if one.requires_grad]
-        with stand_ins(call.module) as weights:
+        with parameter_aliases(call.module) as weights:
             wanted = [*(one for one in tensors if one.requires_grad), *weights]
             avoided = [one for one in own if all(one is not other for other in weights)]
             graph, outputs = _forward(call, tensors, (wanted, avoided), record)
@@ -121,8 +121,8 @@ def captured(calls: Sequence[Call], record: Recorder) -> list[Block]:
     return blocks
 
 
-def _sources(calls: Sequence[Call]) -> list[dict[int, tuple[int, int]]]:
-    """For each call, which tensors were given by which block before it, and as which of its outputs."""
+def _producers(calls: Sequence[Call]) -> list[dict[int, tuple[int, int]]]:
+    """Producer of each call's input tensors: for each call, block and output number by tensor id."""
     found: list[dict[int, tuple[int, int]]] = []
     known: dict[int, tuple[int, int]] = {}
     for place, call in enumerate(calls):
@@ -153,8 +153,9 @@ def _constant(leaf: Any, module: nn.Module) -> Any:
 
 
 @contextmanager
-def stand_ins(module: nn.Module) -> Iterator[list[nn.Parameter]]:
-    """Its parameters are others meanwhile, of the same memory; given are those that have gradients.
+def parameter_aliases(module: nn.Module) -> Iterator[list[nn.Parameter]]:
+    """Context in which the module's parameters are replaced by aliases of the same memory; yields those
+    with gradients.
 
     Where a graph of an earlier pass is still held, its node of a parameter's gradient belongs to the stream
     of that pass, for which a capture on another cannot wait.
@@ -174,8 +175,8 @@ def stand_ins(module: nn.Module) -> Iterator[list[nn.Parameter]]:
 def _forward(
     call: Call, tensors: Sequence[Tensor], leafs: tuple[list[Any], list[Any]], record: Recorder
 ) -> tuple[Graph, list[Any]]:
-    """The graph of a block's forward and its outputs, which are judged by those of an ordinary run. `leafs`
-    are those that it is differentiated by, and those that it must not reach: the parameters themselves.
+    """Graph of a block's forward and its outputs, checked against an ordinary run. `leafs` are the tensors
+    to differentiate by, and the parameters themselves, which the graph must not reach.
     """
     args, kwargs = _with(tensors, call)
     forward = type(call.module).forward
@@ -204,7 +205,7 @@ def _forward(
 
 
 def _traces(module: nn.Module, tensors: Sequence[Tensor]) -> tuple[Any, ...]:
-    """What a forward pass can change that graphs would not change again."""
+    """State that a forward pass can change and a graph replay would not."""
     kept = [
         (name, id(value))
         for part in module.modules()
@@ -219,7 +220,7 @@ def _traces(module: nn.Module, tensors: Sequence[Tensor]) -> tuple[Any, ...]:
 def _differentiate(
     outputs: Sequence[Tensor | None], wanted: list[Any], avoided: list[Any], module: nn.Module
 ) -> None:
-    """The first backward on this stream, in which libraries choose and allocate."""
+    """Warm-up backward on this stream, in which libraries choose algorithms and allocate."""
     reached = [one for one in outputs if one is not None and one.requires_grad]
     seeds = [torch.ones_like(one) for one in reached]
     found = torch.autograd.grad(reached, [*wanted, *avoided], seeds, allow_unused=True)
@@ -230,7 +231,7 @@ def _differentiate(
 def _backward(
     block: Block, blocks: Sequence[Block], wanted: list[Tensor], outputs: list[Any], record: Recorder
 ) -> None:
-    """Add the graph of a block's backward, which takes gradients where the block behind it leaves them."""
+    """Capture of a block's backward, which reads its output gradients from the next block's static memory."""
     left = {
         one.source: gradient
         for later in blocks[block.place + 1 :]
@@ -248,7 +249,7 @@ def _backward(
     upstream = [one for one in given if one is not None]
 
     def run() -> tuple[Tensor | None, ...]:
-        return _apart(torch.autograd.grad(reached, wanted, upstream, allow_unused=True), upstream)
+        return _copied(torch.autograd.grad(reached, wanted, upstream, allow_unused=True), upstream)
 
     block.backward, gradients = record(run)
     block.given = tuple(given)
@@ -256,7 +257,7 @@ def _backward(
 
 
 def _with(tensors: Sequence[Tensor], call: Call) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The arguments of a call with other tensors."""
+    """Arguments of a call with other tensors in place of its own."""
     rest = iter(tensors)
 
     def swapped(value: Any) -> Any:
@@ -268,8 +269,8 @@ def _with(tensors: Sequence[Tensor], call: Call) -> tuple[tuple[Any, ...], dict[
     return tuple(map(each, call.args)), {name: each(value) for name, value in call.kwargs.items()}
 
 
-def _apart(gradients: Sequence[Tensor | None], upstream: Sequence[Tensor]) -> tuple[Tensor | None, ...]:
-    """Each gradient in memory of its own: one of a sum is what came in."""
+def _copied(gradients: Sequence[Tensor | None], upstream: Sequence[Tensor]) -> tuple[Tensor | None, ...]:
+    """Gradients without shared memory: those that alias an upstream gradient are copied."""
     known = {one.untyped_storage().data_ptr() for one in upstream}
     found: list[Tensor | None] = []
     for one in gradients:
@@ -289,7 +290,7 @@ def _named(outputs: Sequence[Tensor | None]) -> dict[str, Tensor]:
 
 
 def record_on_gpu(device: torch.device) -> Recorder:
-    """Captures CUDA graphs of a device, all in one pool of memory."""
+    """Recorder that captures CUDA graphs of a device in one memory pool."""
     pool = torch.cuda.graph_pool_handle()
     stream = torch.cuda.current_stream(device)
 

@@ -1,4 +1,4 @@
-"""`selector.replay`: which blocks of a model run as CUDA graphs in training, and which cannot."""
+"""Selection of a model's blocks for CUDA graph replay in training: `selector.replay`."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from ...nn.replay_state import hooked
 from ...nn.replays import Replays, replay, unreplay
 from ..example import arguments_of, undisturbed
 from ..rewriting.swap import class_before
-from .capture import Call, CannotReplay, Recorder, captured, lightened, record_on_gpu
+from .capture import Call, CannotReplay, Recorder, captured, record_on_gpu, without_activations
 
 LEAST_BLOCKS = 2
 
 
 @dataclass(frozen=True)
 class Stack:
-    """Blocks of one kind that a model runs one after the other."""
+    """Blocks of one class that a model runs in sequence."""
 
     path: str
     blocks: tuple[nn.Module, ...]
@@ -32,7 +32,7 @@ class Stack:
 
 @dataclass(frozen=True, kw_only=True)
 class ReplayedStack:
-    """A stack that is replayed, or why it is not."""
+    """Result for one stack: replayed blocks, or the reason for none."""
 
     path: str
     blocks: int
@@ -46,18 +46,18 @@ class ReplayedStack:
 
 
 def turn_on(model: nn.Module, example_inputs: Any) -> list[ReplayedStack]:
-    """Replay what stacks of blocks a model has, as the example calls them; which, and why not the others."""
+    """Replay a model's stacks as the example calls them; one result a stack."""
     check(model)
     turn_off(model)
     stacks = list(find(model))
     calls = recorded(model, example_inputs, [block for stack in stacks for block in stack.blocks])
-    own = [lightened([one for one in calls if one.module in stack.blocks]) for stack in stacks]
+    own = [without_activations([one for one in calls if one.module in stack.blocks]) for stack in stacks]
     calls.clear()
     return [_turned_on(stack, its) for stack, its in zip(stacks, own, strict=True)]
 
 
 def check(model: nn.Module) -> None:
-    """Raise InvalidRequest for a model that nothing can be replayed of."""
+    """Raise InvalidRequest for a model without blocks that could be replayed."""
     if not isinstance(model, nn.Module):
         raise InvalidRequest(f"model of type {type(model).__name__}: expected a torch.nn.Module.")
     if hasattr(model, "_orig_mod"):
@@ -74,14 +74,14 @@ def check(model: nn.Module) -> None:
 
 
 def turn_off(model: nn.Module, *, for_good: bool = True) -> int:
-    """Undo `turn_on`; not `for_good` keeps the graphs for an arrangement that has them. The number of blocks
-    that were replayed.
+    """Undo `turn_on`; returns the number of replayed blocks. `for_good=False` keeps the graphs for an
+    arrangement that has them.
     """
     return sum(unreplay(module, for_good=for_good) for module in list(model.modules()))
 
 
 def find(model: nn.Module) -> Iterator[Stack]:
-    """The outermost lists of modules that have weights and are, or were before `optimize`, of one class."""
+    """Outermost module lists with weights whose modules are, or were before `optimize`, of one class."""
     inside: set[int] = set()
     for path, module in model.named_modules():
         blocks = tuple(module.children())
@@ -94,8 +94,8 @@ def find(model: nn.Module) -> Iterator[Stack]:
 
 
 def replayed(stack: Stack, calls: Sequence[Call], record: Recorder) -> int:
-    """Capture the blocks from how they were called, and replay them from now on; those at the beginning that
-    have nothing to train run as before. How many are replayed. Raises CannotReplay.
+    """Number of blocks captured from their calls and replayed from now on. Leading blocks without
+    trainable inputs run as before. Raises CannotReplay.
     """
     if [id(one.module) for one in calls] != [id(block) for block in stack.blocks]:
         raise CannotReplay("they are not called once each, in their order")
@@ -121,7 +121,7 @@ def _turned_on(stack: Stack, calls: Sequence[Call]) -> ReplayedStack:
     count, refused = len(stack.blocks), None
     device = next(one.device for one in stack.blocks[0].parameters())
     try:
-        with _beside(device) as record:
+        with _capture_stream(device) as record:
             count = replayed(stack, calls, record)
     except Exception as error:  # whatever a block raises while it is captured, it runs as before
         refused = _words(error)
@@ -129,7 +129,7 @@ def _turned_on(stack: Stack, calls: Sequence[Call]) -> ReplayedStack:
 
 
 def _words(error: BaseException) -> str:
-    """The first line of what was raised first: a capture that is broken off raises more."""
+    """First line of the first error; a broken capture raises more."""
     while isinstance(error.__context__, RuntimeError):
         error = error.__context__
     first_line = str(error).strip().partition("\n")[0]
@@ -137,8 +137,8 @@ def _words(error: BaseException) -> str:
 
 
 @contextmanager
-def _beside(device: torch.device) -> Iterator[Recorder]:
-    """A stream to capture on, with the allocator's spare memory given back, which graphs could not take.
+def _capture_stream(device: torch.device) -> Iterator[Recorder]:
+    """Context with a side stream for capture, after the allocator's free memory was released.
 
     A capture that fails leaves the generator in it: it gets a state of its own again.
     """
@@ -148,7 +148,7 @@ def _beside(device: torch.device) -> Iterator[Recorder]:
     torch.cuda.empty_cache()
     stream.wait_stream(torch.cuda.current_stream(device))
     try:
-        with torch.cuda.stream(stream), _casts_apart(), torch.enable_grad():
+        with torch.cuda.stream(stream), _without_autocast_cache(), torch.enable_grad():
             yield record_on_gpu(device)
     except Exception:
         generator = torch.cuda.default_generators[torch.device(device).index or 0]
@@ -161,8 +161,8 @@ def _beside(device: torch.device) -> Iterator[Recorder]:
 
 
 @contextmanager
-def _casts_apart() -> Iterator[None]:
-    """Autocast keeps no copies of weights: one that a graph made would be nothing outside of it.
+def _without_autocast_cache() -> Iterator[None]:
+    """Context without autocast's weight cache: a cast inside a graph is not valid outside it.
 
     Without autocast nothing is changed: torch.compile would compile all that it has compiled again.
     """
@@ -175,7 +175,7 @@ def _casts_apart() -> Iterator[None]:
 
 
 def recorded(model: nn.Module, example_inputs: Any, blocks: Sequence[nn.Module]) -> list[Call]:
-    """How the example calls the blocks, in order; the tensors have no history."""
+    """Detached calls of the blocks in the example run, in order."""
     calls: list[Call] = []
     given: list[list[tuple[Tensor, int]]] = []  # with versions
 
@@ -209,7 +209,7 @@ def recorded(model: nn.Module, example_inputs: Any, blocks: Sequence[nn.Module])
 
 
 def _without_history() -> Callable[[Any], Any]:
-    """A function that gives values with tensors detached, the same for the same; tuples are looked into."""
+    """Function that detaches tensors, also in tuples; equal tensors stay equal objects."""
     alone: dict[int, Tensor] = {}
 
     def apart(value: Any) -> Any:

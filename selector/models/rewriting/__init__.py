@@ -1,1 +1,1 @@
-"""Existing models that get chosen implementations in place, and get back what they had."""
+"""In-place replacement of a model's layers by selected implementations, and its reversal."""

@@ -1,4 +1,4 @@
-"""Arrangements of a model: ways in which it computes the same, between which it can be switched."""
+"""Snapshots of a model's classes and attributes, between which it can be switched."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ WRAPPERS = ("torch.nn.parallel", "torch.distributed")  # which count their steps
 
 
 class Arrangement:
-    """How a model computes at the moment when this is taken: the class, the attributes and the parts of each
-    of its modules, which is all that a rewriting changes, replayed graphs and `Module.compile` included.
+    """Snapshot of how a model computes: classes, attributes and submodules of all modules, with replayed
+    graphs and `Module.compile`.
 
     `name` says what it is. Parameters and buffers are not copied: those that there are then stay in use.
     """
@@ -26,7 +26,7 @@ class Arrangement:
         self._attention = attention_interface.names(model)
 
     def apply(self) -> None:
-        """Let the model compute in this way."""
+        """Switch the model to this snapshot."""
         for part, kind, attributes, parts in self._parts:
             if type(part) is not kind:
                 part.__class__ = kind

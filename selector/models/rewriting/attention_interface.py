@@ -1,4 +1,4 @@
-"""Attention of Hugging Face's models, by the interface that they have for it.
+"""Selected attention implementations behind Hugging Face's attention interface.
 
 Their attention modules look up a function by the name in the model's config at each call. Registering one of
 ours changes no class and no module, and serves every model that uses the interface; replacing modules would
@@ -20,7 +20,7 @@ NAMES = {"sdpa": "selector_sdpa"}  # their name for an attention -> ours for the
 
 
 class InterfaceAttention(ScaledDotProductAttention):
-    """What attention modules of theirs get; loaded from a file, it makes our function known to them."""
+    """Attention module for Hugging Face's models; loading it from a file registers our attention function."""
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)  # type: ignore[no-untyped-call]
@@ -28,32 +28,32 @@ class InterfaceAttention(ScaledDotProductAttention):
 
 
 def attention_name(model: nn.Module) -> str | None:
-    """What a model's config says of its attention, or None where it is none of Hugging Face's."""
+    """Attention function named in a model's config; None for models other than Hugging Face's."""
     name = getattr(getattr(model, "config", None), "_attn_implementation", None)
     return name if isinstance(name, str) and hasattr(model, "set_attn_implementation") else None
 
 
 def name_at(model: nn.Module, path: str) -> str | None:
-    """The same of the outermost model of theirs that the module at a path is in."""
+    """Attention function named in the config of the outermost Hugging Face model around a path."""
     above = ["", *accumulate(path.split("."), "{}.{}".format)]
     found = (attention_name(model.get_submodule(one)) for one in above)
     return next((name for name in found if name is not None), None)
 
 
 def names(model: nn.Module) -> list[tuple[nn.Module, str]]:
-    """The models of theirs among a model's parts, with what their configs say of their attention."""
+    """Hugging Face models among a model's submodules, each with the attention function of its config."""
     found = ((part, attention_name(part)) for part in model.modules())
     return [(part, name) for part, name in found if name is not None]
 
 
 def rename(model: Any, name: str) -> None:
-    """Let the config of one of their models say this of its attention."""
+    """Set the attention function in the config of a Hugging Face model."""
     if model.config._attn_implementation != name:
         model.set_attn_implementation(name)
 
 
 def turn_on(model: nn.Module) -> None:
-    """Let attention modules call ours where they have one, in a model of theirs or in those that it has."""
+    """Switch the attention of a Hugging Face model, or of those inside a model, to ours."""
     _register()
     for part in model.modules():
         ours = any(CHILD in one._modules for one in part.modules())
@@ -81,7 +81,9 @@ def _register() -> None:
 def attend(
     module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **call: Any
 ) -> tuple[Tensor, None]:
-    """As their function `sdpa`: query [B, H, S, D], key and value [B, G, K, D] to [B, S, H, D]."""
+    """Attention output [B, S, H, D] of query [B, H, S, D], key and value [B, G, K, D], as the interface's
+    function `sdpa`.
+    """
     chosen = getattr(module, CHILD, None)
     theirs = sys.modules["transformers.integrations.sdpa_attention"].sdpa_attention_forward
     known = {"dropout", "scaling", "is_causal"}
@@ -100,7 +102,7 @@ def attend(
 
 
 def _tensors(call: dict[str, Any]) -> list[tuple[str, Any]]:
-    """The arguments that change what is computed, of those that there are."""
+    """Given arguments that change the result."""
     return [
         (name, call.get(name)) for name in ("position_bias", "cache", "softcap", "sliding_window", "s_aux")
     ]

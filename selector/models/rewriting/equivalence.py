@@ -1,4 +1,4 @@
-"""Does a rewritten model compute what the original does? Outputs and gradients, without dropout.
+"""Numerical comparison of a rewritten model with the original: outputs and gradients, without dropout.
 
 Both round. What a deep model's gradients differ by on that account alone is found by running the original
 once more with each weight one step of its dtype up or down: what another implementation differs by may be
@@ -29,7 +29,8 @@ KNOWN = {dtype for dtype, _ in TOLERANCES}
 def results(
     model: nn.Module, example_inputs: Any, *, gradients: bool, outputs: Outputs | None = None
 ) -> Tensors:
-    """Outputs by place and, with `gradients`, those of all parameters and inputs, of weighted outputs.
+    """Outputs by name and, with `gradients`, those of all parameters and inputs for a weighted sum of
+    outputs.
 
     Modules are in evaluation mode but recurrent ones, which cuDNN only differentiates in training, and drop
     nothing. Only the `outputs` named count, where they are. The model is left as it was.
@@ -53,7 +54,7 @@ def results(
 
 
 class Original:
-    """What a model computes for an example before it is rewritten, and how far rounding alone moves that.
+    """Reference results of a model before rewriting, with its rounding error.
 
     With `gradients`, those are compared as well; of the model's outputs only those named, where they are.
     """
@@ -63,20 +64,22 @@ class Original:
     ) -> None:
         self._results = partial(results, model, example_inputs, gradients=gradients, outputs=outputs)
         self._expected = self._results()
-        with _nudged(model):
+        with _perturbed_weights(model):
             found = self._results()
         self._rounded = dict(_errors(found, self._expected))
         self.seen = any(name.startswith("output") for name in self._expected)
 
     def differs(self) -> str | None:
-        """What the model, as it is now, computes otherwise, in words; None where it is the same."""
+        """Difference of the model's current results from the reference, in words; None where there is
+        none.
+        """
         return difference(self._results(), self._expected, self._rounded)
 
 
 def difference(
     actual: Tensors, expected: Tensors, rounded: Mapping[str, float] = MappingProxyType({})
 ) -> str | None:
-    """What is beyond the gate's tolerances and twice what the original is `rounded` by, in words, or None.
+    """Difference beyond the gate's tolerances and twice the original's rounding error, in words, or None.
 
     Errors are taken as the gate takes them, relative to a tensor's own size; one whose size is less than the
     rounding of its group's, as gradients that cancel out are, is judged by its group.
@@ -94,7 +97,7 @@ def difference(
 
 
 def _errors(actual: Tensors, expected: Tensors) -> Iterator[tuple[str, float]]:
-    wide = _Wide(expected)
+    wide = _Float64Tensors(expected)
     own, pooled = scales(wide), _pooled(wide)
     for name, tensor in actual.items():
         if tensor.numel():
@@ -104,12 +107,14 @@ def _errors(actual: Tensors, expected: Tensors) -> Iterator[tuple[str, float]]:
 
 
 def _kind(name: str) -> str:
-    """`output` or `gradient`."""
+    """Kind of a result: `output` or `gradient`."""
     return name.partition("[")[0].partition(" ")[0]
 
 
-class _Wide(Mapping[str, Tensor]):
-    """Tensors in float64, each made when it is asked for: all at once are four times those of 16 bits."""
+class _Float64Tensors(Mapping[str, Tensor]):
+    """Mapping of tensors converted to float64 one at a time, because all at once need four times the
+    memory of 16 bits.
+    """
 
     def __init__(self, tensors: Tensors) -> None:
         self._tensors = tensors
@@ -143,7 +148,7 @@ def _leaf(leaf: Any, gradients: bool) -> Any:
 
 
 def _changeable(leaf: Any) -> Any:
-    """The same, of which a leaf that is differentiated by may be changed in place."""
+    """Tensor that a model may change in place: for a leaf that requires gradients, a non-leaf."""
     return leaf.clone() if isinstance(leaf, Tensor) and leaf.requires_grad else leaf
 
 
@@ -169,8 +174,8 @@ def _gradients(model: nn.Module, given: list[Any], outputs: Tensors) -> Tensors:
 
 
 @contextmanager
-def _nudged(model: nn.Module) -> Iterator[None]:
-    """Each weight is multiplied by 1 + eps / 2 or 1 - eps / 2, by chance, of the dtype it is used in."""
+def _perturbed_weights(model: nn.Module) -> Iterator[None]:
+    """Context in which each weight is multiplied at random by 1 + eps / 2 or 1 - eps / 2 of its dtype."""
     weights = [one.data for one in model.parameters() if one.dtype in KNOWN and type(one.data) is Tensor]
     before = [one.clone() for one in weights]
     generators: dict[torch.device, torch.Generator] = {}

@@ -1,4 +1,4 @@
-"""Loss heads: where one can be replaced, which is where the loss is all that is used of the model."""
+"""Replaceable loss heads: those of models of which only the loss is used."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from torch import nn
 
 from ...nn import Linear, LinearCrossEntropy
-from ...nn.hugging_face_losses import LossAlone
+from ...nn.hugging_face_losses import FusedLoss
 from ...nn.replay_state import hooked
 from ..as_model import without_loss
 from ..layers import Layer
@@ -22,7 +22,7 @@ NAME = "loss"  # of the choice among those of the model
 
 
 def place_with(model: nn.Module, layer: Layer, outputs: Outputs | None) -> Place | str:
-    """Where a layer is replaced, or why it is left alone, given the outputs that are used (None: all)."""
+    """Place where a layer is replaced, or the reason why not, given the used outputs (None: all)."""
     if _chooses(model, layer):
         return CHOOSES
     if layer.problem.operator != HEAD or outputs is None:
@@ -31,44 +31,42 @@ def place_with(model: nn.Module, layer: Layer, outputs: Outputs | None) -> Place
     if isinstance(kind, str):
         known = any(full_name(one) in REPLACEMENTS for one in type(model).__mro__)
         return kind if known else f"a head is replaced in {KNOWN}, of which {type(model).__name__} is none"
-    if not issubclass(kind, LossAlone) or layer.path != kind.DECODER:
+    if not issubclass(kind, FusedLoss) or layer.path != kind.DECODER:
         return f"a head is replaced in {KNOWN}, where it is the last linear layer"
     return _refusal(model, layer) or Place(model, layer.path, kind, NAME)
 
 
 def _chooses(model: nn.Module, layer: Layer) -> bool:
-    """Whether a layer is a loss head of ours, which gives no logits."""
+    """Whether a layer is a fused loss head of this package, which returns no logits."""
     return layer.problem.operator == HEAD and (
-        isinstance(model, LossAlone) or isinstance(model.get_submodule(layer.path), LinearCrossEntropy)
+        isinstance(model, FusedLoss) or isinstance(model.get_submodule(layer.path), LinearCrossEntropy)
     )
 
 
 def stays(model: nn.Module, layer: Layer, outputs: Outputs | None) -> bool:
-    """Whether a layer is a loss head whose logits stay an output."""
+    """Whether a layer is a loss head whose logits remain an output."""
     if layer.problem.operator != HEAD or _chooses(model, layer):
         return False
     return isinstance(place_with(model, layer, outputs), str)
 
 
-def stripped(layer: Layer) -> Layer:
-    """The linear layer of a loss head; any other layer as it is."""
+def linear_part(layer: Layer) -> Layer:
+    """Linear layer of a loss head; any other layer unchanged."""
     return replace(layer, problem=without_loss(layer.problem))
 
 
 def with_linear_heads(model: nn.Module, layers: Sequence[Layer], outputs: Outputs | None) -> list[Layer]:
-    """The layers, each loss head that stays followed by its linear layer alone: logits that are an output
-    cannot be left out, but computed otherwise.
-    """
+    """Layers, with an extra linear layer behind each loss head whose logits remain an output."""
     found: list[Layer] = []
     for layer in layers:
         found.append(layer)
         if stays(model, layer, outputs):
-            found.append(stripped(layer))
+            found.append(linear_part(layer))
     return found
 
 
 def _refusal(model: nn.Module, layer: Layer) -> str | None:
-    """Why what a head is made of is not as the model's class made it, or None."""
+    """Reason why a loss head's modules are modified, or None."""
     if "forward" in model.__dict__:
         return "the model's forward was replaced"
     if "_loss_function" in model.__dict__:

@@ -1,4 +1,4 @@
-"""Linear layers of one input, such as query, key and value, that a module of ours gets as one product.
+"""Joint products of linear layers with one input, such as query, key and value.
 
 Only where the module that calls them is replaced as a whole: whoever calls layers one by one may use some of
 them alone, differentiate each by itself, and change one between two calls.
@@ -34,7 +34,7 @@ KNOWN = {f"{home}.{name}": name for name, (home, _) in hugging_face.JOINED.items
 
 @dataclass(frozen=True)
 class Joint:
-    """Layers of one module that are to be one product, and why; or why they are not."""
+    """Layers of one module for a joint product, with the gain; or the reason against it."""
 
     path: str
     layers: tuple[Layer, ...]
@@ -44,7 +44,7 @@ class Joint:
 
     @property
     def paths(self) -> set[str]:
-        """Of its layers."""
+        """Paths of the layers."""
         return {layer.path for layer in self.layers}
 
 
@@ -53,7 +53,7 @@ Times = Callable[[Problem, str | None], float | None]
 
 
 def joints(model: nn.Module, example_inputs: Any, layers: Sequence[Layer], times: Times) -> list[Joint]:
-    """The groups among linear layers in training that one module calls with the same tensor, once each."""
+    """Groups of linear layers in training that one module calls once each with the same tensor."""
     linear = {
         layer.path: layer
         for layer in layers
@@ -73,14 +73,14 @@ def joints(model: nn.Module, example_inputs: Any, layers: Sequence[Layer], times
 
 
 def join(model: nn.Module, found: Sequence[Joint]) -> None:
-    """Let the layers of each joint compute together: their module gets a class of ours."""
+    """Replace the module of each group by a class with a joint product."""
     for joint in found:
         module = model.get_submodule(joint.path)
         module.__class__ = getattr(hugging_face, KNOWN[full_name(type(module))])
 
 
 def part(model: nn.Module, found: Sequence[Joint] | None = None) -> int:
-    """Undo `join`, of all or of the joints given. The number of groups that there were."""
+    """Undo `join` for all groups or the given ones; returns how many were joined."""
     asked: Iterable[nn.Module] = model.modules()
     if found is not None:
         asked = [model.get_submodule(joint.path) for joint in found]
@@ -94,7 +94,7 @@ def part(model: nn.Module, found: Sequence[Joint] | None = None) -> int:
 def _of_one_input(
     model: nn.Module, example_inputs: Any, linear: Mapping[str, Layer]
 ) -> list[tuple[str, ...]]:
-    """Paths of layers with the same parent and the same input, in the order of their calls."""
+    """Paths of linear layers with the same parent and input, in the order of their calls."""
     calls: dict[tuple[str, int], list[str]] = defaultdict(list)
     inputs: list[Tensor] = []  # kept, so that no other tensor gets the identity of one
 
@@ -118,7 +118,7 @@ def _of_one_input(
 
 
 def _refusal(parent: nn.Module, paths: Sequence[str], model: nn.Module) -> str | None:
-    """Why layers of a module cannot be computed together, or None."""
+    """Reason why layers of a module cannot be joined, or None."""
     kind = type(parent)
     if isinstance(parent, JoinedAttention):
         return "they are one product already"
@@ -149,13 +149,15 @@ def _refusal(parent: nn.Module, paths: Sequence[str], model: nn.Module) -> str |
 
 
 def _whole(layers: Sequence[Layer]) -> Problem:
-    """One layer with the columns of all."""
+    """Problem of one layer with the columns of all."""
     columns = sum(int(layer.problem["out_features"]) for layer in layers)
     return registry.operator("linear").problem({**layers[0].problem.as_dict, "out_features": columns})
 
 
 def _gain(whole: Problem, layers: Sequence[Layer], times: Times) -> str | None:
-    """How much faster one product is than the best of each, in words; None where it is not, or unknown."""
+    """Speedup of the joint product over separate layers, in words; None where there is none or it is
+    unknown.
+    """
     together, alone = times(whole, TORCHS), [times(layer.problem, None) for layer in layers]
     known = [ms for ms in alone if ms is not None]
     if together is None or len(known) < len(alone) or together >= sum(known):

@@ -1,4 +1,6 @@
-"""`selector.optimize` and `selector.restore`: an existing model with chosen implementations, and back."""
+"""Rewriting of an existing model with selected implementations: `selector.optimize` and
+`selector.restore`.
+"""
 
 from __future__ import annotations
 
@@ -22,13 +24,13 @@ from ..replay import replay as replaying
 from ..saved_tensors import HEAD
 from . import attention_interface
 from . import joint_linear as joining
+from .arrangement_search import AS_GIVEN, ArrangementSearch, ReplacementGroup, SearchResult
 from .arrangements import Arrangement
-from .arranging import AS_GIVEN, Arranging, Kind, Verdict
 from .device_times import DeviceTimes
 from .equivalence import Original
 from .heads import place_with, with_linear_heads
 from .joint_linear import Joint
-from .options import DEVICE_TIME, OBJECTIVES, Counted, Wishes, device_of
+from .options import DEVICE_TIME, OBJECTIVES, OptimizeOptions, PlanImplementations, device_of
 from .outputs import require
 from .places import Place, is_written_out
 from .report import LeftAlone, Replaced, Report, headline, reason_of
@@ -48,14 +50,14 @@ UNSEEN = (
 )
 
 
-def optimize(model: nn.Module, example_inputs: Any, wishes: Wishes) -> Report:
-    """See `selector.optimize`."""
-    _check(model, wishes)
+def optimize(model: nn.Module, example_inputs: Any, options: OptimizeOptions) -> Report:
+    """Implementation of `selector.optimize`."""
+    _check(model, options)
     given = Arrangement(AS_GIVEN, model)
     with _all_or_nothing(given):
         replaying.turn_off(model, for_good=False)
-        chosen = _chosen(model, example_inputs, wishes)
-        if not (chosen.decisions or chosen.joints or _replayed(model, wishes)):
+        chosen = _chosen(model, example_inputs, options)
+        if not (chosen.decisions or chosen.joints or _replayed(model, options)):
             given.apply()
             return Report(
                 first_line=UNCHANGED,
@@ -64,7 +66,7 @@ def optimize(model: nn.Module, example_inputs: Any, wishes: Wishes) -> Report:
                 notes=chosen.notes,
             )
         try:
-            return _tried(model, example_inputs, wishes, given, chosen)
+            return _tried(model, example_inputs, options, given, chosen)
         except torch.OutOfMemoryError as error:
             given.apply()
             return Report(
@@ -77,7 +79,7 @@ def optimize(model: nn.Module, example_inputs: Any, wishes: Wishes) -> Report:
 
 @dataclass(frozen=True, kw_only=True)
 class _Chosen:
-    """What the layers of a model are to get, which are left alone, and what is to be said of all."""
+    """Selected replacements of a model, layers that stay, and notes."""
 
     decisions: list[Decision]
     joints: list[Joint]
@@ -85,53 +87,57 @@ class _Chosen:
     notes: tuple[str, ...]
 
 
-def _chosen(model: nn.Module, example_inputs: Any, wishes: Wishes) -> _Chosen:
-    """What measurements say, before anything is tried."""
-    if wishes.outputs is not None:
-        require(model, example_inputs, wishes.outputs)
+def _chosen(model: nn.Module, example_inputs: Any, options: OptimizeOptions) -> _Chosen:
+    """Selected replacements according to the measurements, before anything is tried."""
+    if options.outputs is not None:
+        require(model, example_inputs, options.outputs)
     listed = layers.find(model, example_inputs)
-    found = with_linear_heads(model, listed, wishes.outputs)
+    found = with_linear_heads(model, listed, options.outputs)
     times = DeviceTimes(
-        found if OBJECTIVES[wishes.objective] == "time" else (),
+        found if OBJECTIVES[options.objective] == "time" else (),
         device_of(model),
-        wishes.database,
-        replayed=wishes.objective == DEVICE_TIME,
+        options.database,
+        replayed=options.objective == DEVICE_TIME,
     )
-    joints, left = _joints(model, example_inputs, found, wishes, times)
+    joints, left = _joints(model, example_inputs, found, options, times)
     joined = {path for joint in joints for path in joint.paths}
     alone = [layer for layer in found if layer.path not in joined]
-    decisions, others, caveats = _decisions(model, alone, wishes, times)
+    decisions, others, caveats = _decisions(model, alone, options, times)
     asked = {(layer.path, layer.problem) for layer in listed}
     left += [one for one in others if (one.path, one.problem) in asked]
-    notes = (*caveats, *_no_head(listed, wishes), *_unused(found, wishes), *times.advice)
+    notes = (*caveats, *_no_head(listed, options), *_unused(found, options), *times.advice)
     return _Chosen(decisions=decisions, joints=joints, left=tuple(left), notes=notes)
 
 
 def _tried(
-    model: nn.Module, example_inputs: Any, wishes: Wishes, given: Arrangement, chosen: _Chosen
+    model: nn.Module, example_inputs: Any, options: OptimizeOptions, given: Arrangement, chosen: _Chosen
 ) -> Report:
-    """Replace what is right and, where speed alone was asked for, faster here; and say what was done."""
+    """Replace the layers whose results match and, for speed alone, that are faster here; returns the
+    report.
+    """
     training = any(module.training for module in model.modules()) and not torch.is_inference_mode_enabled()
-    outputs = wishes.outputs
-    kinds, left = _right(model, example_inputs, wishes, chosen, training)
+    outputs = options.outputs
+    kinds, left = _right(model, example_inputs, options, chosen, training)
     steps = Steps(model, example_inputs, gradients=training, outputs=outputs)
-    arranging = Arranging(model, example_inputs, given, kinds, steps)
-    replayed = _replayed(model, wishes)
-    if wishes.for_speed_alone and (kinds or replayed):
-        verdict = arranging.settled(replayed=replayed)
+    arrangement_search = ArrangementSearch(model, example_inputs, given, kinds, steps)
+    replayed = _replayed(model, options)
+    if options.for_speed_alone and (kinds or replayed):
+        verdict = arrangement_search.fastest(replayed=replayed)
     elif kinds:
-        verdict = Verdict(kept=tuple(kinds), put_back={}, outcome=arranging.noted(), step_ms=None)
+        verdict = SearchResult(
+            kept=tuple(kinds), put_back={}, outcome=arrangement_search.comparison(), step_ms=None
+        )
     else:
         given.apply()
-        verdict = Verdict(kept=(), put_back={}, outcome=None, step_ms=None)
+        verdict = SearchResult(kept=(), put_back={}, outcome=None, step_ms=None)
     for kind in kinds:
         if kind not in verdict.kept:
             left += _left(kind.decisions, kind.joints, verdict.put_back[kind.name])
     first_line = headline(steps.passes, verdict.outcome, verdict.step_ms)
-    if not wishes.for_speed_alone and verdict.outcome is None:
+    if not options.for_speed_alone and verdict.outcome is None:
         first_line = NO_ROOM if verdict.kept else UNCHANGED
-    agreed = [_agreed(training, wishes)] if verdict.kept else []
-    if wishes.for_speed_alone and kinds:
+    agreed = [_agreed(training, options)] if verdict.kept else []
+    if options.for_speed_alone and kinds:
         agreed.append(TIMED_HERE)
     return Report(
         first_line=first_line,
@@ -144,7 +150,7 @@ def _tried(
 
 @contextmanager
 def _all_or_nothing(given: Arrangement) -> Iterator[None]:
-    """Where anything is raised meanwhile, the model is as it was before."""
+    """Context that restores the model after an error."""
     try:
         yield
     except BaseException:
@@ -152,40 +158,42 @@ def _all_or_nothing(given: Arrangement) -> Iterator[None]:
         raise
 
 
-def _replayed(model: nn.Module, wishes: Wishes) -> bool:
-    """Whether steps are to be compared with the blocks' launches replayed."""
+def _replayed(model: nn.Module, options: OptimizeOptions) -> bool:
+    """Whether steps are compared with CUDA graph replay."""
     on_gpu = device_of(model).startswith("cuda")
-    return wishes.objective == DEVICE_TIME and wishes.for_speed_alone and on_gpu and model.training
+    return options.objective == DEVICE_TIME and options.for_speed_alone and on_gpu and model.training
 
 
-def _agreed(training: bool, wishes: Wishes) -> str:
-    outputs = "outputs" if wishes.outputs is None else " and ".join(wishes.outputs)
+def _agreed(training: bool, options: OptimizeOptions) -> str:
+    outputs = "outputs" if options.outputs is None else " and ".join(options.outputs)
     checked = f"{outputs} and gradients" if training else outputs
     return f"Checked on the example: {checked} agree with the original's."
 
 
-def _no_head(listed: Sequence[Layer], wishes: Wishes) -> tuple[str, ...]:
-    """That it is of no use that the loss alone is used, in words."""
-    if wishes.outputs is None or any(layer.problem.operator == HEAD for layer in listed):
+def _no_head(listed: Sequence[Layer], options: OptimizeOptions) -> tuple[str, ...]:
+    """Note that `outputs=("loss",)` has no effect for a model without a loss head."""
+    if options.outputs is None or any(layer.problem.operator == HEAD for layer in listed):
         return ()
-    return (f"outputs={wishes.outputs!r} changed nothing: no linear layer with its cross-entropy was found.",)
+    return (
+        f"outputs={options.outputs!r} changed nothing: no linear layer with its cross-entropy was found.",
+    )
 
 
-def _unused(found: Sequence[Layer], wishes: Wishes) -> tuple[str, ...]:
-    """Which overrides are for no layer, in words."""
+def _unused(found: Sequence[Layer], options: OptimizeOptions) -> tuple[str, ...]:
+    """Notes on overrides that match no layer."""
     known = {name for layer in found for name in (layer.path, layer.problem.operator)}
-    names = [repr(name) for name in wishes.overrides if name not in known]
+    names = [repr(name) for name in options.overrides if name not in known]
     return (f"overrides for {', '.join(names)}: the example runs no such layer.",) if names else ()
 
 
 def restore(model: nn.Module) -> int:
-    """See `selector.restore`."""
+    """Implementation of `selector.restore`."""
     replayed = replaying.turn_off(model)
     attention_interface.turn_off(model)
     return replayed + joining.part(model) + sum(put_back(module) for module in list(model.modules()))
 
 
-def _check(model: nn.Module, wishes: Wishes) -> None:
+def _check(model: nn.Module, options: OptimizeOptions) -> None:
     if not isinstance(model, nn.Module):
         raise InvalidRequest(f"model of type {type(model).__name__}: expected a torch.nn.Module.")
     if hasattr(model, "_orig_mod"):
@@ -194,17 +202,17 @@ def _check(model: nn.Module, wishes: Wishes) -> None:
         )
     if any(tensor.is_meta for tensor in model.parameters()):
         raise InvalidRequest("model has weights on the meta device: load them first, then optimize.")
-    if wishes.objective not in OBJECTIVES:
+    if options.objective not in OBJECTIVES:
         raise InvalidRequest(
-            f"objective={shorten(wishes.objective)}: expected one of {', '.join(OBJECTIVES)}."
+            f"objective={shorten(options.objective)}: expected one of {', '.join(OBJECTIVES)}."
         )
-    if not isinstance(wishes.overrides, Mapping):
+    if not isinstance(options.overrides, Mapping):
         raise InvalidRequest(
-            f"overrides={shorten(wishes.overrides)}: expected names of implementations by operator or by a "
+            f"overrides={shorten(options.overrides)}: expected names of implementations by operator or by a "
             "module's path, such as {'lstm': 'hoisted'}."
         )
     paths = {path for path, _ in model.named_modules()}
-    for name in wishes.overrides:
+    for name in options.overrides:
         if name not in paths and name not in registry.operators():
             known = suggest(name, registry.operators())
             raise UnknownOperator(
@@ -213,13 +221,13 @@ def _check(model: nn.Module, wishes: Wishes) -> None:
 
 
 def _decisions(
-    model: nn.Module, found: Sequence[Layer], wishes: Wishes, times: DeviceTimes
+    model: nn.Module, found: Sequence[Layer], options: OptimizeOptions, times: DeviceTimes
 ) -> tuple[list[Decision], list[LeftAlone], list[str]]:
-    """What layers get, which are left alone, and what to know of the evidence, each once."""
-    planned, decisions, left = Counted(wishes.plan), [], []
+    """Decisions for the layers, layers that stay, and notes on the evidence without repetitions."""
+    planned, decisions, left = PlanImplementations(options.plan), [], []
     caveats: dict[str, None] = {}
     for layer in found:
-        decided = _decided(model, layer, wishes, planned, times)
+        decided = _decided(model, layer, options, planned, times)
         if isinstance(decided, Decision):
             decisions.append(decided)
             caveats |= dict.fromkeys(decided.caveats)
@@ -234,26 +242,28 @@ Left = tuple[str, tuple[str, ...]]  # why a layer is left alone, and the caveats
 
 
 def _decided(
-    model: nn.Module, layer: Layer, wishes: Wishes, planned: Counted, times: DeviceTimes
+    model: nn.Module, layer: Layer, options: OptimizeOptions, planned: PlanImplementations, times: DeviceTimes
 ) -> Decision | Left:
-    """What a layer gets where it can be replaced, or why it is left alone."""
-    place = place_with(model, layer, wishes.outputs)
+    """Decision for a layer that can be replaced, or the reason why it stays."""
+    place = place_with(model, layer, options.outputs)
     if isinstance(place, str):
         planned.next(layer, framework_only=True)
         return place, ()
-    return _decide(model, layer, place, wishes, planned.next(layer) or times.faster(layer.problem))
+    return _decide(model, layer, place, options, planned.next(layer) or times.faster(layer.problem))
 
 
 def _decide(
-    model: nn.Module, layer: Layer, place: Place, wishes: Wishes, known: tuple[str, str] | None
+    model: nn.Module, layer: Layer, place: Place, options: OptimizeOptions, known: tuple[str, str] | None
 ) -> Decision | Left:
-    """What a layer gets, or why it is left alone. `known`: what is best for the model as a whole, and why."""
-    named = wishes.named(layer) or (known and known[0])
+    """Decision for a layer, or the reason why it stays. `known`: the best implementation for the whole
+    model, and why.
+    """
+    named = options.named(layer) or (known and known[0])
     try:
-        choice = shared_selector(wishes.database).choose(
+        choice = shared_selector(options.database).choose(
             layer.problem.operator,
             device=device_of(model),
-            objective=OBJECTIVES[wishes.objective],
+            objective=OBJECTIVES[options.objective],
             override=named,
             **cast(dict[str, Any], dict(layer.problem.as_dict)),
         )
@@ -261,7 +271,7 @@ def _decide(
         if named is not None:
             raise
         return str(error), ()
-    why = reason_of(choice) if wishes.named(layer) or known is None else known[1]
+    why = reason_of(choice) if options.named(layer) or known is None else known[1]
     caveats = () if named else choice.caveats
     is_default = choice.implementation == registry.operator(layer.problem.operator).default
     if is_default and (choice.source == "default" or not is_written_out(model, layer)):
@@ -271,16 +281,20 @@ def _decide(
 
 
 def _joints(
-    model: nn.Module, example_inputs: Any, found: Sequence[Layer], wishes: Wishes, times: DeviceTimes
+    model: nn.Module,
+    example_inputs: Any,
+    found: Sequence[Layer],
+    options: OptimizeOptions,
+    times: DeviceTimes,
 ) -> tuple[list[Joint], list[LeftAlone]]:
-    """Layers that are to be one product, and those that could be but for a reason."""
-    if OBJECTIVES[wishes.objective] != "time":
+    """Groups of layers to join, and those that cannot be joined with the reason."""
+    if OBJECTIVES[options.objective] != "time":
         return [], []
-    free = [layer for layer in found if wishes.named(layer) is None]
+    free = [layer for layer in found if options.named(layer) is None]
 
     def ms(problem: Problem, name: str | None) -> float | None:
         known = times.ms(problem, name)
-        return _alone_ms(problem, name, device_of(model), wishes.database) if known is None else known
+        return _alone_ms(problem, name, device_of(model), options.database) if known is None else known
 
     every = joining.joints(model, example_inputs, free, ms)
     refused = [LeftAlone(path=one.path, problem=one.problem, why=one.why) for one in every if one.refused]
@@ -288,7 +302,7 @@ def _joints(
 
 
 def _alone_ms(problem: Problem, name: str | None, device: str, database: Any) -> float | None:
-    """What a layer takes by itself, the host's launching included, by one implementation or the fastest."""
+    """Milliseconds of a layer by itself, launch included, with a named implementation or the fastest."""
     values: dict[str, Any] = dict(problem.as_dict)
     try:
         choice = shared_selector(database).choose(problem.operator, device=device, **values)
@@ -299,21 +313,21 @@ def _alone_ms(problem: Problem, name: str | None, device: str, database: Any) ->
 
 
 def _right(
-    model: nn.Module, example_inputs: Any, wishes: Wishes, chosen: _Chosen, training: bool
-) -> tuple[list[Kind], list[LeftAlone]]:
-    """Replace kind by kind, and put one back with which the model computes something else. What stays."""
-    original = Original(model, example_inputs, gradients=training, outputs=wishes.outputs)
+    model: nn.Module, example_inputs: Any, options: OptimizeOptions, chosen: _Chosen, training: bool
+) -> tuple[list[ReplacementGroup], list[LeftAlone]]:
+    """Replacement groups whose results match the original's, and the layers of undone groups."""
+    original = Original(model, example_inputs, gradients=training, outputs=options.outputs)
     operators = dict.fromkeys(one.layer.problem.operator for one in chosen.decisions)
     kinds = [
-        Kind(name, [one for one in chosen.decisions if one.layer.problem.operator == name])
+        ReplacementGroup(name, [one for one in chosen.decisions if one.layer.problem.operator == name])
         for name in operators
     ]
     if chosen.joints:
-        kinds.append(Kind("layers as one product", joints=chosen.joints))
-    right: list[Kind] = []
+        kinds.append(ReplacementGroup("layers as one product", joints=chosen.joints))
+    right: list[ReplacementGroup] = []
     left: list[LeftAlone] = []
     for kind in kinds:
-        swap(model, kind.decisions, wishes)
+        swap(model, kind.decisions, options)
         joining.join(model, kind.joints)
         fault = _fault(original)
         if fault is None:
@@ -326,7 +340,7 @@ def _right(
 
 
 def _fault(original: Original) -> str | None:
-    """Why what was replaced last cannot stay, or None."""
+    """Reason why the last replacement cannot stay, or None."""
     if not original.seen:
         return UNSEEN
     try:
@@ -341,14 +355,14 @@ def _first_line(error: BaseException) -> str:
 
 
 def _left(decisions: Sequence[Decision], joints: Sequence[Joint], why: str) -> list[LeftAlone]:
-    """Rows for what was put back."""
+    """Report rows of undone replacements."""
     found = [(one.layer.path, one.layer.problem) for one in decisions]
     found += [(one.path, one.problem) for one in joints]
     return [LeftAlone(path=path, problem=problem, why=why) for path, problem in found]
 
 
-def _rows(kind: Kind) -> Iterator[Replaced]:
-    """Rows for what stays."""
+def _rows(kind: ReplacementGroup) -> Iterator[Replaced]:
+    """Report rows of kept replacements."""
     for one in kind.decisions:
         layer = one.layer
         yield Replaced(path=layer.path, problem=layer.problem, implementation=one.implementation, why=one.why)

@@ -1,4 +1,4 @@
-"""How `selector.optimize` was asked to choose, and the plan that a memory limit means."""
+"""Options of `selector.optimize`, and the plan for a memory limit."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ DEVICE_TIME = "device_time"  # the objective of steps that are replayed as CUDA 
 OBJECTIVES = {"throughput": "time", "memory": "memory", DEVICE_TIME: "time"}
 
 
-class Planned(Protocol):
-    """So many layers of one kind by one implementation, as in a plan."""
+class PlannedLayers(Protocol):
+    """Layers of one kind in a plan: problem, implementation and count."""
 
     operator: str
     hyperparameters: Mapping[str, Any]
@@ -36,37 +36,37 @@ class Planned(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Wishes:
-    """How `optimize` was asked to choose."""
+class OptimizeOptions:
+    """Options of `selector.optimize`."""
 
     objective: str
     overrides: Mapping[str, str]
-    plan: Sequence[Planned] | None
+    plan: Sequence[PlannedLayers] | None
     database: Any
     outputs: Outputs | None = None  # that are used; None: all
 
     @property
     def for_speed_alone(self) -> bool:
-        """Whether nothing but the time of a step counts: no memory, no plan, no names."""
+        """Whether only the step time counts: no memory objective, plan or overrides."""
         return OBJECTIVES[self.objective] == "time" and self.plan is None and not self.overrides
 
     def named(self, layer: Layer) -> str | None:
-        """The implementation asked for by the layer's path or its operator."""
+        """Override for a layer, by its path or its operator."""
         return self.overrides.get(layer.path) or self.overrides.get(layer.problem.operator)
 
 
-class Counted:
-    """The implementations of a plan, handed out layer by layer."""
+class PlanImplementations:
+    """Implementations of a plan, assigned layer by layer."""
 
-    def __init__(self, plan: Sequence[Planned] | None) -> None:
+    def __init__(self, plan: Sequence[PlannedLayers] | None) -> None:
         self._left: dict[Problem, list[str]] = {}
         for one in plan or ():
             problem = registry.operator(one.operator).problem(dict(one.hyperparameters))
             self._left.setdefault(problem, []).extend([one.implementation] * one.count)
 
     def next(self, layer: Layer, *, framework_only: bool = False) -> tuple[str, str] | None:
-        """The implementation of a layer and why, or None for one that the plan lacks. With `framework_only`
-        the framework's own where there is one left.
+        """Planned implementation of a layer and the reason, or None for a layer outside the plan.
+        `framework_only` prefers the framework's own.
         """
         left = self._left.get(layer.problem)
         if not left:
@@ -77,7 +77,7 @@ class Counted:
 
 
 def device_of(model: nn.Module) -> str:
-    """Where a model's parameters are; "cpu" for one without."""
+    """Device of a model's parameters; "cpu" for a model without parameters."""
     return next((str(tensor.device) for tensor in model.parameters()), "cpu")
 
 
@@ -90,7 +90,7 @@ def plan_within(
     outputs: object,
     database: Any,
 ) -> Plan:
-    """The fastest plan of a model for the examples' batch."""
+    """Fastest plan of a model for the examples' batch within a memory limit."""
     from ...planning.ask import plan, planner_of
     from ...planning.training_setup import Training
 
@@ -103,36 +103,36 @@ def plan_within(
 
 
 def rewritable(model: nn.Module, example_inputs: Any, outputs: Outputs | None = None) -> Model:
-    """A model as `selector.plan` takes it, in which nothing is chosen for what `optimize` leaves alone.
+    """Planning model of a torch model, in which layers that `optimize` cannot replace are fixed.
 
     `outputs` are those that are used, as of `optimize`. Raises InvalidRequest for what cannot be planned.
     """
     from ..as_model import traced
-    from .heads import place_with, stays, stripped
+    from .heads import linear_part, place_with, stays
 
     listed = layers.find(model, example_inputs)
     logits = any(stays(model, one, outputs) for one in listed)
-    planned = [stripped(one) for one in listed] if logits else listed
+    planned = [linear_part(one) for one in listed] if logits else listed
     fixed = {one.path for one in planned if isinstance(place_with(model, one, outputs), str)}
     return traced(model, example_inputs, logits=logits, fixed=fixed)
 
 
-def wishes_of(
+def optimize_options(
     objective: str,
     overrides: Mapping[str, str] | None,
     plan: Any,
     *,
     outputs: object,
     database: Any,
-) -> Wishes:
-    """The arguments of `optimize`; `plan` is one of `selector.plan`, or its layers."""
+) -> OptimizeOptions:
+    """Validated options from the arguments of `optimize`; `plan` is a plan or its layers."""
     if getattr(plan, "recomputed_blocks", 0):
         raise InvalidRequest(
             f"plan recomputes {plan.recomputed_blocks} blocks, which only the model's own code can do: "
             "checkpoint them there, or plan with a larger memory_limit."
         )
-    chosen: Sequence[Planned] | None = getattr(plan, "layers", plan)
-    return Wishes(
+    chosen: Sequence[PlannedLayers] | None = getattr(plan, "layers", plan)
+    return OptimizeOptions(
         objective=objective,
         overrides=overrides or {},
         plan=chosen,

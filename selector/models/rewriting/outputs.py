@@ -1,4 +1,4 @@
-"""Which of a model's outputs are used, as a user says it, and what of a call of the model that is."""
+"""Used outputs of a model, as names and as tensors of a call."""
 
 from __future__ import annotations
 
@@ -20,7 +20,10 @@ LOSS: Outputs = ("loss",)
 
 
 def outputs_of(outputs: object) -> Outputs | None:
-    """The names of the outputs that are used; None: all. Raises InvalidRequest for anything but the loss."""
+    """Names of the used outputs; None: all.
+
+    Raises InvalidRequest for anything but the loss.
+    """
     if outputs is None:
         return None
     if not isinstance(outputs, (tuple, list)) or tuple(outputs) != LOSS:
@@ -31,7 +34,7 @@ def outputs_of(outputs: object) -> Outputs | None:
 
 
 def require(model: nn.Module, example_inputs: Any, outputs: Outputs) -> None:
-    """Raise InvalidRequest where a model does not give outputs by these names for the example."""
+    """Raise InvalidRequest where a model lacks outputs of these names for the example."""
     args, kwargs = arguments_of(example_inputs)
     with undisturbed(model), torch.no_grad():
         found = model(*args, **kwargs)
@@ -44,12 +47,12 @@ def require(model: nn.Module, example_inputs: Any, outputs: Outputs) -> None:
 
 
 def used(found: Any, outputs: Outputs | None) -> list[Tensor]:
-    """The tensors among what a model gave that are used, in their order."""
+    """Used tensors of a model's output, in their order."""
     return list(_tensors(found if outputs is None else [found[name] for name in outputs]))
 
 
 def _tensors(found: Any) -> Iterator[Tensor]:
-    """Those in tuples, lists, mappings, packed sequences and data classes."""
+    """Tensors in tuples, lists, mappings, packed sequences and data classes."""
     for leaf in tree_flatten(found)[0]:
         if isinstance(leaf, Tensor):
             yield leaf

@@ -1,4 +1,4 @@
-"""Where in a model a layer can be replaced, by which class, or why it cannot."""
+"""Places in a model where a layer can be replaced, with the replacing class."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ REPLACEMENTS: Mapping[str, str] = {
 
 @dataclass(frozen=True)
 class Place:
-    """A module that a layer is replaced at, the class it gets, and the layer's name among its operators."""
+    """Replaceable module, its new class, and the layer's name among the class's operators."""
 
     module: nn.Module
     path: str
@@ -53,7 +53,7 @@ class Place:
 
 
 def place_of(model: nn.Module, layer: Layer) -> Place | str:
-    """Where a layer is replaced, or the reason why it is left alone."""
+    """Place of a layer, or the reason why it cannot be replaced."""
     path, name = layer.path, ""
     if layer.problem.operator == "feed_forward":
         name = "feed_forward"
@@ -72,7 +72,7 @@ def place_of(model: nn.Module, layer: Layer) -> Place | str:
 
 
 def place_in(model: nn.Module, layer: Layer) -> Place | str:
-    """Where a layer is replaced, attention by a function included, or the reason why it is left alone."""
+    """Place of a layer, attention functions included, or the reason why it cannot be replaced."""
     module = model.get_submodule(layer.path)
     if layer.problem.operator != "attention" or isinstance(module, nn.MultiheadAttention):
         return place_of(model, layer)
@@ -90,8 +90,8 @@ def place_in(model: nn.Module, layer: Layer) -> Place | str:
 
 
 def is_written_out(model: nn.Module, layer: Layer) -> bool:
-    """Whether a model computes a layer in more operations than the framework's own has for it, or gives more:
-    the logits of a loss head.
+    """Whether a model computes a layer in more operations than the framework's own, or returns more, as
+    logits.
     """
     return layer.problem.operator == HEAD or any(
         written_out(model.get_submodule(path)) for path in layer.covers
@@ -99,7 +99,7 @@ def is_written_out(model: nn.Module, layer: Layer) -> bool:
 
 
 def kind_of(module: nn.Module) -> type[Selected] | str:
-    """The class in whose place we have one, or why there is none."""
+    """Replacing class of a module, or the reason why there is none."""
     own = type(module)
     if isinstance(module, Selected):
         return CHOOSES
@@ -117,12 +117,12 @@ def kind_of(module: nn.Module) -> type[Selected] | str:
 
 
 def full_name(kind: type) -> str:
-    """Of a class, with its module."""
+    """Name of a class with its module."""
     return f"{kind.__module__}.{kind.__qualname__}"
 
 
 def _refusal(model: nn.Module, module: nn.Module, layer: Layer) -> str | None:
-    """Why a module of a known class is not as its class made it, or None."""
+    """Reason why a module of a known class is modified, or None."""
     if "forward" in module.__dict__:
         return "its forward was replaced on this module"
     if getattr(module, "inplace", False):

@@ -1,4 +1,4 @@
-"""What was replaced in a model by what, what was left alone, and why."""
+"""Report of a rewriting: replaced layers, layers that stay, and the reasons."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from kernel_selector.kernels.contract import Problem
 
 from ...text.units import format_bytes, format_ms
-from .contest import Outcome
+from .paired_timing import Outcome
 
 if TYPE_CHECKING:
     from ...selection.choice import Choice
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Replaced:
-    """A layer that now runs another implementation than the framework's."""
+    """Layer that now runs another implementation than the framework's."""
 
     path: str
     problem: Problem
@@ -27,7 +27,7 @@ class Replaced:
 
 @dataclass(frozen=True, kw_only=True)
 class LeftAlone:
-    """A layer that runs as before."""
+    """Layer that is unchanged, with the reason."""
 
     path: str
     problem: Problem
@@ -36,7 +36,8 @@ class LeftAlone:
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """What `selector.optimize` did; printed, it is a table that begins with what a step took and takes.
+    """Report of `selector.optimize`; printed, it is a table that begins with the step times before and
+    after.
 
     `times` are those of the model as given and as it is now, where both were timed. `notes` are about the
     model as a whole.
@@ -58,7 +59,7 @@ class Report:
         return "\n".join([*lines, *self.notes])
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON-ready."""
+        """JSON-ready dictionary."""
         return {
             "first_line": self.first_line,
             "times": None if self.times is None else asdict(self.times),
@@ -69,8 +70,8 @@ class Report:
 
 
 def headline(passes: str, times: Outcome | None, step_ms: float | None) -> str:
-    """What a step took, what it takes, and the factor. Without `times`, that nothing pays; `step_ms` is then
-    what a step takes, where it was timed.
+    """Step times before and after and their ratio. Without `times`, a line that no replacement pays;
+    `step_ms` is then the step time, where measured.
     """
     if times is None:
         unchanged = "Nothing is faster here: the model is as it was."
@@ -84,7 +85,7 @@ def headline(passes: str, times: Outcome | None, step_ms: float | None) -> str:
 
 
 def factor(times: Outcome, *, inverse: bool = False) -> str:
-    """A step after as a multiple of before, or the `inverse`, with the interval."""
+    """Ratio of step times after / before, or its `inverse`, with the interval."""
     values = (times.ratio, times.low, times.high)
     if inverse:
         values = (1 / times.ratio, 1 / times.high, 1 / times.low)
@@ -92,7 +93,7 @@ def factor(times: Outcome, *, inverse: bool = False) -> str:
 
 
 def reason_of(choice: Choice) -> str:
-    """Why a choice fell as it did, in a line."""
+    """Reason of a choice in one line."""
     figures = [f"by {choice.source}"] if choice.source != "override" else ["asked for by name"]
     if choice.time_ms is not None:
         figures.append(format_ms(choice.time_ms))
@@ -116,7 +117,7 @@ def _left(rows: Iterable[LeftAlone]) -> list[str]:
 
 
 def _grouped(rows: Iterable[tuple[str, str]]) -> list[str]:
-    """A line for each statement, with the paths that it holds for."""
+    """One line for each statement, with the paths that it is about."""
     paths: dict[str, list[str]] = {}
     for path, statement in rows:
         paths.setdefault(statement, []).append(path or "the model itself")

@@ -1,4 +1,4 @@
-"""Classes of modules are changed to ours, and changed back."""
+"""Class changes of a model's modules, and their reversal."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ...nn.selected import Selected, adopt
 from ...nn.selection import Policy
 from ..layers import Layer
 from . import attention_interface
-from .options import OBJECTIVES, Wishes
+from .options import OBJECTIVES, OptimizeOptions
 from .places import Place
 
 REPLACED_CLASS = "_class_before_optimize"
@@ -23,7 +23,7 @@ _OURS = Selected.__module__.rpartition(".")[0]
 
 @dataclass(frozen=True)
 class Decision:
-    """A layer that gets an implementation at a place."""
+    """Implementation for a layer at a place."""
 
     layer: Layer
     place: Place
@@ -32,15 +32,15 @@ class Decision:
     caveats: tuple[str, ...] = ()  # of the evidence
 
 
-def swap(model: nn.Module, decisions: Sequence[Decision], wishes: Wishes) -> None:
-    """Give each module of the decisions its class, with what was decided."""
+def swap(model: nn.Module, decisions: Sequence[Decision], options: OptimizeOptions) -> None:
+    """Change the class of each module of the decisions, with the decided implementation."""
     for module in dict.fromkeys(one.place.module for one in decisions):
         own = [one for one in decisions if one.place.module is module]
         policies = {
             one.place.name: Policy(
-                implementation=wishes.named(one.layer),
-                objective=OBJECTIVES[wishes.objective],
-                database=wishes.database,
+                implementation=options.named(one.layer),
+                objective=OBJECTIVES[options.objective],
+                database=options.database,
             )
             for one in own
         }
@@ -60,7 +60,7 @@ def swap(model: nn.Module, decisions: Sequence[Decision], wishes: Wishes) -> Non
 
 
 def _adopted(module: nn.Module, kind: type[Selected], policies: Mapping[str, Policy]) -> Selected:
-    """A module of torch's as one of ours; with the operators that it has already."""
+    """Module changed to a drop-in class, with the operators that it already has."""
     before = type(module)
     if isinstance(module, Selected):
         kept = module._selections
@@ -74,20 +74,20 @@ def _adopted(module: nn.Module, kind: type[Selected], policies: Mapping[str, Pol
 
 
 def _with_and_without_dropout(problem: Problem) -> Iterator[Problem]:
-    """A problem, and what it is while nothing is dropped."""
+    """Problem with its dropout, and without."""
     yield problem
     if problem.as_dict.get("dropout"):
         yield registry.operator(problem.operator).problem({**problem.as_dict, "dropout": 0.0})
 
 
 def class_before(module: nn.Module) -> type[nn.Module]:
-    """The class that a module has, or had before it was given one of ours."""
+    """Class of a module before it was replaced, or its class."""
     found: type[nn.Module] = module.__dict__.get(REPLACED_CLASS, type(module))
     return found
 
 
 def undo(model: nn.Module, decisions: Sequence[Decision]) -> None:
-    """Take back what `swap` did, or began to do, for these decisions and no others."""
+    """Undo `swap`, complete or partial, for the given decisions."""
     for one in decisions:
         module, name = one.place.module, one.place.name
         if name == attention_interface.CHILD:
@@ -102,7 +102,7 @@ def undo(model: nn.Module, decisions: Sequence[Decision]) -> None:
 
 
 def put_back(module: nn.Module) -> int:
-    """Give one module its class of before. The number of modules that this changed, 0 or 1."""
+    """Restore the former class of one module; returns the number of changed modules, 0 or 1."""
     if attention_interface.CHILD in module._modules:
         del module._modules[attention_interface.CHILD]
         return 1
@@ -116,9 +116,7 @@ def put_back(module: nn.Module) -> int:
 
 
 def rebased(kind: type, ours: type, before: type) -> type:
-    """The class of before in the place of ours; where another was made of ours since, as parametrizations do,
-    the same made of it.
-    """
+    """Class with `before` in the place of `ours` among its bases, as for parametrized modules."""
     if kind is ours:
         return before
     bases = tuple(rebased(one, ours, before) if issubclass(one, ours) else one for one in kind.__bases__)

@@ -1,4 +1,4 @@
-"""What a step of a model takes on its example."""
+"""Step times of a model on its example inputs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .outputs import LOSS, Outputs, used
 
 
 class Steps:
-    """Steps of a model as it is at each call: forward and, with `gradients`, backward, in its own mode.
+    """Timed steps of a model in its own mode: forward and, with `gradients`, backward.
 
     Backward begins at the model's loss where it gives one by that name or as a scalar, else at all outputs,
     and takes no more memory than a step of training. The model, the example and all random numbers are as
@@ -39,11 +39,11 @@ class Steps:
 
     @property
     def passes(self) -> str:
-        """What a step is, in words."""
+        """Passes of a step, in words."""
         return "forward and backward" if self._weights else "forward"
 
     def __call__(self, count: int) -> list[float]:
-        """Milliseconds of so many steps."""
+        """Milliseconds of each of `count` steps."""
         state, took = State(self._model), []
         with torch.set_grad_enabled(bool(self._weights)), _no_garbage_collection():
             for _ in range(count):
@@ -72,7 +72,7 @@ class Steps:
 
 
 def _ends(found: Any, outputs: Outputs | None) -> list[Tensor]:
-    """Where backward begins in what a model gave."""
+    """Tensors of the output at which backward begins."""
     if outputs is None and isinstance(found, Mapping) and isinstance(found.get("loss"), Tensor):
         outputs = LOSS
     given = used(found, outputs)
@@ -82,7 +82,7 @@ def _ends(found: Any, outputs: Outputs | None) -> list[Tensor]:
 
 @contextmanager
 def _no_garbage_collection() -> Iterator[None]:
-    """A collection in the middle of a step would be charged to whichever happens to run."""
+    """Context without garbage collection, which would add to the time of a random step."""
     before = gc.isenabled()
     gc.disable()
     try:

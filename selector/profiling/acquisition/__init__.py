@@ -1,1 +1,1 @@
-"""Active sampling: the problems whose measurement gains most for the cost model."""
+"""Active sampling: acquisition of the measurements that improve selection most."""

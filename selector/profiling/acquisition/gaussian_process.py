@@ -1,4 +1,4 @@
-"""How long every implementation takes on every problem, as one Gaussian process over both.
+"""Gaussian process of log time over pairs of a problem and an implementation.
 
 Log times of two pairs of a problem and an implementation are alike as far as their counted work and their
 problems are, and more so when the implementation is the same. So a measurement of one implementation tells
@@ -30,8 +30,8 @@ REACH = 4.0  # doublings of a size over which times are alike
 
 
 @dataclass(frozen=True)
-class Coordinates:
-    """Pairs of a problem of one operator and an implementation that may run, P of N problems, as numbers."""
+class Inputs:
+    """Numeric inputs of the process: P pairs of an implementation and one of N problems of an operator."""
 
     problem: Array  # [P], its row
     implementation: Array  # [P], its column
@@ -40,8 +40,10 @@ class Coordinates:
     words: Array  # [N, features]; a word or a switch is as far from another as two doublings
 
     @classmethod
-    def of(cls, problems: Mapping[Problem, Sequence[str]], names: Sequence[str]) -> Coordinates:
-        """problems: with the names of what may run on each. names: of the columns."""
+    def of(cls, problems: Mapping[Problem, Sequence[str]], names: Sequence[str]) -> Inputs:
+        """Inputs from problems with their runnable implementations; `names` are the implementations by
+        column.
+        """
         # first of all, since it is operators that know what a problem without a later hyperparameter means
         line = _line([(problem, name) for problem, each in problems.items() for name in each])
         sizes, words = _places(list(problems))
@@ -56,8 +58,9 @@ class Coordinates:
 
 
 def _line(pairs: Sequence[tuple[Problem, str]]) -> Array:
-    """One and the standardized logs of operations, bytes, launches and steps, as the implementation counts
-    them; as its operator does where there is no such implementation any more: [P, 5]."""
+    """Linear features [P, 5]: 1 and the standardized logs of operations, bytes, launches and steps. The
+    operator's work stands for that of a removed implementation.
+    """
     terms = []
     for problem, name in pairs:
         operator = registry.operator(problem.operator)
@@ -69,7 +72,7 @@ def _line(pairs: Sequence[tuple[Problem, str]]) -> Array:
 
 
 def _places(problems: Sequence[Problem]) -> tuple[Array, Array]:
-    """Sizes and words of problems: [N, features] each."""
+    """Sizes and one-hot words of problems: [N, features] each."""
     sizes: list[list[float]] = []
     words: list[list[float]] = []
     for name in sorted({name for problem in problems for name, _ in problem.values}):
@@ -83,30 +86,31 @@ def _places(problems: Sequence[Problem]) -> tuple[Array, Array]:
 
 
 def squared_distances(places: Array) -> Array:
-    """Between every two of N places [N, features]: [N, N]."""
+    """Squared Euclidean distances [N, N] between points [N, features]."""
     squares = (places**2).sum(1)
     apart: Array = np.maximum(squares[:, None] + squares[None] - 2 * places @ places.T, 0.0)
     return apart
 
 
-def alike(apart: Array) -> Array:
-    """How alike times are that far apart, in squared doublings: in the far they stay more so than with a
-    Gaussian's tail, as some sizes hardly matter."""
+def correlation(apart: Array) -> Array:
+    """Rational quadratic kernel of squared distances in doublings; its tail is heavier than a Gaussian's,
+    as some sizes hardly matter.
+    """
     return 1 / (1 + apart / (2 * REACH**2))
 
 
-class JointTimes:
-    """The process given what was measured so far.
+class GaussianProcess:
+    """Posterior of log time given the measurements so far.
 
     mean, variance: of the log time of every pair [P].
     """
 
-    def __init__(self, coordinates: Coordinates) -> None:
+    def __init__(self, coordinates: Inputs) -> None:
         self._at = coordinates
         apart = squared_distances(coordinates.sizes), squared_distances(coordinates.words)
-        near = alike(apart[0] + apart[1])
+        near = correlation(apart[0] + apart[1])
         self._together = PLACE**2 * near + PROBLEM**2 * np.eye(len(near))  # [N, N]
-        self._own = OWN_PLACE**2 * near + OWN_WORDS**2 * alike(apart[1])  # [N, N]
+        self._own = OWN_PLACE**2 * near + OWN_WORDS**2 * correlation(apart[1])  # [N, N]
         pairs = len(coordinates.problem)
         self._every = np.arange(pairs)
         self._whitened = np.zeros((64, pairs))  # covariance with the M measured, in uncorrelated units
@@ -116,7 +120,7 @@ class JointTimes:
         self.variance = of_line + PLACE**2 + PROBLEM**2 + OWN_PLACE**2 + OWN_WORDS**2
 
     def learn(self, pairs: Sequence[int], log_times: Sequence[float]) -> None:
-        """From the log times measured of K pairs; it takes time in proportion to K * (M + K) * P."""
+        """Condition on the log times of K pairs, in O(K (M + K) P) time."""
         if not pairs:
             return
         index = np.asarray(pairs)
@@ -129,14 +133,15 @@ class JointTimes:
         self._keep(whitened)
 
     def covariance(self, ones: Array, others: Array) -> Array:
-        """Of the log times of pairs, given what was measured: [ones, others]."""
+        """Posterior covariance [ones, others] of the log times of pairs."""
         known = self._whitened[: self._measured]
         result: Array = self._prior(ones, others) - known[:, ones].T @ known[:, others]
         return result
 
-    def moves(self, groups: Sequence[Sequence[int]], ones: Array, others: Array) -> Array:
-        """The standard deviation by which the means of Q pairs come nearer to others' [Q] when a candidate is
-        measured with all that come before it in its group, C in all: [C, Q]."""
+    def reductions(self, groups: Sequence[Sequence[int]], ones: Array, others: Array) -> Array:
+        """Standard deviation [C, Q] of the change in the posterior mean difference of Q pairs and others
+        [Q], from measuring each of C candidates and those before it in its group.
+        """
         index = np.concatenate(groups)
         pairs, place = np.unique(np.concatenate((ones, others)), return_inverse=True)
         covariance = self.covariance(index, np.concatenate((pairs, index)))

@@ -1,4 +1,4 @@
-"""What a measurement is expected to gain: how much better the choice for each problem gets by knowing it.
+"""Knowledge gradient: expected improvement of the selection by a measurement.
 
 The choice is the implementation of least cost, which is an expected log time. The expectation is that of the
 knowledge gradient: over what the measurement of each of C candidates may say.
@@ -19,7 +19,7 @@ NONE = 4.0  # standard deviations behind, from which on nothing is gained
 
 
 def by_times(behind: Array, moved: Array) -> Array:
-    """By the times that come out, if each of Q alternatives alone could take its choice's place: [C, Q].
+    """Expected gain [C, Q] from measured times, if each of Q alternatives alone competes with the choice.
 
     behind: by how much the alternative costs more than the choice [Q]. moved: the standard deviation by which
     measuring each candidate moves that difference [C, Q]. It is s * phi(d / s) - d * Phi(-d / s) for one that
@@ -35,7 +35,7 @@ def by_times(behind: Array, moved: Array) -> Array:
 
 
 def by_failures(costs: Array, columns: Array, chance: Array, if_bad: Array, if_good: Array) -> Array:
-    """By whether it fails: [C, N].
+    """Expected gain [C, N] from whether a candidate fails.
 
     costs: of I implementations on N problems [N, I]. columns: the candidates' implementations [C]. chance:
     that they fail [C]. if_bad, if_good: what is added to the costs of the candidate's implementation then and

@@ -1,4 +1,4 @@
-"""The order of a run that goes where choices are uncertain."""
+"""Order of a profiling run by active sampling."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Active:
-    """A sampler for each operator; they take turns. `refused` candidates cost nothing, and come along."""
+    """Active sampling of several operators in turns. `refused` candidates cost nothing, and run with
+    others.
+    """
 
     samplers: Mapping[str, Sampler]
     waiting: Mapping[str, list[Problem]]
@@ -33,7 +35,7 @@ class Active:
         wanted: Mapping[Problem, Sequence[str]],
         todo: Mapping[Problem, Sequence[str]],
     ) -> Active:
-        """Knowing what the database has of the wanted problems, to measure what is left to do of them."""
+        """Active sampling that starts from the database's records of the wanted problems."""
         from kernel_selector.db import records
 
         samplers, waiting, refused = {}, {}, {}
@@ -54,7 +56,7 @@ class Active:
         return cls(samplers, waiting, refused)
 
     def __iter__(self) -> Iterator[tuple[Problem, Sequence[str]]]:
-        """Until no sampler has anything worth its time."""
+        """Problems and implementations to measure, until no measurement is worth its time."""
         going = dict(self.samplers)
         while going:
             for operator, sampler in list(going.items()):
@@ -66,7 +68,7 @@ class Active:
                     yield problem, [*names, *self.refused[problem]]
 
     def add(self, record: Record) -> None:
-        """What was measured: the sampler of its operator learns from it."""
+        """Add a record to the sampler of its operator."""
         _add(self.samplers[record.problem.operator], record)
 
 

@@ -1,4 +1,4 @@
-"""Active sampling: what to measure next, so that the choices become good with few measurements.
+"""Active sampler of measurements by the knowledge gradient, for one operator.
 
 One model says how long each implementation takes on each problem, how sure that is, and whether it fails.
 Next are those measurements of a problem by which the choices for all problems are expected to gain the most
@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 
 from kernel_selector.kernels.contract import Problem
 
-from .failures import Failing
-from .gaussian_process import Coordinates, JointTimes
+from .failures import FailureProbability
+from .gaussian_process import GaussianProcess, Inputs
 from .knowledge_gradient import by_failures, by_times
 
 Array = NDArray[Any]
@@ -37,7 +37,7 @@ NEVER = 1e3  # of log time, for what cannot run
 
 @dataclass
 class Sampler:
-    """Chooses among the problems of one operator, each with the implementations that may run.
+    """Active sampler over the problems of one operator and their runnable implementations.
 
     problems: with the names of what may run. measured: log milliseconds by problem and implementation;
     None for one that failed.
@@ -50,13 +50,13 @@ class Sampler:
     def __post_init__(self) -> None:
         self._list = list(self.problems)
         self._names = sorted({name for names in self.problems.values() for name in names})
-        self._at = Coordinates.of(self.problems, self._names)
+        self._at = Inputs.of(self.problems, self._names)
         self._shape = len(self._list), len(self._names)
         self._pairs = np.full(self._shape, -1)
         self._pairs[self._at.problem, self._at.implementation] = np.arange(len(self._at.problem))
         self._index = {problem: row for row, problem in enumerate(self._list)}
         self._column = {name: column for column, name in enumerate(self._names)}
-        self._times, self._failing = JointTimes(self._at), Failing(self._at)
+        self._times, self._failing = GaussianProcess(self._at), FailureProbability(self._at)
         self._random = random.Random(self.seed)
         self._proposed: set[int] = set()
         self._new: dict[int, float] = {}
@@ -66,7 +66,7 @@ class Sampler:
                 self._note(problem, name, value)
 
     def add(self, problem: Problem, implementation: str, time_ms: float | None) -> None:
-        """A measurement; None when the candidate failed or refused."""
+        """Add a measurement; None for a candidate that failed or refused."""
         value = None if time_ms is None else math.log(time_ms)
         self.measured.setdefault(problem, {})[implementation] = value
         self._note(problem, implementation, value)
@@ -80,7 +80,8 @@ class Sampler:
             self._new[pair] = value
 
     def next(self, waiting: Iterable[Problem]) -> tuple[Problem, list[str]] | None:
-        """The problem among `waiting` to measure now, and what to run on it; None when nothing is worth it.
+        """Next problem among `waiting` with the implementations to run; None when nothing is worth its
+        time.
 
         What was proposed once is not proposed again.
         """
@@ -93,7 +94,7 @@ class Sampler:
         costs = self._costs()
         groups = self._considered(still, costs)
         count = np.concatenate([np.arange(1, len(group) + 1) for group in groups])
-        gains = self._gains(groups, costs) / (count + VISIT)
+        gains = self._knowledge_gradients(groups, costs) / (count + VISIT)
         best = int(np.argmax(gains))
         if gains[best] < WORTH:
             return None
@@ -101,7 +102,7 @@ class Sampler:
         return self._propose(groups[of_each[best]][: count[best]])
 
     def choices(self) -> dict[Problem, str]:
-        """The implementation to take for each problem, by what is known."""
+        """Selected implementation of each problem, from the measurements so far."""
         costs = np.where(np.isfinite(self._known), self._known, self._costs())
         return {
             problem: self._names[int(column)]
@@ -112,14 +113,15 @@ class Sampler:
         return [int(pair) for pair in self._pairs[row] if pair >= 0 and pair not in self._proposed]
 
     def _propose(self, pairs: Sequence[int]) -> tuple[Problem, list[str]]:
-        """Pairs of one problem."""
+        """Problem of some pairs, with their implementations."""
         self._proposed.update(pairs)
         problem = self._list[self._at.problem[pairs[0]]]
         return problem, [self._names[self._at.implementation[pair]] for pair in pairs]
 
     def _costs(self) -> Array:
-        """Log time that is expected to be spent with each implementation on each problem [N, I]: the
-        predicted one, and more by the chance of failing."""
+        """Expected log time [N, I] of each implementation on each problem: predicted, plus a penalty for
+        failure.
+        """
         self._times.learn(list(self._new), list(self._new.values()))
         self._new = {}
         bad = np.isinf(self._known)
@@ -130,7 +132,7 @@ class Sampler:
         return np.where(bad, NEVER, costs)
 
     def _considered(self, still: list[list[int]], costs: Array) -> list[list[int]]:
-        """Problems drawn at random, each with its open pairs: those first that may be the fastest."""
+        """Random problems, each with its open pairs, likely winners first."""
         hoped = costs[self._at.problem, self._at.implementation] - np.sqrt(self._times.variance)
         groups: list[list[int]] = []
         count = 0
@@ -141,9 +143,10 @@ class Sampler:
             count += len(pairs)
         return groups
 
-    def _gains(self, groups: Sequence[Sequence[int]], costs: Array) -> Array:
-        """By how much log time, summed over the problems, the choices are expected to get better by measuring
-        a candidate and all that come before it in its group, C in all: [C]."""
+    def _knowledge_gradients(self, groups: Sequence[Sequence[int]], costs: Array) -> Array:
+        """Knowledge gradient [C] of measuring a candidate and those before it in its group, in log time
+        summed over the problems.
+        """
         rows = np.arange(len(costs))
         if len(rows) > JUDGED_BY:
             rows = np.array(self._random.sample(range(len(costs)), JUDGED_BY))
@@ -160,8 +163,7 @@ class Sampler:
         return gains
 
     def _by_times(self, groups: Sequence[Sequence[int]], costs: Array, rows: Array) -> Array:
-        """What the times gain on problems in some rows: [C]. Of the alternatives to each choice it counts the
-        one that gains most."""
+        """Gain [C] from times on the problems of some rows, by the best single alternative of each choice."""
         every, chosen = np.arange(len(costs)), np.argmin(costs, axis=1)
         behind = costs - costs[every, chosen][:, None]
         deviation = np.full(self._shape, np.inf)
@@ -173,7 +175,7 @@ class Sampler:
         if not len(problem):
             return np.zeros(sum(map(len, groups)))
         alternatives, choices = self._pairs[problem, column], self._pairs[problem, chosen[problem]]
-        gains = by_times(behind[problem, column], self._times.moves(groups, alternatives, choices))
+        gains = by_times(behind[problem, column], self._times.reductions(groups, alternatives, choices))
         first = np.flatnonzero(np.diff(problem, prepend=-1))  # alternatives of each problem lie together
         found: Array = np.maximum.reduceat(gains, first, axis=1).sum(1)
         return found

@@ -1,1 +1,1 @@
-"""Jobs of profiling shared by workers: queues in a database or behind a service; fleets."""
+"""Profiling jobs, their queues, and fleets of workers."""

@@ -1,4 +1,4 @@
-"""Profiling jobs: what to measure on which devices, for workers to take one problem at a time.
+"""Profiling jobs: problems to measure on devices, one task a problem for a worker.
 
 A job lies in the database of the measurements. `selector worker` on any machine that reaches it, directly or
 through the service, takes tasks of it; see `selector.profiling.fleet.worker`.
@@ -30,7 +30,8 @@ KINDS = ("cpu", "cuda")
 
 @dataclass(frozen=True, kw_only=True)
 class JobRequest:
-    """Every problem on every device: "cpu" or "cuda" for any of the kind, else a known device by name.
+    """Request for a job: every problem on every device ("cpu" or "cuda" for any of the kind, else a known
+    device by name).
 
     `implementations`: None for all that each worker has. `again`: measure also what has finished records.
     A task is tried `max_attempts` times. The same `idempotency_key` of the same author is the same job.
@@ -49,7 +50,7 @@ class JobRequest:
 def create_job(
     database: Database | str | Path | None, request: JobRequest, *, author: str
 ) -> tuple[dict[str, Any], bool]:
-    """Store a job; returns it, and False if it was there under its key. A missing database is made.
+    """Stored job, and False if its idempotency key was there already. A missing database is made.
 
     Raises UnknownOperator, UnknownDevice, UnknownPolicy, UnknownImplementation, InvalidRequest,
     IdempotencyKeyReused and the errors of the database.
@@ -78,7 +79,10 @@ def create_job(
 
 
 def get_job(database: Database | str | Path | None, number: int) -> dict[str, Any]:
-    """A job, JSON-ready: what was asked for, its state, and its tasks by state. Raises UnknownJob."""
+    """JSON-ready job: its request, its state, and its tasks by state.
+
+    Raises UnknownJob.
+    """
     from kernel_selector import db
 
     with opened(database) as store, store.read() as connection:
@@ -87,7 +91,7 @@ def get_job(database: Database | str | Path | None, number: int) -> dict[str, An
 
 
 def cancel_job(database: Database | str | Path | None, number: int) -> dict[str, Any]:
-    """End the tasks of a job that have not ended; what was measured stays. Returns the job.
+    """Cancel the open tasks of a job; measurements stay. Returns the job.
 
     A worker in the middle of one notices with its next heartbeat. Raises UnknownJob.
     """
@@ -128,7 +132,7 @@ def _check(request: JobRequest) -> None:
 
 
 def _devices(store: Database, names: Sequence[str]) -> tuple[str, ...]:
-    """The keys of devices: one that nobody knows would be waited for in vain."""
+    """Device keys of names. Raises UnknownDevice, because a job for an unknown device would wait forever."""
     from kernel_selector.db import records
 
     from ...selection.devices import named
@@ -139,14 +143,17 @@ def _devices(store: Database, names: Sequence[str]) -> tuple[str, ...]:
 
 
 def known_job(found: Sequence[JobStatus], number: int) -> JobStatus:
-    """The one job that was found under a number. Raises UnknownJob where none was."""
+    """Only job found under a number.
+
+    Raises UnknownJob where there is none.
+    """
     if not found:
         raise UnknownJob(f"There is no profiling job {number}: `selector jobs list` shows them.")
     return found[0]
 
 
 def described(job: JobStatus) -> dict[str, Any]:
-    """A job, JSON-ready."""
+    """JSON-ready job."""
     return {
         "id": job.id,
         "state": job.state,
@@ -165,9 +172,9 @@ def described(job: JobStatus) -> dict[str, Any]:
 
 
 def queue_depth(database: Database) -> tuple[dict[tuple[str, str], int], int]:
-    """How many tasks there are by device and state, 0 included, and how many leases have run out so far."""
+    """Number of tasks by device and state, 0 included, and number of expired leases."""
     from kernel_selector.db import jobs_listing
-    from kernel_selector.db.jobs_tables import STATES
+    from kernel_selector.db.schema.jobs import STATES
 
     with database.read() as connection:
         counts, expiries = jobs_listing.depth(connection)

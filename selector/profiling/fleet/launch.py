@@ -1,4 +1,4 @@
-"""Workers put together: where their tasks come from, what they measure on, and how signals end them."""
+"""Worker assembly: task source, measuring device, and shutdown by signals."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ UPLOAD_TIMEOUT_S = 60.0
 
 @dataclass(frozen=True, kw_only=True)
 class Source:
-    """Where tasks come from: a service's URL with a token, else a database (None: the user's own)."""
+    """Source of tasks: a service's URL with a token, else a database (None: the user's own)."""
 
     service: str | None = None
     token: str | None = None
@@ -40,8 +40,8 @@ class Source:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Setup:
-    """How a worker works: the torch device (None: the machine's default), its name, its lease in seconds.
+class WorkerSetup:
+    """Settings of a worker: torch device (None: the machine's default), name, lease in seconds.
 
     `until_empty`: it ends when all tasks for its device have. It gives the last measurement `grace_s` seconds
     when it is told to stop.
@@ -59,8 +59,8 @@ class Setup:
             raise InvalidRequest(f"lease_s={self.lease_s}: expected {span} seconds.")
 
 
-def work(source: Source, setup: Setup, *, report: Callable[[str], None] = lambda _: None) -> Tally:
-    """Run a worker until it is told to stop by SIGTERM or SIGINT, or has nothing left to wait for.
+def work(source: Source, setup: WorkerSetup, *, report: Callable[[str], None] = lambda _: None) -> Tally:
+    """Tally of a worker that runs until SIGTERM, SIGINT or the end of its tasks.
 
     Raises UnknownDevice, ServiceError and the errors of the database.
     """
@@ -72,7 +72,7 @@ def work(source: Source, setup: Setup, *, report: Callable[[str], None] = lambda
 
 @contextmanager
 def queue_of(source: Source) -> Iterator[Queue]:
-    """The queue of a source, closed at the end. A missing database is made."""
+    """Queue of a source, closed at the end of the block. A missing database is made."""
     if source.service is not None:
         queue = ServiceQueue(Client(source.service, token=source.token, timeout_s=UPLOAD_TIMEOUT_S))
         try:
@@ -85,7 +85,9 @@ def queue_of(source: Source) -> Iterator[Queue]:
 
 
 def sessions(device: str | None) -> Callable[[str], Measuring]:
-    """Opens measuring sessions on a torch device, None for the machine's default, by the policy's name."""
+    """Function that opens a measuring session on a torch device (None: the machine's default) by policy
+    name.
+    """
 
     def open_session(policy: str) -> Session:
         from kernel_selector.kernels import measure
@@ -97,7 +99,8 @@ def sessions(device: str | None) -> Callable[[str], Measuring]:
 
 @contextmanager
 def stopped_by_signals(worker: Worker, grace_s: float) -> Iterator[None]:
-    """The first SIGTERM or SIGINT ends the worker after its measurement, a second one or `grace_s` at once.
+    """Context in which SIGTERM or SIGINT stops the worker: the first after its measurement, a second one
+    or `grace_s` at once.
 
     Only the main thread gets signals: elsewhere this does nothing, and `Worker.stop` is there.
     """

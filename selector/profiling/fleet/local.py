@@ -1,4 +1,4 @@
-"""A fleet: one worker for each GPU, on this machine, on a Ray cluster, or on a Slurm site.
+"""Fleets of workers, one for each GPU: on this machine, a Ray cluster, or a Slurm site.
 
 Only processes and their places come from those. Tasks and records go through the database, so whatever of a
 fleet is killed, what was stored stays, and starting the fleet again goes on with the rest.
@@ -19,7 +19,7 @@ from ...errors import InvalidRequest
 from ...selection.devices import model_name
 from ..profile import opened
 from .jobs import KINDS, get_job
-from .launch import Setup, Source, work
+from .launch import Source, WorkerSetup, work
 
 if TYPE_CHECKING:
     from kernel_selector.db import Database
@@ -30,28 +30,32 @@ ENDED = ("done", "failed", "cancelled")
 
 
 class FleetFailed(InvalidRequest):
-    """A fleet cannot be started, or has no place for its workers."""
+    """Fleet that cannot start, or that has no place for its workers."""
 
 
 class Fleet(Protocol):
-    """Workers that were started somewhere."""
+    """Protocol of started workers."""
 
     def alive(self) -> int:
-        """How many work, or wait for their place. Raises FleetFailed when they cannot go on."""
+        """Number of workers that run or wait for a place.
+
+        Raises FleetFailed when they cannot go on.
+        """
 
     def stop(self) -> None:
-        """Let them store what they have and end."""
+        """Stop the workers after they have stored their records."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Crew:
-    """What a fleet's workers are told, and how many there are to be: None for one on each GPU.
+class FleetSpec:
+    """Settings of a fleet: task source, worker settings, devices, and number of workers (None: one for
+    each GPU).
 
     `devices` are those of the job: keys, "cpu" or "cuda".
     """
 
     source: Source
-    setup: Setup
+    setup: WorkerSetup
     devices: tuple[str, ...]
     workers: int | None = None
 
@@ -59,9 +63,9 @@ class Crew:
 def follow(
     fleet: Fleet, database: str | None, job: int, report: Callable[[dict[str, Any]], None]
 ) -> dict[str, Any]:
-    """Wait until a job has ended, and return it; `report` gets it whenever it has changed.
+    """Job after it has ended; `report` gets each change.
 
-    Raises FleetFailed when all workers have ended before it.
+    Raises FleetFailed when all workers end before it.
     """
     last: dict[str, Any] | None = None
     with opened(database) as store:
@@ -82,7 +86,7 @@ def follow(
 
 
 def shared(database: str | None, *, elsewhere: bool) -> Source:
-    """The source for workers, complete with the database's URL; `elsewhere`: on other machines.
+    """Source for workers with the database's full URL; `elsewhere`: on other machines.
 
     Raises FleetFailed for a file where other machines must reach it.
     """
@@ -96,12 +100,12 @@ def shared(database: str | None, *, elsewhere: bool) -> Source:
 
 
 class LocalFleet:
-    """Processes of this machine, one for each GPU, or one for the CPU. One that dies is started again."""
+    """Worker processes on this machine, one for each GPU or one for the CPU; a dead one is restarted."""
 
-    def __init__(self, crew: Crew) -> None:
+    def __init__(self, spec: FleetSpec) -> None:
         self._context = multiprocessing.get_context("spawn")
-        self._setups = [replace(crew.setup, device=device, until_empty=True) for device in _places(crew)]
-        self._source = crew.source
+        self._setups = [replace(spec.setup, device=device, until_empty=True) for device in _places(spec)]
+        self._source = spec.source
         self._restarts = 0
         self._processes = [self._start(setup) for setup in self._setups]
 
@@ -128,39 +132,39 @@ class LocalFleet:
             process.join()
 
     def pids(self) -> list[int]:
-        """The workers' process ids."""
+        """Process ids of the workers."""
         return [process.pid for process in self._processes if process.pid is not None]
 
-    def _start(self, setup: Setup) -> Any:
+    def _start(self, setup: WorkerSetup) -> Any:
         process = self._context.Process(target=work, args=(self._source, setup))
         process.start()
         return process
 
 
 def models_of(devices: Sequence[str]) -> list[str]:
-    """`h200` for `nvidia-h200-nvl`: what clusters call the GPUs of these keys, in small letters."""
+    """Cluster names of the GPUs of device keys, in lower case: `h200` for `nvidia-h200-nvl`."""
     keys = [key for key in devices if key not in KINDS]
     return list(dict.fromkeys(model_name(Device(name=key, kind="cuda")).lower() for key in keys))
 
 
 @contextmanager
 def stopped(fleet: Fleet) -> Iterator[Fleet]:
-    """Stops the fleet at the end."""
+    """Context that stops the fleet at its end."""
     try:
         yield fleet
     finally:
         fleet.stop()
 
 
-def _places(crew: Crew) -> list[str]:
-    """The torch devices of this machine to work on."""
+def _places(spec: FleetSpec) -> list[str]:
+    """Torch devices of this machine for the workers."""
     from ...selection.devices import local_names
 
     gpus = [name for name in local_names() if name != "cpu"]
-    found = [*(gpus if set(crew.devices) - {"cpu"} else ()), *(["cpu"] if "cpu" in crew.devices else ())]
+    found = [*(gpus if set(spec.devices) - {"cpu"} else ()), *(["cpu"] if "cpu" in spec.devices else ())]
     if not found:
-        raise FleetFailed(f"The job needs {', '.join(crew.devices)}, and this machine has no GPU.")
-    return found[: crew.workers]
+        raise FleetFailed(f"The job needs {', '.join(spec.devices)}, and this machine has no GPU.")
+    return found[: spec.workers]
 
 
 def _is_file(store: Database) -> bool:

@@ -1,4 +1,4 @@
-"""The queue of tasks as a worker sees it, and the one that lies in a database."""
+"""Task queue as a worker sees it, and its database implementation."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SHORTEST_LEASE_S, LONGEST_LEASE_S = 1.0, 86_400.0
 
 @dataclass(frozen=True, kw_only=True)
 class Claimant:
-    """Who asks for a task: a worker, and what it measures on. Tasks for its device come before its kind's."""
+    """Worker and device that claim a task. Tasks for the device come before those for its kind."""
 
     name: str
     device: Device
@@ -33,13 +33,13 @@ class Claimant:
 
     @property
     def devices(self) -> tuple[str, ...]:
-        """What tasks may ask for that this one can do."""
+        """Device names in tasks that this claimant can run."""
         return self.device.key, self.device.kind
 
 
 @dataclass(frozen=True, kw_only=True)
 class Assignment:
-    """A task to work on. `finished` are implementations, each with its version, that have records here."""
+    """Claimed task. `finished` are implementations, each with its version, that have records here."""
 
     task: int
     lease: str
@@ -51,7 +51,7 @@ class Assignment:
     finished: frozenset[tuple[str, str]]
 
     def missing(self) -> list[str]:
-        """The implementations to measure, as this machine has them."""
+        """Implementations to measure, in this machine's versions."""
         known = registry.implementations(self.problem.operator)
         names = known if self.implementations is None else self.implementations
         done = {
@@ -62,13 +62,13 @@ class Assignment:
         return [name for name in names if name not in done]
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON-ready; `from_dict` reads it back."""
+        """JSON-ready dictionary; `from_dict` reads it back."""
         problem = {"operator": self.problem.operator, "hyperparameters": dict(self.problem.as_dict)}
         return {**asdict(self), "problem": problem, "finished": sorted(map(list, self.finished))}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Assignment:
-        """The assignment that `to_dict` wrote."""
+        """Assignment from a dictionary of `to_dict`."""
         problem, names = data["problem"], data["implementations"]
         values = {
             "problem": Problem(problem["operator"], tuple(problem["hyperparameters"].items())),
@@ -79,42 +79,45 @@ class Assignment:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Offer:
-    """The answer to a claim: a task, or None; then others may still work on `pending` ones."""
+class ClaimAnswer:
+    """Answer to a claim: a task or None, and the number of `pending` tasks that others may return."""
 
     assignment: Assignment | None
     pending: int = 0
 
 
 class Queue(Protocol):
-    """Where a worker gets its tasks. Its methods may be called from several threads.
+    """Protocol of a task queue. Its methods may be called from several threads.
 
     `passing` are the errors that end by themselves: a server that restarts, a lock.
     """
 
     passing: tuple[type[Exception], ...]
 
-    def claim(self, claimant: Claimant) -> Offer:
-        """A task for the claimant, which holds it for `lease_s` after the last renewal."""
+    def claim(self, claimant: Claimant) -> ClaimAnswer:
+        """Task for the claimant, leased for `lease_s` from its last renewal."""
 
     def renew(self, assignment: Assignment) -> None:
-        """Hold the task for its full lease from now. Raises TaskLost."""
+        """Extend a task's lease to its full length from now.
+
+        Raises TaskLost.
+        """
 
     def end(
         self, assignment: Assignment, outcome: str, records: Sequence[Record] = (), reason: str = ""
     ) -> None:
-        """Store the records and end the claim, in one transaction: the same again changes nothing.
+        """Store the records and end the claim, in one transaction; a repetition changes nothing.
 
         The task is done; or "returned", for others to go on with; or it failed, for a reason. Raises
         TaskLost, and nothing is stored.
         """
 
     def close(self) -> None:
-        """Give back connections."""
+        """Close the connections."""
 
 
 class DatabaseQueue:
-    """The queue in an open database, which its owner closes."""
+    """Task queue in an open database, which its owner closes."""
 
     def __init__(self, store: Database) -> None:
         from kernel_selector.db import DatabaseLocked, DatabaseUnreachable
@@ -122,7 +125,7 @@ class DatabaseQueue:
         self.passing: tuple[type[Exception], ...] = (DatabaseLocked, DatabaseUnreachable)
         self._store = store
 
-    def claim(self, claimant: Claimant) -> Offer:
+    def claim(self, claimant: Claimant) -> ClaimAnswer:
         """See Queue."""
         return claim(self._store, claimant)
 
@@ -144,11 +147,11 @@ class DatabaseQueue:
                 db.jobs.require_no_more(added)
 
     def close(self) -> None:
-        """Nothing: the database is its owner's."""
+        """No effect: the database is its owner's."""
 
 
-def claim(store: Database, claimant: Claimant) -> Offer:
-    """A task of the database for a claimant, with what need not be measured of it.
+def claim(store: Database, claimant: Claimant) -> ClaimAnswer:
+    """Task of the database for a claimant, with the versions that have records already.
 
     Raises InvalidRequest for a lease of no use, and the errors of the database.
     """
@@ -161,7 +164,7 @@ def claim(store: Database, claimant: Claimant) -> Offer:
         devices = claimant.devices
         found = db.jobs.claim(connection, devices=devices, owner=claimant.name, lease_s=claimant.lease_s)
         if found is None:
-            return Offer(assignment=None, pending=db.jobs.pending(connection, devices=devices))
+            return ClaimAnswer(assignment=None, pending=db.jobs.pending(connection, devices=devices))
         finished = (
             set()
             if found.again
@@ -174,7 +177,7 @@ def claim(store: Database, claimant: Claimant) -> Offer:
                 problem_key=found.problem.key,
             )
         )
-    return Offer(
+    return ClaimAnswer(
         assignment=Assignment(
             task=found.task,
             lease=found.lease,
@@ -189,7 +192,10 @@ def claim(store: Database, claimant: Claimant) -> Offer:
 
 
 def renew(store: Database, task: int, lease: str) -> None:
-    """Hold a task for its full lease from now. Raises TaskLost."""
+    """Extend a task's lease to its full length from now.
+
+    Raises TaskLost.
+    """
     from kernel_selector import db
 
     with store.write(in_turn=False) as connection:
@@ -199,8 +205,8 @@ def renew(store: Database, task: int, lease: str) -> None:
 def ending(
     task: int, lease: str, outcome: str, *, reason: str = "", records: int = 0
 ) -> Callable[[Any], object]:
-    """What ends a claim within a transaction; called there, it raises TaskLost, or is False when this same
-    claim was done before: then no new record may come with it.
+    """Function that ends a claim within a transaction. It raises TaskLost, or returns False when this
+    claim was ended before: then no new record may come with it.
 
     Raises InvalidRequest for an outcome that there is not, and for a failure without a reason.
     """

@@ -1,4 +1,4 @@
-"""A fleet on a Ray cluster: a task of Ray for each GPU, placed by accelerator type, retried by Ray."""
+"""Fleet on a Ray cluster: one Ray task a GPU, placed by accelerator type and retried by Ray."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from dataclasses import replace
 from typing import Any
 
 from ...selection.devices import RAY_LABEL
-from .launch import Setup, work
-from .local import Crew, FleetFailed, models_of
+from .launch import WorkerSetup, work
+from .local import FleetFailed, FleetSpec, models_of
 
 REACH_S = 10.0  # for somebody to answer at an address
 INSTALL = "Install it, on every node: pip install 'kernel-selector[fleet]'."
 
 
 @contextmanager
-def ray_fleet(crew: Crew, address: str) -> Iterator[RayFleet]:
-    """Connect to the cluster at an address ("local": start one here) and start the workers.
+def ray_fleet(spec: FleetSpec, address: str) -> Iterator[RayFleet]:
+    """Context with a fleet on the cluster at an address ("local": a cluster started here).
 
     Raises FleetFailed without Ray, without an answer, and when no node has a device of the job.
     """
@@ -32,7 +32,7 @@ def ray_fleet(crew: Crew, address: str) -> Iterator[RayFleet]:
             f"No Ray cluster answers at {address} ({error}): start one with `ray start`."
         ) from error
     try:
-        fleet = RayFleet(ray, crew)
+        fleet = RayFleet(ray, spec)
         try:
             yield fleet
         finally:
@@ -42,23 +42,23 @@ def ray_fleet(crew: Crew, address: str) -> Iterator[RayFleet]:
 
 
 class RayFleet:
-    """The workers on a cluster that is connected."""
+    """Workers on a connected Ray cluster."""
 
-    def __init__(self, ray: Any, crew: Crew) -> None:
+    def __init__(self, ray: Any, spec: FleetSpec) -> None:
         self._ray = ray
-        places = placements(ray.nodes(), crew.devices)
+        places = placements(ray.nodes(), spec.devices)
         if not places:
             known = sorted({node["Labels"].get(RAY_LABEL, "no GPU") for node in ray.nodes() if node["Alive"]})
             raise FleetFailed(
-                f"The job needs {', '.join(crew.devices)}, and the cluster's nodes have: {', '.join(known)}. "
+                f"The job needs {', '.join(spec.devices)}, and the cluster's nodes have: {', '.join(known)}. "
                 "Add a node with such a device, or give the job another one."
             )
         # Ray repeats a task whose process or node is gone; what kills its workers is given up by the database
         remote = ray.remote(max_retries=-1)(work)
-        self._grace_s = crew.setup.grace_s
+        self._grace_s = spec.setup.grace_s
         self._waiting = [
-            remote.options(**options).remote(crew.source, _told(crew.setup, options))
-            for options in places[: crew.workers]
+            remote.options(**options).remote(spec.source, _worker_setup(spec.setup, options))
+            for options in places[: spec.workers]
         ]
 
     def alive(self) -> int:
@@ -81,7 +81,7 @@ class RayFleet:
 
 
 def placements(nodes: list[dict[str, Any]], devices: tuple[str, ...]) -> list[dict[str, Any]]:
-    """Options of Ray for each worker: one for each GPU of a wanted kind, one for each node's CPU.
+    """Ray options of each worker: one for each GPU of a wanted kind, one for each node's CPU.
 
     A worker is bound to a kind, not to a node: when its node is gone, Ray finds another.
     """
@@ -102,14 +102,14 @@ def placements(nodes: list[dict[str, Any]], devices: tuple[str, ...]) -> list[di
     return found
 
 
-def _told(setup: Setup, options: dict[str, Any]) -> Setup:
-    """What a worker in such a place is told. Ray shows it only its own GPU, which is the first one then."""
+def _worker_setup(setup: WorkerSetup, options: dict[str, Any]) -> WorkerSetup:
+    """Settings of a worker in a Ray task, which sees only its own GPU as the first one."""
     device = setup.device or ("cuda:0" if "num_gpus" in options else "cpu")
     return replace(setup, device=device, until_empty=True)
 
 
 def _reach(address: str) -> None:
-    """Raise OSError where nobody listens at host:port: Ray itself tries for minutes."""
+    """Raise OSError where nothing listens at host:port: Ray itself retries for minutes."""
     host, _, port = address.removeprefix("ray://").rpartition(":")
     if host and port.isdigit():
         with socket.create_connection((host.strip("[]"), int(port)), timeout=REACH_S):

@@ -1,4 +1,4 @@
-"""The queue of tasks behind a service: a worker needs its URL and a token, and no database."""
+"""Task queue behind a REST service, for workers with a URL and a token and no database."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from kernel_selector.kernels.contract import Record
 
 from ...errors import ServiceError, ServiceUnavailable
 from ...selection.client import Client
-from .queue import Assignment, Claimant, Offer
+from .queue import Assignment, ClaimAnswer, Claimant
 
 LOST = "task-lost"
 CLAIM, HEARTBEAT, FINISH = (f"/v1/profiling-tasks:{verb}" for verb in ("claim", "heartbeat", "finish"))
 
 
 class ServiceQueue:
-    """The queue of the service that a client asks; its token needs the scope `measure`."""
+    """Task queue of the service that a client asks; its token needs the scope `measure`."""
 
     passing: tuple[type[Exception], ...] = (ServiceUnavailable,)
 
     def __init__(self, client: Client) -> None:
         self._client = client
 
-    def claim(self, claimant: Claimant) -> Offer:
+    def claim(self, claimant: Claimant) -> ClaimAnswer:
         """See Queue."""
         question = {
             "worker": claimant.name,
@@ -34,7 +34,7 @@ class ServiceQueue:
         }
         answer = self._client.ask("POST", CLAIM, question)
         found = answer["assignment"]
-        return Offer(
+        return ClaimAnswer(
             assignment=None if found is None else Assignment.from_dict(found), pending=answer["pending"]
         )
 

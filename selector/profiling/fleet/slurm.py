@@ -1,4 +1,4 @@
-"""A fleet on a Slurm site: an array job, through submitit, each of whose elements is a worker with a GPU."""
+"""Fleet on a Slurm site: an array job through submitit, one worker with a GPU for each element."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from .launch import Setup, Source, work
-from .local import Crew, FleetFailed, models_of
+from .launch import Source, WorkerSetup, work
+from .local import FleetFailed, FleetSpec, models_of
 from .ray import INSTALL
 
 CLUSTERS = ("slurm", "local", "debug")  # of submitit: the last two run here, for trying
 
 
 @dataclass(frozen=True, kw_only=True)
-class Site:
-    """Where and for how long: `folder` is seen by all nodes, and holds logs and what is to be run."""
+class SlurmSite:
+    """Settings of a Slurm job: its time, and a `folder` seen by all nodes for logs and code."""
 
     folder: Path
     cluster: str = "slurm"
@@ -24,9 +24,9 @@ class Site:
 
 
 class SlurmWorker:
-    """What an element of the array runs. Queued again by submitit when its time is up or it is preempted."""
+    """Function of one array element. Submitit requeues it after a timeout or preemption."""
 
-    def __init__(self, source: Source, setup: Setup) -> None:
+    def __init__(self, source: Source, setup: WorkerSetup) -> None:
         self.source = source
         self.setup = replace(setup, until_empty=True)
 
@@ -35,21 +35,24 @@ class SlurmWorker:
         return work(self.source, self.setup).to_dict()
 
     def checkpoint(self) -> Any:
-        """What submitit queues instead: the same again, since the state is in the database."""
+        """Submission for submitit's requeue: the same function, because the state is in the database."""
         from submitit.helpers import DelayedSubmission
 
         return DelayedSubmission(self)
 
 
 class SlurmFleet:
-    """Workers that were submitted. Raises FleetFailed without submitit or without Slurm."""
+    """Submitted workers.
 
-    def __init__(self, crew: Crew, site: Site) -> None:
-        executor = _executor(site)
-        executor.update_parameters(**_parameters(crew, site))
-        count = crew.workers or 1
+    Raises FleetFailed without submitit or without Slurm.
+    """
+
+    def __init__(self, spec: FleetSpec, slurm_site: SlurmSite) -> None:
+        executor = _executor(slurm_site)
+        executor.update_parameters(**_parameters(spec, slurm_site))
+        count = spec.workers or 1
         with executor.batch():
-            self._jobs = [executor.submit(SlurmWorker(crew.source, crew.setup)) for _ in range(count)]
+            self._jobs = [executor.submit(SlurmWorker(spec.source, spec.setup)) for _ in range(count)]
 
     def alive(self) -> int:
         """See Fleet."""
@@ -67,27 +70,27 @@ class SlurmFleet:
                 job.cancel()
 
 
-def _executor(site: Site) -> Any:
+def _executor(slurm_site: SlurmSite) -> Any:
     try:
         import submitit
     except ImportError as error:
         raise FleetFailed(f"submitit is not installed ({error}). {INSTALL}") from error
     try:
-        return submitit.AutoExecutor(folder=site.folder, cluster=site.cluster)
+        return submitit.AutoExecutor(folder=slurm_site.folder, cluster=slurm_site.cluster)
     except RuntimeError as error:
         raise FleetFailed(f"Slurm cannot be used here ({error}): run this where `srun` is.") from error
 
 
-def _parameters(crew: Crew, site: Site) -> dict[str, Any]:
-    """What submitit asks Slurm for: of several kinds of GPU any, by constraints on nodes' features."""
-    given: dict[str, Any] = {"name": "selector-worker", "timeout_min": max(1, round(60 * site.hours))}
-    if site.cluster != "slurm":
+def _parameters(spec: FleetSpec, slurm_site: SlurmSite) -> dict[str, Any]:
+    """Submitit parameters; several kinds of GPU become a constraint on node features."""
+    given: dict[str, Any] = {"name": "selector-worker", "timeout_min": max(1, round(60 * slurm_site.hours))}
+    if slurm_site.cluster != "slurm":
         return given
-    if set(crew.devices) - {"cpu"}:
+    if set(spec.devices) - {"cpu"}:
         given["gpus_per_node"] = 1
-    kinds = models_of(crew.devices)
-    if kinds and "cuda" not in crew.devices:
+    kinds = models_of(spec.devices)
+    if kinds and "cuda" not in spec.devices:
         given["slurm_constraint"] = "|".join(kinds)
-    if site.partition is not None:
-        given["slurm_partition"] = site.partition
+    if slurm_site.partition is not None:
+        given["slurm_partition"] = slurm_site.partition
     return given

@@ -1,4 +1,4 @@
-"""A worker: takes tasks from a queue, measures them on one device, and stores what it found.
+"""Worker: claims tasks from a queue, measures them on one device, and stores the records.
 
 It may be killed at any moment: its task goes to another worker when the lease runs out, and what it would
 send afterwards is refused. Each measurement runs in a child process of the session, which may die as well.
@@ -32,7 +32,7 @@ Result = TypeVar("Result")
 
 
 class Measuring(Protocol):
-    """What a worker needs of a measuring session."""
+    """Protocol of a measuring session, as far as a worker needs it."""
 
     device: Device
     environment: Environment
@@ -41,28 +41,28 @@ class Measuring(Protocol):
         """One record of each implementation."""
 
     def close(self) -> None:
-        """Free the device; measuring again takes it again."""
+        """Free the device; another `measure` takes it again."""
 
 
 class Interrupted(SelectorError):
-    """The worker has to stop at once; what it has measured is stored, and the task given back."""
+    """Immediate stop of a worker: its records are stored, and the task returns to the queue."""
 
 
 @dataclass
 class Tally:
-    """What a worker did: tasks by how they ended, and records."""
+    """Counts of a worker: tasks by outcome, and records."""
 
     tasks: Counter[str] = field(default_factory=Counter)
     records: int = 0
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON-ready."""
+        """JSON-ready dictionary."""
         counts = {name: self.tasks[name] for name in (DONE, RETURNED, FAILED, "lost")}
         return {"tasks": counts, "records": self.records}
 
 
 class Worker:
-    """Works through a queue. `sessions` opens a measuring session for a policy, by name."""
+    """Worker on a queue. `sessions` opens a measuring session by policy name."""
 
     def __init__(
         self,
@@ -85,11 +85,11 @@ class Worker:
         self._open: dict[str, Measuring] = {}
 
     def stop(self) -> None:
-        """Begin nothing new: `run` ends after the measurement at hand. From any thread or signal handler."""
+        """Stop `run` after the current measurement; may be called from any thread or signal handler."""
         self._stopping.set()
 
     def run(self, *, policy: str = "quick", until_empty: bool = False) -> Tally:
-        """Work until `stop`, or until all tasks for the device have ended, whoever works on them.
+        """Tally of working until `stop`, or until all tasks for the device have ended, whoever has them.
 
         `policy` is that of the first tasks, if others are rare. Raises the queue's errors that do not pass.
         """
@@ -117,7 +117,7 @@ class Worker:
         return self.tally
 
     def _take(self, assignment: Assignment) -> None:
-        """Measure a task and end it, while a heartbeat keeps its lease."""
+        """Measure a task and end it, while a heartbeat renews its lease."""
         from kernel_selector.db import TaskLost
 
         started = time.monotonic()
@@ -139,7 +139,7 @@ class Worker:
     def _measured(
         self, assignment: Assignment, taken: list[Record], lost: threading.Event
     ) -> tuple[str, str]:
-        """How the attempt ended, and why if not as it should; the records are appended to `taken`."""
+        """Outcome of an attempt and its reason; the records are appended to `taken`."""
         try:
             names = assignment.missing()
             if names:
@@ -156,7 +156,7 @@ class Worker:
             return FAILED, f"{self._name}: {type(error).__name__}: {error}"[:LONGEST_REASON]
 
     def _session(self, policy: str) -> Measuring:
-        """The session of a policy; those of others free the device."""
+        """Measuring session of a policy; sessions of other policies free the device."""
         if policy not in self._open:
             self._open[policy] = self._sessions(policy)
         for name, session in self._open.items():
@@ -165,7 +165,7 @@ class Worker:
         return self._open[policy]
 
     def _patiently(self, call: Callable[[], Result], *, always: bool = False) -> Result | None:
-        """The result of a call, repeated while it fails for reasons that pass; None when told to stop.
+        """Result of a call, retried after transient errors; None after `stop`.
 
         `always`: also when told to stop. Raises the last error when patience is at an end.
         """
@@ -184,7 +184,7 @@ class Worker:
 
 @contextmanager
 def _heartbeat(queue: Queue, assignment: Assignment) -> Iterator[threading.Event]:
-    """Renews a lease in a thread of its own; the event says that it is lost."""
+    """Context with a thread that renews a lease; yields an event that is set when the lease is lost."""
     ended, lost = threading.Event(), threading.Event()
 
     def beat() -> None:

@@ -1,7 +1,7 @@
 """Measurements that come with this package, for questions about which the user's own database knows nothing.
 
-They are a database like any other, packed into one file; `python -m scripts.release.ship` makes it of the
-records in benchmarks/results/. It is unpacked into the user's cache folder when it is first needed.
+They are a database like any other, packed into one file; `python -m scripts.release.ship` extends it by
+the sweeps of a release. It is unpacked into the user's cache folder when it is first needed.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ CPU = "amd-epyc"  # the key of the processor whose measurements ship
 def unpacked() -> Path:
     """The database as a file of today's revision, unpacked once for it. Raises OSError and DatabaseError."""
     from kernel_selector.db import Database
-    from kernel_selector.db.location import cache_folder
-    from kernel_selector.db.migrations import HEAD
+    from kernel_selector.db.engine.location import cache_folder
+    from kernel_selector.db.engine.migrations import HEAD
 
     packed = PACKED.read_bytes()
     path = cache_folder() / f"shipped-{hashlib.sha256(packed).hexdigest()[:16]}-{HEAD}.sqlite"

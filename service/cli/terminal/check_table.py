@@ -1,4 +1,4 @@
-"""What `selector quickstart` ends with: the table of checked choices, a summary, what to type next."""
+"""Result of `selector quickstart` on the terminal: verified choices, a summary, and next commands."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How results look: one JSON document, or tables; and how time spans and problems are written."""
+"""Output format of commands: one JSON document or tables, with time spans and problems as text."""
 
 from __future__ import annotations
 

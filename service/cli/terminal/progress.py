@@ -75,7 +75,7 @@ class ProgressView:
             self.say(", ".join(part for part in (f"{what} {index} of {count}", left, detail) if part))
 
     def amount(self, done: int, total: int) -> None:
-        """How much of the step that began with `busy` is done."""
+        """Progress of the step that began with `busy`: `done` of `total`."""
         if self._task is not None:
             self._bar.update(self._task, total=total, completed=done)
 
@@ -95,7 +95,12 @@ class ProgressView:
 
     def show(self, event: object) -> None:
         """Draw one event of profiling; others are ignored."""
-        from selector.profiling.profile import Measured, ProblemStarted, ProfilingFinished, ProfilingStarted
+        from selector.profiling.profile import (
+            CandidateMeasured,
+            ProblemStarted,
+            ProfilingFinished,
+            ProfilingStarted,
+        )
 
         if isinstance(event, ProfilingStarted):
             self.finish()
@@ -106,7 +111,7 @@ class ProgressView:
             detail = output.problem_text(event.problem.as_dict)
             candidates = f"{detail}: {output.number_of(len(event.implementations), 'candidate')}"
             self.step("Measuring", event.index, event.count, detail=candidates, left_s=event.left_s)
-        elif isinstance(event, Measured):
+        elif isinstance(event, CandidateMeasured):
             self.counts[event.record.status.value] += 1
         elif isinstance(event, ProfilingFinished):
             self.finish()

@@ -1,4 +1,4 @@
-"""What users type: `lstm hidden=256 batch=32` and `4m`, and what they may type next."""
+"""Parser of typed arguments: `lstm hidden=256 batch=32`, and time spans such as `4m`."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def split(words: Sequence[str]) -> tuple[str | None, dict[str, str]]:
 
 
 def without_dashes(option: str | None) -> str:
-    """How a hyperparameter is written that was given as an option; nothing for other words."""
+    """Correct form of a hyperparameter that was given as an option; nothing for other words."""
     from kernel_selector.kernels import registry
 
     name = (option or "").lstrip("-").replace("-", "_")

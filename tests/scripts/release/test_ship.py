@@ -1,14 +1,19 @@
-"""The measurements that ship: what later files add to the first ones."""
+"""The measurements that ship: what later files add to the first ones, and sweeps to what ships."""
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from benchmarks.common.lines import keep
+from benchmarks.common.result import RESULTS, ROOT
 from kernel_selector.kernels.contract import GateResult, Record, Status
+from kernel_selector.kernels.contract.record import TIMINGS
 from kernel_selector.kernels.measure.timing import timing
 from scripts.release import ship
 from tests.selector import replay
@@ -123,3 +128,84 @@ def test_hosts_of_one_processor_are_one_by_their_fastest_probe(measured: Record)
         ("EPYC x2", 4.0),
     ]
     assert devices[0].fingerprint == devices[1].fingerprint
+
+
+@pytest.fixture
+def shipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A database made of a sweep alone, without cost models."""
+    monkeypatch.setattr(ship, "_trained", lambda operator, _: operator)
+    output = tmp_path / "shipped.db.xz"
+    ship.main(["--from-nothing", str(sweep(tmp_path, "first", some())), "--output", str(output)])
+    return output
+
+
+def some(factor: float = 1) -> list[Record]:
+    """Good measurements of thirty candidates, each with all of its samples."""
+    good = {ship._candidate(one): one for one in replay.recorded() if one.status is Status.OK}
+    return [_sampled(record, factor) for record in list(good.values())[:30]]
+
+
+def _sampled(record: Record, factor: float) -> Record:
+    times = {name: getattr(record, name) for name in TIMINGS}
+    samples = {name: timing([factor * one.p20_ms, factor * one.p80_ms]) for name, one in times.items() if one}
+    return replace(record, **samples)
+
+
+def sweep(folder: Path, name: str, found: list[Record]) -> Path:
+    file = folder / f"{name}.jsonl.xz"
+    keep("".join(record.to_json() + "\n" for record in found), file)
+    return file
+
+
+def extended(shipped: Path, *arguments: str | Path) -> list[Record]:
+    output = shipped.with_name("extended.db.xz")
+    ship.main([*map(str, arguments), "--base", str(shipped), "--output", str(output)])
+    return ship.packed(output)
+
+
+def test_extended_by_nothing_a_database_has_the_same_records(shipped: Path) -> None:
+    assert len(ship.packed(shipped)) == len(some())
+    assert extended(shipped) == ship.packed(shipped)
+
+
+def test_a_sweep_of_other_problems_comes_behind_what_ships(
+    shipped: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    new = [replace(record, device=replace(record.device, name="another")) for record in some()[:5]]
+    before = ship.packed(shipped)
+    after = extended(shipped, sweep(tmp_path, "new", [*new, again(some(2)[9])]))
+    assert "new.jsonl.xz: 6 records, 5 by themselves, 1 as samples, 0 left out" in capsys.readouterr().out
+    assert [one.device.name for one in after[len(before) :]] == ["another"] * 5
+    assert [index for index, one in enumerate(before) if one != after[index]] == [9]
+
+
+def test_another_visit_adds_its_samples_to_what_ships(shipped: Path, tmp_path: Path) -> None:
+    visits = [again(record) for record in some(2)[:3]]
+    before, after = ship.packed(shipped), extended(shipped, "--again", sweep(tmp_path, "again", visits))
+    assert [one.measured_at for one in after] == [one.measured_at for one in before]
+    for visit, one, both in zip(visits, before, after, strict=False):
+        assert both.total is not None
+        assert both.total == timing([*ship._rounded(visit).total.raw_ms, *one.total.raw_ms])  # type: ignore[union-attr]
+
+
+def test_a_sweep_that_ships_is_not_added_again(shipped: Path, tmp_path: Path) -> None:
+    ships, pooled = some(), [again(record) for record in some()]
+    for found in (ships, pooled):
+        file = sweep(tmp_path, "known", found)
+        with pytest.raises(
+            SystemExit, match=r"known\.jsonl\.xz: its samples are in .*shipped\.db\.xz already"
+        ):
+            extended(shipped, "--again", file)
+
+
+def test_from_nothing_needs_files() -> None:
+    with pytest.raises(SystemExit):
+        ship.main(["--from-nothing"])
+
+
+@pytest.mark.parametrize("result", sorted(RESULTS.glob("*.json")), ids=lambda path: path.stem)
+def test_a_result_says_where_its_records_are(result: Path) -> None:
+    named = json.loads(result.read_text()).get("records", ())
+    names = [named] if isinstance(named, str) else named if isinstance(named, list) else []
+    files = [name for name in names if isinstance(name, str)]
+    assert [name for name in files if not (RESULTS / name).exists() and not (ROOT / name).exists()] == []

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
-from kernel_selector.kernels.linear._joined import joined
+from kernel_selector.kernels.operators.linear._joined import joined
 from selector.nn import hugging_face
 from selector.nn import joined as module_of_joined
 from tests.selector.nn.joined_cases import (

@@ -11,7 +11,7 @@ from torch import nn
 
 import selector
 from selector import nn as drop_in
-from tests.kernels import parameter_storage as storage
+from tests.kernels.helpers import parameter_storage as storage
 
 pytestmark = pytest.mark.filterwarnings("ignore:FSDP2-wrapped module")
 # module of ours and of torch's, arguments, the input's shape, implementations that run on a processor

@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from selector.models.rewriting import arranging
-from selector.models.rewriting.contest import Outcome, outcome
+from selector.models.rewriting import arrangement_search
+from selector.models.rewriting.paired_timing import Outcome, outcome
 from tests.selector.rewriting.replayed import Model
 
 
@@ -30,8 +30,8 @@ def given() -> tuple[Tensor, Tensor]:
 def everything_pays(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever is tried takes half of the time: what is replaced then does not depend on a clock."""
 
-    def contest(before: Callable[[int], Any], after: Callable[[int], Any], *_: Any, **__: Any) -> Outcome:
+    def time_pairs(before: Callable[[int], Any], after: Callable[[int], Any], *_: Any, **__: Any) -> Outcome:
         before(1), after(1)
         return outcome([(2.0, 1.0)] * 7)
 
-    monkeypatch.setattr(arranging, "contest", contest)
+    monkeypatch.setattr(arrangement_search, "time_pairs", time_pairs)

@@ -76,7 +76,7 @@ def record(run: Callable[[], Any]) -> tuple[Tape, Any]:
 
 def turn_on(model: nn.Module, given: Any, record: captures.Recorder = record) -> None:
     for stack in replaying.find(model):
-        calls = captures.lightened(replaying.recorded(model, given, stack.blocks))
+        calls = captures.without_activations(replaying.recorded(model, given, stack.blocks))
         replaying.replayed(stack, calls, record)
 
 

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 import selector
-from kernel_selector.kernels.linear._joined import joined
+from kernel_selector.kernels.operators.linear._joined import joined
 from selector.models.rewriting import optimize as optimizing
 from selector.nn.joined import JoinedAttention
 

@@ -17,7 +17,7 @@ from selector import Selector
 from selector import nn as drop_in
 from selector.models.replay import capture as captures
 from selector.models.replay import replay as replaying
-from selector.models.rewriting import arranging, timing
+from selector.models.rewriting import arrangement_search, timing
 from selector.models.rewriting import optimize as optimizing
 from selector.models.rewriting.swap import REPLACED_CLASS
 from selector.nn.replays import Replayed
@@ -205,23 +205,23 @@ def theirs(kind: str) -> nn.Module:
 LOSS_ALONE = {"outputs": ("loss",), "overrides": {"linear_cross_entropy": "chunked"}}
 
 
-@pytest.mark.parametrize("wishes", [None, {}, LOSS_ALONE])
+@pytest.mark.parametrize("options", [None, {}, LOSS_ALONE])
 @pytest.mark.parametrize("kind", ["bert", "gpt2"])
-def test_hugging_faces_layers_are_replayed(kind: str, wishes: Any, sqlite_database: Any) -> None:
+def test_hugging_faces_layers_are_replayed(kind: str, options: Any, sqlite_database: Any) -> None:
     def words(seed: int) -> dict[str, Tensor]:
         ids = torch.randint(3, 50, (2, 16), generator=torch.Generator().manual_seed(seed))
         return {"input_ids": ids, "labels": ids.clone()}
 
     model = theirs(kind)
     plain = copy.deepcopy(model)
-    if wishes is not None:
-        selector.optimize(model, words(0), database=sqlite_database, **wishes)
+    if options is not None:
+        selector.optimize(model, words(0), database=sqlite_database, **options)
     turn_on(model, words(0))
     optimizers = [torch.optim.AdamW(one.parameters(), lr=1e-3) for one in (model, plain)]
     for step in range(3):
         # what a training loop holds while the next step begins: outputs and their loss
         found, expected = model(**words(step)), plain(**words(step))
-        assert (found.logits is None) == (wishes is LOSS_ALONE)
+        assert (found.logits is None) == (options is LOSS_ALONE)
         torch.testing.assert_close(found.loss, expected.loss, rtol=1e-4, atol=1e-5)
         found.loss.backward()
         expected.loss.backward()
@@ -240,7 +240,7 @@ def graphs_on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
         with torch.enable_grad():
             yield record
 
-    monkeypatch.setattr(replaying, "_beside", beside)
+    monkeypatch.setattr(replaying, "_capture_stream", beside)
     monkeypatch.setattr(replaying, "check", lambda _model: None)
 
 
@@ -278,11 +278,11 @@ def test_graphs_are_kept_where_steps_are_faster_with_them(
 def test_where_memory_is_short_for_both_they_are_timed_one_after_the_other(
     model: Model, given: tuple[Tensor, Tensor], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def contest(*_: Any, **__: Any) -> None:
+    def time_pairs(*_: Any, **__: Any) -> None:
         raise torch.OutOfMemoryError("tried to allocate")
 
     steps_take(monkeypatch, 5.0)
-    monkeypatch.setattr(arranging, "contest", contest)
+    monkeypatch.setattr(arrangement_search, "time_pairs", time_pairs)
     (stack,) = selector.replay(model, given)
     assert stack.refused is None
     assert all(isinstance(block, Replayed) for block in model.layers)

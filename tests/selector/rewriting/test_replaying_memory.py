@@ -32,7 +32,7 @@ def test_between_blocks_the_example_leaves_no_memory() -> None:
     model, mask = Layers(Scaled, lambda block, y, mask: block(y, mask)), drawn(1)
     model.start.requires_grad_(False)
     model.layers[0].requires_grad_(False)
-    calls = captures.lightened(replaying.recorded(model, (drawn(0), mask), model.layers))
+    calls = captures.without_activations(replaying.recorded(model, (drawn(0), mask), model.layers))
     held = [[one.untyped_storage().nbytes() > 0 for one in (*call.args, call.result)] for call in calls]
     of_block = [True, True]  # the first has nothing to train: it runs as before
     assert held == [[*of_block, True], [*of_block, False], [False, True, False]]
@@ -272,7 +272,7 @@ def test_what_was_compiled_is_captured_as_it_is() -> None:
 
     call = torch.compile(lambda x: x.relu() + 1, backend=backend)
     call(torch.ones(3))
-    with replaying._casts_apart():
+    with replaying._without_autocast_cache():
         call(torch.ones(3))
     assert len(compilations) == 1
 
@@ -280,6 +280,6 @@ def test_what_was_compiled_is_captured_as_it_is() -> None:
 def test_what_autocast_casts_is_no_graphs(request: pytest.FixtureRequest) -> None:
     request.addfinalizer(lambda: torch.set_autocast_enabled("cuda", False))
     torch.set_autocast_enabled("cuda", True)
-    with replaying._casts_apart():
+    with replaying._without_autocast_cache():
         assert not torch.is_autocast_cache_enabled()
     assert torch.is_autocast_cache_enabled()

@@ -176,7 +176,7 @@ def test_stand_ins_are_of_the_same_memory_and_gone_afterwards() -> None:
     module[1].weight = module[0].weight
     module[0].bias.requires_grad_(False)
     own = list(module.parameters())
-    with captures.stand_ins(module) as weights:
+    with captures.parameter_aliases(module) as weights:
         assert [one.data_ptr() for one in weights] == [own[0].data_ptr(), own[2].data_ptr()]
         assert module[1].weight is module[0].weight is weights[0]
         module(torch.ones(1, 2)).sum().backward()

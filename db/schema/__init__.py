@@ -1,0 +1,1 @@
+"""The tables: of our measurements, of those that others took, and of profiling jobs."""

@@ -1,0 +1,114 @@
+"""Partial forward propagation: q, k and weights are kept, and the tanh is computed again, step by step.
+
+After EcoRNN and Echo (Zheng et al., ISCA 2020): what is inside the score is B * T * S * H elements, what goes
+in and comes out far less. Both passes take a few decoder steps at a time, so that no more than BLOCK elements
+of the inside exist at once; torch operations alone, in any dtype.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ...contract import Device, Problem, Work
+from ...runtime.autograd import first_order
+from . import _problem
+from ._equations import attend, masked_softmax, product, scores_of
+from ._module import Attention, Call, Parameters
+
+BLOCK = 2**24  # elements: 32 MB in 16 bits, a small part of what 140 GB hold, and enough to fill a GPU
+
+
+def unsupported(problem: Problem, _device: Device) -> str | None:
+    """Refuses the scores that have nothing inside."""
+    if problem["score"] != "additive":
+        return f"computes the tanh of score=additive again, and score={problem['score']} has none"
+    return None
+
+
+def build(problem: Problem) -> nn.Module:
+    """The module for a problem."""
+    return Attention(problem, compute, traced=False)
+
+
+def work(problem: Problem) -> Work:
+    """The counts: everything inside moves as in eager execution, and once more forwards."""
+    least = _problem.work(problem)
+    training, norm = problem["mode"] == "training", bool(problem["layer_norm"])
+    wide = _problem.elements(problem) * _problem.element_bytes(problem)
+    step = problem["batch"] * problem["source"] * problem["hidden"]
+    blocks = -(-problem["target"] // max(1, BLOCK // step))
+    masked = _problem.features(problem, weights=1) * (2 if problem["lengths"] else 0)
+    return replace(
+        least,
+        flops=least.flops + (4 * _problem.elements(problem) if training else 0),
+        moved_bytes=least.moved_bytes + wide * ((15 + 8 * norm) if training else (4 + 2 * norm)),
+        saved_bytes=least.saved_bytes + masked if training else 0,
+        launches=least.launches + blocks * ((16 + 4 * norm) if training else (4 + norm)),
+        steps=least.steps + blocks * ((12 + 2 * norm) if training else (3 + norm)),
+    )
+
+
+def compute(query: Tensor, memory: Tensor, parameters: Parameters, call: Call) -> tuple[Tensor, Tensor]:
+    """Context and weights [B, N, T, S]."""
+    return attend(query, memory, parameters, call, _weigh)
+
+
+def _weigh(q: Tensor, k: Tensor, parameters: Parameters, lengths: Tensor | None) -> Tensor:
+    v, gain, shift = parameters[3:]
+    given = (q, k, v, gain, shift)
+    if torch.is_grad_enabled() and any(one is not None and one.requires_grad for one in given):
+        scores: Tensor = _Scores.apply(*given)  # type: ignore[no-untyped-call]
+    else:
+        scores = torch.cat([_scores(own, k, v, gain, shift) for own in _steps(q, k)], 2)
+    return masked_softmax(scores, lengths)
+
+
+def _steps(q: Tensor, k: Tensor) -> tuple[Tensor, ...]:
+    """q [B, T, N, D] in as many decoder steps at a time as BLOCK allows."""
+    return torch.split(q, max(1, BLOCK // max(1, k.numel())), 1)
+
+
+def _scores(q: Tensor, k: Tensor, v: Tensor | None, gain: Tensor | None, shift: Tensor | None) -> Tensor:
+    return scores_of(q, k, Parameters(None, None, None, v, gain, shift), product)
+
+
+class _Scores(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, q: Tensor, k: Tensor, *rest: Tensor | None) -> Tensor:
+        ctx.save_for_backward(q, k, *rest)
+        # what autocast did to the product here has to be done in backward, which runs without
+        device = q.device.type
+        ctx.autocast = device, torch.get_autocast_dtype(device), torch.is_autocast_enabled(device)
+        return torch.cat([_scores(own, k, *rest) for own in _steps(q, k)], 2)
+
+    @staticmethod
+    @first_order
+    def backward(ctx: Any, d_scores: Tensor) -> tuple[Tensor | None, ...]:
+        q, *shared = ctx.saved_tensors
+        device, dtype, enabled = ctx.autocast
+        with torch.enable_grad(), torch.autocast(device, dtype, enabled=enabled):
+            return _gradients(q, shared, d_scores)
+
+
+def _gradients(q: Tensor, shared: list[Tensor | None], d_scores: Tensor) -> tuple[Tensor | None, ...]:
+    """Those of q, and of what all steps share (k, v, gain, shift): their parts add up in float32 at least."""
+    leaves = [None if one is None else one.detach().requires_grad_() for one in shared]
+    totals: list[Tensor] = []
+    d_q = []
+    steps = _steps(q, shared[0])  # type: ignore[arg-type]
+    for own, d_own in zip(steps, torch.split(d_scores, steps[0].size(1), 2), strict=True):
+        own = own.detach().requires_grad_()
+        scores = _scores(own, *leaves)  # type: ignore[arg-type]
+        found = torch.autograd.grad(scores, [own, *(one for one in leaves if one is not None)], d_own)
+        d_q.append(found[0])
+        if not totals:
+            wide = torch.promote_types(found[1].dtype, torch.float32)
+            totals = [torch.zeros_like(one, dtype=wide) for one in found[1:]]
+        for total, part in zip(totals, found[1:], strict=True):
+            total += part
+    summed = iter(totals)
+    return torch.cat(d_q, 1), *(None if one is None else next(summed).to(one.dtype) for one in leaves)

@@ -1,0 +1,139 @@
+"""The layer with GELU by polynomials in one Triton kernel each way: on GPUs, in 16 bits.
+
+The first product is torch's own; GELU, dropout and the second product are one autograd function, which also
+sums b1's gradient on its way. Triton is imported when a module runs: implementations are listed where it is
+not installed.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import linear
+
+from ...activations.refusals import refused_by_triton
+from ...contract import Device, Problem
+from ...runtime.autograd import first_order
+from ...runtime.dropout import draw_seed
+from ...runtime.triton_launch import launch
+from ._function import INTERPRETED
+from ._middle import BOTH, Middle, threshold_of
+from ._module import FeedForward, _cast
+from ._triton import launch as _triton
+
+ACTIVATIONS = ("gelu", "gelu_tanh")
+DTYPES = (torch.float16, torch.bfloat16)
+# of forward's tile: twice those of `_triton`, still in 32 registers a thread, so that fewer instructions are
+# for addresses. With the draws of dropout it would take 72 registers, and takes 36 in a tile as there
+GROUPS = 32
+
+
+class PolynomialFeedForward(FeedForward):
+    """As FeedForward, of GELU by polynomials; keeps h and a, or h alone.
+
+    Raises TypeError for what its kernels do not compute, ValueError for a share outside of [0, 1], and
+    torch's errors for shapes and dtypes that do not fit.
+    """
+
+    def _forward(self, x: Tensor) -> Tensor:
+        w1, b1, w2, b2 = self.weights
+        h = linear(x, w1, None if b1 is None else b1.detach())  # b1's gradient comes with h's
+        _check(h, self.activation)
+        if torch.is_autocast_enabled(h.device.type):
+            b1, w2, b2 = (_cast(one, h.dtype) for one in (b1, w2, b2))  # type: ignore[assignment]
+        threshold = threshold_of(self.dropout) if self.training else 0
+        middle = Middle(self.activation, self.keep, threshold, draw_seed(h.device) if threshold else None)
+        y = _second_half(h.reshape(-1, h.size(-1)), b1, w2, b2, middle)
+        return y.view(*x.shape[:-1], y.size(-1))
+
+
+def refused_by_polynomials(problem: Problem, device: Device) -> str | None:
+    """Why a problem is refused: CPUs, old GPUs, what is no GELU, and dtypes finer than the polynomials."""
+    if problem["activation"] not in ACTIVATIONS:
+        return f"its polynomials are those of GELU, not of {problem['activation']}"
+    if problem["dtype"] == "float32":
+        return "polynomials err by up to 8e-6, which rounding to 16 bits hides and float32 shows"
+    return refused_by_triton(problem, device)
+
+
+def _check(h: Tensor, activation: str) -> None:
+    """Raises TypeError where the kernels would compute something else than what is asked for."""
+    if activation not in ACTIVATIONS:
+        raise TypeError(f"Polynomials compute {' and '.join(ACTIVATIONS)}, got {activation}: take `fused`.")
+    if h.dtype not in DTYPES:
+        raise TypeError(
+            f"Polynomials compute float16 and bfloat16, got {h.dtype}: convert the layer and its input, use "
+            "autocast, or take `fused`."
+        )
+    if not (h.is_cuda or INTERPRETED):
+        raise TypeError(
+            f"Polynomials are Triton kernels for GPUs, got a tensor on {h.device}: move the layer and its "
+            "input there, or take `recompute_activation`."
+        )
+
+
+def _second_half(h: Tensor, b1: Tensor | None, w2: Tensor, b2: Tensor | None, middle: Middle) -> Tensor:
+    """y [rows, H] of h [rows, F], which has b1 in it already; h is used up where nothing needs gradients."""
+    if torch.is_grad_enabled() and any(one is not None and one.requires_grad for one in (h, b1, w2, b2)):
+        y: Tensor = _SecondHalf.apply(middle, h, b1, w2, b2)  # type: ignore[no-untyped-call]
+        return y
+    return linear(_forward(h, middle, over=True), w2, b2)
+
+
+def _forward(h: Tensor, middle: Middle, *, over: bool) -> Tensor:
+    """a of h [rows, inner]; written over it with `over`."""
+    from ._triton.polynomial_kernels import polynomial_forward_kernel
+
+    rows, inner = h.shape
+    a = h if over else torch.empty_like(h)
+    groups = GROUPS if middle.seed is None else _triton.GROUPS
+    launch(
+        polynomial_forward_kernel, (-(-rows // _triton.ROWS) * -(-inner // (8 * groups)),),
+        h, a, middle.seed, rows, inner, middle.threshold, middle.scale,
+        KIND=middle.activation, ROWS=_triton.ROWS, GROUPS=groups, num_warps=_triton.WARPS,
+    )  # fmt: skip
+    return a
+
+
+def _backward(
+    h: Tensor, da: Tensor, middle: Middle, *, again: bool, bias: bool
+) -> tuple[Tensor, Tensor | None, Tensor | None]:
+    """dh, written over da [rows, inner], with `again` a, and with `bias` the sum of dh over rows."""
+    from ._triton.polynomial_kernels import polynomial_backward_kernel
+
+    rows, inner = da.shape
+    steps = max(1, min(_triton.MOST_STEPS, rows // _triton.ENOUGH_ROWS))
+    programs = -(-rows // (_triton.ROWS * steps))
+    a = torch.empty_like(da) if again else None
+    sums = da.new_empty(programs, inner, dtype=torch.float32) if bias else None
+    launch(
+        polynomial_backward_kernel, (programs * -(-inner // _triton.COLUMNS),),
+        h, middle.seed, da, da, a, sums, rows, inner, middle.threshold, middle.scale,
+        KIND=middle.activation, STEPS=steps, ROWS=_triton.ROWS, GROUPS=_triton.GROUPS,
+        num_warps=_triton.WARPS,
+    )  # fmt: skip
+    return da, a, None if sums is None else sums.sum(0).to(da.dtype)
+
+
+class _SecondHalf(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, middle: Middle, h: Tensor, _b1: Tensor | None, w2: Tensor, b2: Tensor | None
+    ) -> Tensor:
+        a = _forward(h, middle, over=False)
+        ctx.middle = middle._replace(seed=None)
+        ctx.save_for_backward(h, a if middle.keep == BOTH else None, w2, middle.seed)
+        return linear(a, w2, b2)
+
+    @staticmethod
+    @first_order
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
+        h, a, w2, seed = ctx.saved_tensors
+        _, _, for_b1, for_w2, for_b2 = ctx.needs_input_grad
+        dh, again, db1 = _backward(
+            h, dy @ w2, ctx.middle._replace(seed=seed), again=a is None and for_w2, bias=for_b1
+        )
+        kept = a if again is None else again
+        return None, dh, db1, dy.t() @ kept if for_w2 else None, dy.sum(0) if for_b2 else None

@@ -1,0 +1,1 @@
+"""Recurrent modules replayed as CUDA graphs: calls captured once an input shape, inputs copied in."""

@@ -1,0 +1,39 @@
+"""Functions of torch operations compiled by torch.compile, one copy for each circumstance."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+from types import FunctionType
+from typing import Any
+
+import torch
+
+from ..contract import Device
+
+LEAST_CAPABILITY = (7, 0)  # of the compiler's own GPU kernels
+COPIES = 1024
+
+
+def refused_by_compiler(device: Device) -> str | None:
+    """Why nothing is compiled on a device, or None."""
+    if device.kind != "cuda":
+        return "torch.compile needs a C++ compiler for processors, which is not taken for granted"
+    if device.compute_capability is not None and device.compute_capability < LEAST_CAPABILITY:
+        return "torch.compile makes kernels for GPUs of compute capability 7.0 or later"
+    return None
+
+
+@lru_cache(maxsize=COPIES)
+def compiled(function: Callable[..., Any], *_circumstances: Any) -> Callable[..., Any]:
+    """`function`, of a file and without a closure, compiled for one circumstance at its first call.
+
+    Whatever the compiled code may depend on has to be among the circumstances: shapes, strides, dtypes,
+    device, who needs a gradient. Of one code object torch compiles few variants and then none, hence the
+    copies; a compiled backward pass runs once, as torch.compile has it, and says so.
+    """
+    assert isinstance(function, FunctionType)
+    own = FunctionType(function.__code__.replace(), function.__globals__, function.__name__)
+    own.__kwdefaults__ = function.__kwdefaults__
+    found: Callable[..., Any] = torch.compile(own, dynamic=False, fullgraph=True)
+    return found

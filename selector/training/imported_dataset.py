@@ -1,0 +1,261 @@
+"""Imported measurements as rows of features with their figures."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.spatial import cKDTree  # type: ignore[import-untyped]
+from sklearn.ensemble import HistGradientBoostingRegressor  # type: ignore[import-untyped]
+
+from kernel_selector.kernels.contract import Device, Problem
+
+from ..cost_model.features.imported_spec import ImportedDomain, ImportedSpec
+from ..cost_model.flat_trees import FlatTrees
+from ..errors import TooFewProblems
+from ..workloads.imported_columns import OK, Columns
+from ..workloads.imported_operator import ImportedOperator
+from .estimator import one_thread
+
+MOST_ROWS = 100_000  # that a model learns from: whole problems, drawn at random, beyond
+MANY_ROWS = 20_000  # from here on one fold of problems is judged, not each in turn
+LEAST_PROBLEMS = 10
+ROUNDS = 30  # of fitting levels and effects in turns; they settle long before
+APART = 100.0  # how far other words and flags are, in doublings of a size: neighbours agree on them
+Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
+Flags = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImportedDataset:
+    """Rows of features of an imported operator with their figures; see `Dataset` for the arrays.
+
+    `columns` are all measurements, and `places` [rows] those of the rows among them.
+    """
+
+    related: ClassVar[tuple[()]] = ()
+    # without physical terms a network has scales to learn as well: of 20,000 rows of matrix products it chose
+    # worse than trees (1.034 to 1.030 of the best time in the mean), of 96,000 better (1.018 to 1.022)
+    least_of_network: ClassVar[int] = 50_000
+
+    columns: Columns
+    places: Integers
+    spec: ImportedSpec
+    rows: Floats
+    left_out: dict[str, int]
+
+    @property
+    def operator(self) -> ImportedOperator:
+        """The operator, by what was imported of it."""
+        return self.columns.operator
+
+    @property
+    def judged_folds(self) -> int | None:
+        """The folds whose problems are predicted unseen; None for all."""
+        return 1 if len(self.rows) > MANY_ROWS else None
+
+    @cached_property
+    def time_ms(self) -> Floats:
+        """Times, shape [rows]."""
+        return self.columns.time_ms[self.places]
+
+    @cached_property
+    def memory_bytes(self) -> Floats:
+        """Peak bytes, at least 1, shape [rows]; NaN where they are missing."""
+        return np.maximum(self.columns.memory_bytes[self.places], 1.0)
+
+    @cached_property
+    def has_memory(self) -> bool:
+        """Whether there are bytes of all rows to learn from."""
+        return not np.isnan(self.memory_bytes).any()
+
+    @cached_property
+    def implementation(self) -> NDArray[np.str_]:
+        """Implementation names, shape [rows]."""
+        return np.array(self.columns.implementations)[self.columns.implementation[self.places]]
+
+    @cached_property
+    def implementations(self) -> tuple[str, ...]:
+        """Those that have rows, in order."""
+        return tuple(sorted(set(self.implementation.tolist())))
+
+    @cached_property
+    def problem(self) -> Integers:
+        """Number of the problem, equal on all devices, shape [rows]."""
+        return self.columns.problem[self.places]
+
+    @cached_property
+    def contest(self) -> Integers:
+        """Number of the problem on one device: within it times compare, [rows]."""
+        return self.problem * len(self.operator.devices) + self.columns.device[self.places]
+
+    @cached_property
+    def situation(self) -> NDArray[np.str_]:
+        """One for all rows: nothing is known that would tell them apart, [rows]."""
+        return np.full(len(self.rows), "")
+
+    situations: ClassVar[tuple[str, ...]] = ("",)
+
+    @cached_property
+    def device(self) -> NDArray[np.str_]:
+        """Device names, shape [rows]."""
+        return np.array(self.operator.devices)[self.columns.device[self.places]]
+
+    @cached_property
+    def training(self) -> Flags:
+        """Whether a row is of a training step: none is known to be, [rows]."""
+        return np.zeros(len(self.rows), dtype=bool)
+
+    @cached_property
+    def size(self) -> Floats:
+        """The sum of the sizes of the row's problem in log2, [rows]."""
+        return self.spec.volume(self._values)[self._value_of_row]
+
+    def samples(self) -> None:
+        """The samples of each row's time: an import has none."""
+
+    @cached_property
+    def _values(self) -> list[Mapping[str, Any]]:
+        """The hyperparameters of each problem that has rows."""
+        return [self.columns.problems[number] for number in np.unique(self.problem).tolist()]
+
+    @cached_property
+    def _value_of_row(self) -> Integers:
+        numbers: Integers = np.searchsorted(np.unique(self.problem), self.problem)
+        return numbers
+
+    def domain(self, use: Flags) -> ImportedDomain:
+        """The domain of a model that learns from the rows where `use` holds."""
+        return ImportedDomain.of(self.columns, self.places[use])
+
+    def question(self, row: int) -> tuple[Problem, Device]:
+        """The problem and the device of a row."""
+        values = self._values[self._value_of_row[row]]
+        names = self.operator.names
+        problem = Problem(self.operator.name, tuple((name, values[name]) for name in names))
+        return problem, Device(name=str(self.device[row]), kind="")
+
+    def nearest(self, use: Flags) -> Callable[[int], list[int]]:
+        """A function from a row to the rows of the nearest problem among those where `use` holds."""
+        known = np.flatnonzero(use)
+        _, first, counts = np.unique(self.contest[known], return_index=True, return_counts=True)
+        tree = cKDTree(self._positions[known[first]])
+        order = known[np.argsort(self.contest[known], kind="stable")]
+        rows_of = np.split(order, np.cumsum(counts)[:-1])
+
+        def found(row: int) -> list[int]:
+            rows: list[int] = rows_of[int(tree.query(self._positions[row])[1])].tolist()
+            return rows
+
+        return found
+
+    @cached_property
+    def _positions(self) -> Floats:
+        """Where the row's problem is among all, [rows, coordinates]; words and devices are far apart."""
+        spec, values = self.spec, self._values
+        parts = [np.log2([float(one[name]) for one in values]) for name in spec.sizes]
+        parts += [np.array([float(one[name]) for one in values]) for name in spec.numbers]
+        parts += [APART * np.array([float(one[name]) for one in values]) for name in spec.flags]
+        for name, words in spec.words:
+            given = np.array([one[name] for one in values])
+            parts += [APART * (given == word) for word in words]
+        mine = np.column_stack(parts)[self._value_of_row]
+        devices = np.eye(len(self.operator.devices))[self.columns.device[self.places]]
+        return np.column_stack([mine, APART * devices])
+
+    def manifest(self) -> dict[str, Any]:
+        """The part of a stored model's manifest that describes features and domain, JSON-ready."""
+        return {
+            "imported": True,
+            "spec": self.spec.to_dict(),
+            "implementations": dict.fromkeys(self.implementations, ""),
+            "devices": ImportedDomain.of(self.columns, np.arange(len(self.columns))).devices,
+            "hosts": [],
+            "environments": [],
+        }
+
+    def presence(self) -> FlatTrees | None:
+        """Trees for the share of problems like one on which an implementation works; None where all do."""
+        contests, first, contest = np.unique(self.contest, return_index=True, return_inverse=True)
+        names = np.array(self.columns.implementations)
+        which = np.searchsorted(names, self.implementation)
+        present = np.zeros((len(contests), len(names)))
+        present[contest, which] = 1.0
+        if present.all():
+            return None
+        each, implementation = np.divmod(np.arange(present.size), len(names))
+        row = first[each]
+        rows = self.spec.rows(
+            self._problem_columns[self._value_of_row[row]],
+            self.columns.device[self.places][row],
+            implementation,
+        )
+        many = len(rows) >= 3000
+        estimator = HistGradientBoostingRegressor(
+            max_iter=100,
+            max_leaf_nodes=31 if many else 15,
+            min_samples_leaf=10 if many else 5,
+            l2_regularization=1.0,
+            early_stopping=False,
+            random_state=0,
+        )
+        with one_thread():
+            return FlatTrees.from_histogram_boosting(estimator.fit(rows, present.ravel()))
+
+    @cached_property
+    def _problem_columns(self) -> Floats:
+        return self.spec.problems(self._values)
+
+
+def build_imported_dataset(columns: Columns) -> ImportedDataset:
+    """The good measurements of an operator, with their features. Raises TooFewProblems."""
+    use, left_out = _sampled(columns)
+    places = np.flatnonzero(use & (columns.status == OK))
+    numbers, number_of_row = np.unique(columns.problem[places], return_inverse=True)
+    if len(numbers) < LEAST_PROBLEMS:
+        raise TooFewProblems(
+            f"There are good measurements of fewer than {LEAST_PROBLEMS} problems of {columns.operator.name}",
+            "Import more: `selector import FILE`.",
+            len(numbers),
+        )
+    spec = ImportedSpec.of(columns, _effects(columns, places).tolist())
+    problems = spec.problems([columns.problems[number] for number in numbers.tolist()])
+    rows = spec.rows(problems[number_of_row.ravel()], columns.device[places], columns.implementation[places])
+    return ImportedDataset(columns=columns, places=places, spec=spec, rows=rows, left_out=left_out)
+
+
+def _sampled(columns: Columns) -> tuple[Flags, dict[str, int]]:
+    """The measurements to learn from: all, or whole problems drawn at random up to MOST_ROWS of them."""
+    if len(columns) <= MOST_ROWS:
+        return np.ones(len(columns), dtype=bool), {}
+    counts = np.bincount(columns.problem, minlength=len(columns.problems))
+    order = np.random.default_rng(0).permutation(len(counts))
+    chosen = np.zeros(len(counts), dtype=bool)
+    chosen[order[np.cumsum(counts[order]) <= MOST_ROWS]] = True
+    use: Flags = chosen[columns.problem]
+    return use, {f"beyond {MOST_ROWS}, of problems not drawn": int((~use).sum())}
+
+
+def _effects(columns: Columns, places: Integers) -> Floats:
+    """The mean logarithm of each implementation's times, relative to a level of each contest.
+
+    Shape [implementations]; least squares, in turns.
+    """
+    y, which = np.log(columns.time_ms[places]), columns.implementation[places]
+    pairs = columns.problem[places] * len(columns.operator.devices) + columns.device[places]
+    contest = np.unique(pairs, return_inverse=True)[1].ravel()
+    effects = np.zeros(len(columns.implementations))
+    for _ in range(ROUNDS):
+        level = _means(y - effects[which], contest, int(contest.max()) + 1)
+        effects = _means(y - level[contest], which, len(effects))
+    return effects
+
+
+def _means(values: Floats, group: Integers, groups: int) -> Floats:
+    found: Floats = np.bincount(group, values, groups) / np.maximum(np.bincount(group, minlength=groups), 1)
+    return found
