@@ -24,6 +24,7 @@ from kernel_selector.kernels.contract import (
     Timing,
 )
 from kernel_selector.kernels.contract.errors import shorten
+from kernel_selector.kernels.contract.timing import undisturbed
 
 from .schema.measurements import MEMORY, OPTIONAL_MEMORY, TIMINGS
 
@@ -38,9 +39,12 @@ OF_TOTAL = {
     name: tuple(f"{name}_{part}" for part in (*PERCENTILES, "samples", UNDISTURBED))
     for name in TOTALS.values()
 }
+GRAPHS = ("graph_forward", "graph_forward_backward")
 FIGURES = (
-    *("policy", "status", "reason", "measured_at", "gate_revision", "memory_peak_bytes"),
+    *("policy", "status", "reason", "measured_at", "gate_revision"),
+    *(f"memory_{part}" for part in (*MEMORY, *OPTIONAL_MEMORY)),
     *(column for columns in OF_TOTAL.values() for column in columns),
+    *(f"{name}_{part}" for name in GRAPHS for part in (*PERCENTILES, "samples", "raw_ms")),
 )
 FOLLOWS = frozenset(f"{name}_{UNDISTURBED}" for name in OF_TOTAL)
 RAW = frozenset(f"{name}_raw_ms" for name in TIMINGS)
@@ -49,7 +53,10 @@ ENCODE = json.JSONEncoder(ensure_ascii=False, allow_nan=False, sort_keys=True, s
 
 
 class Figures(NamedTuple):
-    """Fields of a record that selection reads, under the record's names."""
+    """Fields of a record that selection and planning read, under the record's names.
+
+    `forward`, the graphs' timings and `memory` are those of a record in training.
+    """
 
     problem: Problem
     implementation: str
@@ -63,6 +70,10 @@ class Figures(NamedTuple):
     total: Percentiles | None
     peak_bytes: int | None
     gate_revision: int | None = None  # None: the first
+    forward: Percentiles | None = None
+    graph_forward: Percentiles | None = None
+    graph_forward_backward: Percentiles | None = None
+    memory: Memory | None = None
 
 
 class Percentiles(NamedTuple):
@@ -191,9 +202,6 @@ def problem_of(row: RowMapping) -> Problem:
 def record_of(row: RowMapping, **shared: Any) -> Record:
     """The record of a row, given the problem, implementation, device and environment that it refers to."""
     timings: dict[str, Any] = {name: _timing_of(row, name) for name in TIMINGS}
-    memory = None
-    if row["memory_peak_bytes"] is not None:
-        memory = Memory(**{part: row[f"memory_{part}"] for part in (*MEMORY, *OPTIONAL_MEMORY)})
     return Record(
         policy=row["policy"],
         status=Status(row["status"]),
@@ -206,7 +214,7 @@ def record_of(row: RowMapping, **shared: Any) -> Record:
             worst_error_ratio=row["gate_worst_error_ratio"],
             detail=row["gate_detail"],
         ),
-        memory=memory,
+        memory=_memory_of(row),
         **timings,
         **shared,
     )
@@ -216,6 +224,12 @@ def figures_of(row: RowMapping, *, problem: Problem, **shared: Any) -> Figures:
     """The figures of a row that has the columns FIGURES, given what it refers to."""
     name = TOTALS["training" if problem["mode"] == "training" else "inference"]
     timed = row[f"{name}_p50_ms"] is not None
+    of_step: dict[str, Any] = {}
+    if timed and name == TOTALS["training"]:
+        of_step = {graph: _percentiles_of(row, graph) for graph in GRAPHS}
+        forward = row["forward_p50_ms"] is not None
+        of_step["forward"] = Percentiles(*(row[one] for one in OF_TOTAL["forward"])) if forward else None
+        of_step["memory"] = _memory_of(row)
     return Figures(
         problem=problem,
         policy=row["policy"],
@@ -225,8 +239,24 @@ def figures_of(row: RowMapping, *, problem: Problem, **shared: Any) -> Figures:
         total=Percentiles(*(row[column] for column in OF_TOTAL[name])) if timed else None,
         peak_bytes=row["memory_peak_bytes"],
         gate_revision=row["gate_revision"],
+        **of_step,
         **shared,
     )
+
+
+def _memory_of(row: RowMapping) -> Memory | None:
+    if row["memory_peak_bytes"] is None:
+        return None
+    return Memory(**{part: row[f"memory_{part}"] for part in (*MEMORY, *OPTIONAL_MEMORY)})
+
+
+def _percentiles_of(row: RowMapping, name: str) -> Percentiles | None:
+    """Of a timing whose time without disturbance is no column."""
+    if row[f"{name}_p50_ms"] is None:
+        return None
+    p20, p50, p80, samples, raw_ms = (row[f"{name}_{part}"] for part in (*PERCENTILES, "samples", "raw_ms"))
+    kept = raw_ms is not None and len(raw_ms) == samples
+    return Percentiles(p20, p50, p80, samples, undisturbed(raw_ms) if kept else p20)
 
 
 def _timing_of(row: RowMapping, name: str) -> Timing | None:

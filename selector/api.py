@@ -241,9 +241,8 @@ def plan(
     NothingFits, NoMeasurements, InvalidRequest, UnknownDevice, UnsupportedProblem, and the errors of the
     database
     """
-    return ask.plan(
-        _as_model(model), device, memory_limit, batch, training=training, measure=measure, database=database
-    )
+    planner = ask.planner_of(_as_model(model), device, training, database)
+    return ask.plan(planner, memory_limit, batch, measure)
 
 
 def pareto(
@@ -260,14 +259,8 @@ def pareto(
     Arguments and errors are those of `plan`. Without `memory_limits`, a dozen limits up to `memory_limit` are
     taken.
     """
-    return ask.pareto(
-        _as_model(model),
-        device,
-        memory_limit,
-        memory_limits=memory_limits,
-        training=training,
-        database=database,
-    )
+    planner = ask.planner_of(_as_model(model), device, training, database)
+    return ask.pareto(planner, memory_limit, memory_limits)
 
 
 def _as_model(given: object) -> Model:

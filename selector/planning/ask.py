@@ -1,9 +1,10 @@
-"""`selector.plan`: from a model, a device and a limit to a plan."""
+"""Plans and frontiers of a model by its parts: from a device and memory limits to a `Plan` or to points."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,6 +19,7 @@ from ..selection.shared import shared_selector
 from ..text.units import format_bytes, parse_bytes
 from ..workloads.model import Model, parse_batch
 from .options import Prices
+from .pareto import Point, frontier
 from .plan import Plan
 from .planner import Planner
 from .training_setup import Training
@@ -26,61 +28,47 @@ if TYPE_CHECKING:
     from kernel_selector.db import Database
 
     from ..selection.selector import Selector
-    from .pareto import Point
 
 TRIES = 4  # of plans that are measured
 POINTS = 12  # of a frontier
 
 
+def planner_of(
+    model: Model, device: object, training: Training | None, database: str | Path | Database | None
+) -> Planner:
+    """The planner of a model by its parts on a device, with the prices that a database gives its layers.
+
+    Raises InvalidRequest for what is no Training, UnknownDevice, and the errors of the database.
+    """
+    if not isinstance(training, Training | None):
+        raise InvalidRequest(
+            f"training={shorten(training)}: expected a Training, which is selector.Training."
+        )
+    return Planner(prices_on(device, training or Training(), database), model)
+
+
 def plan(
-    model: Model,
-    device: object = None,
-    memory_limit: str | int | None = None,
-    batch: int | str = "auto",
-    *,
-    training: Training | None = None,
+    planner: Planner,
+    memory_limit: str | int | None,
+    batch: int | str,
     measure: Callable[[Plan], int] | None = None,
-    database: str | Path | Database | None = None,
 ) -> Plan:
-    """The plan of a model by its parts; see `selector.plan`."""
-    planner, limit = _planner(model, device, memory_limit, training, database)
+    """The plan within a limit, the device's memory where None; `measure` is as of `selector.plan`."""
+    limit = _limit(memory_limit, planner.device)
     parse_batch(batch)
     return planner.plan(limit, batch) if measure is None else _measured(planner, limit, batch, measure)
 
 
 def pareto(
-    model: Model,
-    device: object = None,
-    memory_limit: str | int | None = None,
-    *,
-    memory_limits: Sequence[str | int] = (),
-    training: Training | None = None,
-    database: str | Path | Database | None = None,
+    planner: Planner, memory_limit: str | int | None, memory_limits: Sequence[str | int] = ()
 ) -> list[Point]:
-    """The frontier of a model by its parts; see `selector.pareto`."""
-    from .pareto import frontier
-
+    """The frontier of points at the limits, or at POINTS of them up to `memory_limit`."""
     if isinstance(memory_limits, str):
         raise InvalidRequest(f"memory_limits={shorten(memory_limits)}: expected a list of limits.")
-    planner, most = _planner(model, device, memory_limit, training, database)
+    most = _limit(memory_limit, planner.device)
     least = math.ceil(planner.least_bytes() / (1 - planner.training.margin))
     limits = [parse_bytes(one, "memory_limits") for one in memory_limits] or _spread(least, most)
     return frontier(planner, limits)
-
-
-def _planner(
-    model: Model,
-    device: object,
-    memory_limit: str | int | None,
-    training: Training | None,
-    database: str | Path | Database | None,
-) -> tuple[Planner, int]:
-    if not isinstance(training, Training | None):
-        raise InvalidRequest(
-            f"training={shorten(training)}: expected a Training, which is selector.Training."
-        )
-    prices = prices_on(device, training or Training(), database)
-    return Planner(prices, model), _limit(memory_limit, prices.device)
 
 
 def prices_on(device: object, training: Training, database: str | Path | Database | None) -> Prices:
@@ -90,17 +78,23 @@ def prices_on(device: object, training: Training, database: str | Path | Databas
 
 
 def _device(selector: Selector, asked: object, database: object) -> Device:
-    """The device, with its rates where those that come with this package are all that is known."""
+    """The device that `choose` finds: by a name of the shipped measurements alone too, and with their rates.
+
+    Raises UnknownDevice for one that neither they nor the database know, and InvalidRequest.
+    """
     from kernel_selector.db import DatabaseError
 
-    found = selector.device(asked)
-    if not missing_rates(found):
-        return found
     try:
+        found = selector.device(asked)
+    except UnknownDevice:
+        found = None
+    if found is not None and not missing_rates(found):
+        return found
+    with suppress(UnknownDevice, DatabaseError, OSError):  # what is missing is said where it is needed
         shipped = stand_in(database)
-        return found if shipped is None else shipped.device(found.key)
-    except (UnknownDevice, DatabaseError, OSError):
-        return found  # what is missing is said where it is needed
+        if shipped is not None:
+            return shipped.device(asked if found is None else found.key)
+    return selector.device(asked) if found is None else found
 
 
 def _limit(memory_limit: str | int | None, device: Device) -> int:

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..workloads.model import Part
 from .options import Option
@@ -129,6 +129,32 @@ def solve(
             return Slower(float(bound.x[program.time]))
     result = milp(integrality=np.array(program.integrality), **given)
     return None if result.x is None else program.solution(result.x)
+
+
+def shortest_step(parts: Sequence[Part], options: Sequence[Sequence[Option]], *, host: bool) -> list[Option]:
+    """The option of each part that makes a step shortest, whatever its bytes: one for all layers of a part.
+
+    Without `host` launching costs nothing, as in a CUDA graph.
+    """
+    if not parts:
+        return []
+    times = [
+        [
+            replace(
+                one,
+                device_ms=one.device_ms * part.count,
+                host_ms=one.host_ms * part.count,
+                held_bytes=0,
+                transient_bytes=0,
+            )
+            for one in some
+        ]
+        for part, some in zip(parts, options, strict=True)
+    ]
+    free = Budget(limit=0, resident=0, kept=0, block=0, blocks=0, first_gradients=0, gradients=0)
+    found = solve([replace(part, count=1) for part in parts], times, free, host=host, recompute=False)
+    assert isinstance(found, Solution)  # no bytes are no more than none, and no time was asked for
+    return [options[part][option] for part, option in sorted(found.counts)]
 
 
 class _Program:

@@ -1,9 +1,10 @@
-"""What each implementation of a part costs at a batch size, from the records of one kind of device.
+"""Times and bytes of a layer by each implementation at any batch size, from the evidence that `choose` has.
 
-A record is used as it is where the problem itself was measured. Else the records of the same layer at other
-numbers of rows make a series: bytes are affine in the rows, and so is time between two neighbours of it.
-With one such record, or the nearest of other sizes, figures are scaled by the counted work. Without any, the
-cost model predicts; and the framework's own implementation, of which there must be something, is counted.
+In come the measurements of an operator on one kind of device (`Evidence`), out come `Figures` of a problem. A
+measurement is used as it is where it is of the problem itself. Else those of the same layer at other numbers
+of rows make a series: bytes are affine in the rows, and so is time between two neighbours of it. With one
+such measurement, or the nearest of other sizes, figures are scaled by the counted work. Of the framework's
+own implementation, of which there must be something, they are counted where nothing was measured.
 """
 
 from __future__ import annotations
@@ -12,19 +13,19 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from datetime import datetime
 from functools import cached_property
 
 from kernel_selector.kernels import registry
-from kernel_selector.kernels.contract import Device, Problem, Record, Status
-from kernel_selector.kernels.versions import holds
+from kernel_selector.kernels.contract import Device, Problem
 
 from ..cost_model.features.roofline import terms_seconds
 from ..selection.alike import timed_alike
+from ..selection.evidence import FORWARD_SHARE, Evidence, Measured, StepCosts
 from ..selection.neighbours import distance, structure
-from .launched import of_the_device
 
 ROWS = ("rows", "batch", "elements")  # what grows with the number of samples
-FORWARD_SHARE = 1 / 3  # of the operations of forward and backward, by count
+HOST_BOUND = 2.0  # times the host's least: below it may be the host that was timed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,10 +74,10 @@ class Sample:
 class Series:
     """The measurements of one implementation, by what their problems have in common."""
 
-    def __init__(self, name: str, records: Iterable[Record]) -> None:
+    def __init__(self, name: str, measured: Iterable[tuple[Problem, StepCosts]]) -> None:
         self.name = name
-        known = of_the_device(name, records)
-        samples = [Sample(timed_alike(record.problem), of_record(record)) for record in known]
+        known = of_the_device(name, measured)
+        samples = [Sample(timed_alike(problem), of_costs(costs)) for problem, costs in known]
         self._levels = [_grouped(samples, alike) for alike in (structure, _but_shares, _but_bias)]
         self._host_ms: dict[tuple[object, ...], float] = {}
         self._lines: dict[tuple[object, ...], list[Sample]] = {}
@@ -182,26 +183,40 @@ def _with_shares_of(problem: Problem, other: Problem) -> Problem:
     return operator.problem({**other.as_dict, **{name: problem[name] for name in names}})
 
 
-def of_record(record: Record) -> Figures:
-    """The figures of a good record in training."""
-    memory, total, forward = record.memory, record.forward_backward, record.forward
-    assert memory is not None
-    assert total is not None
-    on_device = record.graph_forward_backward
-    device_ms = min(total.undisturbed_ms, on_device.undisturbed_ms) if on_device else total.undisturbed_ms
-    share = FORWARD_SHARE if forward is None else min(forward.undisturbed_ms / total.undisturbed_ms, 1.0)
-    if record.graph_forward is not None and on_device is not None:
-        share = min(record.graph_forward.undisturbed_ms / on_device.undisturbed_ms, 1.0)
+def of_costs(costs: StepCosts) -> Figures:
+    """The figures of a problem that was measured itself."""
+    counted_arguments = costs.kept_argument_bytes is not None
     return Figures(
-        device_ms=device_ms,
-        forward_ms=device_ms * share,
-        host_ms=total.undisturbed_ms,
-        held_bytes=memory.held_bytes,
-        peak_bytes=memory.peak_bytes,
-        kept_argument_bytes=memory.kept_argument_bytes or 0,
+        device_ms=costs.device_ms,
+        forward_ms=costs.forward_ms,
+        host_ms=costs.host_ms,
+        held_bytes=costs.held_bytes,
+        peak_bytes=costs.peak_bytes,
+        kept_argument_bytes=costs.kept_argument_bytes or 0,
         source="exact",
-        remark="" if memory.kept_argument_bytes is not None else "arguments that it keeps were not counted",
+        remark="" if counted_arguments else "arguments that it keeps were not counted",
     )
+
+
+def of_the_device(
+    name: str, measured: Iterable[tuple[Problem, StepCosts]]
+) -> list[tuple[Problem, StepCosts]]:
+    """Measurements that say what a device takes, without those that took about as long as launching them.
+
+    name: their implementation. What was timed without a CUDA graph has the longer of the host's time and the
+    device's: near the host's least, for each launch, it says nothing of the device. All, if none has a graph.
+    """
+    found = list(measured)
+    if not any(costs.as_graph for _, costs in found):
+        return found
+    work = [registry.implementation(problem.operator, name).work(problem) for problem, _ in found]
+    launches = [max(one.launches, 1) for one in work]
+    host_ms = min(costs.host_ms / count for (_, costs), count in zip(found, launches, strict=True))
+    return [
+        (problem, costs)
+        for (problem, costs), count in zip(found, launches, strict=True)
+        if costs.as_graph or costs.host_ms > HOST_BOUND * host_ms * count
+    ]
 
 
 def _layer(problem: Problem) -> tuple[object, ...]:
@@ -241,43 +256,41 @@ def _between(problem: Problem, line: list[Sample]) -> Figures:
 
 
 class Measurements:
-    """The good records of one operator on one kind of device, as a series for each implementation.
+    """The costs of one operator's implementations on one kind of device, each as a series over the sizes.
 
-    Of several of one problem the newest counts, those of the current version first. `outdated` names the
-    implementations of which there are none of the current version.
+    Of several measurements of one problem the newest counts, those of the present version first. `outdated`
+    names the implementations of which there are none of the present version.
     """
 
-    def __init__(self, records: Iterable[Record], versions: Mapping[str, str]) -> None:
-        newest: dict[tuple[str, str], Record] = {}
-        for record in records:
-            if record.status is not Status.OK or record.problem["mode"] != "training":
-                continue
-            slot = record.implementation, record.problem.key
-            if slot not in newest or _rank(newest[slot], versions) <= _rank(record, versions):
-                newest[slot] = record
-        self._records: dict[str, list[Record]] = defaultdict(list)
-        for (name, _), record in newest.items():
-            if name in versions:
-                self._records[name].append(record)
+    def __init__(self, evidence: Evidence) -> None:
+        newest: dict[str, dict[str, Measured]] = defaultdict(dict)
+        versions = evidence.versions
+        for key, groups in evidence.groups.items():
+            for name, found in (pair for group in groups.values() for pair in group.items()):
+                before = newest[name].get(key)
+                if found.costs and (
+                    before is None or _rank(before, versions[name]) <= _rank(found, versions[name])
+                ):
+                    newest[name][key] = found
+        self._newest = {name: found for name, found in newest.items() if found}
+        self._problems = evidence.problems
         self.outdated = {
             name
-            for name, found in self._records.items()
-            if not any(_is_present(record, versions) for record in found)
+            for name, found in self._newest.items()
+            if all(one.version != versions[name] for one in found.values())
         }
 
     @cached_property
     def series(self) -> Mapping[str, Series]:
         """By implementation."""
-        return {name: Series(name, found) for name, found in self._records.items()}
+        return {
+            name: Series(name, [(self._problems[key], one.costs) for key, one in found.items() if one.costs])
+            for name, found in self._newest.items()
+        }
 
 
-def _rank(record: Record, versions: Mapping[str, str]) -> tuple[bool, object]:
-    return _is_present(record, versions), record.measured_at
-
-
-def _is_present(record: Record, versions: Mapping[str, str]) -> bool:
-    name = record.implementation
-    return holds(record.problem.operator, name, record.implementation_version, versions.get(name))
+def _rank(measured: Measured, version: str) -> tuple[bool, datetime]:
+    return measured.version == version, measured.measured_at
 
 
 def counted(problem: Problem, implementation: str, device: Device) -> Figures:

@@ -11,8 +11,8 @@ from kernel_selector.kernels.contract import Device, Problem, UnsupportedProblem
 
 from ..cost_model.features.roofline import missing_rates
 from ..errors import NoMeasurements
+from ..selection.evidence import Evidence
 from ..selection.selector import UNUSABLE, Selector, stand_in
-from ..selection.snapshot import NOTHING
 from ..workloads.model import Part
 from .layer_costs import Figures, Measurements, counted
 from .pace import in_a_model
@@ -151,7 +151,7 @@ class Prices:
 
     def _of(self, operator: str) -> Measurements:
         if operator not in self._measurements:
-            own = self._read(self._selector, operator)
+            own = _measurements(self._selector.evidence(operator, self.device.key))
             self._measurements[operator] = own if own.series else self._shipped(operator) or own
         return self._measurements[operator]
 
@@ -161,7 +161,7 @@ class Prices:
 
         try:
             other = stand_in(self._source)
-            found = None if other is None else self._read(other, operator)
+            found = None if other is None else _measurements(other.evidence(operator, self.device.key))
         except (DatabaseError, OSError) as error:
             self.trouble = f"{UNUSABLE}{error}"
             return None
@@ -169,9 +169,6 @@ class Prices:
             return None
         self.shipped[operator] = other
         return found
-
-    def _read(self, selector: Selector, operator: str) -> Measurements:
-        return _measurements(selector, selector.snapshot, operator, self.device.key)
 
     def _failures(self, problem: Problem, default: str) -> Mapping[str, str]:
         """Implementations that failed where the figures are from, or on this machine, with the reason."""
@@ -185,16 +182,9 @@ class Prices:
 
 
 @lru_cache(maxsize=64)
-def _measurements(selector: Selector, snapshot: str, operator: str, device_key: str) -> Measurements:
-    """Read once for a snapshot of the database."""
-    from kernel_selector.db import records
-
-    versions = {name: item.version for name, item in registry.implementations(operator).items()}
-    if snapshot == NOTHING:
-        return Measurements((), versions)
-    with selector.database.read() as connection:
-        found = records.find(connection, operator=operator, device_key=device_key)
-        return Measurements(found, versions)
+def _measurements(evidence: Evidence) -> Measurements:
+    """The series of one evidence, made once for each snapshot of a database."""
+    return Measurements(evidence)
 
 
 def _option(part: Part, name: str, figures: Figures, *, default: bool) -> Option:

@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from kernel_selector.kernels.contract import Device, Environment, Problem, Record, Status
 from kernel_selector.kernels.versions import standing_for
@@ -31,6 +31,7 @@ WORDS = {
     Status.CRASHED: "crashed",
 }
 FAILURES = set(WORDS)
+FORWARD_SHARE = 1 / 3  # of the operations of forward and backward, by count
 # the median of n normal samples is within 1.96 * 1.253 sigma / sqrt(n) in 95 % of cases, and from the median
 # to the 80th percentile it is 0.842 sigma
 NOISE_OF_SPREAD = 1.96 * 1.253 / 0.842
@@ -71,6 +72,44 @@ class Setting:
         return words
 
 
+class StepCosts(NamedTuple):
+    """One layer's forward and backward in a training step, as one record measured it.
+
+    `device_ms` is the device's own time, that of a CUDA graph where one was timed (`as_graph`), and
+    `forward_ms` the part of it that is forward; `host_ms` is the time of both launched one by one.
+    `kept_argument_bytes` is None where a record did not count them.
+    """
+
+    device_ms: float
+    forward_ms: float
+    host_ms: float
+    as_graph: bool
+    held_bytes: int
+    peak_bytes: int
+    kept_argument_bytes: int | None
+
+    @classmethod
+    def of(cls, record: Record | Figures) -> StepCosts | None:
+        """The costs of a good record in training; None of any other."""
+        total, graph, memory = record.total, record.graph_forward_backward, record.memory
+        if record.problem["mode"] != "training" or total is None or memory is None:
+            return None
+        host_ms = total.undisturbed_ms
+        share = FORWARD_SHARE if record.forward is None else min(record.forward.undisturbed_ms / host_ms, 1.0)
+        if graph is not None and record.graph_forward is not None:
+            share = min(record.graph_forward.undisturbed_ms / graph.undisturbed_ms, 1.0)
+        device_ms = host_ms if graph is None else min(host_ms, graph.undisturbed_ms)
+        return cls(
+            device_ms=device_ms,
+            forward_ms=device_ms * share,
+            host_ms=host_ms,
+            as_graph=graph is not None,
+            held_bytes=memory.held_bytes,
+            peak_bytes=memory.peak_bytes,
+            kept_argument_bytes=memory.kept_argument_bytes,
+        )
+
+
 @dataclass(frozen=True, slots=True)
 class Measured:
     """What is kept of a record. `version` is the present one where the recorded one does the same."""
@@ -81,11 +120,12 @@ class Measured:
     estimate: Estimate | None
     measured_at: datetime
     gate_revision: int = 1
+    costs: StepCosts | None = None  # of a good one in training
 
     @classmethod
     def of(cls, record: Record | Figures, now: str | None) -> Measured:
-        """The part of a record that choosing needs, where an implementation's version is `now`."""
-        estimate, total, peak = None, record.total, record.peak_bytes
+        """The part of a record that choices and plans need, where an implementation's version is `now`."""
+        estimate, costs, total, peak = None, None, record.total, record.peak_bytes
         if record.status is Status.OK and total is not None and peak is not None:
             estimate = Estimate(
                 time_ms=total.undisturbed_ms,
@@ -97,11 +137,12 @@ class Measured:
                 noise=NOISE_OF_SPREAD * (total.p80_ms - total.p20_ms) / 2 / total.p50_ms / total.samples**0.5,
                 memory_noise=0.0,
             )
+            costs = StepCosts.of(record)
         version = standing_for(
             record.problem.operator, record.implementation, record.implementation_version, now
         )
         revision = record.gate_revision or 1
-        return cls(version, record.status, record.reason, estimate, record.measured_at, revision)
+        return cls(version, record.status, record.reason, estimate, record.measured_at, revision, costs)
 
     def outweighs(self, failure: Measured) -> bool:
         """Whether this record of a problem counts for more than a failure near it.

@@ -226,10 +226,18 @@ def _best(
     return default, figures.sources[default], notes
 
 
+def least_gain(*noise: float) -> float:
+    """The gain in time that a switch away from the framework's default must exceed, relative to the new time.
+
+    noise: of the times compared, relative to them. Choices, plans and `optimize` switch by this rule alone.
+    """
+    return max((LEAST_MARGIN, *noise))
+
+
 def _needed(objective: str, one: Estimate, other: Estimate) -> float:
     if objective == "memory":
         return max(one.memory_noise, other.memory_noise)
-    return max(LEAST_MARGIN, one.noise, other.noise)
+    return least_gain(one.noise, other.noise)
 
 
 def _figure(objective: str, estimate: Estimate) -> float:

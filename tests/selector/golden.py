@@ -1,11 +1,13 @@
 """Golden answers: what is chosen on the shipped measurements before a change of the code, and after it.
 
-    python -m tests.selector.golden make [operator ...]     before: into build/golden.json.xz, some minutes
-    python -m tests.selector.golden check [operator ...]    after, on the same machine
+    python -m tests.selector.golden make [operator ...] [models]   before: into build/golden.json.xz, minutes
+    python -m tests.selector.golden check [operator ...] [models]  after, on the same machine
 
 For each operator and shipped device 2,000 random questions: the digest of every hundred decisions (choice,
 source, runner-up, exclusions), the chosen times of all, and 50 answers whole. Decisions must be equal, and
 figures within 1e-9 of each other. Of each set 300 are asked again as one batch, which must give the same.
+The part `models` has plans and frontiers of all published models, what their layers get on a GPU, and reports
+of `optimize` (`tests/selector/golden_models.py`).
 Answers of one machine are no measure for another: networks multiply in float32, which processors do in other
 orders, and where two implementations are as fast as each other, that decides.
 """
@@ -16,7 +18,8 @@ import hashlib
 import json
 import lzma
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from math import isclose
 from pathlib import Path
 from typing import Any
@@ -29,6 +32,7 @@ from selector.selection.choice import Choice
 from selector.selection.query import Query
 from selector.selection.shipped import CPU, unpacked
 from selector.workloads.sampling import random_problems
+from tests.selector import golden_models
 
 FILE = Path(__file__).parents[2] / "build" / "golden.json.xz"
 DEVICES = {"h200": "cuda", CPU: "cpu"}  # of the shipped measurements: name and kind
@@ -37,7 +41,10 @@ CLOSE = 1e-9
 FIGURES = ("time_ms", "memory_bytes", "margin")
 INTERVALS = ("time_interval_ms", "memory_interval_bytes")
 
+MODELS = "models"
+
 Golden = dict[str, Any]
+Compare = Callable[[Golden], list[str]]
 
 
 def questions(selector: Selector, operator: str, device: str) -> list[Query]:
@@ -145,6 +152,23 @@ def cases(names: Sequence[str] = ()) -> Iterator[tuple[str, str]]:
     return ((operator, device) for operator in names or registry.operators() for device in DEVICES)
 
 
+def parts(selector: Selector, names: Sequence[str]) -> Iterator[tuple[str, Callable[[], Golden], Compare]]:
+    """The key of each part, what gives it anew, and how it differs from the golden one."""
+    for operator, device in cases([name for name in names if name != MODELS]) if names != [MODELS] else ():
+        yield (
+            f"{operator} {device}",
+            partial(made, selector, operator, device),
+            partial(compared, selector, operator, device),
+        )
+    for key, ask in golden_models.cases(selector) if not names or MODELS in names else ():
+        yield key, ask, partial(_differing, key, ask)
+
+
+def _differing(key: str, ask: Callable[[], Golden], golden: Golden) -> list[str]:
+    """What differs from one golden answer about models."""
+    return differences(json.loads(json.dumps(ask())), golden, f"{key}: ")
+
+
 def main(arguments: Sequence[str]) -> int:
     """Make or check the golden answers; 1 where one differs."""
     what, *names = arguments or ["check"]
@@ -153,14 +177,15 @@ def main(arguments: Sequence[str]) -> int:
         raise SystemExit(
             f"{FILE} is not there: make it before a change, by `python -m tests.selector.golden make`."
         )
-    selector = opened()
-    for operator, device in cases(names):
-        key = f"{operator} {device}"
-        if what == "make":
-            golden[key] = made(selector, operator, device)
-        else:
-            found += compared(selector, operator, device, golden[key])
-        print(key, *found[:3], sep="\n    ", flush=True)
+    with golden_models.nothing_measured():
+        for key, make, compare in parts(opened(), names):
+            more: list[str] = []
+            if what == "make":
+                golden[key] = make()
+            else:
+                more = compare(golden[key])
+            found += more
+            print(key, *more[:3], sep="\n    ", flush=True)
     if what == "make":
         FILE.parent.mkdir(exist_ok=True)
         FILE.write_bytes(lzma.compress(json.dumps(golden, separators=(",", ":")).encode(), preset=9))

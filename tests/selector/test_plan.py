@@ -20,6 +20,7 @@ from selector.planning.drawing import draw
 from selector.planning.layer_costs import Series
 from selector.planning.plan import Plan
 from selector.planning.training_setup import Training
+from selector.selection.evidence import StepCosts
 from selector.workloads.model import Model, Part, Workload, problem_of
 from selector.workloads.published_models import published
 from tests.selector import replay
@@ -257,7 +258,10 @@ def test_a_device_without_measurements_and_rates_is_refused(database: Database) 
 
 
 def test_figures_of_other_sizes_are_scaled_by_the_work() -> None:
-    series = Series("torch_feed_forward", [measured("torch_feed_forward", ROWS)])
+    record = measured("torch_feed_forward", ROWS)
+    costs = StepCosts.of(record)
+    assert costs is not None
+    series = Series("torch_feed_forward", [(record.problem, costs)])
     wider = problem_of("feed_forward", "float32", {"rows": ROWS, **SIZES, "inner": 512})
     found = series.figures(wider, replay.HERE)
     assert found is not None

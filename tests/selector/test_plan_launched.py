@@ -5,18 +5,22 @@ from __future__ import annotations
 from dataclasses import replace
 
 from kernel_selector.kernels import registry
-from kernel_selector.kernels.contract import Record
+from kernel_selector.kernels.contract import Problem, Record
 from kernel_selector.kernels.measure.timing import timing
-from selector.planning.launched import HOST_BOUND, of_the_device
+from selector.planning.layer_costs import HOST_BOUND, of_the_device
+from selector.selection.evidence import StepCosts
 from tests.selector import replay
 
 LAYER_NORM = registry.operator("layer_norm")
 
 
-def of(rows: int, time_ms: float, graph_ms: float | None = None) -> Record:
+def of(rows: int, time_ms: float, graph_ms: float | None = None) -> tuple[Problem, StepCosts]:
     problem = LAYER_NORM.problem(rows=rows, hidden=64)
     found: Record = replay.record(problem, "torch_layer_norm", time_ms=time_ms, memory_bytes=64)
-    return replace(found, graph_forward_backward=None if graph_ms is None else timing([graph_ms]))
+    found = replace(found, graph_forward_backward=None if graph_ms is None else timing([graph_ms]))
+    costs = StepCosts.of(found)
+    assert costs is not None
+    return problem, costs
 
 
 def test_a_record_near_the_hosts_least_says_nothing_of_the_device() -> None:

@@ -12,6 +12,7 @@ from kernel_selector.kernels.contract import Device
 from selector import InvalidRequest
 from selector.planning.training_setup import AS_FUSED_IN_GRAPHS, Training
 from selector.selection import selector as engine
+from selector.selection.shipped import CPU
 from selector.workloads.published_models import layer_problems
 
 DEVICE = "h200"
@@ -38,6 +39,14 @@ def test_a_fresh_install_plans_for_a_device_that_is_elsewhere_and_says_from_what
     assert any("come with this package" in caveat for caveat in plan.caveats)
     assert any(not one.default for one in plan.layers)
     assert {one.source for one in plan.layers} <= {"exact", "series", "scaled"}
+
+
+@pytest.mark.usefixtures("fresh")
+def test_a_device_is_found_by_the_name_that_choosing_finds_it_by():
+    plan = selector.plan("lstm-language-model", device=CPU, memory_limit="16GiB", batch=8)
+    assert plan.device == selector.choose(hidden=64, batch=8, device=CPU).device.name
+    with pytest.raises(selector.UnknownDevice, match="h900"):
+        selector.plan("lstm-language-model", device="h900")
 
 
 @pytest.mark.usefixtures("fresh")

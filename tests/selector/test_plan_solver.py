@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import itertools
 import random
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
 
 from selector.errors import InvalidRequest
 from selector.planning.batch import best_batch, grid
-from selector.planning.integer_program import Budget, Solution, solve
+from selector.planning.integer_program import Budget, Solution, shortest_step, solve
 from selector.planning.options import Option, undominated
 from selector.workloads.model import Part, parse_batch, problem_of
 
@@ -71,6 +72,28 @@ def test_no_counts_are_better_than_the_solvers() -> None:
             assert found is not None
             assert found.step_ms == pytest.approx(best, rel=1e-3)
             assert found.peak_bytes <= limit
+
+
+def test_a_step_is_shortest_where_all_layers_of_a_part_get_one_option() -> None:
+    draw = random.Random(1)
+    for host in (True, False):
+        for _ in range(10):
+            parts = [part(str(index), draw.randint(1, 30)) for index in range(3)]
+            choices = [
+                [option(str(one), draw.uniform(1, 5), 7, host_ms=draw.uniform(1, 5)) for one in range(4)]
+                for _ in parts
+            ]
+
+            best = min(_step_ms(parts, taken, host) for taken in itertools.product(*choices))
+            found = shortest_step(parts, choices, host=host)
+            assert _step_ms(parts, found, host) == pytest.approx(best, rel=2e-3)
+    assert shortest_step([], [], host=True) == []
+
+
+def _step_ms(parts: Sequence[Part], taken: Sequence[Option], host: bool) -> float:
+    pairs = list(zip(parts, taken, strict=True))
+    device_ms = sum(one.device_ms * part.count for part, one in pairs)
+    return max(device_ms, sum(one.host_ms * part.count for part, one in pairs) if host else 0.0)
 
 
 def _by_trying(parts: list[Part], choices: list[list[Option]], limit: int) -> float | None:

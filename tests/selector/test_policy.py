@@ -4,7 +4,7 @@ import pytest
 
 from selector import NothingFits
 from selector.cost_model.estimate import Estimate, Tier
-from selector.selection.policy import LEAST_MARGIN, Question, combine, decide
+from selector.selection.policy import LEAST_MARGIN, Question, combine, decide, least_gain
 
 
 def estimate(time_ms, memory=100, *, noise=0.0, high=None, memory_noise=0.0):
@@ -116,3 +116,8 @@ def test_margin_is_negative_when_the_runner_up_looks_better():
     decision = decided(question("a", "base"), tier("exact", a=0.995, base=1.0))
     assert decision.runner_up == "a"
     assert decision.margin == pytest.approx(-0.005)
+
+
+def test_a_switch_must_gain_more_than_any_of_the_noise() -> None:
+    assert least_gain() == least_gain(0.0, LEAST_MARGIN / 2) == LEAST_MARGIN
+    assert least_gain(0.0, 3 * LEAST_MARGIN) == 3 * LEAST_MARGIN

@@ -8,16 +8,16 @@ all layers take of the device and of the host.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from itertools import pairwise
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from kernel_selector.kernels.contract import Problem, SelectorError
 
 from ...planning.ask import prices_on
+from ...planning.integer_program import shortest_step
 from ...planning.options import MEASURED, Option, Prices
 from ...planning.training_setup import Training
-from ...selection.policy import LEAST_MARGIN
+from ...selection.policy import least_gain
 from ...text.units import format_ms
 from ...workloads.model import Part
 from ..layers import Layer
@@ -30,12 +30,12 @@ SLOWER_IN_MODELS = 2.0
 
 
 class DeviceTimes:
-    """What layers in training take of a GPU's time, from measurements; nothing on other devices.
+    """Implementations for a model's layers by the device's time in a training step, from measurements.
 
-    What is fastest on the device often takes the host longer to launch. Each problem gets the option of the
-    least device + exchange * host milliseconds, at the one rate of exchange by which a step is shortest: its
-    longer side of the two, summed over all layers. Where steps are `replayed` the host's time is nothing.
-    Raises the errors of the database.
+    In come the layers that an example ran, out come an implementation and milliseconds for each problem;
+    nothing on devices that are no GPU. What is fastest on the device often takes the host longer to launch:
+    each problem gets what makes a step shortest, its longer side of device and host, as in a plan without a
+    memory limit. Where steps are `replayed` the host's time is nothing. Raises the errors of the database.
     """
 
     def __init__(
@@ -43,16 +43,24 @@ class DeviceTimes:
     ) -> None:
         self._left_out = () if replayed else COMPILED
         self._prices = prices_on(device, Training(cuda_graphs=replayed), database)
-        self._options: dict[Problem, list[Option]] = {}
         calls: Counter[Problem] = Counter()
         if self._prices.device.kind == "cuda":
             for layer in layers:
                 if layer.problem["mode"] == "training":
                     calls[layer.problem] += layer.calls
         self._options = {problem: _options(self._prices, problem, self._left_out) for problem in calls}
-        choices = [(self._choices(problem), count) for problem, count in calls.items()]
-        self._replayed, self._exchange = replayed, 0.0 if replayed else _exchange(choices)
-        self._step = _step(choices, self._exchange or 0.0)
+        self._replayed = replayed
+        able = {
+            _part(problem, calls[problem]): found for problem in calls if (found := self._choices(problem))
+        }
+        # nothing is known to be faster where the host is waited for even if all is launched as soon as can be
+        soonest = {part: min(some, key=lambda one: one.host_ms) for part, some in able.items()}
+        device_ms, host_ms = _step(soonest)
+        self._known = replayed or device_ms > host_ms
+        best = shortest_step(list(able), list(able.values()), host=self._known and not replayed)
+        chosen = dict(zip(able, best, strict=True))
+        self._step = _step(chosen)
+        self._best = {part.problem: option for part, option in chosen.items()}
 
     @property
     def advice(self) -> tuple[str, ...]:
@@ -72,26 +80,27 @@ class DeviceTimes:
         noise, and why, in words; None where there is none that is worth the host's time. Of steps that are
         replayed the framework's own is said, too.
         """
-        options = self._options.get(problem, [])
-        default = next((one for one in options if one.default), None)
-        if default is None or self._exchange is None:
+        default = next((one for one in self._options.get(problem, ()) if one.default), None)
+        if default is None or not self._known:
             return None
-        best = _best(options, self._exchange)
+        best = self._best[problem]
         times = (
             f"{format_ms(best.device_ms)} of the device's time, {format_ms(default.device_ms)} by torch's own"
         )
-        if best.device_ms * (1 + LEAST_MARGIN) < default.device_ms:
+        if best.device_ms * (1 + least_gain()) < default.device_ms:
             return best.implementation, f"{times}, {best.source}"
         return (default.implementation, f"{times} at best, {best.source}") if self._replayed else None
 
     def ms(self, problem: Problem, name: str | None = None) -> float | None:
         """The device's time for a problem by what it gets, or by one implementation; None where unknown."""
-        if self._exchange is None:
+        if not self._known:
             return None
         if problem not in self._options:
             self._options[problem] = _options(self._prices, problem, self._left_out)
         able = [one for one in self._options[problem] if name in (None, one.implementation)]
-        return _best(able, self._exchange).device_ms if able else None
+        if name is None and able and problem in self._best:
+            return self._best[problem].device_ms
+        return min((one.device_ms for one in able), default=None)
 
     def _choices(self, problem: Problem) -> list[Option]:
         """What a problem can get. Where nothing alike was measured a step takes time for it too, at least as
@@ -101,40 +110,14 @@ class DeviceTimes:
         return self._options[problem] or sorted(found, key=lambda one: one.device_ms)[:1]
 
 
-def _best(options: Sequence[Option], exchange: float) -> Option:
-    return min(options, key=lambda one: one.device_ms + exchange * one.host_ms)
+def _part(problem: Problem, count: int) -> Part:
+    return Part(name="", problem=problem, count=count, output_bytes=0)
 
 
-def _exchange(layers: Sequence[tuple[Sequence[Option], int]]) -> float | None:
-    """The rate that makes a step shortest, the lowest of equals; None where the host is waited for even if
-    each layer takes what is launched soonest.
-    """
-    known = [(options, count) for options, count in layers if options]
-    soonest = [(min(options, key=lambda one: one.host_ms), count) for options, count in known]
-    if sum((one.device_ms - one.host_ms) * count for one, count in soonest) <= 0:
-        return None
-    return min(_rates(options for options, _ in known), key=lambda rate: (max(_step(known, rate)), rate))
-
-
-def _step(layers: Sequence[tuple[Sequence[Option], int]], exchange: float) -> tuple[float, float]:
-    """Milliseconds of device and host with each layer's best option."""
-    found = [(_best(options, exchange), count) for options, count in layers if options]
-    device_ms = sum(one.device_ms * count for one, count in found)
-    return device_ms, sum(one.host_ms * count for one, count in found)
-
-
-def _rates(layers: Iterable[Sequence[Option]]) -> list[float]:
-    """0, and a rate between each two at which any layer's best option changes."""
-    changes = {
-        (slow.device_ms - fast.device_ms) / (fast.host_ms - slow.host_ms)
-        for options in layers
-        for fast in options
-        for slow in options
-        if fast.device_ms < slow.device_ms and fast.host_ms > slow.host_ms
-    }
-    ordered = sorted(changes)
-    between = [(low + high) / 2 for low, high in pairwise(ordered)]
-    return [0.0, *between, *(2 * one for one in ordered[-1:])]
+def _step(chosen: Mapping[Part, Option]) -> tuple[float, float]:
+    """Milliseconds of device and host, of all layers."""
+    device_ms = sum(one.device_ms * part.count for part, one in chosen.items())
+    return device_ms, sum(one.host_ms * part.count for part, one in chosen.items())
 
 
 def _options(prices: Prices, problem: Problem, left_out: Sequence[str]) -> list[Option]:
@@ -147,6 +130,6 @@ def _options(prices: Prices, problem: Problem, left_out: Sequence[str]) -> list[
 def _foretold(prices: Prices, problem: Problem) -> list[Option]:
     """What is known, or can be counted, of a problem's implementations."""
     try:
-        return list(prices.options(Part(name="", problem=problem, count=1, output_bytes=0)))
+        return list(prices.options(_part(problem, 1)))
     except SelectorError:
         return []

@@ -91,7 +91,7 @@ def plan_within(
     database: Any,
 ) -> Plan:
     """Fastest plan of a model for the examples' batch within a memory limit."""
-    from ...planning.ask import plan as fastest
+    from ...planning.ask import plan, planner_of
     from ...planning.training_setup import Training
 
     args, kwargs = arguments_of(example_inputs)
@@ -99,7 +99,7 @@ def plan_within(
     batch = sizes[0] if sizes else 1  # without samples the planner says so
     planned = rewritable(model, example_inputs, outputs_of(outputs))
     training = Training(replayed=objective == DEVICE_TIME)
-    return fastest(planned, device_of(model), memory_limit, batch, training=training, database=database)
+    return plan(planner_of(planned, device_of(model), training, database), memory_limit, batch)
 
 
 def rewritable(model: nn.Module, example_inputs: Any, outputs: Outputs | None = None) -> Model:
