@@ -28,7 +28,7 @@ BATCHES = "8,16,32,64"  # of published models: two make a line of time and bytes
 
 @dataclass(frozen=True, kw_only=True)
 class ProfileRequest:
-    """The arguments of `selector profile`, which stand for a list of problems.
+    """The arguments of the command `profile`, which stand for a list of problems.
 
     An `operator` with values in `given` stands for their grid; with a `count`, for random problems that have
     these values. `operators`, or one operator without values, stand for a sweep of `count` problems each.

@@ -19,9 +19,12 @@ def test_what_is_both_refused_and_failed_has_the_reason_of_the_refusal():
     name, reason = next(iter(refused.items()))
     failures = {name: "failed", "hoisted": "failed"}, {}
     evidence = SimpleNamespace(
-        problems={}, failures=lambda *_: failures, tiers=lambda *_: (), least_noise=lambda _: 0.0
+        most_frequent_winner=None,
+        failures=lambda *_: failures,
+        tiers=lambda *_: (),
+        least_noise=lambda _: 0.0,
     )
-    request = Request(problem, Resolved(replay.HERE, None), None, "time", None, False, None)
-    question = prepare(SimpleNamespace(evidence=lambda *_: evidence), request).question
+    request = Request(problem, Resolved(replay.HERE, None), replay.HERE, None, "time", None, False, ())
+    question = prepare(SimpleNamespace(measurements=lambda *_: evidence), request).question
     assert (question.excluded[name], question.excluded["hoisted"]) == (reason, "failed")
     assert "hoisted" not in question.names
