@@ -131,7 +131,7 @@ import sys
 from selector.profiling.fleet import launch
 from tests.selector.queue_workers import PretendedSession
 launch.sessions = lambda _: lambda policy: PretendedSession(0.3)
-setup = launch.Setup(grace_s=float(sys.argv[2]))
+setup = launch.WorkerSetup(grace_s=float(sys.argv[2]))
 print("started", flush=True)
 print(launch.work(launch.Source(database=sys.argv[1]), setup).to_dict()["tasks"], flush=True)
 """
