@@ -79,14 +79,14 @@ def run(store: Database, tasks: int, faults: Faults, server: Server | None) -> d
     )
     number = create_job(store, request, author="benchmark")[0]["id"]
     token = create_token(store, f"worker-{number}", scopes=["measure"])
-    spec = FleetSpec(store.url, token)
+    processes = Processes(store.url, token)
     started = time.monotonic()
     try:
-        spec.start()
-        job = afflict(spec, lambda: get_job(store, number), faults, server)
+        processes.start()
+        job = afflict(processes, lambda: get_job(store, number), faults, server)
         seconds = time.monotonic() - started
     finally:
-        spec.stop()
+        processes.stop()
     with store.read() as connection:
         measured = Counter(record.problem.key for record in records.find(connection))
     wanted = {problem.key for problem in request.problems}
@@ -95,9 +95,9 @@ def run(store: Database, tasks: int, faults: Faults, server: Server | None) -> d
         "tasks": tasks,
         "workers": WORKERS,
         "services": SERVICES,
-        "kills_of_workers": spec.kills["worker"],
-        "kills_of_services": spec.kills["service"],
-        "outages_of_the_database": spec.kills["database"],
+        "kills_of_workers": processes.kills["worker"],
+        "kills_of_services": processes.kills["service"],
+        "outages_of_the_database": processes.kills["database"],
         "lease_s": LEASE_S,
         "seconds": round(seconds, 1),
         "tasks_per_s": round(job["tasks"]["done"] / seconds, 1),
@@ -110,20 +110,20 @@ def run(store: Database, tasks: int, faults: Faults, server: Server | None) -> d
 
 
 def afflict(
-    spec: FleetSpec, look: Callable[[], dict[str, Any]], faults: Faults, server: Server | None
+    processes: Processes, look: Callable[[], dict[str, Any]], faults: Faults, server: Server | None
 ) -> dict[str, Any]:
     """Kill now and then until the job that `look` gives has ended, or the time has; its last state."""
     draw, deadline = random.Random(0), time.monotonic() + faults.limit_s
     while (job := look())["state"] in ("queued", "running") and time.monotonic() < deadline:
         time.sleep(draw.uniform(0.5, 1.5) * faults.pause_s)
-        outages = spec.kills["database"]
+        outages = processes.kills["database"]
         part = job["tasks"]["done"] / sum(job["tasks"].values())
         if server is not None and outages < faults.outages and part > (outages + 0.5) / faults.outages:
             server.fail((IMMEDIATE, KILL)[outages % 2])
             time.sleep(OUTAGE_S)
             server.start()
-            spec.kills["database"] += 1
-        spec.kill(draw)
+            processes.kills["database"] += 1
+        processes.kill(draw)
     return job
 
 
@@ -146,7 +146,7 @@ def serve(url: str, port: int) -> None:
 
 
 @dataclass
-class FleetSpec:
+class Processes:
     """Services and workers, each started again when it has been killed."""
 
     url: str
@@ -155,7 +155,8 @@ class FleetSpec:
 
     def __post_init__(self) -> None:
         self._context = multiprocessing.get_context("forkserver")
-        layers = [f"{registry.__package__}.lstm.{name}" for name in registry.implementations("lstm")]
+        folder = f"{registry.__package__}.{registry.FOLDER.name}.lstm"
+        layers = [f"{folder}.{name}" for name in registry.implementations("lstm")]
         self._context.set_forkserver_preload([*PRELOADED, *layers])
         self._ports = [free_port() for _ in range(SERVICES)]
         self._started = 0

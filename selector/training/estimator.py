@@ -122,14 +122,7 @@ class CostModel(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         return fit_network(examples, related, self.network_effort)
 
     def _trees(self, max_iter: int) -> Any:
-        return HistGradientBoostingRegressor(
-            max_iter=max(max_iter, 1),
-            max_leaf_nodes=self.max_leaf_nodes,
-            min_samples_leaf=self.min_samples_leaf,
-            l2_regularization=1.0,
-            early_stopping=False,
-            random_state=0,
-        )
+        return boosted_trees(max(max_iter, 1), self.max_leaf_nodes, self.min_samples_leaf)
 
     def predict(self, X: ArrayLike, contests: ArrayLike | None = None) -> Floats:
         """The predicted figures, shape [n_samples].
@@ -164,6 +157,18 @@ def _means(values: Floats, labels: NDArray[Any]) -> Floats:
     which = np.unique(labels, return_inverse=True)[1]
     means: Floats = (np.bincount(which, values) / np.bincount(which))[which]
     return means
+
+
+def boosted_trees(max_iter: int, max_leaf_nodes: int, min_samples_leaf: int) -> Any:
+    """Unfitted boosted trees that are the same for the same rows, regularised as all of a cost model."""
+    return HistGradientBoostingRegressor(
+        max_iter=max_iter,
+        max_leaf_nodes=max_leaf_nodes,
+        min_samples_leaf=min_samples_leaf,
+        l2_regularization=1.0,
+        early_stopping=False,
+        random_state=0,
+    )
 
 
 def one_thread() -> AbstractContextManager[object]:

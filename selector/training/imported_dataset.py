@@ -10,7 +10,6 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 from scipy.spatial import cKDTree  # type: ignore[import-untyped]
-from sklearn.ensemble import HistGradientBoostingRegressor  # type: ignore[import-untyped]
 
 from kernel_selector.kernels.contract import Device, Problem
 
@@ -19,11 +18,11 @@ from ..cost_model.flat_trees import FlatTrees
 from ..errors import TooFewProblems
 from ..workloads.imported_columns import OK, Columns
 from ..workloads.imported_operator import ImportedOperator
-from .estimator import one_thread
+from .dataset import LEAST_PROBLEMS
+from .estimator import boosted_trees, one_thread
 
 MOST_ROWS = 100_000  # that a model learns from: whole problems, drawn at random, beyond
 MANY_ROWS = 20_000  # from here on one fold of problems is judged, not each in turn
-LEAST_PROBLEMS = 10
 ROUNDS = 30  # of fitting levels and effects in turns; they settle long before
 APART = 100.0  # how far other words and flags are, in doublings of a size: neighbours agree on them
 Floats = NDArray[np.float64]
@@ -92,7 +91,7 @@ class ImportedDataset:
     @cached_property
     def contest(self) -> Integers:
         """Number of the problem on one device: within it times compare, [rows]."""
-        return self.problem * len(self.operator.devices) + self.columns.device[self.places]
+        return _contests(self.columns, self.places)
 
     @cached_property
     def situation(self) -> NDArray[np.str_]:
@@ -122,12 +121,17 @@ class ImportedDataset:
     @cached_property
     def _values(self) -> list[Mapping[str, Any]]:
         """The hyperparameters of each problem that has rows."""
-        return [self.columns.problems[number] for number in np.unique(self.problem).tolist()]
+        return [self.columns.problems[number] for number in self._numbered[0].tolist()]
+
+    @property
+    def _value_of_row(self) -> Integers:
+        return self._numbered[1]
 
     @cached_property
-    def _value_of_row(self) -> Integers:
-        numbers: Integers = np.searchsorted(np.unique(self.problem), self.problem)
-        return numbers
+    def _numbered(self) -> tuple[Integers, Integers]:
+        """The numbers of the problems that have rows, and which of them each row has."""
+        numbers, of_row = np.unique(self.problem, return_inverse=True)
+        return numbers, of_row.ravel()
 
     def domain(self, use: Flags) -> ImportedDomain:
         """The domain of a model that learns from the rows where `use` holds."""
@@ -171,7 +175,6 @@ class ImportedDataset:
     def manifest(self) -> dict[str, Any]:
         """The part of a stored model's manifest that describes features and domain, JSON-ready."""
         return {
-            "imported": True,
             "spec": self.spec.to_dict(),
             "implementations": dict.fromkeys(self.implementations, ""),
             "devices": ImportedDomain.of(self.columns, np.arange(len(self.columns))).devices,
@@ -189,27 +192,11 @@ class ImportedDataset:
         if present.all():
             return None
         each, implementation = np.divmod(np.arange(present.size), len(names))
-        row = first[each]
-        rows = self.spec.rows(
-            self._problem_columns[self._value_of_row[row]],
-            self.columns.device[self.places][row],
-            implementation,
-        )
-        many = len(rows) >= 3000
-        estimator = HistGradientBoostingRegressor(
-            max_iter=100,
-            max_leaf_nodes=31 if many else 15,
-            min_samples_leaf=10 if many else 5,
-            l2_regularization=1.0,
-            early_stopping=False,
-            random_state=0,
-        )
+        rows = self.spec.of_implementations(self.rows[first[each]], implementation)
+        leaves, samples = (31, 10) if len(rows) >= 3000 else (15, 5)
         with one_thread():
-            return FlatTrees.from_histogram_boosting(estimator.fit(rows, present.ravel()))
-
-    @cached_property
-    def _problem_columns(self) -> Floats:
-        return self.spec.problems(self._values)
+            trees = boosted_trees(100, leaves, samples).fit(rows, present.ravel())
+            return FlatTrees.from_histogram_boosting(trees)
 
 
 def build_imported_dataset(columns: Columns) -> ImportedDataset:
@@ -247,13 +234,17 @@ def _effects(columns: Columns, places: Integers) -> Floats:
     Shape [implementations]; least squares, in turns.
     """
     y, which = np.log(columns.time_ms[places]), columns.implementation[places]
-    pairs = columns.problem[places] * len(columns.operator.devices) + columns.device[places]
-    contest = np.unique(pairs, return_inverse=True)[1].ravel()
+    contest = np.unique(_contests(columns, places), return_inverse=True)[1].ravel()
     effects = np.zeros(len(columns.implementations))
     for _ in range(ROUNDS):
         level = _means(y - effects[which], contest, int(contest.max()) + 1)
         effects = _means(y - level[contest], which, len(effects))
     return effects
+
+
+def _contests(columns: Columns, places: Integers) -> Integers:
+    """The number of the problem and device of each measurement, [places]."""
+    return columns.problem[places] * len(columns.operator.devices) + columns.device[places]
 
 
 def _means(values: Floats, group: Integers, groups: int) -> Floats:

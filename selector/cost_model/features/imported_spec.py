@@ -9,7 +9,7 @@ implementation it is, and what its times are of those of others in the mean.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from itertools import combinations
@@ -146,9 +146,14 @@ class ImportedSpec:
 
     def rows(self, problems: Floats, device: Integers, implementation: Integers) -> Floats:
         """Rows of features [rows, columns] of columns of hyperparameters [rows, ...] and positions [rows]."""
-        flags = np.eye(len(self.implementations), len(self._flags))[implementation]
         on = np.eye(len(self.devices))[device] if len(self.devices) > 1 else np.zeros((len(device), 0))
-        return np.column_stack([problems, on, np.array(self.effects)[implementation], flags])
+        return self.of_implementations(np.column_stack([problems, on]), implementation)
+
+    def of_implementations(self, rows: Floats, implementation: Integers) -> Floats:
+        """Rows with the shared columns of `rows` [rows, ...] and the columns of implementations [rows]."""
+        shared = rows[:, : len(self._of_contests)]
+        flags = np.eye(len(self.implementations), len(self._flags))[implementation]
+        return np.column_stack([shared, np.array(self.effects)[implementation], flags])
 
     def matrices(self, device: Device, asked: Sequence[tuple[Problem, Sequence[str]]]) -> Floats:
         """The rows for some implementations of each problem on a device, one after another."""
@@ -196,19 +201,19 @@ class ImportedDomain:
     def outside(self, problem: Problem, device: Device) -> str | None:
         """Why a problem on a device is outside, or None when it is inside; numbers may be 1.4 times off."""
         unseen = self.unseen(device)
-        return unseen or next(self._outside(problem, device), None)
-
-    def _outside(self, problem: Problem, device: Device) -> Iterator[str]:
+        if unseen:
+            return unseen
         for name, seen in self.devices[device.name].items():
             value = problem[name]
             if isinstance(seen, list):
                 if value not in seen:
-                    yield f"the cost model has not seen {name}={value}, only {' or '.join(map(str, seen))}"
+                    return f"the cost model has not seen {name}={value}, only {' or '.join(map(str, seen))}"
             elif not seen["low"] / _slack(seen["low"]) <= value <= seen["high"] * _slack(seen["high"]):
-                yield (
+                return (
                     f"{name}={value} is outside what the cost model has seen on {device.name}, "
                     f"{seen['low']} to {seen['high']}"
                 )
+        return None
 
 
 def _slack(edge: float) -> float:
