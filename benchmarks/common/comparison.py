@@ -167,7 +167,7 @@ def _prepare(
     jobs = [(cell.problem, cell.implementations) for cell in todo if comparison.prepared(cell)]
     for problem, records in measure_all(
         jobs,
-        session.torch_device,
+        [session.torch_device],
         policy=comparison.preparing,
         processes=options.prepare,
         lane=comparison.lane,

@@ -1,4 +1,4 @@
-"""Several measuring processes at once on one device: for what takes long without being timed."""
+"""Several measuring processes at once on each of some devices: for what takes long without being timed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Waiting = queue.SimpleQueue[Job]
 
 def measure_all(
     jobs: Sequence[Job],
-    torch_device: str,
+    torch_devices: Sequence[str],
     *,
     policy: Policy,
     processes: int,
@@ -29,10 +29,10 @@ def measure_all(
 ) -> Iterator[Done]:
     """Each job's records as they come, not in order; no job starts after `deadline` (time.monotonic).
 
-    Each process takes one job after the other, and is replaced when one of them kills it. Their times
-    are worth nothing: the processes share the device. A problem of `lane` 0 goes to any process, one of
-    lane n to the n-th alone: two large ones at once might not fit into the device's memory, of which a
-    process gives nothing back.
+    Each of so many `processes` a device takes one job after the other, and is replaced when one of them
+    kills it. Their times are worth nothing: the processes share the device. A problem of `lane` 0 goes to any
+    process, one of lane n to the n-th of the first device alone: two large ones at once might not fit into
+    the device's memory, of which a process gives nothing back.
     """
     stop = threading.Event()
     lanes: dict[int, Waiting] = {0: queue.SimpleQueue()}
@@ -53,9 +53,11 @@ def measure_all(
 
     with ExitStack() as stack:
         sessions = [
-            stack.enter_context(Session(torch_device, policy=policy, seed=seed)) for _ in range(processes)
+            stack.enter_context(Session(torch_device, policy=policy, seed=seed))
+            for torch_device in torch_devices
+            for _ in range(processes)
         ]
-        threads = stack.enter_context(ThreadPoolExecutor(processes))
+        threads = stack.enter_context(ThreadPoolExecutor(len(sessions)))
         stack.callback(stop.set)  # first of all at the end: then each thread ends with its job
         working = [threads.submit(work, session, index) for index, session in enumerate(sessions)]
         for _ in working:

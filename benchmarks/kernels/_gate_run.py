@@ -92,7 +92,7 @@ def _judge(gate: GateRun, device: str, processes: int, deadline: float) -> Resul
     mixed.sort(key=lambda job: job[0] not in gate.first)
     for problem, records in measure_all(
         mixed,
-        device,
+        [device],
         policy=gate.policy,
         processes=processes,
         deadline=deadline,

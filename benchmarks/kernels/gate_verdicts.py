@@ -3,6 +3,7 @@
     python -m benchmarks.kernels.gate_verdicts --device cuda:0 --seconds 500 --out verdicts.jsonl
     python -m benchmarks.kernels.gate_verdicts --device cuda:0 --seconds 500 --out more.jsonl \\
         --skip verdicts.jsonl
+    python -m benchmarks.kernels.gate_verdicts --device cuda:0 cuda:1 --processes 13 --out verdicts.jsonl
     python -m benchmarks.kernels.gate_verdicts --collect verdicts.jsonl more.jsonl
 
 Problems are those of `gate` and `recurrent_gate`, linear layers of random sizes, and sequences longer than
@@ -47,7 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     if options.collect:
         return _collect(options.collect, options.results, options.table, options.least)
-    device = "cpu" if options.smoke else options.device or default_torch_device()
+    devices = ["cpu"] if options.smoke else options.device or [default_torch_device()]
     known = _known([options.out, *options.skip])
     wanted = [one for one in problems(smoke=options.smoke) if one.operator in options.operators]
     jobs: list[Job] = []
@@ -59,7 +60,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with options.out.open("a") as lines:
         for _, records in measure_all(
             jobs,
-            device,
+            devices,
             policy=replace(ONCE, gate_seq=128),
             processes=options.processes,
             deadline=time.monotonic() + options.seconds,
@@ -88,8 +89,8 @@ def _parser() -> argparse.ArgumentParser:
     add("--least", type=float, default=1, metavar="TIMES", help="the bound, for the table (default: 1)")
     add("--operators", nargs="*", default=registry.operators(), metavar="NAME", help="only these")
     add("--seconds", type=float, default=500, help="start no problem after this time (default: 500)")
-    add("--device", help="cpu or cuda:0 (default: the GPU if there is one)")
-    add("--processes", type=int, default=1, help="at once on the device (default: 1)")
+    add("--device", nargs="+", metavar="DEVICE", help="cpu, or GPUs alike (default: the GPU if there is one)")
+    add("--processes", type=int, default=1, help="at once on each device (default: 1)")
     add("--smoke", action="store_true", help="a few small problems of each operator on the CPU")
     return parser
 

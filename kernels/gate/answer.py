@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from .. import registry
 from ..contract import GateResult, Problem
+from ..runtime.out_of_memory import is_out_of_memory
 from .runs import Runs, flatten, only_real
 from .tolerance import (
     MANY,
@@ -212,10 +213,15 @@ class Answer:
         return found or dict.fromkeys(self.expected, Own())
 
     def _errors(self, build: Callable[[Problem], nn.Module], name: str) -> tuple[dict[str, Own], str]:
-        """What a module does in the problem's dtype, and what is wrong with it, in words."""
+        """What a module does in the problem's dtype, and what is wrong with it, in words.
+
+        What runs out of memory says nothing of the equations: the error passes through, and nobody is judged.
+        """
         try:
             errors = self._errors_of(build(self.runs.problem))
         except Exception as error:
+            if is_out_of_memory(error):
+                raise
             if self.runs.torch_device != "cpu":
                 torch.cuda.synchronize()  # raises where this process can judge nobody any more
             reason = str(error).strip().partition("\n")[0]

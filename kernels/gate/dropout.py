@@ -27,6 +27,7 @@ import torch
 from torch import Tensor, nn
 
 from .. import registry
+from ..runtime.out_of_memory import is_out_of_memory
 from .answer import Answer
 from .poison import poisoned_memory
 from .runs import Results, flatten, only_real
@@ -270,7 +271,9 @@ class DropoutCheck:
                 with torch.no_grad():
                     following = only_real(flatten("output", module(*self._runs.arguments(self._runs.dtype))))
                 moments = [self._moments(module, seed) for seed in (SEED, SEED + GROUP)]
-        except Exception:  # the comparison has said so: see Gate
+        except Exception as error:  # the comparison has said so: see Gate
+            if is_out_of_memory(error):
+                raise
             return TorchsOwn(True, True, True, 0.0, 0.0, 0.0, {})
         distances = torch.tensor([one for several, _, _ in moments for one in several], dtype=torch.float64)
         return TorchsOwn(

@@ -10,6 +10,7 @@ from torch import nn
 
 from .. import registry
 from ..contract import GateResult, Inputs, Problem
+from ..runtime.out_of_memory import is_out_of_memory
 from .answer import Answer
 from .dropout import DropoutCheck
 from .hard import HardAnswer, HardRuns
@@ -88,8 +89,10 @@ class Gate:
                 runs.load(module)
                 with runs.grad_mode():
                     module(*runs.arguments(runs.dtype))
-            except RuntimeError:  # which strides it does not take, or that it takes none of these calls
-                continue
+            except RuntimeError as error:
+                if is_out_of_memory(error):
+                    raise
+                continue  # which strides it does not take, or that it takes none of these calls
             break
         return runs
 
@@ -136,7 +139,9 @@ class Gate:
         try:
             runs = Runs(whole, self.torch_device, seed + 3, replace(self.inputs, args=args))
             return LongerAnswer(runs), ""
-        except torch.OutOfMemoryError:
+        except Exception as error:
+            if not is_out_of_memory(error):
+                raise
             return None, "; later steps not judged, for which torch's own runs out of memory"
 
 

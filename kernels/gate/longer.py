@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from .. import registry
 from ..contract import Problem
+from ..runtime.out_of_memory import is_out_of_memory
 from .answer import Answer
 from .runs import Runs, flatten, map_tensors, only_real
 
@@ -39,9 +40,9 @@ class LongerAnswer(Answer):
         default = registry.implementation(problem.operator, registry.operator(problem.operator).default)
         try:
             return self._split(*self._in_chunks(default.build(problem)))
-        except torch.OutOfMemoryError:
-            raise
-        except Exception:  # the bound's note says why
+        except Exception as error:  # the bound's note says why
+            if is_out_of_memory(error):
+                raise
             if self.runs.torch_device != "cpu":
                 torch.cuda.synchronize()
             return self._split(*self._in_chunks(registry.reference(problem)))

@@ -6,20 +6,10 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-import torch
-
 from ..contract import GateResult, Status, UnsupportedProblem
+from ..runtime.out_of_memory import is_out_of_memory
 
 Judged = Mapping[str, Any]  # the outcome of a candidate that passed: the fields of its gate and memory
-OUT_OF_MEMORY_TEXTS = (
-    "out of memory",
-    "not enough memory",
-    "can't allocate memory",
-    "bad_alloc",
-    "ALLOC_FAILED",
-    "Storage size calculation overflowed",
-    "invalid configuration: size",
-)
 
 
 def failure(error: BaseException, stage: str, gate: GateResult | None = None) -> dict[str, Any]:
@@ -43,9 +33,4 @@ def status_of(error: BaseException) -> Status:
     """How an error ends a measurement."""
     if isinstance(error, UnsupportedProblem):
         return Status.UNSUPPORTED
-    if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
-        return Status.OUT_OF_MEMORY
-    text = str(error)
-    if isinstance(error, RuntimeError) and any(words in text for words in OUT_OF_MEMORY_TEXTS):
-        return Status.OUT_OF_MEMORY
-    return Status.CRASHED
+    return Status.OUT_OF_MEMORY if is_out_of_memory(error) else Status.CRASHED

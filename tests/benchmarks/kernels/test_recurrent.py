@@ -71,10 +71,10 @@ def test_rows_share_cells_and_slow_loops_are_timed_where_they_are_asked_for_alon
 def test_jobs_are_shared_by_processes_and_none_is_lost() -> None:
     jobs = [(LSTM.problem(hidden=size, batch=1, seq=2), ("torch_lstm",)) for size in (1, 2, 3)]
     never = float("inf")
-    done = dict(measure_all(jobs, "cpu", policy=ONCE, processes=2, deadline=never))
+    done = dict(measure_all(jobs, ["cpu", "cpu"], policy=ONCE, processes=1, deadline=never))
     assert done.keys() == {problem for problem, _ in jobs}
     assert {record.status for records in done.values() for record in records} == {Status.OK}
-    assert list(measure_all(jobs, "cpu", policy=ONCE, processes=1, deadline=0.0)) == []
+    assert list(measure_all(jobs, ["cpu"], policy=ONCE, processes=1, deadline=0.0)) == []
 
 
 def test_a_smoke_run_measures_stores_resumes_and_joins(

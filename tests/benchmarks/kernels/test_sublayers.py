@@ -211,7 +211,7 @@ def test_the_gate_judges_examples_and_names_who_was_judged(tmp_path: Path) -> No
 def test_where_torch_is_wrong_is_said_last(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     problem = LSTM.problem(hidden=2, batch=1, seq=2)
     ((_, records),) = measure_all(
-        [(problem, ("torch_lstm", "hoisted"))], "cpu", policy=ONCE, processes=1, deadline=float("inf")
+        [(problem, ("torch_lstm", "hoisted"))], ["cpu"], policy=ONCE, processes=1, deadline=float("inf")
     )
     (right,) = (one for one in records if one.implementation == "hoisted")
     failed = GateResult(passed=False, worst_error_ratio=None, detail="")
@@ -239,7 +239,7 @@ def test_large_problems_go_to_one_process_each_and_none_is_lost() -> None:
     jobs = [(LSTM.problem(hidden=size, batch=1, seq=2), ("torch_lstm",)) for size in (1, 2, 3, 4)]
     done = measure_all(
         jobs,
-        "cpu",
+        ["cpu"],
         policy=ONCE,
         processes=2,
         deadline=float("inf"),

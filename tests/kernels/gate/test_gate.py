@@ -31,6 +31,8 @@ class Faulty(nn.LSTM):
         super().__init__(
             problem["input"],
             problem["hidden"],
+            problem["layers"],
+            dropout=problem["dropout"],
             bidirectional=problem["bidirectional"],
             dtype=getattr(torch, problem["dtype"]),
         )
@@ -193,6 +195,10 @@ def test_the_default_itself_can_fail():
 
 
 def refuse(*_):
+    raise RuntimeError("no kernel\nat all")
+
+
+def run_out_of_memory(*_):
     raise torch.OutOfMemoryError("no memory\nat all")
 
 
@@ -200,7 +206,7 @@ def refuse(*_):
 WRONG, UNUSABLE = "torch_lstm itself is wrong here", "torch_lstm sets no bound here"
 BROKEN_DEFAULTS = {
     "wrong": (lambda y, h, c: (y * 1.24, (h, c)), f"{WRONG} (output[0]: error 0.24 RMS)"),
-    "raises": (refuse, f"{UNUSABLE} (OutOfMemoryError: no memory)"),
+    "raises": (refuse, f"{UNUSABLE} (RuntimeError: no kernel)"),
     "gives nan": (lambda y, h, c: (y, (h, c * float("nan"))), f"{WRONG} (output[1][1]: error inf RMS)"),
     "wrong shape": (FORWARD_FAULTS["wrong shape"], f"{UNUSABLE} (ValueError: output[0] has shape"),
     "wrong gradient": (GRADIENT_FAULTS["cut at one output"], f"{WRONG} (gradient of"),
@@ -229,6 +235,27 @@ def test_a_broken_default_excuses_nobody(monkeypatch, fault):
         assert not gate.check(Broken().build(problem)).passed
 
 
+@pytest.mark.parametrize("last", range(5))
+def test_a_default_that_runs_out_of_memory_leaves_all_unjudged(monkeypatch, last):
+    """In whichever call: that says nothing of the equations, and their bound alone rejects what is right."""
+    problem = OPERATOR.problem(hidden=24, batch=5, seq=9, layers=2, dropout=0.5)
+    right = registry.implementation("lstm", "torch_lstm").build(problem)
+    calls = []
+
+    def large(y, h, c):
+        calls.append(y)
+        return run_out_of_memory() if len(calls) > last else (y, (h, c))
+
+    class Planted:
+        def build(self, problem):
+            return Faulty(problem, large)
+
+    monkeypatch.setattr(registry, "implementation", lambda *_: Planted())
+    with pytest.raises(torch.OutOfMemoryError):
+        Gate(problem, "cpu").check(right)
+    assert len(calls) == last + 1
+
+
 def test_a_default_that_gives_no_number_leaves_the_floors():
     floor, cap = 1e-3, 1e-2
     tolerance = Tolerance(floor=floor, cap=cap)
@@ -240,7 +267,7 @@ def test_a_default_that_gives_no_number_leaves_the_floors():
 
 def test_errors_of_a_module_pass_through(gate):
     with pytest.raises(torch.OutOfMemoryError):
-        gate.check(Faulty(gate.problem, refuse))
+        gate.check(Faulty(gate.problem, run_out_of_memory))
 
 
 def test_a_result_names_the_worst_tensor_and_is_repeatable(gate):
