@@ -177,11 +177,12 @@ def test_frozen_parameters_get_no_gradient(operator, name, device):
 def test_two_backward_passes_through_one_graph_are_equal_to_the_bit(operator, name, device):
     module = build(operator, name)
     loss = module(torch.randn(5, 3, 4))[0].square().sum()
-    if name == "torch_compile":  # its compiled backward pass gives up its inputs, and says so
-        with pytest.raises(RuntimeError, match="donated buffer"):
-            torch.autograd.grad(loss, list(module.parameters()), retain_graph=True)
-        return
-    first = torch.autograd.grad(loss, list(module.parameters()), retain_graph=True)
+    try:
+        first = torch.autograd.grad(loss, list(module.parameters()), retain_graph=True)
+    except RuntimeError as error:
+        if name == "torch_compile" and "donated buffer" in str(error):
+            return  # a compiled backward pass may give up its inputs, and says so
+        raise
     second = torch.autograd.grad(loss, list(module.parameters()))
     for a, b in zip(first, second, strict=True):
         assert torch.equal(a, b)
