@@ -1,7 +1,8 @@
 """Choices judged on problems that were drawn after the cost model was frozen.
 
     python -m benchmarks.selection.sealed_sets draw --out plan.jsonl
-    python -m kernel_selector.kernels.measure --problems plan.jsonl --device all --policy steady --output records.jsonl
+    python -m kernel_selector.kernels.measure --problems plan.jsonl --device all --policy steady \\
+        --output records.jsonl
     python -m benchmarks.selection.sealed_sets judge records.jsonl --commit HASH
 
 The hash of the commit that froze the model is the seed of the draw, so nobody chooses the problems. They are
@@ -201,7 +202,7 @@ def grouped(verdicts: Sequence[Verdict], key: Callable[[Verdict], str]) -> dict[
 
 
 def figures(verdicts: Sequence[Verdict]) -> dict[str, Any]:
-    """The distribution of slowdowns with the sampling errors of its mean and shares, and the unjudged share."""
+    """The distribution of slowdowns, sampling errors of its mean and share, the share of unjudged choices."""
     losses = [one.slowdown for one in verdicts if one.slowdown is not None]
     found = {"problems": len(verdicts), "unjudged": round(1 - len(losses) / len(verdicts), 4)}
     if not losses:
