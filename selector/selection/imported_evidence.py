@@ -41,7 +41,7 @@ class ImportedEvidence:
         """The least noise of a prediction: none is known of, since an import does not name hosts."""
         return 0.0
 
-    def tiers(self, problem: Problem, _here: Device, _software: Environment | None) -> Iterator[Tier]:
+    def measured(self, problem: Problem, _here: Device, _software: Environment | None) -> Iterator[Tier]:
         """The good measurements of a problem as one tier; without estimates where there are none."""
         columns, names = self._columns, self._columns.implementations
         estimates = {}
@@ -60,6 +60,9 @@ class ImportedEvidence:
                     memory_noise=0.0,
                 )
         yield Tier(source="exact", estimates=estimates)
+
+    def near(self, _problem: Problem, _here: Device, _software: Environment | None) -> None:
+        """Nothing: without counted work no measurement is scaled."""
 
     def failures(
         self, problem: Problem, _here: Device, _default: str

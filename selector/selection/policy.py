@@ -278,7 +278,12 @@ def _need(question: Question, figures: Figures, name: str) -> tuple[float, str]:
     estimate = figures.estimates.get(name)
     if estimate is None:
         return question.counted_bytes(name), "counted from the equations"
-    basis = {"exact": "measured", "near": "scaled, upper end", "model": "predicted, upper end"}
+    basis = {
+        "exact": "measured",
+        "model": "predicted, upper end",
+        "near": "scaled, upper end",
+        "extrapolated": "extrapolated, upper end",
+    }
     return max(estimate.high_bytes, estimate.safe_bytes), basis[figures.sources[name]]
 
 

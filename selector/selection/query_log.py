@@ -75,9 +75,9 @@ def _state(file: Path) -> State | None:
 
 
 def is_uncertain(choice: Choice) -> bool:
-    """Whether a measurement might change the choice: nothing was measured at the problem or near it, and
-    another candidate may be faster, as far as its interval goes, or has no figure at all."""
-    if choice.source not in ("model", "default") or choice.objective != "time":
+    """Whether a measurement might change the choice: nothing was measured at the problem, and another
+    candidate may be faster, as far as its interval goes, or has no figure at all."""
+    if choice.source not in ("model", "extrapolated", "default") or choice.objective != "time":
         return False
     if not choice.may_be_beaten:
         return False

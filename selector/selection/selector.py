@@ -359,7 +359,7 @@ class Selector:
 
 
 def or_shipped(answers: Sequence[Answer], queries: Sequence[Query], source: object) -> list[Answer]:
-    """The answers of the shipped measurements, where others rest on nothing and these know more.
+    """The answers of the shipped measurements, where others rest on little and these know more.
 
     So are those about a device that has its name in these measurements alone. Only for the user's own
     database: one that was named, as `source` or by SELECTOR_DATABASE_URL, is taken at its word.
@@ -370,7 +370,7 @@ def or_shipped(answers: Sequence[Answer], queries: Sequence[Query], source: obje
     open_ones = {
         index: one
         for index, one in enumerate(found)
-        if _rests_on_nothing(one) and (queries[index].operator or DEFAULT_OPERATOR) in registry.operators()
+        if _rests_on_little(one) and (queries[index].operator or DEFAULT_OPERATOR) in registry.operators()
     }
     if not open_ones:
         return found
@@ -390,17 +390,17 @@ def or_shipped(answers: Sequence[Answer], queries: Sequence[Query], source: obje
     return found
 
 
-def _rests_on_nothing(answer: Answer) -> bool:
+def _rests_on_little(answer: Answer) -> bool:
     if isinstance(answer, Choice):
-        return answer.source == "default"
+        return answer.source in ("default", "extrapolated")
     return isinstance(answer, UnknownDevice)
 
 
 def _better(own: Answer, shipped: Answer) -> Answer:
-    """The shipped answer unless it rests on nothing either; its error too: that nothing fits, for example."""
+    """The shipped answer unless it rests on as little; its error too: that nothing fits, for example."""
     if isinstance(shipped, SelectorError):
         return shipped
-    if shipped.source == "default" and isinstance(own, Choice):
+    if isinstance(own, Choice) and shipped.source in ("default", own.source):
         return own
     return replace(shipped, caveats=(*shipped.caveats, USED))
 

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..cost_model.estimate import LEAST_GAIN
 from .estimator import CostModel
 from .fit import AnyDataset, Errors, Fold, HeldOut, time_model
 from .robustness import Chooser, Coverage, UnderLimits, by_model, contests, default_row, measured_again
@@ -145,15 +146,15 @@ def evaluate_shapes(dataset: AnyDataset, held_out: HeldOut, parts: list[Fold]) -
 def evaluate_split(dataset: AnyDataset, noise: Errors, test: Flags, words: str) -> Comparison | None:
     """Slowdowns of a model trained where `test` is false and judged where it is true; None for no rows.
 
-    The cost model abstains as it would when asked; what it would choose otherwise stands beside it. It learns
-    without related operators, which may have been measured where this was not.
+    The cost model abstains, or wants a larger gain, where it would when asked. It learns without related
+    operators, which may have been measured where this was not.
     """
     if not test.any() or test.all():
         return None
     model = _fitted(time_model(dataset, int((~test).sum())), dataset, ~test)
     predicted = np.zeros(len(dataset.rows))
     predicted[test] = model.predict(dataset.rows[test], dataset.contest[test])
-    slowdowns = _judge(dataset, predicted, noise, ~test, test, abstains=True)
+    slowdowns = _judge(dataset, predicted, noise, ~test, test, in_range=False)
     return comparison(words, slowdowns) if slowdowns else None
 
 
@@ -200,15 +201,14 @@ def _judge(
     train: Flags,
     test: Flags,
     *,
-    abstains: bool = False,
+    in_range: bool = True,
     baselines: bool = True,
 ) -> dict[str, list[float]]:
     """Slowdowns by selector over the contests of the test rows that have a choice to make."""
     asked = [rows for rows in contests(dataset, test) if len(rows) > 1]
-    model = by_model(dataset, predicted, noise)
-    choosers: dict[str, Chooser] = {"cost model": model}
-    if abstains:
-        choosers = {"cost model": _within(dataset, train, model), "  if it never abstained": model}
+    choosers: dict[str, Chooser] = {"cost model": by_model(dataset, predicted, noise)}
+    if not in_range:
+        choosers = {"cost model": _anywhere(dataset, train, predicted, noise)}
     if baselines:
         choosers["most frequent winner"] = _by_frequency(dataset, train)
         choosers["nearest neighbour"] = _by_neighbour(dataset, train)
@@ -222,13 +222,21 @@ def _judge(
     }
 
 
-def _within(dataset: AnyDataset, train: Flags, model: Chooser) -> Chooser:
-    """The default where a model of the trained rows abstains; without one the most frequent winner."""
+def _anywhere(dataset: AnyDataset, train: Flags, predicted: Floats, noise: Errors) -> Chooser:
+    """By the model of the trained rows, which wants a larger gain outside of the sizes that it has seen.
+
+    Where it abstains, the default; without one the most frequent winner.
+    """
     domain = dataset.domain(train)
+    inside = by_model(dataset, predicted, noise)
+    extrapolated = by_model(dataset, predicted, noise, LEAST_GAIN)
     otherwise = _by_default(dataset) if dataset.operator.default else _by_frequency(dataset, train)
 
     def choose(rows: list[int]) -> int:
-        return (otherwise if domain.outside(*dataset.question(rows[0])) else model)(rows)
+        problem, device = dataset.question(rows[0])
+        if domain.outside(problem, device):
+            return otherwise(rows)
+        return (extrapolated if domain.beyond(problem, device) else inside)(rows)
 
     return choose
 

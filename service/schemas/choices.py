@@ -51,7 +51,9 @@ class Candidate(Answer):
 
     name: str
     default: bool = Field(description="Whether it is what the framework offers without us.")
-    source: str = Field(description='Where the figures come from: exact, near or model; "" without figures.')
+    source: str = Field(
+        description='Where the figures come from: exact, model, near or extrapolated; "" without figures.'
+    )
     time_ms: float | None = Field(description="Time of one run, in milliseconds.")
     time_interval_ms: tuple[float, float] | None = Field(description="Low and high, in milliseconds.")
     memory_bytes: int | None = Field(description="Peak beyond parameters and inputs, in bytes.")
@@ -71,7 +73,7 @@ class ChoiceDocument(Answer):
     device: DeviceDocument
     torch_device: str | None = Field(description="Where the serving machine has it; null when it has not.")
     implementation: str = Field(description="What to use.")
-    source: Literal["override", "exact", "near", "model", "default"] = Field(
+    source: Literal["override", "exact", "model", "near", "extrapolated", "default"] = Field(
         description="What the choice rests on."
     )
     objective: Literal["time", "memory"]
@@ -97,7 +99,7 @@ class ChoiceSummary(Answer):
     """The choice and the evidence for it, without the figures of the other candidates."""
 
     implementation: str = Field(description="What to use.")
-    source: Literal["override", "exact", "near", "model", "default"] = Field(
+    source: Literal["override", "exact", "model", "near", "extrapolated", "default"] = Field(
         description="What the choice rests on."
     )
     time_ms: float | None = Field(description="Of one run, in milliseconds.")

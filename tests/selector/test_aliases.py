@@ -47,7 +47,7 @@ def test_they_hold_in_a_database_and_are_not_measured_again(sqlite_database: Dat
 def test_they_are_evidence_as_new_ones_are() -> None:
     old, new = Evidence(swept(), NOW), Evidence(replay.sweep(PROBLEMS), NOW)
     for problem in PROBLEMS:
-        tiers = [list(one.tiers(problem, replay.HERE, replay.SOFTWARE)) for one in (old, new)]
+        tiers = [list(one.measured(problem, replay.HERE, replay.SOFTWARE)) for one in (old, new)]
         assert tiers[0] == tiers[1]
         assert tiers[0][0].source == "exact"
     operator = registry.operator("lstm")
@@ -60,5 +60,5 @@ def test_visits_of_old_and_new_versions_are_taken_together() -> None:
 
 
 def test_versions_without_an_alias_do_not_count() -> None:
-    tiers = list(Evidence(swept("0" * 12), NOW).tiers(PROBLEMS[0], replay.HERE, replay.SOFTWARE))
+    tiers = list(Evidence(swept("0" * 12), NOW).measured(PROBLEMS[0], replay.HERE, replay.SOFTWARE))
     assert "Measured with an earlier version of" in tiers[0].caveats[-1]

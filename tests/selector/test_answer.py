@@ -21,7 +21,7 @@ def test_what_is_both_refused_and_failed_has_the_reason_of_the_refusal():
     evidence = SimpleNamespace(
         most_frequent_winner=None,
         failures=lambda *_: failures,
-        tiers=lambda *_: (),
+        measured=lambda *_: (),
         least_noise=lambda _: 0.0,
     )
     request = Request(problem, Resolved(replay.HERE, None), replay.HERE, None, "time", None, False, ())

@@ -1,4 +1,4 @@
-"""A stored model: what it answers, where it abstains, and which ones are refused."""
+"""A stored model: what it answers, where it extrapolates and abstains, and which ones are refused."""
 
 from dataclasses import replace
 
@@ -8,7 +8,10 @@ from kernel_selector.db import Database, models
 from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import Device
 from selector import ModelVersionMismatch, Selector
+from selector.cost_model.estimate import LEAST_GAIN, Estimate
 from selector.cost_model.predictor import Predictor
+from selector.selection.query import Query
+from selector.selection.selector import or_shipped
 from tests.selector import replay
 
 LSTM = registry.operator("lstm")
@@ -49,16 +52,73 @@ def test_memory_limit_counts_with_the_uncertainty(trained):
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ({"hidden": 4096, "batch": 8}, "hidden=4096 is outside"),
-        ({"hidden": 96, "batch": 5000}, "batch=5000 is outside"),
         ({"hidden": 96, "batch": 8, "dtype": "float64"}, "has not seen dtype=float64"),
         ({"hidden": 96, "batch": 8, "bias": False}, "has not seen bias=False"),
     ],
 )
-def test_out_of_range_abstains(trained, given, words):
+def test_words_that_were_not_seen_abstain(trained, given, words):
     choice = trained.choose(**given)
     assert (choice.implementation, choice.source) == (LSTM.default, "default")
     assert any(words in caveat for caveat in choice.caveats)
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"hidden": 4096, "batch": 8}, "hidden=4096 is outside"),
+        ({"hidden": 96, "batch": 5000}, "batch=5000 is outside"),
+        ({"hidden": 700, "batch": 150, "seq": 200}, "operations="),
+    ],
+)
+def test_sizes_that_were_not_seen_are_extrapolated(trained, given, words):
+    """Every candidate has a figure, with wider intervals, and the first caveat says why."""
+    inside, outside = trained.choose(hidden=96, batch=24), trained.choose(**given)
+    assert outside.source == "extrapolated"
+    assert words in outside.caveats[0]
+    assert outside.model_version
+    by_name = {one.name: one for one in inside.candidates}
+    for candidate in outside.candidates:
+        if not candidate.excluded:
+            low, high = candidate.time_interval_ms
+            least, most = by_name[candidate.name].time_interval_ms
+            assert high / low > 1.5 * most / least
+            assert candidate.memory_interval_bytes[1] > candidate.memory_bytes
+
+
+def test_a_switch_needs_a_larger_gain_where_it_is_extrapolated(trained):
+    wide = trained.choose(hidden=4096, batch=8)
+    figures = {one.name: one.time_ms for one in wide.candidates if one.time_ms}
+    if wide.implementation != LSTM.default:
+        assert figures[LSTM.default] / figures[wide.implementation] - 1 > LEAST_GAIN
+    estimate = Estimate(1.0, 0.9, 1.1, 100, 90, 110, 0.01, 0.01)
+    assert estimate.extrapolated(2.0).noise == LEAST_GAIN
+    assert estimate._replace(noise=0.3).extrapolated(2.0).noise == 0.3
+
+
+def test_the_model_goes_before_the_nearest_problem(trained):
+    problem = next(iter(trained.evidence("lstm", replay.HERE.key).problems.values()))
+    near = problem.as_dict | {"seq": problem["seq"] + 1}
+    assert trained.evidence("lstm", replay.HERE.key).near(LSTM.problem(near), replay.HERE, None)
+    assert trained.choose(**near).source == "model"
+
+
+@pytest.mark.parametrize(
+    ("own", "shipped", "counts"),
+    [
+        ("extrapolated", "exact", "shipped"),
+        ("default", "extrapolated", "shipped"),
+        ("extrapolated", "extrapolated", "own"),
+        ("extrapolated", "default", "own"),
+        ("model", "exact", "own"),
+    ],
+)
+def test_what_ships_goes_before_what_was_extrapolated(trained, monkeypatch, own, shipped, counts):
+    mine = trained.choose(hidden=96, batch=24)
+    answers = {"own": replace(mine, source=own), "shipped": replace(mine, source=shipped, snapshot="shipped")}
+    monkeypatch.setattr("selector.selection.selector._known", lambda *_: [answers["shipped"]])
+    monkeypatch.setattr("selector.selection.selector._named", lambda _: False)
+    (found,) = or_shipped([answers["own"]], [Query(hyperparameters={"hidden": 96, "batch": 24})], None)
+    assert found.snapshot == answers[counts].snapshot
 
 
 def test_unknown_device_abstains(trained):

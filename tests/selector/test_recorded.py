@@ -137,7 +137,7 @@ def test_predictions_are_said_and_bounded_by_what_was_seen(recorded_file, tmp_pa
     seen_on_gpu_alone = {"hidden": 1700, "batch": 10, "seq": 20}
     assert selector.choose(device=gpu, **seen_on_gpu_alone, dtype="float16").source == "model"
     choice = selector.choose(device=cpu, **seen_on_gpu_alone)
-    assert choice.source == "default"
+    assert choice.source == "extrapolated"
     assert any(f"on {cpu.name}" in caveat for caveat in choice.caveats)
     large_together = selector.choose(device=gpu, hidden=2000, batch=250, seq=120, dtype="float16")
     assert any("operations=" in caveat for caveat in large_together.caveats)

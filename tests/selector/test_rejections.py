@@ -65,7 +65,8 @@ def test_a_rejected_default_is_doubtful_and_earlier_code_is_not_concerned() -> N
 def test_they_are_no_measurements() -> None:
     with_them, without = (Evidence(replay.sweep([FAR]), VERSIONS, one) for one in ([verdict()], []))
     assert with_them.problems == without.problems
-    assert not list(with_them.tiers(SMALL, replay.HERE, None))
+    assert not list(with_them.measured(SMALL, replay.HERE, None))
+    assert with_them.near(SMALL, replay.HERE, None) is None
 
 
 def test_they_concern_devices_that_run_the_same_code(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -112,15 +112,15 @@ def assert_not_ready(client, slug):
     return response.json()["detail"]
 
 
-def test_without_a_database_the_default_is_answered_and_the_service_is_not_ready(tmp_path, monkeypatch):
+def test_without_a_database_what_ships_answers_and_the_service_is_not_ready(tmp_path, monkeypatch):
     monkeypatch.delenv("SELECTOR_DATABASE_URL", raising=False)
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
     monkeypatch.setenv("HOME", str(tmp_path))
     with TestClient(create_app(Selector()), base_url="http://127.0.0.1") as client:
         assert "selector quickstart" in assert_not_ready(client, "not-ready")
         answer = choose(client)
-    assert answer["source"] == "default"
-    assert answer["caveats"]
+    assert answer["source"] == "extrapolated"
+    assert any("Measured on another processor" in caveat for caveat in answer["caveats"])
 
 
 def test_not_ready_with_an_empty_database(empty_database):

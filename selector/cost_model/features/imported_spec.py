@@ -215,6 +215,9 @@ class ImportedDomain:
                 )
         return None
 
+    def beyond(self, _problem: Problem, _device: Device) -> None:
+        """Nothing: of operators of others no rates are known by which a time could be carried further."""
+
 
 def _slack(edge: float) -> float:
     return math.sqrt(2) if edge > 0 else 1.0
