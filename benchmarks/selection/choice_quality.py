@@ -16,7 +16,8 @@ from typing import Any
 from benchmarks.common.result import write_result
 from kernel_selector.db import Database
 from selector.selection.shipped import unpacked
-from selector.training.judgements import BASELINES, MODEL, Judgements, judge_all
+from selector.training.evaluation import MODEL
+from selector.training.judgements import BASELINES, Judgements, judge_all
 from selector.training.report import write_report
 
 # asked and aimed at, over the held-out shapes of all operators
@@ -66,6 +67,10 @@ def figures(overview: Judgements) -> dict[str, Any]:
         }
     covered = sum(one.coverage.time * one.records for one in overview.evaluations) / records
     found["time_covered"] = {"measured": round(covered, 4), "asked": COVERED}
+    found["hard_splits"] = {
+        words: {"gmean": round(one.gmean, 4), "within_5_percent": round(one.within_5_percent, 4)}
+        for words, one in overview.hard.items()
+    }
     found["no_better_than_a_baseline"] = {
         one.evaluation.operator: worse for one in overview.judgements if (worse := _worse(one.shapes))
     }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -17,6 +17,7 @@ from .fit import AnyDataset, Errors, Fold, HeldOut, time_model
 from .robustness import Chooser, Coverage, UnderLimits, by_model, contests, default_row, measured_again
 
 WIDTH = 80
+MODEL = "cost model"  # among the selectors that are compared
 Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]
 
@@ -143,31 +144,28 @@ def evaluate_shapes(dataset: AnyDataset, held_out: HeldOut, parts: list[Fold]) -
     return {**slowdowns, **({"measured once before": again} if again and slowdowns else {})}
 
 
-def evaluate_split(dataset: AnyDataset, noise: Errors, test: Flags, words: str) -> Comparison | None:
-    """Slowdowns of a model trained where `test` is false and judged where it is true; None for no rows.
+def evaluate_split(dataset: AnyDataset, noise: Errors, tests: Sequence[Flags]) -> dict[str, list[float]]:
+    """Slowdowns by selector of models, each trained where a test is false and judged where it is true.
+
+    A test that holds for no row, or for all of them, is passed over.
 
     The cost model abstains, or wants a larger gain, where it would when asked. It learns without related
     operators, which may have been measured where this was not.
     """
-    if not test.any() or test.all():
-        return None
-    model = _fitted(time_model(dataset, int((~test).sum())), dataset, ~test)
-    predicted = np.zeros(len(dataset.rows))
-    predicted[test] = model.predict(dataset.rows[test], dataset.contest[test])
-    slowdowns = _judge(dataset, predicted, noise, ~test, test, in_range=False)
-    return comparison(words, slowdowns) if slowdowns else None
+    slowdowns: dict[str, list[float]] = defaultdict(list)
+    for test in tests:
+        if not test.any() or test.all():
+            continue
+        model = _fitted(time_model(dataset, int((~test).sum())), dataset, ~test)
+        predicted = np.zeros(len(dataset.rows))
+        predicted[test] = model.predict(dataset.rows[test], dataset.contest[test])
+        for name, values in _judge(dataset, predicted, noise, ~test, test, in_range=False).items():
+            slowdowns[name] += values
+    return slowdowns
 
 
 def _fitted(model: CostModel, dataset: AnyDataset, train: Flags) -> CostModel:
     return model.fit(dataset.rows[train], dataset.time_ms[train], dataset.contest[train])
-
-
-def largest_quarter(dataset: AnyDataset) -> Flags:
-    """The rows of the quarter of problems with the most operations, or for want of them the largest sizes."""
-    _, first, problem = np.unique(dataset.problem, return_index=True, return_inverse=True)
-    sizes = dataset.size[first]
-    result: Flags = (sizes > np.quantile(sizes, 0.75))[problem]
-    return result
 
 
 def evaluate_implementation(dataset: AnyDataset, noise: Errors, name: str) -> Comparison | None:
@@ -206,9 +204,9 @@ def _judge(
 ) -> dict[str, list[float]]:
     """Slowdowns by selector over the contests of the test rows that have a choice to make."""
     asked = [rows for rows in contests(dataset, test) if len(rows) > 1]
-    choosers: dict[str, Chooser] = {"cost model": by_model(dataset, predicted, noise)}
+    choosers: dict[str, Chooser] = {MODEL: by_model(dataset, predicted, noise)}
     if not in_range:
-        choosers = {"cost model": _anywhere(dataset, train, predicted, noise)}
+        choosers = {MODEL: _anywhere(dataset, train, predicted, noise)}
     if baselines:
         choosers["most frequent winner"] = _by_frequency(dataset, train)
         choosers["nearest neighbour"] = _by_neighbour(dataset, train)

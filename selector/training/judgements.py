@@ -15,11 +15,10 @@ from kernel_selector import db
 from kernel_selector.kernels import registry
 
 from ..errors import NoMeasurements, TooFewProblems
-from .evaluation import WIDTH, Evaluation, Quality, quality
+from .evaluation import MODEL, WIDTH, Evaluation, Quality, quality
 from .train import Judgement, judge
 
 BASELINES = ("always the default", "most frequent winner", "nearest neighbour")
-MODEL = "cost model"
 
 
 @dataclass(frozen=True)
@@ -48,6 +47,15 @@ class Judgements:
         """The distributions of `slowdowns`: a problem of any operator counts alike."""
         return {name: quality(values) for name, values in self.slowdowns.items()}
 
+    @cached_property
+    def hard(self) -> Mapping[str, Quality]:
+        """The cost model's slowdowns on hard splits, over all operators, by what was held out."""
+        found: dict[str, list[float]] = defaultdict(list)
+        for one in self.judgements:
+            for words, values in one.hard.items():
+                found[words] += values
+        return {words: quality(values) for words, values in found.items()}
+
     @property
     def step_errors(self) -> dict[str, float]:
         """Median relative errors of time and memory over the training steps of all operators."""
@@ -61,6 +69,7 @@ class Judgements:
         """JSON-ready."""
         return {
             "pooled": {name: asdict(found) for name, found in self.pooled.items()},
+            "hard_splits": {words: asdict(found) for words, found in self.hard.items()},
             "operators": [one.to_dict() for one in self.evaluations],
             "too_few": dict(self.too_few),
         }
@@ -72,6 +81,12 @@ class Judgements:
         for one in self.judgements:
             lines += [_line(one.evaluation.operator, one.shapes)] if one.shapes else []
         lines += [_line("all", self.pooled)] if self.pooled else []
+        lines += ["", "Slowdown on hard splits, of all operators, by what was held out:", ""]
+        for words, found in self.hard.items():
+            lines.append(
+                f"{words:40}{found.problems:7}{found.gmean:8.3f}{found.p95:8.3f}{found.p99:8.3f}"
+                f"{found.within_5_percent:11.1%}"
+            )
         for reason in self.too_few.values():
             lines += textwrap.wrap(reason, WIDTH, break_on_hyphens=False)
         return "\n".join(lines)

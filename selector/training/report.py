@@ -9,8 +9,8 @@ import numpy as np
 
 from ..errors import InvalidRequest
 from ..text.svg import Axis, Series, decades, plot
-from .evaluation import Comparison, Quality
-from .judgements import BASELINES, MODEL, Judgements
+from .evaluation import MODEL, Comparison, Quality
+from .judgements import BASELINES, Judgements
 from .train import Judgement
 
 FILE = "report.md"

@@ -22,6 +22,7 @@ from ..workloads.imported_columns import load_columns
 from ..workloads.imported_operator import ImportedOperator, imported_operators
 from .dataset import Dataset, build_dataset
 from .evaluation import (
+    MODEL,
     Comparison,
     Evaluation,
     Quality,
@@ -30,12 +31,10 @@ from .evaluation import (
     evaluate_implementation,
     evaluate_shapes,
     evaluate_split,
-    largest_quarter,
 )
 from .fit import (
     FOLDS,
     AnyDataset,
-    Errors,
     Flags,
     Floats,
     HeldOut,
@@ -50,6 +49,7 @@ from .fit import (
 from .imported_dataset import build_imported_dataset
 from .related_operators import RELATED
 from .robustness import coverage, under_limits
+from .splits import SHARES, largest_quarter, published, size_clusters
 
 SHAPES = "shapes, in folds of whole problems"
 
@@ -60,6 +60,7 @@ class Judgement:
 
     evaluation: Evaluation
     slowdowns: Mapping[str, list[float]]  # of held-out shapes, by selector
+    hard: Mapping[str, list[float]]  # of the cost model, by what was held out in hard splits
     implementation: NDArray[np.str_]  # [records]
     measured_ms: Floats  # [records]
     predicted_ms: Floats  # [records], by models that have not seen the problem
@@ -200,12 +201,15 @@ def _judgement(
     noise, parts, tested = errors(dataset, held_out), folds(dataset, held_out), held_out.tested
     slowdowns = evaluate_shapes(dataset, held_out, parts)
     steps.begin("Fitting times, with the largest problems held out")
-    comparisons = [
-        comparison(SHAPES if tested.all() else f"{SHAPES}, one of {FOLDS}", slowdowns),
-        evaluate_split(dataset, noise, largest_quarter(dataset), "the quarter of problems with most work"),
-    ]
+    splits = {"the quarter of problems with most work": [largest_quarter(dataset)]}
+    comparisons = [comparison(SHAPES if tested.all() else f"{SHAPES}, one of {FOLDS}", slowdowns)]
+    unseen: list[Comparison | None] = []
     if thorough and isinstance(dataset, Dataset):
-        comparisons += _further(dataset, noise)
+        splits |= _hard_splits(dataset)
+        unseen = [evaluate_implementation(dataset, noise, name) for name in dataset.implementations]
+    hard = {words: evaluate_split(dataset, noise, tests) for words, tests in splits.items()}
+    comparisons += [comparison(words, found) for words, found in hard.items() if found]
+    comparisons += [item for item in unseen if item is not None]
     time_error = np.abs(held_out.time_ms / dataset.time_ms - 1)[tested]
     memory_error = np.abs(held_out.memory_bytes / dataset.memory_bytes - 1)[tested]
     evaluation = Evaluation(
@@ -219,11 +223,12 @@ def _judgement(
         memory_error=float(np.median(memory_error)) if dataset.has_memory else None,
         coverage=coverage(dataset, held_out, parts),
         under_limits=under_limits(dataset, held_out, parts),
-        comparisons=tuple(item for item in comparisons if item is not None and item.selectors),
+        comparisons=tuple(item for item in comparisons if item.selectors),
     )
     return Judgement(
         evaluation,
         slowdowns,
+        {words: found[MODEL] for words, found in hard.items() if found},
         implementation=dataset.implementation[tested],
         measured_ms=dataset.time_ms[tested],
         predicted_ms=held_out.time_ms[tested],
@@ -233,9 +238,13 @@ def _judgement(
     )
 
 
-def _further(dataset: Dataset, noise: Errors) -> list[Comparison | None]:
-    devices = sorted(set(dataset.device.tolist()))
-    unseen = [evaluate_implementation(dataset, noise, name) for name in dataset.implementations]
+def _hard_splits(dataset: Dataset) -> dict[str, list[Flags]]:
+    """What is held out together, in words, and the rows of it; of each in one part or in several."""
+    devices, shares = sorted(set(dataset.device.tolist())), size_clusters(dataset)
+    splits = {
+        "all layers of published models": [published(dataset)],
+        "sizes, in folds of whole clusters": [shares == share for share in range(SHARES)],
+    }
     if len(devices) > 1:
-        unseen += [evaluate_split(dataset, noise, dataset.device == key, f"device {key}") for key in devices]
-    return unseen
+        splits |= {f"device {key}": [dataset.device == key] for key in devices}
+    return splits

@@ -11,10 +11,12 @@ from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import UnknownDevice
 from selector import NoMeasurements, evaluate, train
 from selector.training.dataset import build_dataset
-from selector.training.evaluation import largest_quarter, quality
-from selector.training.fit import held_out_shapes
+from selector.training.evaluation import evaluate_split, quality
+from selector.training.fit import errors, held_out_shapes
 from selector.training.judgements import judge_all
 from selector.training.robustness import measured_again
+from selector.training.splits import SHARES, largest_quarter, published, size_clusters
+from selector.workloads.published_layers import published_problems
 from tests.selector import replay
 
 LSTM = registry.operator("lstm")
@@ -106,6 +108,35 @@ def test_folds_hold_whole_problems():
     assert 0.15 <= share <= 0.26
     flops = dataset.rows[:, dataset.spec.names.index("flops")]
     assert flops[largest_quarter(dataset)].min() >= np.quantile(flops, 0.7)
+
+
+def test_problems_of_like_sizes_are_held_out_together():
+    dataset = build_dataset(LSTM, replay.sweep(replay.problems(seq=(10,), layers=(1,))), [replay.HERE])
+    shares = size_clusters(dataset)
+    assert set(shares.tolist()) <= set(range(SHARES))
+    for number in set(dataset.problem.tolist()):
+        assert len(set(shares[dataset.problem == number].tolist())) == 1
+    sizes = {}
+    for record, share in zip(dataset.records, shares.tolist(), strict=True):
+        sizes.setdefault((record.problem["hidden"], record.problem["batch"]), set()).add(share)
+    assert all(len(found) == 1 for found in sizes.values())  # in whatever mode
+    assert (shares == size_clusters(dataset)).all()
+
+
+def test_layers_of_published_models_are_held_out_together():
+    layers = [one for one in published_problems("lstm") if one["dtype"] == "float32"][:12]
+    others = list(replay.problems(seq=(10,), layers=(1,), mode=("inference",)))
+    dataset = build_dataset(LSTM, replay.sweep([*layers, *others]), [replay.HERE])
+    found = {dataset.records[row].problem for row in np.flatnonzero(published(dataset))}
+    assert found == set(layers) & {record.problem for record in dataset.records}
+    assert found
+
+
+def test_a_split_that_leaves_nothing_is_passed_over():
+    dataset = build_dataset(LSTM, replay.sweep(replay.problems(seq=(10,), layers=(1,))), [replay.HERE])
+    everything = np.ones(len(dataset.rows), dtype=bool)
+    noise = errors(dataset, held_out_shapes(dataset, memory=False))
+    assert evaluate_split(dataset, noise, [everything, ~everything]) == {}
 
 
 def test_report_says_what_was_left_out(sqlite_database):
