@@ -32,7 +32,7 @@ from benchmarks.selection.visits import times_of
 from kernel_selector.db import Database
 from kernel_selector.db import records as stored
 from kernel_selector.kernels import registry
-from kernel_selector.kernels.contract import Problem, Record
+from kernel_selector.kernels.contract import Device, Problem, Record
 from kernel_selector.kernels.measure.jobs import Job
 from selector.profiling.request import write_plan
 from selector.profiling.sweep import sweep_jobs
@@ -165,10 +165,12 @@ def known(database: Database, problems: set[Problem], device_key: str, since: da
     return len(late & problems)
 
 
-def asked(selector: Selector, times: Mapping[Problem, Mapping[str, float]], device_key: str) -> list[Verdict]:
+def asked(
+    selector: Selector, times: Mapping[Problem, Mapping[str, float]], device: str | Device
+) -> list[Verdict]:
     """The verdict on what a user gets for each problem, by the times of its implementations in ms."""
     queries = [
-        Query(hyperparameters=dict(problem.as_dict), operator=problem.operator, device=device_key)
+        Query(hyperparameters=dict(problem.as_dict), operator=problem.operator, device=device)
         for problem in times
     ]
     verdicts = []

@@ -50,6 +50,6 @@ class Estimate(NamedTuple):
 class Tier(NamedTuple):
     """Estimates of one source by implementation, which compare with each other, and caveats about them."""
 
-    source: str  # "exact", "model", "near" or "extrapolated"
+    source: str  # "exact", "model", "near", "extrapolated" or "transfer"
     estimates: Mapping[str, Estimate]
     caveats: tuple[str, ...] = ()

@@ -38,6 +38,7 @@ SOURCES = {
     "model": "predicted by the cost model learned from measurements",
     "near": "measured on a neighbouring problem on this device, scaled by the work",
     "extrapolated": "extrapolated by the cost model from problems of other sizes",
+    "transfer": "carried over from a device like this one, by the rates of both",
     "default": "there is no evidence that another one is better",
 }
 Interval = tuple[float, float]
@@ -46,7 +47,7 @@ Interval = tuple[float, float]
 class Candidate(NamedTuple):
     """One implementation that was considered. Figures are None where nothing is known.
 
-    `source` says where the figures come from: "exact", "model", "near" or "extrapolated"; "" without.
+    `source` says where the figures come from: a key of SOURCES, "" without figures.
     `excluded` is the reason why it could not be chosen, None when it could; `note` explains, for one that
     could, why a better figure was not enough.
     """

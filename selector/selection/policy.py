@@ -283,6 +283,7 @@ def _need(question: Question, figures: Figures, name: str) -> tuple[float, str]:
         "model": "predicted, upper end",
         "near": "scaled, upper end",
         "extrapolated": "extrapolated, upper end",
+        "transfer": "carried over, upper end",
     }
     return max(estimate.high_bytes, estimate.safe_bytes), basis[figures.sources[name]]
 

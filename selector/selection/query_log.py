@@ -77,7 +77,7 @@ def _state(file: Path) -> State | None:
 def is_uncertain(choice: Choice) -> bool:
     """Whether a measurement might change the choice: nothing was measured at the problem, and another
     candidate may be faster, as far as its interval goes, or has no figure at all."""
-    if choice.source not in ("model", "extrapolated", "default") or choice.objective != "time":
+    if choice.source not in ("model", "extrapolated", "transfer", "default") or choice.objective != "time":
         return False
     if not choice.may_be_beaten:
         return False

@@ -392,7 +392,7 @@ def or_shipped(answers: Sequence[Answer], queries: Sequence[Query], source: obje
 
 def _rests_on_little(answer: Answer) -> bool:
     if isinstance(answer, Choice):
-        return answer.source in ("default", "extrapolated")
+        return answer.source in ("default", "extrapolated", "transfer")
     return isinstance(answer, UnknownDevice)
 
 

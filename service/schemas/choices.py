@@ -52,7 +52,7 @@ class Candidate(Answer):
     name: str
     default: bool = Field(description="Whether it is what the framework offers without us.")
     source: str = Field(
-        description='Where the figures come from: exact, model, near or extrapolated; "" without figures.'
+        description='Where the figures come from: exact, model, near, extrapolated, transfer; "" without any.'
     )
     time_ms: float | None = Field(description="Time of one run, in milliseconds.")
     time_interval_ms: tuple[float, float] | None = Field(description="Low and high, in milliseconds.")
@@ -73,7 +73,7 @@ class ChoiceDocument(Answer):
     device: DeviceDocument
     torch_device: str | None = Field(description="Where the serving machine has it; null when it has not.")
     implementation: str = Field(description="What to use.")
-    source: Literal["override", "exact", "model", "near", "extrapolated", "default"] = Field(
+    source: Literal["override", "exact", "model", "near", "extrapolated", "transfer", "default"] = Field(
         description="What the choice rests on."
     )
     objective: Literal["time", "memory"]
@@ -99,7 +99,7 @@ class ChoiceSummary(Answer):
     """The choice and the evidence for it, without the figures of the other candidates."""
 
     implementation: str = Field(description="What to use.")
-    source: Literal["override", "exact", "model", "near", "extrapolated", "default"] = Field(
+    source: Literal["override", "exact", "model", "near", "extrapolated", "transfer", "default"] = Field(
         description="What the choice rests on."
     )
     time_ms: float | None = Field(description="Of one run, in milliseconds.")
