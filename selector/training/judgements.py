@@ -84,7 +84,7 @@ class Judgements:
         lines += ["", "Slowdown on hard splits, of all operators, by what was held out:", ""]
         for words, found in self.hard.items():
             lines.append(
-                f"{words:40}{found.problems:7}{found.gmean:8.3f}{found.p95:8.3f}{found.p99:8.3f}"
+                f"{words:39}{found.problems:6}{found.gmean:8.3f}{found.p95:8.3f}{found.p99:8.3f}"
                 f"{found.within_5_percent:11.1%}"
             )
         for reason in self.too_few.values():

@@ -6,7 +6,8 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.cluster import KMeans  # type: ignore[import-untyped]
 
-from ..selection.neighbours import sizes
+from kernel_selector.kernels.contract import Integer
+
 from ..workloads.published_layers import published_problems
 from .dataset import Dataset
 from .fit import AnyDataset, Flags
@@ -35,7 +36,9 @@ def size_clusters(dataset: Dataset) -> NDArray[np.int64]:
     Clusters are dealt to the shares in the order of their means, so that each share has small and large ones.
     """
     _, first, problem = np.unique(dataset.problem, return_index=True, return_inverse=True)
-    points = np.array([sizes(dataset.records[row].problem) for row in first.tolist()])
+    names = [spec.name for spec in dataset.operator.hyperparameters if isinstance(spec, Integer)]
+    problems = [dataset.records[row].problem for row in first.tolist()]
+    points = np.log2([[max(problem[name], 1) for name in names] for problem in problems])
     clusters = min(CLUSTERS, len(np.unique(points, axis=0)))
     found = KMeans(clusters, n_init=1, random_state=0).fit(points)
     order = np.argsort(np.argsort(found.cluster_centers_.sum(axis=1)))

@@ -22,9 +22,11 @@ def test_what_is_both_refused_and_failed_has_the_reason_of_the_refusal():
         most_frequent_winner=None,
         failures=lambda *_: failures,
         measured=lambda *_: (),
+        problems={problem.key: problem},
         least_noise=lambda _: 0.0,
     )
     request = Request(problem, Resolved(replay.HERE, None), replay.HERE, None, "time", None, False, ())
-    question = prepare(SimpleNamespace(measurements=lambda *_: evidence), request).question
+    knowledge = SimpleNamespace(measurements=lambda *_: evidence, evidence=lambda *_: evidence)
+    question = prepare(knowledge, request).question
     assert (question.excluded[name], question.excluded["hoisted"]) == (reason, "failed")
     assert "hoisted" not in question.names
