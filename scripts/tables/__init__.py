@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 
-from . import bert_layer, gates, linear, lstm, models, recurrent, sealed_sets, sublayers
+from . import bert_layer, choice_quality, gates, linear, lstm, models, recurrent, sealed_sets, sublayers
 
 TABLES: Mapping[str, Callable[[Path], str]] = {
     "lstm": lstm.overview,
@@ -25,6 +25,7 @@ TABLES: Mapping[str, Callable[[Path], str]] = {
     "models": partial(models.overview, comparison="model"),
     "model_variants": partial(models.whole, comparison="model"),
     "hugging_face": partial(models.overview, comparison="hugging_face"),
+    "choice_quality": choice_quality.overview,
     "sealed_sets": sealed_sets.overview,
     "hugging_face_variants": partial(models.whole, comparison="hugging_face"),
 }

@@ -18,10 +18,9 @@ from ..errors import ModelVersionMismatch
 from .domain import Beyond, Domain
 from .estimate import Estimate, Tier
 from .features.imported_spec import ImportedDomain, ImportedSpec
-from .features.roofline import missing_rates
 from .features.spec import FeatureSpec
 from .flat_trees import FlatTrees
-from .intervals import ErrorFactors, situation
+from .intervals import ErrorFactors
 from .regression import Regression
 
 if TYPE_CHECKING:
@@ -72,22 +71,14 @@ class Predictor:
         self._errors = ErrorFactors.of(manifest["errors"], names)
         self._environments = [Environment.from_dict(data) for data in manifest["environments"]]
         with np.load(io.BytesIO(stored.arrays), allow_pickle=False) as arrays:
-            stored_names = set(arrays.files)
-            self.time_ms = Regression.from_arrays(arrays, "time")
-            self.memory_bytes = (
-                Regression.from_arrays(arrays, "memory") if "memory_trees_roots" in stored_names else None
-            )
-            self._presence = (
-                FlatTrees.from_arrays(arrays, "presence") if "presence_roots" in stored_names else None
-            )
+            kept = dict(arrays)
+        self.time_ms = Regression.from_arrays(kept, "time")
+        self.memory_bytes = Regression.from_arrays(kept, "memory") if "memory" in _parts(kept) else None
+        self._presence = FlatTrees.from_arrays(kept, "presence") if "presence" in _parts(kept) else None
 
     def abstains(self, problem: Problem, device: Device) -> str | None:
         """Why there is no prediction for a problem on a device, or None when there is one."""
-        return self._domain.outside(problem, device) or self._missing_rates(device)
-
-    def _missing_rates(self, device: Device) -> str | None:
-        """Why features cannot be computed for a device; those of imported operators need no rates."""
-        return missing_rates(device) if isinstance(self._spec, FeatureSpec) else None
+        return self._domain.outside(problem, device) or self._spec.missing_rates(device)
 
     def tier(
         self,
@@ -160,7 +151,7 @@ class Predictor:
         implementations: Mapping[str, Implementation],
     ) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """The implementations to predict, of problems inside the domain, and the caveats."""
-        missing = self._missing_rates(device)
+        missing = self._spec.missing_rates(device)
         if missing:
             return (), (f"No prediction: {missing}.",)
         known = self.known(names, implementations)
@@ -180,15 +171,8 @@ class Predictor:
     ) -> list[dict[str, Estimate]]:
         """The estimates by name of those of each problem's implementations that are expected to work."""
         of_each = np.repeat(np.arange(len(asked)), [len(names) for _, names in asked])
-        if isinstance(self._spec, ImportedSpec):
-            rows = self._spec.matrices(device, asked)
-            situations = [self._errors.place("")] * len(asked)
-        else:
-            works = [{name: known[name].work(problem) for name in names} for problem, names in asked]
-            rows = self._spec.matrices(
-                device, [(problem, counted) for (problem, _), counted in zip(asked, works, strict=True)]
-            )
-            situations = [self._errors.place(situation(problem["mode"], device)) for problem, _ in asked]
+        rows = self._spec.rows_of(device, asked, known)
+        situations = [self._errors.place(self._spec.situation(problem, device)) for problem, _ in asked]
         learned = [self._places.get(name, -1) for _, names in asked for name in names]
         factors = self._errors.table[:, np.array(situations, dtype=np.intp)[of_each], learned]
         time = self.time_ms.predict(rows, of_each)
@@ -266,6 +250,11 @@ def _mismatch(stored: StoredModel, problem: str) -> ModelVersionMismatch:
     return ModelVersionMismatch(
         f"Cost model {stored.version} of {stored.operator} {problem}. Run `selector train {stored.operator}`."
     )
+
+
+def _parts(arrays: Mapping[str, Any]) -> set[str]:
+    """The parts of a stored model, by which the names of its arrays begin: "time", "memory", "presence"."""
+    return {name.partition("_")[0] for name in arrays}
 
 
 def pack(time_ms: Regression, memory_bytes: Regression | None, presence: FlatTrees | None = None) -> bytes:

@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from kernel_selector.kernels.contract import Device, Problem
+from kernel_selector.kernels.contract import Device, Implementation, Problem
 
 from ...workloads.imported_columns import Columns
 from ...workloads.imported_operator import NUMERIC
@@ -155,7 +155,19 @@ class ImportedSpec:
         flags = np.eye(len(self.implementations), len(self._flags))[implementation]
         return np.column_stack([shared, np.array(self.effects)[implementation], flags])
 
-    def matrices(self, device: Device, asked: Sequence[tuple[Problem, Sequence[str]]]) -> Floats:
+    def missing_rates(self, _device: Device) -> None:
+        """Nothing is missing: the columns need no rates."""
+
+    def situation(self, _problem: Problem, _device: Device) -> str:
+        """What errors of bytes are kept apart by: nothing."""
+        return ""
+
+    def rows_of(
+        self,
+        device: Device,
+        asked: Sequence[tuple[Problem, Sequence[str]]],
+        _known: Mapping[str, Implementation],
+    ) -> Floats:
         """The rows for some implementations of each problem on a device, one after another."""
         problems = self.problems([problem.as_dict for problem, _ in asked])
         of_each = np.repeat(np.arange(len(asked)), [len(names) for _, names in asked])

@@ -18,8 +18,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kernel_selector.kernels import registry
-from kernel_selector.kernels.contract import Device, Integer, OneOf, Operator, Problem, Work
+from kernel_selector.kernels.contract import (
+    Device,
+    Implementation,
+    Integer,
+    OneOf,
+    Operator,
+    Problem,
+    Work,
+)
 
+from ..intervals import situation
 from . import matmul_tiles as tiles
 from .bias_reductions import column_sums, kinds
 from .columns import (
@@ -39,7 +48,7 @@ from .columns import (
     time_terms,
     vectors,
 )
-from .roofline import rates_of
+from .roofline import missing_rates, rates_of
 from .work import COUNTS, Counts, Rows, least_work
 
 Floats = NDArray[np.float64]
@@ -172,6 +181,24 @@ class FeatureSpec:
     @cached_property
     def _callers(self) -> Mapping[str, int]:
         return {name: place for place, name in enumerate(self.callers)}
+
+    def missing_rates(self, device: Device) -> str | None:
+        """Why the columns of a device cannot be computed, or None when they can."""
+        return missing_rates(device)
+
+    def situation(self, problem: Problem, device: Device) -> str:
+        """What errors of bytes are kept apart by."""
+        return situation(problem["mode"], device)
+
+    def rows_of(
+        self,
+        device: Device,
+        asked: Sequence[tuple[Problem, Sequence[str]]],
+        known: Mapping[str, Implementation],
+    ) -> Floats:
+        """The rows for some implementations of each problem, one after another, [rows, columns]."""
+        works = [(problem, {name: known[name].work(problem) for name in names}) for problem, names in asked]
+        return self.matrices(device, works)
 
     def matrix(self, problem: Problem, device: Device, works: Mapping[str, Work]) -> Floats:
         """One row per implementation in `works`, in that order, shape [rows, columns].
