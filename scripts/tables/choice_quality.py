@@ -15,7 +15,10 @@ def overview(folder: Path) -> str:
 
 
 def _one(result: Result) -> str:
-    splits = {"shapes, in folds of whole problems": result["pooled"]["cost model"], **result["hard_splits"]}
+    splits = {
+        "shapes, in folds of whole problems": result["pooled"]["cost model"],
+        **result.get("hard_splits", {}),
+    }
     rows = (
         (
             words,
