@@ -1,106 +1,139 @@
-"""What was measured on one GPU, carried over to another of its compute capability by the rates of both."""
+"""Measurements out of a database and into another: nothing is lost, doubled or replaced."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import replace
-from pathlib import Path
+import json
 
 import pytest
 
-from kernel_selector.db import Database, records
-from kernel_selector.kernels import registry
-from kernel_selector.kernels.contract import Device, Record, Status
-from selector import Selector
-from selector.selection import transfer
-from tests.selector import replay
-
-LSTM = registry.operator("lstm")
-MEASURED = replay.recorded(device_kind="cuda")
-ORIGIN = MEASURED[0].device
-RATES = {dtype: rate / 3 for dtype, rate in ORIGIN.matmul_flops_per_s.items()}
-SLOWER = replace(
-    ORIGIN,
-    name="Slower GPU",
-    host="",
-    copy_bytes_per_s=(ORIGIN.copy_bytes_per_s or 0) / 3,
-    matmul_flops_per_s=RATES,
-)
+from kernel_selector.db import Database, imported, models, records, snapshot
+from kernel_selector.db.models import StoredModel
+from selector import InvalidRequest, UnknownOperator
+from selector.errors import Contradiction
+from selector.exchange import export as transfer
+from selector.exchange.import_file import import_file
+from tests.selector import foreign, replay
 
 
-@pytest.fixture(scope="module")
-def selector(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Selector]:
-    """Of the recorded measurements of a GPU."""
-    path: Path = tmp_path_factory.mktemp("transfer") / "measurements.sqlite"
-    with Database.open(path, create=True) as database, database.write() as connection:
-        records.add(connection, MEASURED)
-    found = Selector(path)
-    yield found
-    found.close()
+@pytest.fixture
+def other(tmp_path):
+    with Database.open(tmp_path / "other.sqlite", create=True) as database:
+        yield database
 
 
-def of_problem() -> Record:
-    """A good record of the default."""
-    return next(one for one in MEASURED if one.status is Status.OK and one.implementation == LSTM.default)
+@pytest.fixture
+def filled(sqlite_database, tmp_path):
+    """A database with measurements of others and records of ours."""
+    import_file(foreign.write(tmp_path / "a.jsonl", foreign.rows(10)), sqlite_database)
+    with sqlite_database.write() as connection:
+        records.add(connection, replay.sweep(list(replay.problems())[:2]))
+    return sqlite_database
 
 
-def ask(selector: Selector, device: Device, **more: object) -> object:
-    """The choice for the problem of `of_problem` on a device."""
-    return selector.choose(device=device, **{**of_problem().problem.as_dict, **more})
+def snapshot_of(database: Database) -> str:
+    with database.read() as connection:
+        return snapshot(connection)
 
 
-def test_times_are_carried_over_by_the_rates(selector: Selector) -> None:
-    there, here = ask(selector, replace(ORIGIN, host="")), ask(selector, SLOWER)
-    assert (there.source, here.source) == ("exact", "transfer")
-    assert here.implementation == there.implementation
-    theirs = {one.name: one for one in there.candidates if one.source == "exact"}
-    mine = {one.name: one for one in here.candidates if one.source == "transfer"}
-    assert theirs.keys() <= mine.keys()
-    for name, one in theirs.items():
-        assert mine[name].time_ms == pytest.approx(3 * one.time_ms)
-        assert mine[name].memory_bytes == one.memory_bytes
-        low, high = mine[name].time_interval_ms
-        assert high / low > one.time_interval_ms[1] / one.time_interval_ms[0] * 1.3
-    assert any(f"Carried over from {ORIGIN.name}" in caveat for caveat in here.caveats)
+def test_json_lines_take_everything_out_and_in(filled, other, tmp_path):
+    count = transfer.export(tmp_path / "all.jsonl", filled)
+    assert import_file(tmp_path / "all.jsonl", other).added == count
+    assert snapshot_of(other) == snapshot_of(filled)
 
 
-@pytest.mark.parametrize(
-    "device",
-    [
-        replace(SLOWER, compute_capability=(7, 0)),
-        replace(SLOWER, compute_capability=None),
-        replace(SLOWER, copy_bytes_per_s=None),
-        replace(SLOWER, matmul_flops_per_s={}),
-    ],
-    ids=["another capability", "no capability", "no rate of the memory", "no rates of products"],
-)
-def test_nothing_is_carried_over_without_rates_or_to_another_kind(selector: Selector, device: Device) -> None:
-    assert ask(selector, device).source == "default"
-
-
-def test_a_dtype_whose_rate_is_unknown_takes_that_of_another(selector: Selector) -> None:
-    known = min(RATES)
-    dtypes = {one.problem["dtype"] for one in MEASURED if one.status is Status.OK}
-    one_rate = replace(SLOWER, matmul_flops_per_s={known: RATES[known]})
-    for dtype in sorted(dtypes):
-        record = next(one for one in MEASURED if one.status is Status.OK and one.problem["dtype"] == dtype)
-        choice = selector.choose(device=one_rate, **record.problem.as_dict)
-        assert choice.source == "transfer"
-
-
-def test_what_was_measured_on_the_device_itself_goes_first(tmp_path: Path) -> None:
-    path = tmp_path / "both.sqlite"
-    with Database.open(path, create=True) as database, database.write() as connection:
-        records.add(connection, [*MEASURED, replace(of_problem(), device=SLOWER)])
-    selector = Selector(path)
-    assert ask(selector, SLOWER).source != "transfer"
-    selector.close()
-
-
-def test_of_several_the_one_with_the_nearest_memory_answers() -> None:
-    like = [
-        replace(ORIGIN, name=f"GPU {share}", copy_bytes_per_s=(SLOWER.copy_bytes_per_s or 0) * share)
-        for share in (4.0, 0.9, 2.0)
+@pytest.mark.parametrize("name", ["gemm.csv", "gemm.json"])
+def test_csv_and_t4_take_an_imported_operator_out_and_in(sqlite_database, other, tmp_path, name):
+    lines = [
+        *foreign.rows(10),
+        {**next(foreign.rows(1)), "status": "out_of_memory", "reason": "no, too much"},
     ]
-    assert [one.name for one in transfer.alike(SLOWER, like)] == ["GPU 0.9", "GPU 2.0", "GPU 4.0"]
-    assert transfer.alike(SLOWER, [SLOWER]) == []
+    import_file(foreign.write(tmp_path / "a.jsonl", lines), sqlite_database)
+    count = transfer.export(tmp_path / name, sqlite_database, operator=foreign.OPERATOR)
+    assert import_file(tmp_path / name, other).added == count
+    assert snapshot_of(other) == snapshot_of(sqlite_database)
+
+
+def test_a_t4_file_has_what_its_schema_requires(sqlite_database, tmp_path):
+    import_file(foreign.write(tmp_path / "a.jsonl", foreign.rows(10)), sqlite_database)
+    transfer.export(tmp_path / "a.json", sqlite_database, operator=foreign.OPERATOR)
+    document = json.loads((tmp_path / "a.json").read_text())
+    assert document["schema_version"] == "1.0.0"
+    words = {"timeout", "compile", "runtime", "correctness", "constraints", "correct"}
+    for result in document["results"]:
+        assert {"configuration", "times", "invalidity", "correctness"} <= set(result)
+        assert result["invalidity"] in words
+
+
+@pytest.mark.parametrize("name", ["a.csv", "a.json"])
+def test_what_a_format_cannot_hold_is_refused(filled, tmp_path, name):
+    for operator in (None, "lstm"):
+        with pytest.raises(InvalidRequest, match="one imported operator"):
+            transfer.export(tmp_path / name, filled, operator=operator)
+    with pytest.raises(UnknownOperator):
+        transfer.export(tmp_path / name, filled, operator="gem")
+    with pytest.raises(InvalidRequest, match="cannot be written"):
+        transfer.export(tmp_path / "none" / name, filled, operator=foreign.OPERATOR)
+
+
+def test_a_merge_adds_what_is_missing_once_and_keeps_contradictions(filled, other, tmp_path):
+    lines = list(foreign.rows(10))
+    good = [line for line in lines if "milliseconds" in line]
+    slower = {**good[0], "milliseconds": 2 * good[0]["milliseconds"]}
+    import_file(foreign.write(tmp_path / "b.jsonl", [slower, *good[1:3]]), other)
+    expected = transfer.diff(filled, other)
+    with other.read() as connection:
+        before = imported.total(connection)
+    found = transfer.merge(filled, other)
+    assert found == expected
+    assert found.known[foreign.OPERATOR] == 2
+    assert found.contradicting[foreign.OPERATOR] == 1
+    with other.read() as connection:
+        assert imported.total(connection) == before + found.new[foreign.OPERATOR]
+        assert records.total(connection) == found.new["lstm"]
+    again = transfer.merge(filled, other)
+    assert not +again.new
+    assert again.known["lstm"] == found.new["lstm"]
+
+
+def test_contradicting_records_are_both_kept(filled, other):
+    with filled.read() as connection:
+        record = next(iter(records.find(connection)))
+    vars(record)["seed"] = record.seed + 1
+    with other.write() as connection:
+        records.add(connection, [record])
+    found = transfer.merge(filled, other)
+    assert found.contradicting == {"lstm": 1}
+    with other.read() as connection:
+        assert records.total(connection) == found.new["lstm"] + 1
+
+
+def test_two_descriptions_of_one_operator_are_not_merged(filled, other, tmp_path):
+    line = {**next(foreign.rows(1)), "hyperparameters": {"m": 1}}
+    import_file(foreign.write(tmp_path / "b.jsonl", [line]), other)
+    before = snapshot_of(other)
+    for step in (transfer.merge, transfer.diff, transfer.promote):
+        with pytest.raises(Contradiction, match="in one place"):
+            step(filled, other)
+    assert snapshot_of(other) == before
+
+
+def test_promotion_takes_the_latest_models_along(filled, other):
+    from datetime import UTC, datetime
+
+    for version in ("1", "2"):
+        model = StoredModel(
+            operator="lstm",
+            version=version,
+            schema=1,
+            manifest={},
+            evaluation={},
+            arrays=b"",
+            created_at=datetime(2026, 1, 1, tzinfo=UTC),
+        )
+        with filled.write() as connection:
+            models.add(connection, model=model)
+    assert transfer.promote(filled, other)[1] == 1
+    assert transfer.promote(filled, other)[1] == 0
+    with other.read() as connection:
+        assert models.latest(connection, operator="lstm").version == "2"
+    assert snapshot_of(other) == snapshot_of(filled)

@@ -1,0 +1,106 @@
+"""What was measured on one GPU, carried over to another of its compute capability by the rates of both."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from kernel_selector.db import Database, records
+from kernel_selector.kernels import registry
+from kernel_selector.kernels.contract import Device, Record, Status
+from selector import Selector
+from selector.selection import transfer
+from tests.selector import replay
+
+LSTM = registry.operator("lstm")
+MEASURED = replay.recorded(device_kind="cuda")
+ORIGIN = MEASURED[0].device
+RATES = {dtype: rate / 3 for dtype, rate in ORIGIN.matmul_flops_per_s.items()}
+SLOWER = replace(
+    ORIGIN,
+    name="Slower GPU",
+    host="",
+    copy_bytes_per_s=(ORIGIN.copy_bytes_per_s or 0) / 3,
+    matmul_flops_per_s=RATES,
+)
+
+
+@pytest.fixture(scope="module")
+def selector(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Selector]:
+    """Of the recorded measurements of a GPU."""
+    path: Path = tmp_path_factory.mktemp("transfer") / "measurements.sqlite"
+    with Database.open(path, create=True) as database, database.write() as connection:
+        records.add(connection, MEASURED)
+    found = Selector(path)
+    yield found
+    found.close()
+
+
+def of_problem() -> Record:
+    """A good record of the default."""
+    return next(one for one in MEASURED if one.status is Status.OK and one.implementation == LSTM.default)
+
+
+def ask(selector: Selector, device: Device, **more: object) -> object:
+    """The choice for the problem of `of_problem` on a device."""
+    return selector.choose(device=device, **{**of_problem().problem.as_dict, **more})
+
+
+def test_times_are_carried_over_by_the_rates(selector: Selector) -> None:
+    there, here = ask(selector, replace(ORIGIN, host="")), ask(selector, SLOWER)
+    assert (there.source, here.source) == ("exact", "transfer")
+    assert here.implementation == there.implementation
+    theirs = {one.name: one for one in there.candidates if one.source == "exact"}
+    mine = {one.name: one for one in here.candidates if one.source == "transfer"}
+    assert theirs.keys() <= mine.keys()
+    for name, one in theirs.items():
+        assert mine[name].time_ms == pytest.approx(3 * one.time_ms)
+        assert mine[name].memory_bytes == one.memory_bytes
+        low, high = mine[name].time_interval_ms
+        assert high / low > one.time_interval_ms[1] / one.time_interval_ms[0] * 1.3
+    assert any(f"Carried over from {ORIGIN.name}" in caveat for caveat in here.caveats)
+
+
+@pytest.mark.parametrize(
+    "device",
+    [
+        replace(SLOWER, compute_capability=(7, 0)),
+        replace(SLOWER, compute_capability=None),
+        replace(SLOWER, copy_bytes_per_s=None),
+        replace(SLOWER, matmul_flops_per_s={}),
+    ],
+    ids=["another capability", "no capability", "no rate of the memory", "no rates of products"],
+)
+def test_nothing_is_carried_over_without_rates_or_to_another_kind(selector: Selector, device: Device) -> None:
+    assert ask(selector, device).source == "default"
+
+
+def test_a_dtype_whose_rate_is_unknown_takes_that_of_another(selector: Selector) -> None:
+    known = min(RATES)
+    dtypes = {one.problem["dtype"] for one in MEASURED if one.status is Status.OK}
+    one_rate = replace(SLOWER, matmul_flops_per_s={known: RATES[known]})
+    for dtype in sorted(dtypes):
+        record = next(one for one in MEASURED if one.status is Status.OK and one.problem["dtype"] == dtype)
+        choice = selector.choose(device=one_rate, **record.problem.as_dict)
+        assert choice.source == "transfer"
+
+
+def test_what_was_measured_on_the_device_itself_goes_first(tmp_path: Path) -> None:
+    path = tmp_path / "both.sqlite"
+    with Database.open(path, create=True) as database, database.write() as connection:
+        records.add(connection, [*MEASURED, replace(of_problem(), device=SLOWER)])
+    selector = Selector(path)
+    assert ask(selector, SLOWER).source != "transfer"
+    selector.close()
+
+
+def test_of_several_the_one_with_the_nearest_memory_answers() -> None:
+    like = [
+        replace(ORIGIN, name=f"GPU {share}", copy_bytes_per_s=(SLOWER.copy_bytes_per_s or 0) * share)
+        for share in (4.0, 0.9, 2.0)
+    ]
+    assert [one.name for one in transfer.alike(SLOWER, like)] == ["GPU 0.9", "GPU 2.0", "GPU 4.0"]
+    assert transfer.alike(SLOWER, [SLOWER]) == []
