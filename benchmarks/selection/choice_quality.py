@@ -67,10 +67,6 @@ def figures(overview: Judgements) -> dict[str, Any]:
         }
     covered = sum(one.coverage.time * one.records for one in overview.evaluations) / records
     found["time_covered"] = {"measured": round(covered, 4), "asked": COVERED}
-    found["hard_splits"] = {
-        words: {"gmean": round(one.gmean, 4), "within_5_percent": round(one.within_5_percent, 4)}
-        for words, one in overview.hard.items()
-    }
     found["no_better_than_a_baseline"] = {
         one.evaluation.operator: worse for one in overview.judgements if (worse := _worse(one.shapes))
     }

@@ -6,7 +6,7 @@
     python -m benchmarks.selection.sealed_sets judge records.jsonl --commit HASH
 
 The hash of the commit that froze the model is the seed of the draw, so nobody chooses the problems. They are
-measured afterwards, on any GPU that `--device` names in the database, and judged once: what
+measured afterwards, on a kind of GPU that the database has measurements of, and judged once: what
 `Selector.choose` answers from the measurements that ship, against the fastest measured implementation. A
 choice without a good time there is not judged, and its share is a figure. `judge` appends a line to
 `results/sealed_sets.jsonl` and keeps the records beside it; the commit is spent then: what was learned from
@@ -28,7 +28,7 @@ import numpy as np
 
 from benchmarks.common.lines import keep, text_of
 from benchmarks.common.result import RESULTS, ROOT, current_commit
-from benchmarks.selection.visits import times_of
+from benchmarks.selection.visits import comparable, times_of
 from kernel_selector.db import Database
 from kernel_selector.db import records as stored
 from kernel_selector.kernels import registry
@@ -133,8 +133,7 @@ def judged(
         leaked = known(opened, found, device.key, since)
         if leaked:
             raise SystemExit(f"The database has measured {leaked} of these problems since {commit}: a leak.")
-        with_times = {problem: times for problem, times in times_of(records).items() if len(times) > 1}
-        verdicts = asked(Selector(opened, frozen=True), with_times, device.key)
+        verdicts = asked(Selector(opened, frozen=True), comparable(times_of(records)), device.key)
     return {
         "name": "sealed_set",
         "drawn_by": commit,

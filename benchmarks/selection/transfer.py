@@ -21,7 +21,7 @@ import numpy as np
 from benchmarks.common.lines import text_of
 from benchmarks.common.result import RESULTS, write_result
 from benchmarks.selection.sealed_sets import GROUPS, Verdict, asked, figures, grouped
-from benchmarks.selection.visits import Times, times_of
+from benchmarks.selection.visits import Times, comparable, times_of
 from kernel_selector.db import Database
 from kernel_selector.db import records as stored
 from kernel_selector.kernels import registry
@@ -60,11 +60,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def _is_known(record: Record) -> bool:
     """Whether its implementation has not been taken out since."""
     return record.implementation in registry.implementations(record.problem.operator)
-
-
-def comparable(times: Mapping[Problem, Times]) -> dict[Problem, Times]:
-    """Of problems with a choice to make."""
-    return {problem: known for problem, known in times.items() if len(known) > 1}
 
 
 def errors(verdicts: Sequence[Verdict], times: Mapping[Problem, Times]) -> dict[str, Any]:

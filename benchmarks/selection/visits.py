@@ -109,5 +109,10 @@ def times_of(records: Sequence[Record]) -> Mapping[Problem, Times]:
     return found
 
 
+def comparable(times: Mapping[Problem, Times]) -> dict[Problem, Times]:
+    """Of problems with a choice to make."""
+    return {problem: known for problem, known in times.items() if len(known) > 1}
+
+
 if __name__ == "__main__":
     main()

@@ -34,15 +34,20 @@ class Estimate(NamedTuple):
     memory_noise: float
     safe_bytes: int = 0
 
+    def timed(self, ratio: float, wider: float, noise: float) -> Estimate:
+        """The estimate with its time times `ratio`, its interval `wider` at both ends, and so much noise."""
+        return self._replace(
+            time_ms=self.time_ms * ratio,
+            low_ms=self.low_ms * ratio / wider,
+            high_ms=self.high_ms * ratio * wider,
+            noise=max(self.noise, noise),
+        )
+
     def extrapolated(self, doublings: float) -> Estimate:
         """The estimate of a cost model that far outside of what it has seen, with wider intervals."""
-        wider = 2 ** (WIDER_TIME * doublings)
-        return self._replace(
-            low_ms=self.low_ms / wider,
-            high_ms=self.high_ms * wider,
+        return self.timed(1.0, 2 ** (WIDER_TIME * doublings), LEAST_GAIN)._replace(
             low_bytes=math.floor(self.low_bytes / SAFE_BYTES),
             high_bytes=math.ceil(self.high_bytes * WIDER_BYTES),
-            noise=max(self.noise, LEAST_GAIN),
             safe_bytes=math.ceil(max(self.safe_bytes, self.high_bytes) * SAFE_BYTES),
         )
 

@@ -72,9 +72,10 @@ class Predictor:
         self._environments = [Environment.from_dict(data) for data in manifest["environments"]]
         with np.load(io.BytesIO(stored.arrays), allow_pickle=False) as arrays:
             kept = dict(arrays)
+        parts = {name.partition("_")[0] for name in kept}
         self.time_ms = Regression.from_arrays(kept, "time")
-        self.memory_bytes = Regression.from_arrays(kept, "memory") if "memory" in _parts(kept) else None
-        self._presence = FlatTrees.from_arrays(kept, "presence") if "presence" in _parts(kept) else None
+        self.memory_bytes = Regression.from_arrays(kept, "memory") if "memory" in parts else None
+        self._presence = FlatTrees.from_arrays(kept, "presence") if "presence" in parts else None
 
     def abstains(self, problem: Problem, device: Device) -> str | None:
         """Why there is no prediction for a problem on a device, or None when there is one."""
@@ -250,11 +251,6 @@ def _mismatch(stored: StoredModel, problem: str) -> ModelVersionMismatch:
     return ModelVersionMismatch(
         f"Cost model {stored.version} of {stored.operator} {problem}. Run `selector train {stored.operator}`."
     )
-
-
-def _parts(arrays: Mapping[str, Any]) -> set[str]:
-    """The parts of a stored model, by which the names of its arrays begin: "time", "memory", "presence"."""
-    return {name.partition("_")[0] for name in arrays}
 
 
 def pack(time_ms: Regression, memory_bytes: Regression | None, presence: FlatTrees | None = None) -> bytes:

@@ -354,13 +354,9 @@ def _scaled(estimate: Estimate, ratio: tuple[float, float], apart: float) -> Est
     """
     time, memory = ratio
     widening = 2 ** (apart / 2)
-    return Estimate(
-        time_ms=estimate.time_ms * time,
-        low_ms=estimate.low_ms * time / widening,
-        high_ms=estimate.high_ms * time * widening,
+    return estimate.timed(time, widening, widening - 1)._replace(
         memory_bytes=math.ceil(estimate.memory_bytes * memory),
         low_bytes=math.floor(estimate.low_bytes * memory / widening),
         high_bytes=math.ceil(estimate.high_bytes * memory * widening),
-        noise=max(estimate.noise, widening - 1),
         memory_noise=widening - 1,
     )

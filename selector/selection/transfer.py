@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import Device, Problem, Work
 
-from ..cost_model.estimate import Estimate, Tier
+from ..cost_model.estimate import Tier
 
 SOURCE = "transfer"
 WIDER = 2**0.2  # an interval at both ends: nine of ten times are inside then
@@ -43,20 +43,13 @@ def carried(tier: Tier, problem: Problem, device: Device, origin: Device) -> Tie
         return tier
     works = registry.implementations(problem.operator)
     estimates = {
-        name: _scaled(estimate, _ratio(works[name].work(problem), problem["dtype"], device, origin))
+        name: estimate.timed(
+            _ratio(works[name].work(problem), problem["dtype"], device, origin), WIDER, LEAST_GAIN
+        )
         for name, estimate in tier.estimates.items()
     }
     words = f"Carried over from {origin.name}: nothing of {problem.operator} was measured on {device.name}."
     return Tier(SOURCE, estimates, (words, *tier.caveats))
-
-
-def _scaled(estimate: Estimate, ratio: float) -> Estimate:
-    return estimate._replace(
-        time_ms=estimate.time_ms * ratio,
-        low_ms=estimate.low_ms * ratio / WIDER,
-        high_ms=estimate.high_ms * ratio * WIDER,
-        noise=max(estimate.noise, LEAST_GAIN),
-    )
 
 
 def _ratio(work: Work, dtype: str, device: Device, origin: Device) -> float:

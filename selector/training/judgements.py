@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any
@@ -36,11 +36,7 @@ class Judgements:
     @cached_property
     def slowdowns(self) -> Mapping[str, list[float]]:
         """Of the held-out shapes of all operators, by selector."""
-        found: dict[str, list[float]] = defaultdict(list)
-        for one in self.judgements:
-            for name, values in one.slowdowns.items():
-                found[name] += values
-        return found
+        return _joined(one.slowdowns for one in self.judgements)
 
     @cached_property
     def pooled(self) -> Mapping[str, Quality]:
@@ -50,11 +46,8 @@ class Judgements:
     @cached_property
     def hard(self) -> Mapping[str, Quality]:
         """The cost model's slowdowns on hard splits, over all operators, by what was held out."""
-        found: dict[str, list[float]] = defaultdict(list)
-        for one in self.judgements:
-            for words, values in one.hard.items():
-                found[words] += values
-        return {words: quality(values) for words, values in found.items()}
+        joined = _joined(one.hard for one in self.judgements)
+        return {words: quality(values) for words, values in joined.items()}
 
     @property
     def step_errors(self) -> dict[str, float]:
@@ -90,6 +83,15 @@ class Judgements:
         for reason in self.too_few.values():
             lines += textwrap.wrap(reason, WIDTH, break_on_hyphens=False)
         return "\n".join(lines)
+
+
+def _joined(each: Iterable[Mapping[str, list[float]]]) -> dict[str, list[float]]:
+    """The values of all operators by name."""
+    found: dict[str, list[float]] = defaultdict(list)
+    for one in each:
+        for name, values in one.items():
+            found[name] += values
+    return found
 
 
 def _line(name: str, found: Mapping[str, Quality]) -> str:

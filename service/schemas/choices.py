@@ -13,6 +13,7 @@ from .errors import Problem
 from .fields import Answer, Name, Request
 from .layers import MOST_ANSWERS, Layer, Layers
 
+Source = Literal["override", "exact", "model", "near", "extrapolated", "transfer", "default"]
 MOST_DEVICES = 100
 DEVICE = (
     '"cpu", "cuda:0", a known device such as "h200" (`GET /v1/devices`), or null for the default device of '
@@ -73,9 +74,7 @@ class ChoiceDocument(Answer):
     device: DeviceDocument
     torch_device: str | None = Field(description="Where the serving machine has it; null when it has not.")
     implementation: str = Field(description="What to use.")
-    source: Literal["override", "exact", "model", "near", "extrapolated", "transfer", "default"] = Field(
-        description="What the choice rests on."
-    )
+    source: Source = Field(description="What the choice rests on.")
     objective: Literal["time", "memory"]
     time_ms: float | None = Field(
         description="Of forward and backward in training, of forward in inference, in milliseconds."
@@ -99,9 +98,7 @@ class ChoiceSummary(Answer):
     """The choice and the evidence for it, without the figures of the other candidates."""
 
     implementation: str = Field(description="What to use.")
-    source: Literal["override", "exact", "model", "near", "extrapolated", "transfer", "default"] = Field(
-        description="What the choice rests on."
-    )
+    source: Source = Field(description="What the choice rests on.")
     time_ms: float | None = Field(description="Of one run, in milliseconds.")
     time_interval_ms: tuple[float, float] | None = Field(description="Low and high, in milliseconds.")
     memory_bytes: int | None = Field(description="Peak beyond parameters and inputs, in bytes.")
