@@ -29,7 +29,7 @@ from selector.models.rewriting import arrangement_search
 from selector.planning.training_setup import Training
 from selector.workloads.model import Model
 from selector.workloads.published_models import families, published
-from tests.selector.rewriting import replayed
+from tests.selector.models.rewriting import replayed
 
 HERE = Device(name="a processor", kind="cpu")
 OURS = {

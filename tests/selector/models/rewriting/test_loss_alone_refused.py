@@ -14,8 +14,8 @@ import selector
 from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import Problem
 from selector import InvalidRequest
-from tests.selector.rewriting.test_hugging_face import TINY, make
-from tests.selector.rewriting.test_loss_alone import HEAD, LOSS, by_name, example
+from tests.selector.models.rewriting.test_hugging_face import TINY, make
+from tests.selector.models.rewriting.test_loss_alone import HEAD, LOSS, by_name, example
 
 transformers = pytest.importorskip("transformers", reason="Hugging Face's transformers is not installed")
 

@@ -13,9 +13,9 @@ import torch
 from torch import nn
 
 import selector
-from tests.selector.rewriting.test_hugging_face import OVERRIDES, batch, make
-from tests.selector.rewriting.test_loss_alone import DECODERS, by_name, example
-from tests.selector.rewriting.test_wrapped_parts import LoRA, OwnDropout, OwnNorm, Wrapped, moved
+from tests.selector.models.rewriting.test_hugging_face import OVERRIDES, batch, make
+from tests.selector.models.rewriting.test_loss_alone import DECODERS, by_name, example
+from tests.selector.models.rewriting.test_wrapped_parts import LoRA, OwnDropout, OwnNorm, Wrapped, moved
 
 pytest.importorskip("transformers", reason="Hugging Face's transformers is not installed")
 
@@ -126,4 +126,4 @@ def test_a_file_is_read_by_another_process(tmp_path: Path) -> None:
         "torch.testing.assert_close(model(**batch).logits, expected)"
     )
     command = [sys.executable, "-c", code, str(tmp_path / "model")]
-    subprocess.run(command, check=True, cwd=Path(__file__).parents[3])
+    subprocess.run(command, check=True, cwd=Path(__file__).parents[4])

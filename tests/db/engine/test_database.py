@@ -19,7 +19,7 @@ from kernel_selector.db import (
 )
 from kernel_selector.db.engine import migrations
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 def test_by_path_by_url_and_by_environment(filled, monkeypatch, total):

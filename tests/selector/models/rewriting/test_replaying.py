@@ -21,7 +21,7 @@ from selector.models.rewriting import arrangement_search, timing
 from selector.models.rewriting import optimize as optimizing
 from selector.models.rewriting.swap import REPLACED_CLASS
 from selector.nn.replays import Replayed
-from tests.selector.rewriting.replayed import Block, Model, counts, draws, record, trained, turn_on
+from tests.selector.models.rewriting.replayed import Block, Model, counts, draws, record, trained, turn_on
 
 
 @pytest.mark.parametrize("accumulate", [1, 2])

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from selector.models.rewriting import arrangement_search
 from selector.models.rewriting.paired_timing import Outcome, outcome
-from tests.selector.rewriting.replayed import Model
+from tests.selector.models.rewriting.replayed import Model
 
 
 @pytest.fixture

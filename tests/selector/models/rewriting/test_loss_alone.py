@@ -17,7 +17,7 @@ from torch import Tensor, nn
 import selector
 from selector.models import layers
 from selector.models.rewriting.options import rewritable
-from tests.selector.rewriting.test_hugging_face import batch, make
+from tests.selector.models.rewriting.test_hugging_face import batch, make
 
 transformers = pytest.importorskip("transformers", reason="Hugging Face's transformers is not installed")
 

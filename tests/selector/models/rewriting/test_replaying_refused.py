@@ -15,7 +15,7 @@ import selector
 from selector.models.replay import capture as captures
 from selector.models.replay import replay as replaying
 from selector.models.replay.capture import CannotReplay
-from tests.selector.rewriting.replayed import Layers, Model, Scaled, counts, drawn, draws, turn_on
+from tests.selector.models.rewriting.replayed import Layers, Model, Scaled, counts, drawn, draws, turn_on
 
 
 def without_gradients(model: Model) -> None:

@@ -19,9 +19,9 @@ from selector.profiling.fleet.jobs import JobRequest, create_job, get_job
 from selector.profiling.fleet.launch import Source
 from selector.profiling.fleet.queue import Claimant, DatabaseQueue
 from selector.workloads.sampling import grid
-from tests.selector.queue_workers import DEVICE, SOFTWARE, PretendedSession, start
+from tests.selector.profiling.queue_workers import DEVICE, SOFTWARE, PretendedSession, start
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 PROBLEMS = grid("lstm", {"hidden": ",".join(map(str, range(8, 32))), "batch": "1"})
 NAMES = ("torch_lstm", "unfused")
 
@@ -30,7 +30,7 @@ NAMES = ("torch_lstm", "unfused")
 def context():
     """Starts processes that have imported everything already."""
     made = multiprocessing.get_context("forkserver")
-    made.set_forkserver_preload(["tests.selector.queue_workers", "kernel_selector.db"])
+    made.set_forkserver_preload(["tests.selector.profiling.queue_workers", "kernel_selector.db"])
     return made
 
 
@@ -129,7 +129,7 @@ def test_a_killed_worker_s_task_goes_to_the_next_when_its_lease_runs_out(databas
 GRACEFUL = """
 import sys
 from selector.profiling.fleet import launch
-from tests.selector.queue_workers import PretendedSession
+from tests.selector.profiling.queue_workers import PretendedSession
 launch.sessions = lambda _: lambda policy: PretendedSession(0.3)
 setup = launch.WorkerSetup(grace_s=float(sys.argv[2]))
 print("started", flush=True)

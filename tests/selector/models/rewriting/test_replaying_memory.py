@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from selector.models.replay import capture as captures
 from selector.models.replay import replay as replaying
-from tests.selector.rewriting.replayed import Layers, Scaled, drawn, replays, turn_on
+from tests.selector.models.rewriting.replayed import Layers, Scaled, drawn, replays, turn_on
 
 
 def agree(model: nn.Module, plain: nn.Module, *given: Any, steps: int = 2) -> None:

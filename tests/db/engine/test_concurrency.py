@@ -11,7 +11,7 @@ import pytest
 
 from kernel_selector.db import Database, DatabaseLocked, records
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 APPEND = """
 import json, sys
 from kernel_selector.db import Database, records

@@ -25,7 +25,7 @@ from kernel_selector.db.engine.database import _make_engine
 from kernel_selector.db.engine.location import resolve
 from kernel_selector.kernels.contract import Timing
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 ASSETS = sorted((ROOT / "tests" / "assets").glob("[0-9]*.sqlite"))
 
 

@@ -165,5 +165,5 @@ def test_they_are_small() -> None:
 def test_the_readme_says_how_many_there_are() -> None:
     with Database.open(shipped.unpacked()) as database, database.read() as connection:
         counts = [row["count"] for row in records.counts(connection) if row["device"] == "NVIDIA H200"]
-    readme = (Path(__file__).parents[2] / "README.md").read_text()
+    readme = (Path(__file__).parents[3] / "README.md").read_text()
     assert f"{sum(counts):,} measurements of an NVIDIA H200" in readme
