@@ -21,6 +21,8 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
+from tests.selector.queue_workers import start
+
 from benchmarks.common.postgres import IMMEDIATE, KILL, Server, running
 from benchmarks.common.result import write_result
 from benchmarks.common.serving import free_port
@@ -30,7 +32,6 @@ from kernel_selector.kernels.contract import Problem
 from kernel_selector.service.tokens import create_token
 from selector.profiling.fleet.jobs import JobRequest, create_job, get_job
 from selector.profiling.fleet.launch import Source
-from tests.selector.queue_workers import start
 
 WORKERS, SERVICES = 8, 2
 IMPLEMENTATION = "torch_lstm"
