@@ -21,8 +21,6 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.selector.queue_workers import start
-
 from benchmarks.common.postgres import IMMEDIATE, KILL, Server, running
 from benchmarks.common.result import write_result
 from benchmarks.common.serving import free_port
@@ -32,13 +30,19 @@ from kernel_selector.kernels.contract import Problem
 from kernel_selector.service.tokens import create_token
 from selector.profiling.fleet.jobs import JobRequest, create_job, get_job
 from selector.profiling.fleet.launch import Source
+from tests.selector.profiling.queue_workers import start
 
 WORKERS, SERVICES = 8, 2
 IMPLEMENTATION = "torch_lstm"
 TASK_S = 0.005  # that a pretended measurement takes
 LEASE_S = 2.0
 OUTAGE_S = 3.0
-PRELOADED = ["tests.selector.queue_workers", "kernel_selector.db", "kernel_selector.service.app", "uvicorn"]
+PRELOADED = [
+    "tests.selector.profiling.queue_workers",
+    "kernel_selector.db",
+    "kernel_selector.service.app",
+    "uvicorn",
+]
 
 
 def main() -> None:

@@ -30,7 +30,7 @@ SPACES = {
         max_flops=1e9,
     ),
     "cuda": Space(
-        sizes={"rows": (256, 65536), "hidden": (256, 8192)},
+        sizes={"rows": (16, 131072), "hidden": (64, 16384)},
         values={"dtype": ("float32", "float16", "bfloat16"), "mode": ("training", "inference")},
         max_flops=2e11,
         max_bytes=8e9,

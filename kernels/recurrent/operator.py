@@ -111,22 +111,52 @@ def make_inputs(problem: Problem, device: str, seed: int) -> Inputs:
     h = normal(*rows, outputs(problem))
     states = (h, normal(*rows, problem["hidden"])) if problem.operator == "lstm" else h
     parameters = {name: weight(*shape) for name, shape in parameter_shapes(problem).items()}
-    if problem.operator == "rnn" and problem["nonlinearity"] == "relu":
-        _away_from_kinks(parameters, generator)
+    if problem.operator == "rnn" and problem["nonlinearity"] == "relu" and problem["bias"]:
+        states = h + _away_from_kinks(problem, x, parameters, generator)
     if problem["packed"]:
         x = _pack(x, torch.Generator().manual_seed(seed))
     return Inputs((x, states), parameters)
 
 
-def _away_from_kinks(parameters: dict[str, torch.Tensor], generator: torch.Generator) -> None:
-    """Biases of +-2.5: where a relu's argument is near zero its gradient hangs on a rounding error.
+def _away_from_kinks(
+    problem: Problem, x: torch.Tensor, parameters: dict[str, torch.Tensor], generator: torch.Generator
+) -> torch.Tensor:
+    """The mean states [L*D, 1, H] of a relu network whose x and parameters are changed to keep it from kinks.
 
-    Arguments spread by about 0.7 around them: some units still are on in some steps and off in others, and
-    next to none is within a rounding error of zero.
+    Where an argument is within a rounding error of zero its gradient hangs on that error, and everything
+    before it on that gradient. Arguments stay around `margin` or -`margin`, four times what they spread by:
+    the input's share of that is I / 3H, that of an initial state 1/3, a fifth more through time. In the first
+    layer a quarter of the units changes from one to the other with a sign that each step has in x.
     """
-    for name, bias in parameters.items():
-        if name.startswith("bias_ih"):
-            bias += 2.5 * bias.new_empty(bias.shape).bernoulli_(generator=generator).mul_(2).sub_(1)
+    import torch
+
+    features, hidden = problem["input"], problem["hidden"]
+    margin = 4 * (0.4 * features / hidden + 1 / 3) ** 0.5
+    group, units = (features + 3) // 4, (hidden + 3) // 4
+    height = 2 * margin * hidden**0.5 / group  # at which weights keep their usual size
+    signs = x.new_empty(*x.shape[:2], 1).bernoulli_(generator=generator).mul_(2).sub_(1)
+    x[..., :group] += height * signs
+    states: list[torch.Tensor] = []
+    below = x.new_zeros(features, dtype=torch.float32)  # the mean input of the layer
+    for layer in range(problem["layers"]):
+        means = []
+        for suffix in (f"_l{layer}", f"_l{layer}_reverse")[: directions(problem)]:
+            bias, weight = parameters[f"bias_ih{suffix}"], parameters[f"weight_ih{suffix}"]
+            target = below.new_empty(hidden).bernoulli_(generator=generator).mul_(2).sub_(1).mul_(margin)
+            mean = target.relu()
+            if layer == 0:
+                seen = weight[:, :group].float()
+                weight[units:, :group] -= seen[units:].mean(1, keepdim=True).to(weight.dtype)
+                sizes = seen[:units].abs()
+                sizes *= target[:units, None] / height / sizes.sum(1, keepdim=True)
+                weight[:units, :group] = sizes.to(weight.dtype)
+                target[:units], mean[:units] = 0, margin / 2
+            offset = weight.float() @ below + parameters[f"weight_hh{suffix}"].float() @ mean
+            bias.copy_(target - offset - parameters[f"bias_hh{suffix}"].float())
+            means.append(mean)
+        states += means
+        below = torch.cat(means)
+    return torch.stack(states).unsqueeze(1).to(x.dtype)
 
 
 def _pack(x: torch.Tensor, generator: torch.Generator) -> Any:

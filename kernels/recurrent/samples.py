@@ -21,21 +21,25 @@ LAYERS: tuple[dict[str, Any], ...] = (
 LAST = {"hidden": 16, "batch": 4, "seq": 40, "layers": 3}
 EXAMPLES = (*LAYERS, LAST)
 
+FORMS = {
+    "layers": ("1", "1", "2"),
+    "bidirectional": ("false", "false", "false", "true"),
+    "batch_first": ("false", "true"),
+    "packed": ("false", "false", "false", "false", "false", "true"),
+    "dropout": ("0.0", "0.0", "0.2"),
+    "mode": ("training", "inference"),
+}
 SPACES = {
     "cpu": Space(
         sizes={"hidden": (8, 512), "batch": (1, 64), "seq": (1, 64)},
-        sometimes={"input": (8, 512)},
-        values={"layers": ("1", "1", "2"), "mode": ("training", "inference")},
+        sometimes={"input": (1, 512)},
+        values=FORMS,
         max_flops=3e9,
     ),
     "cuda": Space(
-        sizes={"hidden": (32, 2048), "batch": (1, 256), "seq": (1, 128)},
-        sometimes={"input": (32, 2048)},
-        values={
-            "layers": ("1", "1", "2"),
-            "dtype": ("float32", "float16", "bfloat16"),
-            "mode": ("training", "inference"),
-        },
+        sizes={"hidden": (16, 2048), "batch": (1, 512), "seq": (1, 256)},
+        sometimes={"input": (1, 2048)},
+        values={**FORMS, "dtype": ("float32", "float16", "bfloat16")},
         max_flops=2e11,
     ),
 }

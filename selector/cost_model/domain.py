@@ -4,17 +4,27 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from kernel_selector.kernels.contract import Device, Integer, Operator, Problem, Record
+from kernel_selector.kernels import registry
+from kernel_selector.kernels.contract import (
+    Device,
+    Integer,
+    InvalidHyperparameter,
+    Operator,
+    Problem,
+    Record,
+)
 
 from .features.work import least_work
 
 # doublings by which a size may lie outside of what was seen, and the operations in all, which are bounded too
 # because sizes that were seen one by one may be large together
 SIZE_SLACK, WORK_SLACK = 0.5, 1.0
+KEPT = {"dtype", "mode"}
+UNSEEN_WORD = 0.5  # doublings of a size that a word which was never seen counts for
 
 
 class Beyond(NamedTuple):
@@ -55,6 +65,10 @@ class Domain:
                 return f"the cost model has not seen {name}={problem[name]}, only {words}"
         return None
 
+    def seen_alike(self, problem: Problem, device: Device) -> Problem:
+        """The problem with words that were seen on a device in place of those that were not."""
+        return seen_alike(problem, self.devices.get(device.key, {}).get("words", {}))
+
     def beyond(self, problem: Problem, device: Device) -> Beyond | None:
         """How far a problem's sizes are outside of those seen on a device, or None when they are inside."""
         farthest: Beyond | None = None
@@ -71,17 +85,66 @@ class Domain:
         return farthest
 
 
+def words_of(problems: Sequence[Problem]) -> dict[str, list[Any]]:
+    """The values of each hyperparameter of problems of one operator that is no size."""
+    if not problems:
+        return {}
+    specs = registry.operator(problems[0].operator).hyperparameters
+    return {
+        spec.name: sorted({problem[spec.name] for problem in problems})
+        for spec in specs
+        if not isinstance(spec, Integer)
+    }
+
+
+def seen_alike(problem: Problem, words: Mapping[str, Sequence[Any]]) -> Problem:
+    """The problem with the nearest of the words that were seen in place of those that were not.
+
+    Sizes stay, and so do dtype and mode: what runs for another one is another kernel.
+    """
+    alike = problem
+    for name, seen in words.items():
+        if name not in KEPT and problem[name] not in seen:
+            alike = _with_nearest(alike, name, seen)
+    return alike
+
+
+def unseen_words(problem: Problem, alike: Problem) -> tuple[float, str]:
+    """The doublings that the words count for by which a problem differs from one like it, and the words."""
+    names = [name for name, value in problem.values if alike[name] != value]
+    words = ", ".join(f"{name}={alike[name]} instead of {problem[name]}" for name in names)
+    return UNSEEN_WORD * len(names), words
+
+
+def _with_nearest(problem: Problem, name: str, seen: Sequence[Any]) -> Problem:
+    """The problem with the seen word that changes its work least, the nearest number of several; or as it is.
+
+    A number that is not zero stands for another one before zero does.
+    """
+    given, work = problem[name], least_work(problem).moved_bytes
+    found = []
+    for word in seen:
+        try:
+            other = registry.operator(problem.operator).problem({**problem.as_dict, name: word})
+        except InvalidHyperparameter:
+            continue
+        number = 0.0 if isinstance(word, str) else abs(word - given)
+        found.append(((not word) != (not given), abs(least_work(other).moved_bytes - work), number, word))
+    if not found:
+        return problem
+    return registry.operator(problem.operator).problem({**problem.as_dict, name: min(found)[-1]})
+
+
 def _slack(name: str) -> float:
     return WORK_SLACK if name == "operations" else SIZE_SLACK
 
 
 def _seen(operator: Operator, problems: list[Problem]) -> dict[str, Any]:
-    sizes = {spec.name for spec in operator.hyperparameters if isinstance(spec, Integer)}
-    columns = {spec.name: [problem[spec.name] for problem in problems] for spec in operator.hyperparameters}
-    logarithmic = {name: values for name, values in columns.items() if name in sizes}
+    sizes = [spec.name for spec in operator.hyperparameters if isinstance(spec, Integer)]
+    logarithmic = {name: [problem[name] for problem in problems] for name in sizes}
     logarithmic["operations"] = [_work(problem) for problem in problems]
     return {
-        "words": {name: sorted(set(values)) for name, values in columns.items() if name not in sizes},
+        "words": words_of(problems),
         "log2": {
             name: [math.log2(max(edge(values), 1)) for edge in (min, max)]
             for name, values in logarithmic.items()

@@ -43,6 +43,16 @@ class Estimate(NamedTuple):
             noise=max(self.noise, noise),
         )
 
+    def sized(self, ratio: float, wider: float = 1.0, noise: float = 0.0) -> Estimate:
+        """The estimate with its bytes times `ratio`, `wider` at both ends, and so much noise."""
+        return self._replace(
+            memory_bytes=math.ceil(self.memory_bytes * ratio),
+            low_bytes=math.floor(self.low_bytes * ratio / wider),
+            high_bytes=math.ceil(self.high_bytes * ratio * wider),
+            memory_noise=max(self.memory_noise, noise),
+            safe_bytes=math.ceil(self.safe_bytes * ratio),
+        )
+
     def extrapolated(self, doublings: float) -> Estimate:
         """The estimate of a cost model that far outside of what it has seen, with wider intervals."""
         return self.timed(1.0, 2 ** (WIDER_TIME * doublings), LEAST_GAIN)._replace(

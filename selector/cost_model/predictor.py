@@ -15,10 +15,11 @@ from kernel_selector.kernels.contract import Device, Environment, Implementation
 from kernel_selector.kernels.versions import holds
 
 from ..errors import ModelVersionMismatch
-from .domain import Beyond, Domain
+from .domain import Beyond, Domain, unseen_words
 from .estimate import Estimate, Tier
 from .features.imported_spec import ImportedDomain, ImportedSpec
 from .features.spec import FeatureSpec
+from .features.work_ratios import scaled
 from .flat_trees import FlatTrees
 from .intervals import ErrorFactors
 from .regression import Regression
@@ -79,7 +80,8 @@ class Predictor:
 
     def abstains(self, problem: Problem, device: Device) -> str | None:
         """Why there is no prediction for a problem on a device, or None when there is one."""
-        return self._domain.outside(problem, device) or self._spec.missing_rates(device)
+        alike = self._domain.seen_alike(problem, device)
+        return self._domain.outside(alike, device) or self._spec.missing_rates(device)
 
     def tier(
         self,
@@ -108,7 +110,8 @@ class Predictor:
 
         `names` are those of each problem, all of them among `known`. `least_noise` is the least noise of
         predicted times, where the model learned from other machines. The source is "extrapolated" for
-        problems of other sizes than the model has seen, whose estimates have wider intervals.
+        problems of other sizes or words than the model has seen, whose estimates have wider intervals; those
+        of other words are of the same problem with words that it has seen, times the ratio of counted work.
         """
         unseen = self._domain.unseen(device)
         if unseen:  # as are most of the devices that a scheduler has, of which there is nothing to count
@@ -116,17 +119,18 @@ class Predictor:
         by_names = {each: self._begun(each, device, software, known) for each in set(names)}
         begun = [by_names[each] for each in names]
         beyond: list[Beyond | None] = [None] * len(problems)
-        for place, problem in enumerate(problems):
-            outside = self._domain.outside(problem, device)
+        alike = [self._domain.seen_alike(problem, device) for problem in problems]
+        for place, (problem, seen) in enumerate(zip(problems, alike, strict=True)):
+            outside = self._domain.outside(seen, device)
             if outside:
                 begun[place] = (), (f"No prediction: {outside}.",)
             elif begun[place][0]:
-                beyond[place] = self._domain.beyond(problem, device)
-        asked = [(problem, each) for problem, (each, _) in zip(problems, begun, strict=True) if each]
+                beyond[place] = _further(self._domain.beyond(seen, device), problem, seen, device)
+        asked = [(seen, each) for seen, (each, _) in zip(alike, begun, strict=True) if each]
         estimates = iter(self._estimates(asked, device, known, least_noise) if asked else ())
         return [
-            _tier(next(estimates) if each else {}, caveats, far)
-            for (each, caveats), far in zip(begun, beyond, strict=True)
+            _tier(scaled(next(estimates), problem, seen, device) if each else {}, caveats, far)
+            for problem, seen, (each, caveats), far in zip(problems, alike, begun, beyond, strict=True)
         ]
 
     def known(self, names: Sequence[str], implementations: Mapping[str, Implementation]) -> tuple[str, ...]:
@@ -223,6 +227,17 @@ class Predictor:
             words = ", ".join(software.differences(learned_with[-1]))
             caveats.append(f"The cost model learned from measurements with {words}.")
         return caveats
+
+
+def _further(beyond: Beyond | None, problem: Problem, seen: Problem, device: Device) -> Beyond | None:
+    """How far a problem is outside of what the model has seen, where `seen` is what stands for its words."""
+    doublings, words = unseen_words(problem, seen)
+    if not words:
+        return beyond
+    words = f"from {words}, which was not measured on {device.name}"
+    if beyond is None:
+        return Beyond(doublings, words)
+    return Beyond(doublings + beyond.doublings, f"{words}; {beyond.words}")
 
 
 def _tier(estimates: Mapping[str, Estimate], caveats: tuple[str, ...], beyond: Beyond | None) -> Tier:

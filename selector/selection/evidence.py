@@ -7,7 +7,6 @@ All figures of a tier were taken under the same circumstances, so they compare.
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -17,8 +16,10 @@ from typing import TYPE_CHECKING, NamedTuple
 from kernel_selector.kernels.contract import Device, Environment, Problem, Record, Status
 from kernel_selector.kernels.versions import standing_for
 
+from ..cost_model.domain import seen_alike, unseen_words, words_of
 from ..cost_model.estimate import Estimate, Tier
-from .neighbours import MAX_DISTANCE, Neighbours, distance, structure, work_ratios
+from ..cost_model.features.work_ratios import work_ratios
+from .neighbours import MAX_DISTANCE, Neighbours, distance, structure
 from .possible import Possible
 
 if TYPE_CHECKING:
@@ -187,6 +188,7 @@ class Evidence:
             self._note_failure((record.problem, setting, record.implementation, measured))
         self.neighbours = Neighbours(self.problems.values())
         self._values = {problem.values for problem in self.problems.values()}
+        self._words = words_of(list(self.problems.values()))
 
     def _add(self, record: Record | Figures) -> None:
         setting = Setting(record.device, record.environment, record.policy)
@@ -264,12 +266,19 @@ class Evidence:
         return Tier(source="exact", estimates=estimates, caveats=tuple(caveats))
 
     def near(self, problem: Problem, here: Device, software: Environment | None) -> Tier | None:
-        """The tier of the nearest problem, scaled by counted work; None where nothing near was measured."""
-        neighbour = self.neighbours.nearest(problem)
+        """The tier of the nearest problem, scaled by counted work; None where nothing near was measured.
+
+        A problem with words that nothing was measured with is looked up with the nearest ones that were.
+        """
+        alike = seen_alike(problem, self._words)
+        if alike.values in self._values and alike != problem:
+            neighbour: Problem | None = alike
+        else:
+            neighbour = self.neighbours.nearest(alike)
         tier = next(self.measured(neighbour, here, software), None) if neighbour else None
         if neighbour is None or tier is None:
             return None
-        apart = distance(problem, neighbour)
+        apart = distance(alike, neighbour) + unseen_words(problem, alike)[0]
         known = {name: estimate for name, estimate in tier.estimates.items() if name in self.versions}
         ratios = work_ratios(problem, neighbour, known, here)
         estimates = {
@@ -354,9 +363,4 @@ def _scaled(estimate: Estimate, ratio: tuple[float, float], apart: float) -> Est
     """
     time, memory = ratio
     widening = 2 ** (apart / 2)
-    return estimate.timed(time, widening, widening - 1)._replace(
-        memory_bytes=math.ceil(estimate.memory_bytes * memory),
-        low_bytes=math.floor(estimate.low_bytes * memory / widening),
-        high_bytes=math.ceil(estimate.high_bytes * memory * widening),
-        memory_noise=widening - 1,
-    )
+    return estimate.timed(time, widening, widening - 1).sized(memory, widening, widening - 1)

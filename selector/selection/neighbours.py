@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import product
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from kernel_selector.kernels import registry
-from kernel_selector.kernels.contract import Device, Problem
-
-from ..cost_model.features.roofline import estimating
+from kernel_selector.kernels.contract import Problem
 
 # beyond a fifth more or less in one dimension the cost model is the better witness
 MAX_DISTANCE = 0.27
@@ -96,22 +93,3 @@ def _cells(points: NDArray[np.float64]) -> set[tuple[int, ...]]:
     around = list(product((-1, 0, 1), repeat=min(CELL_SIZES, points.shape[1])))
     cells = {_cell(place) for place in points.tolist()}
     return {tuple(map(sum, zip(cell, step, strict=True))) for cell in cells for step in around}
-
-
-def work_ratios(
-    problem: Problem, other: Problem, names: Iterable[str], device: Device
-) -> Iterator[tuple[float, float]]:
-    """Ratios of expected time and of memory, `problem` over its neighbour `other`, for each implementation.
-
-    They follow from the work that the implementation counts for each of the two.
-    """
-    known, seconds = registry.implementations(problem.operator), estimating(device, problem["dtype"])
-    for name in names:
-        mine, theirs = known[name].work(problem), known[name].work(other)
-        time = seconds(mine.flops, mine.moved_bytes, mine.launches) / seconds(
-            theirs.flops, theirs.moved_bytes, theirs.launches
-        )
-        yield (
-            time,
-            (mine.saved_bytes or mine.moved_bytes) / max(theirs.saved_bytes or theirs.moved_bytes, 1),
-        )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import product
+from itertools import chain, product
 from typing import Any
 
 from kernel_selector.kernels import registry
@@ -42,6 +42,61 @@ TRANSFORMERS = (
     Transformer(4, 1024, 1600, 50257, decoder=True),  # GPT-2 XL
 )
 
+
+@dataclass(frozen=True)
+class Decoder:
+    """Sizes of a decoder with grouped keys and values, RMS norms and no biases, and of one of its batches."""
+
+    batch: int
+    seq: int
+    hidden: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    inner: int
+    vocabulary: int
+
+
+DECODERS = (
+    Decoder(4, 2048, 896, 14, 2, 64, 4864, 151936),  # Qwen 2.5, 0.5 B
+    Decoder(4, 2048, 2048, 32, 8, 64, 8192, 128256),  # Llama 3.2, 1 B
+    Decoder(2, 2048, 2304, 8, 4, 256, 9216, 256000),  # Gemma 2, 2 B
+    Decoder(1, 4096, 4096, 32, 32, 128, 11008, 32000),  # Llama 2, 7 B
+    Decoder(1, 4096, 4096, 32, 8, 128, 14336, 128256),  # Llama 3, 8 B
+)
+RANKS = (8, 16, 64)  # of low-rank adapters (LoRA, Hu et al. 2021) on these decoders
+
+
+@dataclass(frozen=True)
+class Encoder:
+    """Sizes of an encoder of images or sounds, prenorm and without masks, and of one of its batches."""
+
+    batch: int
+    seq: int
+    hidden: int
+
+
+ENCODERS = (
+    Encoder(64, 197, 384),  # ViT-S/16
+    Encoder(64, 197, 768),  # ViT-B/16
+    Encoder(32, 197, 1024),  # ViT-L/16
+    Encoder(8, 1500, 512),  # Whisper base
+    Encoder(8, 1500, 768),  # Whisper small
+)
+
+# recurrent layers as forecasting, tagging and classification are written with them
+USUAL: tuple[Values, ...] = (
+    {"hidden": 50, "input": 1, "batch": 32, "seq": 60},
+    {"hidden": 64, "input": 8, "batch": 64, "seq": 24, "layers": 2, "dropout": 0.2},
+    {"hidden": 128, "input": 20, "batch": 128, "seq": 96, "layers": 2, "dropout": 0.2},
+    {"hidden": 128, "input": 300, "batch": 64, "seq": 100, "bidirectional": True},
+    {"hidden": 256, "input": 300, "batch": 64, "seq": 128, "layers": 2, "dropout": 0.5},
+    {"hidden": 256, "input": 200, "batch": 32, "seq": 64, "layers": 2, "bidirectional": True},
+    {"hidden": 256, "input": 100, "batch": 32, "seq": 50, "bidirectional": True, "packed": True},
+    {"hidden": 512, "batch": 64, "seq": 50, "layers": 2, "dropout": 0.3},
+    {"hidden": 512, "input": 80, "batch": 16, "seq": 400, "layers": 3, "bidirectional": True, "packed": True},
+    {"hidden": 1024, "batch": 64, "seq": 50, "layers": 2, "dropout": 0.2},
+)
 # recurrent layers, of which each model has one or more
 RECURRENT: Mapping[str, tuple[Values, ...]] = {
     "lstm": (
@@ -112,6 +167,7 @@ def published_problems(operator: str) -> list[Problem]:
         known.problem({**given, **circumstances})
         for given in _layers(operator)
         for circumstances in (*TRAINED, SERVED, *_alone(given))
+        if circumstances["dtype"] == given.get("dtype", circumstances["dtype"])
     )
     return list(dict.fromkeys(problems))
 
@@ -124,10 +180,11 @@ def _alone(given: Values) -> Iterator[Values]:
 
 def _layers(operator: str) -> Iterable[Values]:
     if operator in RECURRENT:
-        return RECURRENT[operator]
+        return chain(RECURRENT[operator], ({**given, "batch_first": True} for given in USUAL))
     if operator == "additive_attention":
         return ADDITIVE
-    return (given for model in TRANSFORMERS for given in _of(model).get(operator, ()))
+    models = chain(map(_of, TRANSFORMERS), map(_of_decoder, DECODERS), map(_of_encoder, ENCODERS))
+    return chain.from_iterable(layers.get(operator, ()) for layers in models)
 
 
 def _of(model: Transformer) -> dict[str, list[Values]]:
@@ -164,5 +221,46 @@ def _of(model: Transformer) -> dict[str, list[Values]]:
                 "vocabulary": model.vocabulary,
                 "labelled": 1.0 if model.decoder else 0.15,
             }
+        ],
+    }
+
+
+def _of_decoder(model: Decoder) -> dict[str, list[Values]]:
+    """Layers of a decoder and of adapters on it by operator, in the dtype that they are trained in."""
+    rows, hidden, inner = model.batch * model.seq, model.hidden, model.inner
+    inside, shared = model.heads * model.head_dim, model.kv_heads * model.head_dim
+    sizes = [(hidden, inside), (hidden, shared), (inside, hidden), (hidden, inner), (inner, hidden)]
+    sizes += chain.from_iterable(((hidden, rank), (rank, hidden)) for rank in RANKS)
+    heads = {"heads": model.heads, "kv_heads": model.kv_heads, "head_dim": model.head_dim}
+    layers: dict[str, list[Values]] = {
+        "attention": [{"batch": model.batch, "seq": model.seq, **heads, "causal": True}],
+        "rms_norm": [{"rows": rows, "hidden": hidden}],
+        "silu": [{"elements": rows * inner}],
+        "linear": [
+            {"rows": rows, "in_features": features, "out_features": outputs, "bias": False}
+            for features, outputs in dict.fromkeys(sizes)
+        ],
+        "linear_cross_entropy": [{"rows": rows, "hidden": hidden, "vocabulary": model.vocabulary}],
+    }
+    return {
+        operator: [{**given, "dtype": "bfloat16"} for given in found] for operator, found in layers.items()
+    }
+
+
+def _of_encoder(model: Encoder) -> dict[str, list[Values]]:
+    """Layers of an encoder of images or sounds by operator."""
+    rows, hidden, inner = model.batch * model.seq, model.hidden, 4 * model.hidden
+    wide = {"rows": rows, "in_features": hidden}
+    return {
+        "attention": [{"batch": model.batch, "heads": hidden // 64, "seq": model.seq}],
+        "dropout_add_norm": [{"rows": rows, "hidden": hidden, "prenorm": True, "dropout": 0.0}],
+        "feed_forward": [{"rows": rows, "hidden": hidden, "inner": inner}],
+        "gelu": [{"elements": rows * inner}],
+        "layer_norm": [{"rows": rows, "hidden": hidden}],
+        "linear": [
+            {**wide, "out_features": 3 * hidden},
+            {**wide, "out_features": hidden, "residual": True},
+            {**wide, "out_features": inner, "activation": "gelu"},
+            {"rows": rows, "in_features": inner, "out_features": hidden, "residual": True},
         ],
     }

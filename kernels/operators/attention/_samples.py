@@ -45,10 +45,11 @@ SPACES = {
         sometimes={"kv_seq": (64, 8192), "kv_heads": (1, 1)},
         values={
             "heads": ("8", "12", "16", "32"),
-            "head_dim": ("32", "64", "64", "80", "128", "128"),
+            "head_dim": ("32", "64", "64", "80", "96", "128", "128", "256"),
             "causal": ("false", "true"),
             "mask": ("none", "none", "boolean", "padding"),
             "bias": ("false", "false", "false", "true"),
+            "dropout": ("0.0", "0.0", "0.1"),
             "dtype": ("float32", "float16", "bfloat16", "bfloat16"),
             "mode": ("training", "inference"),
         },

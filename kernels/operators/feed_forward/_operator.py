@@ -54,7 +54,7 @@ SPACES = {
         max_flops=3e9,
     ),
     "cuda": Space(
-        sizes={"rows": (256, 65536), "hidden": (128, 8192), "inner": (512, 32768)},
+        sizes={"rows": (16, 65536), "hidden": (64, 8192), "inner": (128, 32768)},
         values={
             "activation": ("gelu", "gelu", "gelu_tanh", "relu", "silu"),
             "dropout": ("0.0", "0.0", "0.1"),

@@ -134,10 +134,11 @@ OPERATOR = Operator(
             max_flops=3e9,
         ),
         "cuda": Space(
-            sizes={"rows": (1, 16384), "in_features": (64, 16384), "out_features": (64, 16384)},
+            sizes={"rows": (1, 65536), "in_features": (16, 16384), "out_features": (16, 65536)},
             values={
                 "activation": ("none", "none", "relu", "gelu", "gelu_tanh", "silu"),
                 "residual": ("false", "false", "true"),
+                "dropout": ("0.0", "0.0", "0.0", "0.1"),
                 "dtype": ("float32", "float16", "bfloat16", "bfloat16"),
                 "mode": ("training", "inference"),
             },

@@ -129,7 +129,7 @@ OPERATOR = Operator(
             max_flops=3e9,
         ),
         "cuda": Space(
-            sizes={"rows": (256, 16384), "hidden": (128, 4096), "vocabulary": (1024, 131072)},
+            sizes={"rows": (256, 16384), "hidden": (128, 4096), "vocabulary": (1024, 262144)},
             values={
                 "labelled": ("1.0", "1.0", "0.15"),
                 "dtype": ("float32", "bfloat16", "bfloat16"),

@@ -10,6 +10,8 @@ x [T, I], `batch_first` and a PackedSequence work as in torch; `dropout` acts be
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from ...contract import OneOf, Operator
 from ...recurrent.operator import hyperparameters, make_inputs, work
 from ...recurrent.samples import LAST, LAYERS, SPACES
@@ -28,5 +30,8 @@ OPERATOR = Operator(
         {"hidden": 40, "batch": 6, "seq": 7, "nonlinearity": "relu", "bidirectional": True},
         LAST,
     ),
-    spaces=SPACES,
+    spaces={
+        kind: replace(space, values={**space.values, "nonlinearity": ("tanh", "relu")})
+        for kind, space in SPACES.items()
+    },
 )

@@ -59,8 +59,8 @@ def drawn(operator, count=14):
         draw.shuffle(column)
         columns.append(column)
     rows = [dict(zip(axes, row, strict=True)) for row in zip(*columns, strict=True)]
-    # arguments of relu that are within a rounding error of its kink decide over its gradients
-    certain = {"bias": True, "layers": 1, "mode": "inference"}
+    # without biases, arguments of relu within a rounding error of its kink decide over its gradients
+    certain = {"bias": True}
     return [row | (certain if row.get("nonlinearity") == "relu" else {}) for row in rows]
 
 

@@ -53,13 +53,32 @@ def test_memory_limit_counts_with_the_uncertainty(trained):
     ("given", "words"),
     [
         ({"hidden": 96, "batch": 8, "dtype": "float64"}, "has not seen dtype=float64"),
-        ({"hidden": 96, "batch": 8, "bias": False}, "has not seen bias=False"),
+        ({"hidden": 96, "batch": 8, "dtype": "bfloat16"}, "has not seen dtype=bfloat16"),
     ],
 )
-def test_words_that_were_not_seen_abstain(trained, given, words):
+def test_dtypes_that_were_not_seen_abstain(trained, given, words):
     choice = trained.choose(**given)
     assert (choice.implementation, choice.source) == (LSTM.default, "default")
     assert any(words in caveat for caveat in choice.caveats)
+
+
+WORDS = [{"bias": False}, {"batch_first": True}, {"packed": True}, {"dropout": 0.3}, {"peepholes": True}]
+
+
+@pytest.mark.parametrize("words", [*WORDS, {"batch_first": True, "dropout": 0.3, "bidirectional": True}])
+def test_words_that_were_not_seen_are_extrapolated_from_those_that_were(trained, words):
+    """Every candidate that was predicted has a figure, times the ratio of counted work."""
+    given = {"hidden": 96, "batch": 24, "layers": 2}
+    seen, choice = trained.choose(**given), trained.choose(**given, **words)
+    assert choice.source == "extrapolated"
+    caveat = next(caveat for caveat in choice.caveats if caveat.startswith("Extrapolated: from"))
+    assert all(f"{name}=" in caveat for name in words)
+    known = {item.name: item.time_ms for item in seen.candidates}
+    for item in choice.candidates:
+        if item.time_ms is None:
+            continue
+        assert item.time_interval_ms[0] < item.time_ms < item.time_interval_ms[1]
+        assert item.time_ms < (2.5 if "bidirectional" in words else 1.5) * known[item.name]
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,7 @@ def test_even_a_short_run_covers_modes_layers_and_odd_sizes(kind: str) -> None:
     problems = random_problems("lstm", kind, count=60, seed=1)
     assert problems == random_problems("lstm", kind, count=72, seed=1)[:60]
     for name, values in SPACES[kind].values.items():
-        assert {str(problem[name]) for problem in problems[:20]} == set(values)
+        assert {str(problem[name]).lower() for problem in problems[:20]} == set(values)
     assert sum(problem["hidden"] % 2 for problem in problems) >= 10
     assert sum(problem["hidden"] & (problem["hidden"] - 1) == 0 for problem in problems) >= 20
     assert any(problem["input"] != problem["hidden"] for problem in problems)
@@ -48,7 +48,8 @@ def test_given_values_stay_fixed_and_excluded_problems_stay_out() -> None:
 
 
 def test_no_more_problems_than_there_are() -> None:
-    fixed = {"hidden": "8", "batch": "1", "seq": "4", "layers": "1", "input": "8"}
+    words = {"bidirectional": "false", "batch_first": "false", "packed": "false", "dropout": "0"}
+    fixed = {"hidden": "8", "batch": "1", "seq": "4", "layers": "1", "input": "8", **words}
     assert len(random_problems("lstm", "cpu", count=50, seed=1, fixed=fixed)) == 2  # the two modes
 
 

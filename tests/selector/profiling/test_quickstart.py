@@ -56,7 +56,7 @@ def test_it_profiles_learns_and_checks(sqlite_database: Database) -> None:
     assert learned.evaluation["comparisons"][0]["selectors"]["cost model"]["gmean"] >= 1
     assert len(finished.checks) == 4
     assert all(row.slowdown >= 1 and row.default_slowdown >= 1 for row in finished.checks)
-    assert {row.source for row in finished.checks} <= {"near", "model", "default"}
+    assert {row.source for row in finished.checks} <= {"near", "model", "extrapolated", "default"}
     assert finished.to_dict()["geometric_mean_slowdown"] == finished.slowdown
 
 

@@ -98,7 +98,7 @@ def test_near_neighbour_is_scaled_by_the_work(selector_of):
     assert any("batch=8 instead of 9" in caveat for caveat in choice.caveats)
 
 
-FAR = [{"batch": 16}, {"layers": 2}, {"mode": "inference"}, {"projection": 32}, {"packed": True}]
+FAR = [{"batch": 16}, {"layers": 2}, {"mode": "inference"}, {"projection": 32}, {"dtype": "bfloat16"}]
 
 
 @pytest.mark.parametrize("other", FAR)
@@ -108,6 +108,18 @@ def test_far_and_different_problems_are_no_neighbours(selector_of, other):
     )
     assert (choice.implementation, choice.source) == (LSTM.default, "default")
     assert choice.caveats
+
+
+@pytest.mark.parametrize("word", [{"packed": True}, {"batch_first": True}, {"dropout": 0.2}, {"bias": False}])
+def test_what_was_measured_stands_for_another_word(selector_of, word):
+    """Wider than a neighbour of the same words, and with the word that differs in a caveat."""
+    known = selector_of(measured({LSTM.default: 2.0, OTHERS[0]: 1.0}))
+    exact, choice = known.choose(hidden=64, batch=8), known.choose(hidden=64, batch=8, **word)
+    assert (choice.implementation, choice.source) == (OTHERS[0], "near")
+    assert choice.time_ms <= exact.time_ms
+    assert choice.time_interval_ms[1] > choice.time_ms * 1.1
+    (name,) = word
+    assert any(f"{name}=" in caveat and f"instead of {word[name]}" in caveat for caveat in choice.caveats)
 
 
 def test_candidates_that_were_not_measured_are_shown(selector_of):

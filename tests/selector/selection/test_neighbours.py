@@ -9,7 +9,7 @@ from selector.workloads.sampling import random_problems
 
 
 def test_the_cells_lose_no_neighbour():
-    drawn = random_problems("lstm", "cuda", count=900, seed=4)
+    drawn = random_problems("layer_norm", "cuda", count=900, seed=4)
     known, near = Neighbours(drawn[:600]), 0
     for problem in drawn[600:]:
         members = [one for one in drawn[:600] if structure(one) == structure(problem)]
