@@ -10,12 +10,16 @@ from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
-from .contract import AmbiguousDevice, Device, UnknownDevice
+from .contract import AmbiguousDevice, Device, UnknownDevice, UnsupportedDevice
+from .contract.device import VENDOR_WORDS
 from .contract.errors import LONGEST_SHOWN, shorten
 
 FILE = Path(__file__).with_name("devices.json")
-VENDOR_WORDS = {"nvidia", "tesla", "geforce", "gpu", "graphics", "card"}
+# people write rtx4090, and 80G or 80 GB for 80GB
+GLUED = re.compile(r"nvidia|tesla|geforce|rtx|gtx|titan")
+SIZE = re.compile(r"(\d+)[ _-]?g(?:i?b)?\b")
 
 
 @dataclass(frozen=True)
@@ -23,42 +27,71 @@ class _Entry:
     device: Device
     spellings: tuple[frozenset[str], ...]  # sets of words: of the name, and of each alias
 
+    @property
+    def words(self) -> frozenset[str]:
+        """All words of the name and the aliases."""
+        return frozenset[str]().union(*self.spellings)
+
 
 def known_devices() -> Mapping[str, Device]:
     """Every device of the shipped table by key, sorted."""
-    return MappingProxyType({entry.device.key: entry.device for entry in _table()})
+    found = {entry.device.key: entry.device for entry in _table()}
+    return MappingProxyType({key: found[key] for key in sorted(found)})
 
 
 def known_device(name: str) -> Device:
-    """The device of a name such as `h200`, `NVIDIA H200`, `a100-80gb` or `rtx 4090`.
+    """The device of a name such as `h200`, `NVIDIA H200`, `a100-80gb` or `rtx4090`: of variants the
+    commonest. Raises as `variants`.
+    """
+    return variants(name)[0]
 
-    Case, punctuation and vendor words do not matter; words may be left out while only one device is
-    meant. Raises AmbiguousDevice, which names all that could be meant, or UnknownDevice, which names the
-    closest and all that are known.
+
+def variants(name: str) -> tuple[Device, ...]:
+    """The devices of the table that a name may mean, all of one model, the commonest first.
+
+    Case, punctuation and vendor words do not matter, and words may be left out. Raises AmbiguousDevice,
+    which names all that could be meant, for a name that fits several models; UnsupportedDevice for a device
+    of a kind without implementations; UnknownDevice, which names the closest and all that are known.
     """
     asked = _words(name)
-    exact = [entry for entry in _table() if asked in entry.spellings]
-    within = [entry for entry in _table() if asked and any(asked <= words for words in entry.spellings)]
-    meant = exact or within
-    if len(meant) == 1:
-        return meant[0].device
-    if meant:
-        keys = ", ".join(entry.device.key for entry in meant)
+    exact = [entry.device for entry in _table() if asked in entry.spellings]
+    meant = exact or [entry.device for entry in _table() if asked and asked <= entry.words]
+    if len({device.model for device in meant}) > 1:
+        keys = ", ".join(sorted(device.key for device in meant))
         raise AmbiguousDevice(f"Device {shorten(name)} may be any of {keys}: say which one.")
+    if not meant:
+        raise _unknown(name, asked)
+    return tuple(meant)
+
+
+def _unknown(name: str, asked: frozenset[str]) -> UnknownDevice:
+    for row in _file()["elsewhere"]:
+        if any(re.fullmatch(row["words"], word) for word in asked):
+            return UnsupportedDevice(
+                f"Device {shorten(name)} is {row['what']}: only NVIDIA GPUs and CPUs have implementations "
+                "here. `selector devices` lists those that can be named."
+            )
     close = _closest(asked)
     hint = f"Did you mean {close!r}? " if close else ""
-    raise UnknownDevice(f"Unknown device {shorten(name)}. {hint}Known: {', '.join(known_devices())}.")
+    return UnknownDevice(f"Unknown device {shorten(name)}. {hint}Known: {', '.join(known_devices())}.")
+
+
+@cache
+def _file() -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(FILE.read_text())
+    return found
 
 
 @cache
 def _table() -> tuple[_Entry, ...]:
-    rows = json.loads(FILE.read_text())["devices"]
+    """The devices in the order of the file."""
     entries = []
-    for row in rows:
-        aliases = row.pop("aliases", [])
-        device = Device.from_dict({"kind": "cuda", "vendor": "NVIDIA", **row})
-        entries.append(_Entry(device, tuple(_words(text) for text in (device.name, *aliases))))
-    return tuple(sorted(entries, key=lambda entry: entry.device.key))
+    for row in _file()["devices"]:
+        described = {name: value for name, value in row.items() if name != "aliases"}
+        device = Device.from_dict({"kind": "cuda", "vendor": "NVIDIA", **described})
+        spellings = (device.name, *row.get("aliases", ()))
+        entries.append(_Entry(device, tuple(_words(text) for text in spellings)))
+    return tuple(entries)
 
 
 def _closest(asked: frozenset[str]) -> str | None:
@@ -69,4 +102,5 @@ def _closest(asked: frozenset[str]) -> str | None:
 
 
 def _words(text: str) -> frozenset[str]:
-    return frozenset(re.findall(r"[a-z0-9]+", str(text).lower())) - VENDOR_WORDS
+    apart = GLUED.sub(r" \g<0> ", SIZE.sub(r"\1gb", str(text).lower()))
+    return frozenset(re.findall(r"[a-z0-9]+", apart)) - VENDOR_WORDS

@@ -14,6 +14,7 @@ from .errors import (
     UnknownHyperparameter,
     UnknownImplementation,
     UnknownOperator,
+    UnsupportedDevice,
     UnsupportedProblem,
 )
 from .hyperparameter import Boolean, Hyperparameter, Integer, Number, OneOf
@@ -54,6 +55,7 @@ __all__ = [
     "UnknownHyperparameter",
     "UnknownImplementation",
     "UnknownOperator",
+    "UnsupportedDevice",
     "UnsupportedProblem",
     "Work",
 ]

@@ -12,6 +12,9 @@ from typing import Any
 
 from .checks import check_finite, check_type, check_whole
 
+VENDOR_WORDS = {"nvidia", "tesla", "geforce", "gpu", "graphics", "card"}
+SERIES = {"rtx", "gtx", "titan"}  # words that name no model without the next one
+
 
 @dataclass(frozen=True, kw_only=True)
 class Device:
@@ -39,6 +42,13 @@ class Device:
     def key(self) -> str:
         """The name as a slug, for example `nvidia-h200`: equal for all hosts with such a device."""
         return re.sub(r"[^a-z0-9]+", "-", self.name.lower()).strip("-")
+
+    @cached_property
+    def model(self) -> str:
+        """`H200` of "NVIDIA H200 NVL", `RTX4090` of "NVIDIA GeForce RTX 4090": what clusters call a GPU."""
+        words = [word for word in re.split(r"[^A-Za-z0-9]+", self.name) if word.lower() not in VENDOR_WORDS]
+        count = 2 if words and words[0].lower() in SERIES else 1
+        return "".join(words[:count])
 
     @cached_property
     def text(self) -> str:

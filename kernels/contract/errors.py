@@ -30,7 +30,11 @@ class UnknownDevice(SelectorError, LookupError):
 
 
 class AmbiguousDevice(UnknownDevice):
-    """A name that fits several devices of the shipped table."""
+    """A name that fits devices of several models of the shipped table."""
+
+
+class UnsupportedDevice(UnknownDevice):
+    """A device of a kind for which there are no implementations."""
 
 
 class UnknownHyperparameter(SelectorError, LookupError):

@@ -124,13 +124,14 @@ class Checker:
 
 @cache
 def canonical_device(name: str) -> str:
-    """Full name of a device with a short one: NVIDIA H200 for h200."""
-    from kernel_selector.kernels.devices import known_device
+    """Full name of a device with a short one: NVIDIA H200 for h200. A name of several variants stays."""
+    from kernel_selector.kernels.devices import variants
 
     try:
-        return known_device(name).name
+        meant = variants(name)
     except UnknownDevice:
         return name
+    return meant[0].name if len(meant) == 1 else name
 
 
 def _printable(name: str, text: str) -> str:

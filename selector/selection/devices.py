@@ -8,23 +8,22 @@ from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from functools import cache
 
-from kernel_selector.kernels.contract import AmbiguousDevice, Device, UnknownDevice
+from kernel_selector.kernels.contract import AmbiguousDevice, Device, UnknownDevice, UnsupportedDevice
 from kernel_selector.kernels.contract.errors import shorten
 
 from ..errors import InvalidRequest
 
 LOCAL = re.compile(r"cpu|cuda(:\d+)?")  # names in torch
 RAY_LABEL = "ray.io/accelerator-type"  # of a node of Ray: what clusters call its GPUs
-MAKERS = {"nvidia", "tesla", "geforce"}
-SERIES = {"rtx", "gtx", "titan"}  # words that name no model without the next one
 
 
 @dataclass(frozen=True)
 class Resolved:
-    """A device, and its name in torch when it is in this machine."""
+    """A device, its name in torch when it is here, and a note of what its name was taken to mean."""
 
     device: Device
     torch_device: str | None
+    note: str = ""
 
 
 def resolve(asked: object = None, measured: Sequence[Device] = ()) -> Resolved:
@@ -45,9 +44,11 @@ def resolve(asked: object = None, measured: Sequence[Device] = ()) -> Resolved:
         )
     if LOCAL.fullmatch(name):
         return _local(name, measured)
-    known = named(name, measured)
+    known, note = _meant(name, measured)
     here = torch_name(known)
-    return _local(here, measured) if here else Resolved(replace(known, host=""), None)  # whichever has one
+    if here:
+        return replace(_local(here, measured), note=note)
+    return Resolved(replace(known, host=""), None, note)  # whichever host has one
 
 
 def local_names() -> tuple[str, ...]:
@@ -81,24 +82,37 @@ def _local(name: str, measured: Sequence[Device]) -> Resolved:
 
 def named(name: str, measured: Sequence[Device]) -> Device:
     """A device by name: as last measured, else from the shipped table. Raises UnknownDevice."""
-    from kernel_selector.kernels.devices import known_device
+    return _meant(name, measured)[0]
 
+
+def _meant(name: str, measured: Sequence[Device]) -> tuple[Device, str]:
+    """The device of a name, and what the name was taken to mean where it fits several variants of a model.
+
+    Those are the variant that is here, else one that was measured, else the commonest.
+    """
+    from kernel_selector.kernels.devices import variants
+
+    by_key = {device.key: device for device in reversed(measured)}  # the first of several hosts
+    written = by_key.get(_slug(name)) or next((one for one in measured if one.name == name), None)
+    if written is not None:
+        return written, ""
     try:
-        known = known_device(name)
+        meant = variants(name)
     except UnknownDevice as error:
-        for device in measured:
-            if name in (device.key, device.name) or device.key == _slug(name):
-                return device
         raise UnknownDevice(_unknown(name, error, measured)) from None
-    return next((device for device in measured if device.key == known.key), known)
+    here = [one for one in meant if len(meant) > 1 and torch_name(one)]
+    known = next((one for one in meant if one.key in by_key), meant[0])
+    taken = (here or [known])[0]
+    note = f"{name}: taken as {taken.name}." if len(meant) > 1 else ""
+    return by_key.get(taken.key, taken), note
 
 
 def _unknown(name: str, error: UnknownDevice, measured: Sequence[Device]) -> str:
-    """What could have been meant: several known devices at once, or something that is spelled alike."""
+    """Why a name says nothing: it fits several models, a kind without implementations, or no device."""
     from kernel_selector.kernels.devices import known_devices
 
     here = f"In this machine: {', '.join(local_names())}."
-    if isinstance(error, AmbiguousDevice):
+    if isinstance(error, AmbiguousDevice | UnsupportedDevice):
         return f"{error} {here}"
     keys = {*known_devices(), *(device.key for device in measured)}
     # people leave out the first words: "rtx4090" is nearer to "rtx-4090" than to "nvidia-geforce-rtx-4090"
@@ -147,10 +161,3 @@ def _gpus_here() -> dict[str, str]:
 
     gpus = [name for name in local_names() if name != "cpu"]
     return {_slug(torch.cuda.get_device_name(name)): name for name in reversed(gpus)}
-
-
-def model_name(device: Device) -> str:
-    """`H200` of "NVIDIA H200 NVL", `RTX4090` of "NVIDIA GeForce RTX 4090": what clusters call a GPU."""
-    words = [word for word in re.split(r"[^A-Za-z0-9]+", device.name) if word.lower() not in MAKERS]
-    count = 2 if words and words[0].lower() in SERIES else 1
-    return "".join(words[:count])

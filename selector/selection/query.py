@@ -97,7 +97,7 @@ def _parsed(knowledge: Knowledge, query: Query, operator: str) -> Request:
         objective=query.objective,
         override=named,
         operator_assumed=query.operator is None,
-        notes=() if retired is None else (retired,),
+        notes=tuple(note for note in (retired, where.note) if note),
     )
 
 
@@ -156,15 +156,16 @@ def _imported_device(
         )
     measured = (Device(name=name, kind="") for name in keys.values())
     try:
-        key = resolve(asked, (*knowledge.devices, *measured)).device.key
+        found = resolve(asked, (*knowledge.devices, *measured))
+        key, note = found.device.key, found.note
     except UnknownDevice:
-        key = ""
+        key = note = ""
     if key not in keys:
         raise UnknownDevice(
             f"{operator.name} was not measured on {shorten(getattr(asked, 'name', asked))}. "
             f"{suggest(asked, keys)}"
         )
-    return keys[key], ()
+    return keys[key], (note,) if note else ()
 
 
 def _described(device: str) -> Device:

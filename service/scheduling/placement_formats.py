@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from kernel_selector.kernels.contract import Device
-from selector.selection.devices import RAY_LABEL, model_name
+from selector.selection.devices import RAY_LABEL
 from selector.selection.placement import Placement, feasible
 
 PRODUCT_LABEL = "nvidia.com/gpu.product"  # of NVIDIA's GPU feature discovery
@@ -95,7 +95,7 @@ def to_resource_claim(rows: Iterable[Placement], name: str = "selected-gpu") -> 
 
 def _models(rows: Iterable[Placement]) -> list[str]:
     """What clusters call the kinds that fit, best first, each once."""
-    return list(dict.fromkeys(model_name(row.device) for row in feasible(rows)))
+    return list(dict.fromkeys(row.device.model for row in feasible(rows)))
 
 
 def _product(labels: Sequence[str]) -> dict[str, Any]:

@@ -2,8 +2,8 @@ import json
 
 import pytest
 
-from kernel_selector.kernels.contract import AmbiguousDevice, Device, UnknownDevice
-from kernel_selector.kernels.devices import FILE, known_device, known_devices
+from kernel_selector.kernels.contract import AmbiguousDevice, Device, UnknownDevice, UnsupportedDevice
+from kernel_selector.kernels.devices import FILE, known_device, known_devices, variants
 
 
 def test_every_row_is_a_complete_gpu():
@@ -46,6 +46,12 @@ def test_case_and_vendor_do_not_matter(name):
         ("t4", "tesla-t4"),
         ("rtx 4090", "nvidia-geforce-rtx-4090"),
         ("4090", "nvidia-geforce-rtx-4090"),
+        ("rtx4090", "nvidia-geforce-rtx-4090"),
+        ("RTXA6000", "nvidia-rtx-a6000"),
+        ("gb200", "nvidia-gb200"),
+        ("a100-40g", "nvidia-a100-sxm4-40gb"),
+        ("a100 80 GB", "nvidia-a100-sxm4-80gb"),
+        ("h100-sxm5-80gb", "nvidia-h100-80gb-hbm3"),
         ("gh200", "nvidia-gh200-480gb"),
         ("h100-sxm", "nvidia-h100-80gb-hbm3"),
         ("a100 80gb", "nvidia-a100-sxm4-80gb"),
@@ -58,17 +64,57 @@ def test_short_names(name, key):
 @pytest.mark.parametrize(
     ("name", "keys"),
     [
-        ("a100", ["nvidia-a100-sxm4-40gb", "nvidia-a100-sxm4-80gb"]),
-        ("A100", ["nvidia-a100-80gb-pcie", "nvidia-a100-pcie-40gb"]),
-        ("H100", ["nvidia-h100-80gb-hbm3", "nvidia-h100-nvl", "nvidia-h100-pcie"]),
+        (
+            "a100",
+            [
+                "nvidia-a100-sxm4-80gb",
+                "nvidia-a100-sxm4-40gb",
+                "nvidia-a100-80gb-pcie",
+                "nvidia-a100-pcie-40gb",
+            ],
+        ),
+        ("A100 PCIe", ["nvidia-a100-80gb-pcie", "nvidia-a100-pcie-40gb"]),
+        ("H100", ["nvidia-h100-80gb-hbm3", "nvidia-h100-pcie", "nvidia-h100-nvl"]),
+        ("h100 80gb", ["nvidia-h100-80gb-hbm3", "nvidia-h100-pcie"]),
+        ("nvidia-tesla-v100", ["tesla-v100-sxm2-16gb", "tesla-v100-sxm2-32gb"]),
+        ("h200", ["nvidia-h200"]),
     ],
 )
-def test_an_ambiguous_name_lists_what_it_may_mean_and_no_more(name, keys):
+def test_a_name_of_several_variants_means_the_commonest(name, keys):
+    assert [device.key for device in variants(name)] == keys
+    assert known_device(name).key == keys[0]
+
+
+@pytest.mark.parametrize(("name", "keys"), [("rtx", ["rtx-3090", "rtx-a6000"]), ("80gb", ["a100", "h100"])])
+def test_a_name_of_several_models_lists_what_it_may_mean_and_no_more(name, keys):
     with pytest.raises(AmbiguousDevice, match=r"may be any of .*: say which one\.") as error:
         known_device(name)
     for key in keys:
         assert key in str(error.value)
     assert "h200" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "what"),
+    [
+        ("mi300x", "an AMD GPU"),
+        ("AMD Instinct MI250", "an AMD GPU"),
+        ("gaudi2", "an Intel accelerator"),
+        ("m3", "an Apple GPU"),
+        ("tpu-v4", "a Google TPU"),
+        ("trn1", "an AWS accelerator"),
+    ],
+)
+def test_what_has_no_implementations_is_said_to_have_none(name, what):
+    with pytest.raises(UnsupportedDevice, match=f"'{name}' is {what}: only NVIDIA GPUs and CPUs") as error:
+        known_device(name)
+    assert "Did you mean" not in str(error.value)
+
+
+@pytest.mark.parametrize("name", ["NVIDIA-A100-SXM4-40GB-MIG-1g.5gb", "gtx 1080", "quadro rtx 6000"])
+def test_a_part_of_a_device_and_another_model_are_not_taken_for_it(name):
+    with pytest.raises(UnknownDevice, match="Unknown device"):
+        known_device(name)
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 from kernel_selector.kernels.contract import Device
 
 from ...errors import InvalidRequest
-from ...selection.devices import model_name
 from ..profile import opened
 from .jobs import KINDS, get_job
 from .launch import Source, WorkerSetup, work
@@ -144,7 +143,7 @@ class LocalFleet:
 def models_of(devices: Sequence[str]) -> list[str]:
     """Cluster names of the GPUs of device keys, in lower case: `h200` for `nvidia-h200-nvl`."""
     keys = [key for key in devices if key not in KINDS]
-    return list(dict.fromkeys(model_name(Device(name=key, kind="cuda")).lower() for key in keys))
+    return list(dict.fromkeys(Device(name=key, kind="cuda").model.lower() for key in keys))
 
 
 @contextmanager

@@ -115,8 +115,9 @@ def test_what_cannot_be_a_database(learn, database):
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("H100", "nvidia-h100-pcie"),
-        ("A100", "nvidia-a100-80gb-pcie"),
+        ("rtx", "nvidia-rtx-a6000"),
+        ("80GB", "nvidia-a100-80gb-pcie"),
+        ("mi300x", "'mi300x' is an AMD GPU: only NVIDIA GPUs and CPUs"),
         ("h20", "Did you mean 'nvidia-h200'"),
         ("rtx409", "Did you mean 'nvidia-geforce-rtx-4090'"),
         ("replay-cpu-9", "Did you mean 'replay-cpu-8'"),
@@ -126,6 +127,13 @@ def test_devices_that_could_be_meant(selector_of, name, words):
     selector = selector_of(replay.sweep(list(replay.problems())[:1]))
     with pytest.raises(UnknownDevice, match=words):
         selector.choose(hidden=64, batch=8, device=name)
+
+
+@pytest.mark.usefixtures("here")
+def test_an_answer_names_the_variant_that_a_short_name_was_taken_for(selector_of):
+    choice = selector_of().choose(hidden=64, batch=8, device="a100")
+    assert choice.device.key == "nvidia-a100-sxm4-80gb"
+    assert "a100: taken as NVIDIA A100-SXM4-80GB." in choice.caveats
 
 
 @pytest.mark.usefixtures("here")

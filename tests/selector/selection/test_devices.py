@@ -8,7 +8,8 @@ import torch
 from kernel_selector.kernels.contract import Device, UnknownDevice
 from kernel_selector.kernels.devices import known_devices
 from selector import InvalidRequest
-from selector.selection.devices import model_name, resolve
+from selector.selection import devices
+from selector.selection.devices import resolve
 from tests.selector import replay
 
 pytestmark = pytest.mark.usefixtures("here")
@@ -46,6 +47,41 @@ def test_device_in_person():
     assert resolve(replay.HERE).torch_device == "cpu"
 
 
+def test_of_several_variants_the_commonest_is_taken_and_named():
+    found = resolve("a100")
+    assert found.device == known_devices()["nvidia-a100-sxm4-80gb"]
+    assert found.note == "a100: taken as NVIDIA A100-SXM4-80GB."
+    assert not resolve("h200").note
+
+
+def test_of_several_variants_one_that_was_measured_goes_before_the_commonest():
+    measured = replace(known_devices()["nvidia-a100-pcie-40gb"], host="Other", launch_us=3.3)
+    found = resolve("a100", [measured])
+    assert found.device == replace(measured, host="")
+    assert found.note == "a100: taken as NVIDIA A100-PCIE-40GB."
+
+
+def test_of_several_variants_the_one_in_this_machine_goes_first(monkeypatch):
+    nvl, pcie = (known_devices()[key] for key in ("nvidia-h100-nvl", "nvidia-h100-pcie"))
+    monkeypatch.setattr(devices, "_gpus_here", lambda: {nvl.key: "cuda:0"})
+    monkeypatch.setattr(devices, "_local", lambda name, _: devices.Resolved(nvl, name))
+    found = resolve("h100", [replace(pcie, host="Other")])
+    assert (found.device, found.torch_device, found.note) == (nvl, "cuda:0", f"h100: taken as {nvl.name}.")
+
+
+def test_a_measured_device_is_known_by_its_whole_name_whatever_else_that_may_mean():
+    measured = Device(name="A100", kind="cuda")
+    found = resolve("a100", [measured])
+    assert (found.device, found.note) == (measured, "")
+
+
+@pytest.mark.parametrize("asked", ["mi300x", "gaudi2", "m3", "tpu"])
+def test_a_device_without_implementations_is_refused_in_words(asked):
+    with pytest.raises(UnknownDevice, match=r"only NVIDIA GPUs and CPUs .* In this machine: cpu") as error:
+        resolve(asked)
+    assert "Did you mean" not in str(error.value)
+
+
 @pytest.mark.parametrize("asked", ["h2000x", "cuda:99", "cuda", "tpu", ""])
 def test_unknown(asked):
     with pytest.raises(UnknownDevice, match="cpu"):
@@ -70,4 +106,4 @@ def test_no_name(asked):
     ],
 )
 def test_what_clusters_call_a_gpu(name, model):
-    assert model_name(Device(name=name, kind="cuda")) == model
+    assert Device(name=name, kind="cuda").model == model
