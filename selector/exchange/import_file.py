@@ -5,7 +5,7 @@ import`.
 from __future__ import annotations
 
 import json
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
@@ -73,6 +73,7 @@ class _Store:
         self._connection = connection
         self._report = report
         self._now = datetime.now(UTC)
+        self._seen: db.imported.Repetitions = Counter()
         self._waiting: dict[tuple[str, str], list[ImportedRow]] = defaultdict(list)
         self._records: list[Record] = []
         self._count = 0
@@ -101,6 +102,7 @@ class _Store:
                 rows=rows,
                 source=self._report.source,
                 imported_at=self._now,
+                seen=self._seen,
             )
             self._note(operator, added, len(rows))
         if self._records:

@@ -170,7 +170,8 @@ def _print(report: ImportReport, database: str | None) -> None:
 
     console = output.out()
     where = same_database(database)
-    counts = f"{report.added} new, {report.known} known before, {report.bad} bad"
+    known = f", {report.known} known before" if report.known or not report.added else ""
+    counts = f"{report.added} new{known}, {report.bad} bad"
     console.print(f"{report.source}: {counts}", markup=False, soft_wrap=True)
     for fault in report.faults:
         console.print(f"  line {fault.line}: {fault.reason}", markup=False, soft_wrap=True)

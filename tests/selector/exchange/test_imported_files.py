@@ -225,3 +225,16 @@ def test_progress_is_told(sqlite_database, tmp_path):
     import_file(path, sqlite_database, progress=lambda done, total: told.append((done, total)))
     assert told
     assert all(0 < done <= total == path.stat().st_size for done, total in told)
+
+
+def test_repetitions_in_a_file_are_all_stored_and_again_change_nothing(
+    sqlite_database, tmp_path, monkeypatch
+):
+    path = tmp_path / "a.jsonl"
+    path.write_text(changed() * 3 + changed(milliseconds=5.0) + changed())
+    for batch in (10_000, 2):  # rows that are stored together make no difference
+        monkeypatch.setattr("selector.exchange.import_file.BATCH", batch)
+        report = import_file(path, sqlite_database)
+        assert (report.added, report.known, report.bad) == ((5, 0, 0) if batch > 2 else (0, 5, 0))
+    with sqlite_database.read() as connection:
+        assert imported.total(connection) == 5

@@ -137,3 +137,15 @@ def test_promotion_takes_the_latest_models_along(filled, other):
     with other.read() as connection:
         assert models.latest(connection, operator="lstm").version == "2"
     assert snapshot_of(other) == snapshot_of(filled)
+
+
+def test_repetitions_survive_a_merge_and_a_file(sqlite_database, other, tmp_path):
+    line = next(foreign.rows(1))
+    for number, count in enumerate((3, 5)):
+        path = foreign.write(tmp_path / f"{number}.jsonl", [line] * count)
+        import_file(path, sqlite_database)
+    assert transfer.merge(sqlite_database, other).new == {foreign.OPERATOR: 5}
+    assert snapshot_of(other) == snapshot_of(sqlite_database)
+    assert not +transfer.merge(sqlite_database, other).new
+    transfer.export(tmp_path / "all.jsonl", sqlite_database)
+    assert import_file(tmp_path / "all.jsonl", other).known == 5

@@ -208,6 +208,32 @@ def test_of_two_times_of_one_candidate_the_last_counts(sqlite_database, tmp_path
 
 
 @pytest.mark.usefixtures("here")
+@pytest.mark.parametrize(
+    ("times", "median"), [([1.0, 1.0, 1.0, 1.0, 5.0], 1.0), ([5.0, 1.0], 3.0), ([4.0, 1.0, 2.0], 2.0)]
+)
+def test_of_repetitions_in_one_file_the_median_counts(sqlite_database, tmp_path, times, median):
+    (line, *_) = foreign.rows(1)
+    fill(sqlite_database, tmp_path / "a.jsonl", [{**line, "milliseconds": 123.0}])
+    lines = [{**line, "milliseconds": time, "bytes": int(100 * time)} for time in times]
+    fill(sqlite_database, tmp_path / "b.jsonl", lines)
+    choice = Selector(sqlite_database).choose(foreign.OPERATOR, **line["hyperparameters"])
+    assert choice.time_ms == median
+    assert choice.memory_bytes == 100 * max(times)
+
+
+@pytest.mark.usefixtures("here")
+def test_of_repetitions_the_last_says_whether_it_works(sqlite_database, tmp_path):
+    (line, *_) = foreign.rows(1)
+    failed = {**line, "status": "crashed", "reason": "once", "milliseconds": None, "bytes": None}
+    fill(sqlite_database, tmp_path / "a.jsonl", [{**line, "milliseconds": 3.0}, failed, line])
+    lines = [{**line, "implementation": "other", "milliseconds": 9.0}]
+    fill(sqlite_database, tmp_path / "b.jsonl", [*lines, failed | {"implementation": "other"}])
+    choice = Selector(sqlite_database).choose(foreign.OPERATOR, **line["hyperparameters"])
+    assert choice.time_ms == (3.0 + line["milliseconds"]) / 2
+    assert choice.exclusions["other"] == "crashed when measured: once"
+
+
+@pytest.mark.usefixtures("here")
 def test_ones_own_imported_operator_is_not_asked_of_the_shipped_measurements(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
     monkeypatch.delenv("SELECTOR_DATABASE_URL", raising=False)
