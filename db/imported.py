@@ -26,7 +26,8 @@ Figures = tuple[int, int, str, str, str, float | None, int | None]
 class ImportedRow:
     """One measurement. Equal ones of two imports are stored once; others are kept side by side.
 
-    `values` are hyperparameters: whole numbers, other numbers, booleans and words. `time_ms` is there when
+    `values` are hyperparameters: whole numbers, other numbers, booleans, words, and None for a missing one.
+    `time_ms` is there when
     `status` is ok, else `reason` says what happened; `memory_bytes` is None where it was not measured.
     """
 
@@ -103,13 +104,17 @@ def summary(rows: Sequence[ImportedRow]) -> dict[str, Any]:
 
 
 def _span(values: set[Any]) -> dict[str, Any]:
-    kinds = {type(value) for value in values}
+    given = values - {None}
+    missing = {} if given == values else {"missing": True}
+    kinds = {type(value) for value in given}
+    if not given:
+        return {"kind": "missing", **missing}
     if kinds == {str}:
-        return {"kind": "category", "words": sorted(values)}
+        return {"kind": "category", "words": sorted(given), **missing}
     if kinds == {bool}:
-        return {"kind": "boolean"}
+        return {"kind": "boolean", **missing}
     kind = "integer" if kinds == {int} else "number"
-    return {"kind": kind, "low": min(values), "high": max(values)}
+    return {"kind": kind, "low": min(given), "high": max(given), **missing}
 
 
 def batches(connection: Connection, *, operator: str | None = None) -> list[dict[str, Any]]:

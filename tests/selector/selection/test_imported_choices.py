@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Iterator
+from itertools import product
 
 import numpy as np
 import pytest
@@ -188,6 +190,36 @@ def test_without_bytes_nothing_is_said_of_memory(sqlite_database, tmp_path):
         Selector(sqlite_database).choose(foreign.OPERATOR, memory="1GiB", **lines[0]["hyperparameters"])
     with pytest.raises(TooFewProblems, match="selector import"):
         api.train(foreign.OPERATOR, database=sqlite_database)
+
+
+def windows(batches: Iterable[int] = (1, 2, 4, 8, 16, 32, 64)) -> Iterator[dict]:
+    """Measurements where `narrow` is the fastest with windows, and `whole` without: 0, -1, or missing."""
+    for batch, window, causal in product(batches, (None, -1, 0, 64, 128, 512), (None, "yes", "no")):
+        values = {"batch": batch, "window": window, "causal": causal, "scale": None if causal else 0.5}
+        for name in ("narrow", "whole"):
+            is_windowed = window is not None and window > 0
+            slower = (1.0 if is_windowed else 2.0) if name == "narrow" else (1.5 if is_windowed else 1.0)
+            line = {"operator": "windowed", "device": foreign.DEVICE, "hyperparameters": values}
+            yield line | {"implementation": name, "milliseconds": 0.01 * batch * slower}
+
+
+@pytest.mark.usefixtures("here")
+def test_the_model_learns_from_missing_values_and_from_sizes_of_0_and_minus_1(sqlite_database, tmp_path):
+    fill(sqlite_database, tmp_path / "a.jsonl", windows())
+    report = api.train("windowed", database=sqlite_database)
+    assert report.evaluation.comparisons[0].selectors["cost model"].gmean < 1.01
+    opened = Selector(sqlite_database)
+    given = {"batch": 24, "causal": "yes", "scale": None}
+    for window, fastest in ((None, "whole"), (-1, "whole"), (0, "whole"), (64, "narrow"), (100, "narrow")):
+        choice = opened.choose("windowed", window=window, **given)
+        assert (choice.implementation, choice.source) == (fastest, "model"), window
+    for wrong, words in (({"batch": None}, "batch=None"), ({"window": "none"}, "or None")):
+        with pytest.raises(InvalidHyperparameter, match=words):
+            opened.choose("windowed", **{"window": 0, **given, **wrong})
+    texts = {"batch": "24", "window": "none", "causal": "none", "scale": "1"}
+    assert opened.typed("windowed", texts) == {"batch": 24, "window": None, "causal": None, "scale": 1}
+    outside = opened.choose("windowed", window=8, **given)
+    assert any("window=8 is outside" in caveat for caveat in outside.caveats)
 
 
 @pytest.mark.usefixtures("here")
