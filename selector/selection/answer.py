@@ -26,6 +26,7 @@ from .policy import Decision, Figures, Question, combine, decide
 from .query import Request
 
 if TYPE_CHECKING:
+    from .imported_evidence import ImportedEvidence
     from .snapshot import Knowledge
 
 PREDICTED = {"model", "extrapolated", transfer.SOURCE}  # sources that rest on the cost model
@@ -84,15 +85,16 @@ def prepare(knowledge: Knowledge, request: Request) -> Prepared:
     default, accepted, refused = _candidates(request)
     origin = _origin(knowledge, request)
     evidence = knowledge.measurements(request.problem.operator, origin.key)
-    problem = _known_as(request.problem, evidence) if isinstance(evidence, Evidence) else request.problem
+    request, problem = _known_as(request, evidence)
     software = current_environment(torch_device) if torch_device and origin is device else None
     failed, doubtful = evidence.failures(problem, device, default)
     reason = failed.get(default) or doubtful.get(default, "")
+    names = tuple([name for name in accepted if name not in failed or name == request.override])
     question = Question(
         default=default,
         default_is_wrong=reason if says_wrong(reason) else "",
-        most_frequent_winner=None if isinstance(evidence, Evidence) else evidence.most_frequent_winner,
-        names=tuple([name for name in accepted if name not in failed or name == request.override]),
+        most_frequent_winner=_most_frequent_winner(request, evidence, problem, names),
+        names=names,
         excluded={**failed, **refused},
         doubtful=doubtful,
         objective=request.objective,
@@ -116,10 +118,21 @@ def prepare(knowledge: Knowledge, request: Request) -> Prepared:
     )
 
 
+def _most_frequent_winner(
+    request: Request, evidence: Evidence | ImportedEvidence, problem: Problem, names: tuple[str, ...]
+) -> str | None:
+    """What to fall back to without a framework's default; None with one."""
+    if request.imported is None or isinstance(evidence, Evidence):
+        return None
+    return evidence.most_frequent_winner(problem, names)
+
+
 def _origin(knowledge: Knowledge, request: Request) -> Device:
     """The device whose measurements answer: the request's own, or one like it where it has none."""
     operator, device = request.problem.operator, request.device
-    if request.imported is not None or knowledge.evidence(operator, device.key).problems:
+    if request.imported is not None:
+        return request.origin or device
+    if knowledge.evidence(operator, device.key).problems:
         return device
     others = transfer.alike(device, knowledge.devices)
     return next((one for one in others if knowledge.evidence(operator, one.key).problems), device)
@@ -127,6 +140,10 @@ def _origin(knowledge: Knowledge, request: Request) -> Device:
 
 def _here(tier: Tier, problem: Problem, request: Request, origin: Device) -> Tier:
     """What is known on `origin` as it would be on the request's device."""
+    if request.imported is not None:
+        is_own = origin is request.device
+        is_asked = tier.source != "exact" or problem == request.problem
+        return tier if is_own and is_asked else tier._replace(source="near" if is_own else transfer.SOURCE)
     return tier if origin is request.device else transfer.carried(tier, problem, request.device, origin)
 
 
@@ -164,12 +181,21 @@ def _unsupported(request: Request, reasons: Mapping[str, str]) -> UnsupportedPro
     )
 
 
-def _known_as(problem: Problem, evidence: Evidence) -> Problem:
-    """The problem, or the same with its operator's own epsilon where none was measured with this one."""
-    alike = timed_alike(problem)
-    if alike == problem or any(one["eps"] == problem["eps"] for one in evidence.problems.values()):
-        return problem
-    return alike
+def _known_as(request: Request, evidence: Evidence | ImportedEvidence) -> tuple[Request, Problem]:
+    """The request with caveats, and the problem that is looked up for it: its own, or one like it.
+
+    That is the same with its operator's own epsilon where none was measured with this one, and of an imported
+    operator the same with the only values that were measured of what never varies.
+    """
+    problem = request.problem
+    if isinstance(evidence, Evidence):
+        alike = timed_alike(problem)
+        is_known = alike == problem or any(one["eps"] == problem["eps"] for one in evidence.problems.values())
+        return request, problem if is_known else alike
+    if request.imported is None:
+        return request, problem
+    known, notes = evidence.known_as(problem)
+    return request._replace(notes=(*request.notes, *notes)), known
 
 
 @cache

@@ -96,7 +96,7 @@ class Knowledge:
             self.caveats = ("The database has no measurements yet: run `selector quickstart`.",)
         keys = {device.key for device in self.devices}
         everything = [(operator, key) for operator in registry.operators() for key in sorted(keys)]
-        everything += [(name, key) for name, item in self.imported.items() for key in item.device_keys]
+        everything += [(name, key) for name, item in self.imported.items() for key in item.measured_devices]
         for pair in everything if complete else wanted:
             self._read(connection, *pair)
 
@@ -166,7 +166,7 @@ class Knowledge:
             from .imported_evidence import ImportedEvidence
 
             imported = self.imported[operator]
-            columns = load_columns(connection, imported, imported.device_keys[device_key])
+            columns = load_columns(connection, imported, imported.measured_devices[device_key].name)
             self._evidence[operator, device_key] = ImportedEvidence(columns)
             return
         versions = {name: item.version for name, item in registry.implementations(operator).items()}

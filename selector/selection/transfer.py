@@ -49,6 +49,19 @@ def alike(device: Device, measured: Iterable[Device]) -> list[Device]:
     return sorted(found, key=lambda one: (not _same(one, device), abs(math.log(_copy_ratio(device, one)))))
 
 
+def apart(device: Device, other: Device) -> tuple[bool, float, float]:
+    """How unlike two devices are, the least first: by kind, compute capability, and speed of their memory."""
+    mine, theirs = device.compute_capability, other.compute_capability
+    capability = math.inf if mine is None or theirs is None else abs(_number(mine) - _number(theirs))
+    is_known = device.copy_bytes_per_s and other.copy_bytes_per_s
+    speed = abs(math.log(_copy_ratio(device, other))) if is_known else math.inf
+    return other.kind != device.kind, capability, speed
+
+
+def _number(capability: tuple[int, int]) -> int:
+    return 10 * capability[0] + capability[1]
+
+
 def carried(tier: Tier, problem: Problem, device: Device, origin: Device) -> Tier:
     """The tier of another device as one of `device`; without estimates as it was."""
     if not tier.estimates:
