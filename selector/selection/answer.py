@@ -92,7 +92,7 @@ def prepare(knowledge: Knowledge, request: Request) -> Prepared:
     names = tuple([name for name in accepted if name not in failed or name == request.override])
     question = Question(
         default=default,
-        default_is_wrong=reason if says_wrong(reason) else "",
+        default_is_wrong=reason if says_wrong(reason) and _is_wanted(request, default) else "",
         most_frequent_winner=_most_frequent_winner(request, evidence, problem, names),
         names=names,
         excluded={**failed, **refused},
@@ -103,7 +103,7 @@ def prepare(knowledge: Knowledge, request: Request) -> Prepared:
         counted_bytes=lambda name: 0.0 if request.imported else _saved_bytes(problem, name),
         has_memory=request.imported is None or request.imported.memory,
     )
-    if not default and not question.names:
+    if not names and not (default and _is_wanted(request, default)):
         raise _unsupported(request, question.excluded)
     return Prepared(
         request=request,
@@ -148,15 +148,25 @@ def _here(tier: Tier, problem: Problem, request: Request, origin: Device) -> Tie
 
 
 def _candidates(request: Request) -> tuple[str, Sequence[str], Mapping[str, str]]:
-    """The framework's default, "" without one, what accepts the problem, and why others refuse it.
+    """The framework's default, "" without one, what accepts the problem, and why others are none.
 
     Raises UnsupportedProblem where no implementation, or not the one asked for, takes the problem.
     """
+    default, names, refused = "", list[str](), dict[str, str]()
     if request.imported is not None:
-        return "", tuple(request.imported.implementations), {}
-    accepted, refused = registry.candidates(request.problem, request.where.device)
-    _check_refusals(request, refused)
-    return registry.operator(request.problem.operator).default, [one.name for one in accepted], refused
+        names += request.imported.implementations
+    else:
+        accepted, reasons = registry.candidates(request.problem, request.where.device)
+        _check_refusals(request, reasons)
+        default, refused = registry.operator(request.problem.operator).default, {**reasons}
+        names += [one.name for one in accepted]
+    others = [name for name in names if not _is_wanted(request, name)]
+    refused |= dict.fromkeys(others, "it is not among those asked for")
+    return default, [name for name in names if name not in others], refused
+
+
+def _is_wanted(request: Request, name: str) -> bool:
+    return not request.among or name in request.among
 
 
 def _saved_bytes(problem: Problem, name: str) -> float:
@@ -170,15 +180,15 @@ def _check_refusals(request: Request, refused: Mapping[str, str]) -> None:
             f"override={request.override!r} cannot compute {request.problem} on {request.where.device.name}: "
             f"{refused[request.override]}. Leave the override out, or name another implementation."
         )
-    if len(refused) == len(registry.implementations(request.problem.operator)):
+    known = registry.implementations(request.problem.operator)
+    if all(name in refused for name in known if _is_wanted(request, name)):
         raise _unsupported(request, refused)
 
 
 def _unsupported(request: Request, reasons: Mapping[str, str]) -> UnsupportedProblem:
-    words = "; ".join(f"{name}: {reasons[name]}" for name in sorted(reasons))
-    return UnsupportedProblem(
-        f"No implementation computes {request.problem} on {request.device.name}: {words}."
-    )
+    words = "; ".join(f"{name}: {reasons[name]}" for name in sorted(reasons) if _is_wanted(request, name))
+    subject = f"None of {', '.join(request.among)}" if request.among else "No implementation"
+    return UnsupportedProblem(f"{subject} computes {request.problem} on {request.device.name}: {words}.")
 
 
 def _known_as(request: Request, evidence: Evidence | ImportedEvidence) -> tuple[Request, Problem]:

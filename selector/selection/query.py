@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -41,8 +41,11 @@ class Query:
     memory: str | int | None = None
     objective: str = "time"
     override: str | None = None
+    among: Sequence[str] | None = None
 
     def __post_init__(self) -> None:
+        if self.among is not None:
+            object.__setattr__(self, "among", _names(self.among))
         if self.hyperparameters is None:
             object.__setattr__(self, "hyperparameters", {})
         elif not isinstance(self.hyperparameters, Mapping):
@@ -59,12 +62,24 @@ class Query:
         return os.environ.get(f"SELECTOR_OVERRIDE_{self.operator or DEFAULT_OPERATOR}".upper()) or None
 
 
+def _names(among: object) -> tuple[str, ...]:
+    """The names in a list of implementations, each once. Raises InvalidRequest for what is none."""
+    given = (
+        list(among) if isinstance(among, Iterable) and not isinstance(among, str | bytes | Mapping) else []
+    )
+    if not given or not all(isinstance(name, str) for name in given):
+        raise InvalidRequest(
+            f'among={shorten(among)}: expected a list of implementations to choose from, such as ["fused"].'
+        )
+    return tuple(dict.fromkeys(given))
+
+
 class Request(NamedTuple):
     """The parsed arguments of a question.
 
     `device` is the device as its measurements name it, which for an imported operator may be another name
     than that of `where`. `origin` is the device whose measurements answer for one without any, of an imported
-    operator. `notes` are caveats of the answer.
+    operator. `notes` are caveats of the answer. `among` are the implementations to choose from, none for all.
     """
 
     problem: Problem
@@ -77,6 +92,7 @@ class Request(NamedTuple):
     notes: tuple[str, ...]
     imported: ImportedOperator | None = None  # None for an operator of this package
     origin: Device | None = None
+    among: tuple[str, ...] = ()
 
 
 def parse(knowledge: Knowledge, query: Query) -> Request:
@@ -93,9 +109,12 @@ def _parsed(knowledge: Knowledge, query: Query, operator: str) -> Request:
     """The arguments of a question about an operator of this package."""
     problem = registry.operator(operator).problem(query.hyperparameters)
     _check_objective(query)
-    asked = query.named
+    asked, among = query.named, query.among or ()
     named = None if asked is None else registry.named(problem.operator, asked).name
-    retired = None if asked == named else registry.retirement(problem.operator, str(asked))
+    names = tuple(dict.fromkeys(registry.named(problem.operator, one).name for one in among))
+    _check_override(named, names)
+    given = (*among, *(() if asked is None else (asked,)))
+    retired = [registry.retirement(problem.operator, one) for one in dict.fromkeys(given)]
     limit_bytes = None if query.memory is None else parse_bytes(query.memory)
     where = knowledge.resolved(query.device)
     return Request(
@@ -106,7 +125,8 @@ def _parsed(knowledge: Knowledge, query: Query, operator: str) -> Request:
         objective=query.objective,
         override=named,
         operator_assumed=query.operator is None,
-        notes=tuple(note for note in (retired, where.note) if note),
+        notes=tuple(note for note in (*retired, where.note) if note),
+        among=names,
     )
 
 
@@ -115,12 +135,14 @@ def _parsed_imported(knowledge: Knowledge, query: Query, operator: ImportedOpera
     problem = operator.problem(query.hyperparameters)
     limit_bytes = None if query.memory is None else parse_bytes(query.memory)
     _check_objective(query)
-    named = query.named
-    if named is not None and named not in operator.implementations:
-        raise UnknownImplementation(
-            f"Unknown implementation {shorten(named)} of {operator.name}. "
-            f"{suggest(named, operator.implementations)}"
-        )
+    named, among = query.named, tuple(query.among or ())
+    for name in (*among, *(() if named is None else (named,))):
+        if name not in operator.implementations:
+            raise UnknownImplementation(
+                f"Unknown implementation {shorten(name)} of {operator.name}. "
+                f"{suggest(name, operator.implementations)}"
+            )
+    _check_override(named, among)
     if not operator.memory and (limit_bytes is not None or query.objective == "memory"):
         raise InvalidRequest(
             f"Nothing is known of the memory of {operator.name}: no bytes were imported. Ask without "
@@ -139,7 +161,16 @@ def _parsed_imported(knowledge: Knowledge, query: Query, operator: ImportedOpera
         notes=(title, *where.notes),
         imported=operator,
         origin=where.origin,
+        among=among,
     )
+
+
+def _check_override(override: str | None, among: Sequence[str]) -> None:
+    if override is not None and among and override not in among:
+        raise InvalidRequest(
+            f"override={override!r} is not in among={list(among)!r}: leave one of them out. The environment "
+            "may name an override, too, as SELECTOR_OVERRIDE_<OPERATOR>."
+        )
 
 
 def _check_objective(query: Query) -> None:

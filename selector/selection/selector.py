@@ -97,7 +97,7 @@ class Answers:
 def _key(query: Query) -> object:
     """Equal for equal questions, of which 1, 1.0 and True are three; None for what cannot be hashed."""
     given = (
-        *(query.operator, query.device, query.memory, query.objective, query.named),
+        *(query.operator, query.device, query.memory, query.objective, query.named, query.among),
         *query.hyperparameters.values(),
     )
     key = (*query.hyperparameters, *given, *map(type, given))
@@ -154,11 +154,17 @@ class Selector:
         memory: str | int | None = None,
         objective: str = "time",
         override: str | None = None,
+        among: Sequence[str] | None = None,
         **hyperparameters: object,
     ) -> Choice:
         """The implementation to use for a problem; see `selector.choose`."""
         self._refresh()
-        more: dict[str, Any] = {"memory": memory, "objective": objective, "override": override}
+        more: dict[str, Any] = {
+            "memory": memory,
+            "objective": objective,
+            "override": override,
+            "among": among,
+        }
         return self.answer(Query(hyperparameters=hyperparameters, operator=operator, device=device, **more))
 
     def choose_each(self, queries: Iterable[Query]) -> list[Answer]:

@@ -32,6 +32,9 @@ def choose(
     memory: MemoryOption = None,
     objective: ObjectiveOption = "time",
     override: OverrideOption = None,
+    among: Annotated[
+        str | None, typer.Option(metavar="IMPLEMENTATION,...", help="Choose from these alone.")
+    ] = None,
     database: DatabaseOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -43,8 +46,9 @@ def choose(
       selector choose hidden=256 batch=32
       selector choose lstm hidden=256 batch=32 seq=50 --memory 1GiB --json
       selector choose lstm hidden=512 batch=64 mode=inference --objective memory
+      selector choose lstm hidden=256 batch=32 --among torch_lstm,hoisted
     """
-    request = {"device": device, "memory": memory, "objective": objective, "override": override}
+    request = _request(device, memory, objective, override, among)
     choice = _ask(what, database, request)
     if as_json:
         output.print_json(choice.to_dict())
@@ -59,6 +63,9 @@ def explain(
     memory: MemoryOption = None,
     objective: ObjectiveOption = "time",
     override: OverrideOption = None,
+    among: Annotated[
+        str | None, typer.Option(metavar="IMPLEMENTATION,...", help="Choose from these alone.")
+    ] = None,
     database: DatabaseOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -70,12 +77,19 @@ def explain(
       selector explain hidden=256 batch=32
       selector explain lstm hidden=256 batch=32 seq=50 --memory 20MiB
     """
-    request = {"device": device, "memory": memory, "objective": objective, "override": override}
+    request = _request(device, memory, objective, override, among)
     choice = _ask(what, database, request)
     if as_json:
         output.print_json({"explanation": choice.explain(), "choice": choice.to_dict()})
     else:
         print(words.about(database, choice.explain()))
+
+
+def _request(
+    device: str | None, memory: str | None, objective: str, override: str | None, among: str | None
+) -> dict[str, Any]:
+    names = None if among is None else [name.strip() for name in among.split(",") if name.strip()]
+    return {"device": device, "memory": memory, "objective": objective, "override": override, "among": names}
 
 
 def _ask(what: list[str], database: str | None, request: Mapping[str, Any]) -> Choice:

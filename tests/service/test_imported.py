@@ -42,6 +42,10 @@ def test_the_command_line_answers(database, capsys):
     )
     assert main(["evaluate", foreign.OPERATOR, "--device", "h200", "--database", database]) == 2
     assert "Leave the device out" in capsys.readouterr().err
+    few = document(capsys, "choose", *asked, "--among", "large, medium")
+    assert few["implementation"] in ("large", "medium")
+    assert main(["choose", *asked, "--among", "large"]) == 0
+    assert "among=['large']" in capsys.readouterr().out.replace("\n", "")
     names = [one["name"] for one in document(capsys, "operators", "--database", database)["operators"]]
     assert names[-1] == foreign.OPERATOR
 

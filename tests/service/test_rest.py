@@ -65,6 +65,16 @@ def test_override_and_objective(client):
     assert choose(client, objective="memory")["objective"] == "memory"
 
 
+def test_implementations_to_choose_from(client):
+    for names in (["hoisted"], ["torch_lstm"], ["hoisted", "torch_lstm"]):
+        chosen = choose(client, among=names)
+        assert chosen["implementation"] in names
+        assert {one["name"] for one in chosen["candidates"] if one["excluded"] is None} <= set(names)
+    batch = {"problems": [{"hyperparameters": SIZES, "among": [name]} for name in ("hoisted", "torch_lstm")]}
+    answers = client.post("/v1/choices:batch", json=batch).json()["answers"]
+    assert [one["choice"]["implementation"] for one in answers] == ["hoisted", "torch_lstm"]
+
+
 def test_a_device_that_is_elsewhere(client):
     answer = choose(client, device="h200")
     assert answer["device"]["name"] == "NVIDIA H200"
