@@ -185,8 +185,8 @@ class Predictor:
         works_there = self._works(rows, of_each)
         columns = (
             *(time, *(time * factors[:2])),
-            *(np.rint(size), np.floor(size * factors[4]), np.ceil(size * factors[5])),
-            *(np.maximum(factors[2], least_noise), factors[3], np.ceil(size * factors[6])),
+            *(_whole(size, np.rint), _whole(size, np.floor, factors[4]), _whole(size, np.ceil, factors[5])),
+            *(np.maximum(factors[2], least_noise), factors[3], _whole(size, np.ceil, factors[6])),
         )
         figures = zip(works_there, *[column.tolist() for column in columns], strict=True)
         return [
@@ -238,6 +238,12 @@ def _further(beyond: Beyond | None, problem: Problem, seen: Problem, device: Dev
     if beyond is None:
         return Beyond(doublings, words)
     return Beyond(doublings + beyond.doublings, f"{words}; {beyond.words}")
+
+
+def _whole(size: Floats, rounded: np.ufunc, factor: Floats | float = 1.0) -> Floats:
+    """Predicted bytes times a factor as whole numbers; no bytes are learned as one, which has a logarithm."""
+    found: Floats = np.where(size < 1.5, np.rint(np.maximum(size * factor - 1, 0)), rounded(size * factor))
+    return found
 
 
 def _tier(estimates: Mapping[str, Estimate], caveats: tuple[str, ...], beyond: Beyond | None) -> Tier:

@@ -53,8 +53,8 @@ def train(
             too_few[name] = error
     if len(too_few) == len(names):
         raise next(iter(too_few.values()))
-    for error in too_few.values():
-        output.err().print(f"Not trained: {error}", markup=False, soft_wrap=True)
+    for reason in too_few.values():
+        output.err().print(f"Not trained: {reason}", markup=False, soft_wrap=True)
 
 
 def _measured(database: str | None) -> tuple[str, ...]:

@@ -418,3 +418,15 @@ def test_an_implementation_is_only_named_for_words_that_it_was_measured_for(sqli
     assert "half=False" in odd.exclusions["half_a"]
     with pytest.raises(NoMeasurements, match="nothing known of conv"):
         opened.choose("conv", n=99, direction="X", half=True, device="MI300X")
+
+
+@pytest.mark.usefixtures("here")
+def test_no_bytes_are_predicted_and_printed_as_none(sqlite_database, tmp_path):
+    lines = [{**line, "bytes": 0} for line in foreign.rows(60) if "milliseconds" in line]
+    fill(sqlite_database, tmp_path / "a.jsonl", lines)
+    api.train(foreign.OPERATOR, database=sqlite_database)
+    opened = Selector(sqlite_database)
+    for given, source in ((lines[0]["hyperparameters"], "exact"), (NEW, "model")):
+        choice = opened.choose(foreign.OPERATOR, **given, memory=1)
+        assert (choice.source, choice.memory_bytes, choice.memory_interval_bytes) == (source, 0, (0, 0))
+        assert "Memory      0 B\n" in choice.explain()
