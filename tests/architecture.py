@@ -61,15 +61,20 @@ HOMES = {  # libraries that belong to a layer
     "uvicorn": {"service"},
 }
 DOCUMENTED = (  # whose docstrings begin with a noun
+    "benchmarks",
     "db",
+    "kernels",
     "selector/__init__.py",
     "selector/api.py",
+    "selector/cost_model",
     "selector/errors.py",
     "selector/exchange",
     "selector/models",
     "selector/nn",
+    "selector/planning",
     "selector/profiling",
     "selector/text",
+    "selector/training",
     "selector/workloads",
     "service",
 )
@@ -78,6 +83,7 @@ FOR_USERS = (  # docstrings that the OpenAPI document or a command's help shows,
     "service/routes",
     "service/schemas",
     "selector/models/rewriting/device_times.py",
+    "selector/planning/layer_costs.py",
 )
 NOUNLESS = {  # first words of a docstring: question words, pronouns, and prepositions in the place of a noun
     *("what", "how", "who", "whose", "whoever", "which", "where", "when", "why", "whether"),
@@ -293,7 +299,7 @@ def docstrings(root: Path) -> list[str]:
     A function that returns a bool may begin with "Whether".
     """
     violations = []
-    for path, name in python_files(root, "selector", "service", "db"):
+    for path, name in python_files(root, *FOLDERS, "benchmarks"):
         places = {name, *(folder.as_posix() for folder in Path(name).parents)}
         if places & {*DOCUMENTED} and not places & {*FOR_USERS}:
             found = _nounless(path.read_text())

@@ -1,4 +1,4 @@
-"""What a batch of new problems takes.
+"""Latency of a batch of new problems.
 
     python -m benchmarks.selection.batch_latency [--operators A,B] [--batches N]
 
@@ -91,14 +91,14 @@ def counting(problems: list[Problem], device: Device) -> dict[str, float]:
 
 
 def spent(task: Callable[[], None]) -> float:
-    """Processor milliseconds."""
+    """Processor milliseconds of a task."""
     before = time.process_time()
     task()
     return (time.process_time() - before) * 1e3
 
 
 def spread(times: list[float]) -> dict[str, float]:
-    """Median and least."""
+    """Median and least of times."""
     return {"median": round(statistics.median(times), 1), "least": round(min(times), 1)}
 
 

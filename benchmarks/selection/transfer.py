@@ -1,4 +1,4 @@
-"""How good choices and times are for a GPU that nothing was measured on.
+"""Quality of choices and times for a GPU that nothing was measured on.
 
     python -m benchmarks.selection.transfer FILE [FILE ...] [--database URL]
 

@@ -1,4 +1,4 @@
-"""What Kubernetes' scheduler waits for: python -m benchmarks.service.extender_latency [--pods N].
+"""Latency of the extender of Kubernetes' scheduler: python -m benchmarks.service.extender_latency [--pods N].
 
 Starts `selector extender` on a free loopback port over the measurements that come with this package, and
 asks `filter` and `prioritize` for pods, over one connection and one after the other, as the scheduler does;

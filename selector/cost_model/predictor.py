@@ -79,7 +79,7 @@ class Predictor:
         self._presence = FlatTrees.from_arrays(kept, "presence") if "presence" in parts else None
 
     def abstains(self, problem: Problem, device: Device) -> str | None:
-        """Why there is no prediction for a problem on a device, or None when there is one."""
+        """Reason why there is no prediction for a problem on a device, or None when there is one."""
         alike = self._domain.seen_alike(problem, device)
         return self._domain.outside(alike, device) or self._spec.missing_rates(device)
 

@@ -72,7 +72,7 @@ def pareto(
 
 
 def prices_on(device: object, training: Training, database: str | Path | Database | None) -> Prices:
-    """What layers cost on a device. Raises UnknownDevice and the errors of the database."""
+    """Prices of layers on a device. Raises UnknownDevice and the errors of the database."""
     selector = shared_selector(database)
     return Prices(selector, _device(selector, device, database), training, database)
 

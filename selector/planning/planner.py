@@ -228,7 +228,7 @@ class Planner:
 
 
 def library_bytes(device: Device) -> int:
-    """What cuBLAS takes at its first products and keeps, as torch asks it to; records do not count it.
+    """Bytes that cuBLAS takes at its first products and keeps, as torch asks it to; records leave them out.
 
     Source: torch's `CUDABlas.cpp`, 32 MiB from Hopper on, else 8 MiB and 128 KiB.
     """
