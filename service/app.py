@@ -9,6 +9,10 @@ import gc
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+from .extras import require_service
+
+require_service()
+
 from fastapi import FastAPI
 
 from kernel_selector.kernels.contract import SelectorError

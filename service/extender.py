@@ -18,6 +18,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from .extras import require_service
+
+require_service()
+
 from fastapi.concurrency import run_in_threadpool
 from pydantic_core import from_json
 from starlette.applications import Starlette

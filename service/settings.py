@@ -11,6 +11,10 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+from .extras import require_service
+
+require_service()
+
 from pydantic import Field, ValidationError
 from pydantic_settings import (
     BaseSettings,

@@ -1,8 +1,9 @@
-"""The documents: everything registered is in them, their examples parse, their links lead somewhere."""
+"""The documents: everything registered is in them, examples run or parse, links lead somewhere."""
 
 from __future__ import annotations
 
 import ast
+import os
 import re
 import shlex
 import subprocess
@@ -21,6 +22,8 @@ from kernel_selector.service.routes import ROUTERS
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md"))]
 README = (ROOT / "README.md").read_text()
+DOCS = ROOT / "docs"
+MOST_LINES = 150  # of README.md
 FENCE = re.compile(r"^( *)```(\w+)([^\n]*)\n(.*?)^ *```$", re.DOTALL | re.MULTILINE)
 LINK = re.compile(r"\]\((?!\w+:)([^)#\s]*)(?:#([^)\s]*))?\)")
 HOSTS = [
@@ -54,28 +57,79 @@ def examples(language: str) -> list[Any]:
     ]
 
 
-def test_the_generated_parts_of_the_readme_are_up_to_date() -> None:
-    command = [sys.executable, "scripts/render-readme", "--check"]
+def test_the_generated_parts_are_up_to_date() -> None:
+    command = [sys.executable, "scripts/render-docs", "--check"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize("operator", list(registry.operators()))
 def test_every_operator_and_implementation_is_documented(operator: str) -> None:
-    names = [operator, *registry.implementations(operator)]
-    assert [name for name in names if f"`{name}`" not in README] == []
+    names, text = [operator, *registry.implementations(operator)], (DOCS / "operators.md").read_text()
+    assert [name for name in names if f"`{name}`" not in text] == []
 
 
 @pytest.mark.parametrize(("name", "command"), list(commands()))
 def test_every_command_is_documented(name: str, command: Any) -> None:
     assert command.help
-    assert f"`{name}" in README
+    assert f"`{name}" in (DOCS / "commands.md").read_text()
 
 
 def test_every_route_is_documented() -> None:
-    texts = README + (ROOT / "docs/rest.md").read_text()
+    text = (DOCS / "rest.md").read_text()
     paths = [route.path for router in ROUTERS for route in router.routes]  # type: ignore[attr-defined]
-    assert [path for path in paths if path not in texts] == []
+    assert [path for path in paths if path not in text] == []
+
+
+def test_the_readme_is_short_and_leads_to_every_page() -> None:
+    assert len(README.splitlines()) <= MOST_LINES
+    assert [page.name for page in DOCS.glob("*.md") if f"](docs/{page.name})" not in README] == []
+
+
+def test_continuous_integration_runs_the_test_command_of_the_readme() -> None:
+    (command,) = re.findall(r"^exec (scripts/\S+)", (ROOT / ".ci/run").read_text(), re.MULTILINE)
+    assert f"```bash\n{command}\n```" in README
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_no_document_but_the_changes_has_figures_of_a_plan(document: Path) -> None:
+    if document.name != "CHANGELOG.md":
+        found = re.findall(r"\b(?:asked|aims?|goals?):? \d\S*", document.read_text())
+        assert found == []
+
+
+@pytest.mark.parametrize(
+    "source", [one.values[0] for one in examples("python") if one.id.startswith("README")]
+)
+def test_python_examples_of_the_readme_run(source: str, tmp_path: Path) -> None:
+    run_outside([sys.executable, "-c", source], tmp_path)
+
+
+def test_commands_of_the_readme_run(tmp_path: Path) -> None:
+    sources = [one.values[0] for one in examples("bash") if one.id.startswith("README")]
+    lines = [line for source in sources for line in source.splitlines()]
+    ours = [shlex.split(line)[1:] for line in lines if line.startswith("selector ")]
+    assert ours
+    for words in ours:
+        run_outside([sys.executable, "-m", "kernel_selector.service.cli", *words], tmp_path)
+    others = [line for line in lines if not line.startswith("selector ")]
+    assert {line.split()[0] for line in others} == {"pip", "scripts/quickstart", "scripts/test"}
+
+
+def run_outside(command: list[str], folder: Path) -> None:
+    """Run a command away from the checkout, with a data folder of its own."""
+    site = folder / "site"
+    site.mkdir(exist_ok=True)
+    for package in ("selector", "kernel_selector"):
+        if not (site / package).exists():
+            (site / package).symlink_to(ROOT / package)
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("SELECTOR_")}
+    environment = {**inherited, "PYTHONPATH": str(site), "XDG_DATA_HOME": str(folder)}
+    done = subprocess.run(
+        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=600, check=False
+    )
+    assert done.returncode == 0, f"{command}:\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}"
+    assert done.stdout.strip()
 
 
 @pytest.mark.parametrize("source", examples("python"))

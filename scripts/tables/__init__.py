@@ -1,4 +1,4 @@
-"""Tables of README.md and docs/results.md by the name of their block, from the folder of result files."""
+"""Tables of README.md and docs/ by the name of their block, from the folder of result files."""
 
 from __future__ import annotations
 
@@ -6,9 +6,21 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 
-from . import bert_layer, choice_quality, gates, linear, lstm, models, recurrent, sealed_sets, sublayers
+from . import (
+    bert_layer,
+    choice_quality,
+    gates,
+    headline,
+    linear,
+    lstm,
+    models,
+    recurrent,
+    sealed_sets,
+    sublayers,
+)
 
 TABLES: Mapping[str, Callable[[Path], str]] = {
+    "headline": headline.overview,
     "lstm": lstm.overview,
     "recurrent": recurrent.overview,
     "recurrent_problems": recurrent.problems,

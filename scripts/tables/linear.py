@@ -16,7 +16,6 @@ FIGURES = {
     "cublas_share": "generated products over cuBLAS",
     "worst": "worst problem",
 }
-WORDS = {**FIGURES, "default": "ours over torch"}  # of what is asked
 TUNING = {
     "share": "share of the best schedule's speed",
     "cublas_share": "speed over cuBLAS's",
@@ -27,7 +26,7 @@ TUNING = {
 
 def overview(folder: Path) -> str:
     """For each device a line a row of problems."""
-    return compared(folder, "linear", row_table(FIGURES, WORDS))
+    return compared(folder, "linear", row_table(FIGURES))
 
 
 def schedules(folder: Path) -> str:

@@ -56,13 +56,21 @@ def _groups(result: Result) -> dict[str, list[Line]]:
     return {within: lines for within, lines in found.items() if any(map(_ours, lines))}
 
 
+def best(result: Result, within: str) -> tuple[Line, Line]:
+    """The fastest line of ours and of the others within a cap, such as "24 GiB"."""
+    return _fastest(_groups(result)[within])
+
+
+def _fastest(lines: Sequence[Line]) -> tuple[Line, Line]:
+    ours = max((line for line in lines if _ours(line)), key=_speed)
+    return ours, max((line for line in lines if not _ours(line)), key=_speed)
+
+
 def _compared(result: Result) -> Iterator[tuple[str, ...]]:
     for within, lines in _groups(result).items():
-        ours = [line for line in lines if _ours(line)]
-        others = [line for line in lines if not _ours(line)]
-        if not (ours and others):
+        if all(map(_ours, lines)):
             continue
-        mine, peer = (max(some, key=_speed) for some in (ours, others))
+        mine, peer = _fastest(lines)
         planned = mine.get("planned", {}).get("peak_bytes")
         yield (
             result["model"],

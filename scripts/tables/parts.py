@@ -9,8 +9,6 @@ from typing import Any
 
 Result = Mapping[str, Any]  # a file of benchmarks/results
 
-VERDICTS = {"aim": "aim reached", "least": "reached", "missed": "missed", "not measured": "not measured"}
-
 
 def compared(folder: Path, comparison: str, *sections: Callable[[Result], str]) -> str:
     """For each device that a comparison ran on: what it was measured on, and the sections."""
@@ -38,7 +36,7 @@ def whole_results(folder: Path, comparison: str) -> list[Result]:
 
 
 def caption(result: Result) -> str:
-    """Environment, commit and date of a comparison's measurement."""
+    """Environment, commit and date of a comparison's measurement, and how much of its code has changed."""
 
     def all_of(values: Iterable[str]) -> str:
         return ", ".join(dict.fromkeys(values))
@@ -49,8 +47,26 @@ def caption(result: Result) -> str:
     days = all_of(run["started_at"][:10] for run in runs)
     return (
         f"\n{result['device']}, driver {environment['driver']}, torch {environment['torch']}, host {hosts}, "
-        f"commit {commits}, {days}:\n"
+        f"commit {commits}, {days}; {_changed(runs)}:\n"
     )
+
+
+def _changed(runs: Iterable[Mapping[str, Any]]) -> str:
+    """How many of the measured implementations are others now, by their versions."""
+    from kernel_selector.kernels import registry
+    from kernel_selector.kernels.versions import holds
+
+    measured: dict[str, bool] = {}  # whether the times of all runs still hold
+    for run in runs:
+        for name, version in run["versions"].items():
+            operator, _, implementation = name.partition(".")
+            now = registry.implementations(operator).get(implementation)
+            same = holds(operator, implementation, version, now.version if now else None)
+            measured[name] = measured.get(name, True) and same
+    changed = [name for name, same in measured.items() if not same]
+    if not changed:
+        return "all implementations are the same today"
+    return f"{len(changed)} of {len(measured)} implementations have changed since"
 
 
 def run(result: Result) -> str:
@@ -61,23 +77,15 @@ def run(result: Result) -> str:
     )
 
 
-def row_table(shown: Mapping[str, str], words: Mapping[str, str]) -> Callable[[Result], str]:
-    """A line for each row of a comparison: figures under the heads that `shown` has, and what was asked.
-
-    `words` name the figures that are asked of rows.
-    """
-    head = ("layers", *shown.values(), "asked")
-    return lambda result: table(head, (_row(line, shown, words) for line in result["rows"]))
+def row_table(shown: Mapping[str, str]) -> Callable[[Result], str]:
+    """A line for each row of a comparison: its figures under the heads that `shown` has."""
+    head = ("layers", *shown.values())
+    return lambda result: table(head, (_row(line, shown) for line in result["rows"]))
 
 
-def _row(line: Mapping[str, Any], shown: Iterable[str], words: Mapping[str, str]) -> tuple[str, ...]:
+def _row(line: Mapping[str, Any], shown: Iterable[str]) -> tuple[str, ...]:
     missing = f" ({line['measured']} of {line['cells']} problems)" if line["measured"] < line["cells"] else ""
-    asked = "; ".join(
-        f"{words[goal['figure']]} {plain(goal['value'])}, asked {goal['least']:g}, aim {goal['aim']:g}: "
-        f"{VERDICTS[goal['verdict']]}"
-        for goal in line["goals"]
-    )
-    return (line["title"] + missing, *(plain(line["figures"].get(name)) for name in shown), asked)
+    return (line["title"] + missing, *(plain(line["figures"].get(name)) for name in shown))
 
 
 def plain(value: float | None) -> str:

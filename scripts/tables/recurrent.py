@@ -10,16 +10,6 @@ from typing import Any
 from .parts import Result, compared, plain, row_table, table
 
 GRIDS = {"lstm": "LSTM, bf16, T=50", "gru": "GRU, bf16, T=50", "rnn": "vanilla RNN, bf16, T=50"}
-FIGURES = {
-    "eager": "launched",
-    "graph": "as CUDA graphs",
-    "worst": "worst problem",
-    "us": "us a step",
-    "forward_us": "forward us a step",
-    "unfused": "over the loop",
-    "held": "bytes held, torch's over ours",
-    "held_time": "its time over the best",
-}
 SHOWN = {
     "eager": "times torch's speed",
     "graph": "as CUDA graphs",
@@ -30,8 +20,8 @@ SIZES = ("hidden", "batch", "seq")
 
 
 def overview(folder: Path) -> str:
-    """For each device a line a row, and the grid of LSTM layers."""
-    return compared(folder, "recurrent", row_table(SHOWN, FIGURES), partial(_grid, row="lstm"))
+    """For each device a line a row."""
+    return compared(folder, "recurrent", row_table(SHOWN))
 
 
 def problems(folder: Path) -> str:

@@ -9,29 +9,22 @@ from typing import Any
 
 from .parts import Result, compared, plain, row_table, table
 
-FIGURES = {
+COLUMNS = {
     "best": "times users' best speed",
-    "default": "times torch's speed",
     "registered": "best of all over torch's default",
     "copy_share": "share of copy bandwidth",
     "copy_alike": "times the speed of a copy of the same bytes",
-    "eager": "times torch's speed, launched",
-    "graph": "as CUDA graphs",
     "held": "bytes held, torch's over ours",
-    "peak_users": "peak bytes, users' least over ours",
-    "lightest_held": "bytes held, torch's over our lightest",
     "peak": "peak bytes, torch's over ours",
-    "worst": "worst problem",
 }
-COLUMNS = ("best", "registered", "copy_share", "copy_alike", "held", "peak")
-SHOWN = {name: FIGURES[name] for name in (*COLUMNS, "worst")}
-PRICED = ("additive", "loss", "feed_forward")  # rows in which memory is what is asked
+SHOWN = {**COLUMNS, "worst": "worst problem"}
+PRICED = ("additive", "loss", "feed_forward")  # rows in which memory counts
 MIB = 2**20
 
 
 def overview(folder: Path) -> str:
     """For each device a line a row, and the norms' share of bandwidth by operator."""
-    return compared(folder, "sublayers", row_table(SHOWN, FIGURES), _bandwidth)
+    return compared(folder, "sublayers", row_table(SHOWN), _bandwidth)
 
 
 def problems(folder: Path) -> str:
@@ -40,7 +33,7 @@ def problems(folder: Path) -> str:
 
 
 def prices(folder: Path) -> str:
-    """For each device what a saved MiB costs, of every implementation where memory is asked."""
+    """For each device what a saved MiB costs, of every implementation where memory counts."""
     return compared(folder, "sublayers", _prices)
 
 
@@ -64,9 +57,9 @@ def _bandwidth(result: Result) -> str:
     )
     head = (
         "operator",
-        FIGURES["copy_share"],
-        FIGURES["copy_alike"],
-        FIGURES["best"],
+        COLUMNS["copy_share"],
+        COLUMNS["copy_alike"],
+        COLUMNS["best"],
         "least share",
         "least speed",
     )
@@ -74,7 +67,7 @@ def _bandwidth(result: Result) -> str:
 
 
 def _problems(result: Result) -> str:
-    head = ("problem", "users' best, ms", "ours, ms", *(FIGURES[name] for name in COLUMNS))
+    head = ("problem", "users' best, ms", "ours, ms", *COLUMNS.values())
     return table(head, (_problem(record) for record in result["records"]))
 
 

@@ -230,3 +230,23 @@ _RECOGNISED: Mapping[str, Callable[[Any, Given], Iterator[OperatorCall]]] = {
     },
     f"{_TRANSFORMERS}.gpt2.modeling_gpt2.GPT2MLP": _transposed_feed_forward,
 }
+
+_OPERATORS: Mapping[Callable[[Any, Given], Iterator[OperatorCall]], tuple[str, ...]] = {
+    _recurrent: ("lstm", "gru", "rnn"),
+    _norm: ("layer_norm", "rms_norm"),
+    _activation: ("gelu", "relu", "silu"),
+    _multihead: ("attention",),
+    _linear: ("linear",),
+    _transposed_linear: ("linear",),
+    _additive_attention: ("additive_attention",),
+    _fused_loss: ("linear_cross_entropy",),
+    _transformer_layer: ("feed_forward", "dropout_add_norm"),
+    _post_norm_output: ("dropout_add_norm",),
+    _post_norm_layer: ("feed_forward",),
+    _transposed_feed_forward: ("feed_forward",),
+}
+
+
+def known_classes() -> dict[str, tuple[str, ...]]:
+    """Full names of the known classes, with the operators that their kind of module may run."""
+    return {name: _OPERATORS[recognise] for name, recognise in _RECOGNISED.items()}

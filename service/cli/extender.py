@@ -46,8 +46,6 @@ def extender(
       selector extender
       selector extender --nodes nodes.json --port 8010
     """
-    import uvicorn
-
     from selector import Selector
 
     from ..app import collect_seldom
@@ -70,6 +68,8 @@ def extender(
             "ssl_ca_certs": str(client_ca),
             "ssl_cert_reqs": ssl.CERT_REQUIRED,
         }
+    import uvicorn
+
     collect_seldom()
     application = create_extender(Selector(database), nodes=_products(nodes))
     configuration = uvicorn.Config(application, host=host, port=port, log_level="warning", **tls)
