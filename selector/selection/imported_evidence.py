@@ -37,7 +37,7 @@ class ImportedEvidence:
         position = self._problems.get(tuple(value for _, value in problem.values))
         return range(0) if position is None else range(*map(int, self._starts[position : position + 2]))
 
-    def least_noise(self, _here: Device) -> float:
+    def least_noise(self, _here: Device, *, shipped: bool = False) -> float:  # noqa: ARG002 - none of it is
         """The least noise of a prediction: none is known of, since an import does not name hosts."""
         return 0.0
 

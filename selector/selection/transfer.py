@@ -15,17 +15,25 @@ from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import Device, Problem, Work
 
 from ..cost_model.estimate import Tier
+from .evidence import OTHER_MACHINE
 
 SOURCE = "transfer"
 WIDER = 2**0.2  # an interval at both ends: nine of ten times are inside then
 LEAST_GAIN = 0.05  # of a switch away from the default
+OF_ANOTHER = (
+    "Measured on another processor, {}, since nothing comparable is known of this one: "
+    "`selector profile --operator all` measures it."
+)
 
 
 def alike(device: Device, measured: Iterable[Device]) -> list[Device]:
-    """The measured GPUs of the same compute capability, those whose memory is nearest in speed first.
+    """The measured GPUs of the same compute capability, those whose memory is nearest in speed first; of a
+    processor all others.
 
-    There are none where the rates of `device` are not known.
+    There are none for a GPU whose rates are not known.
     """
+    if device.kind == "cpu":
+        return [one for one in measured if one.kind == "cpu" and one.key != device.key]
     found = [
         one
         for one in measured
@@ -38,9 +46,15 @@ def alike(device: Device, measured: Iterable[Device]) -> list[Device]:
 
 
 def carried(tier: Tier, problem: Problem, device: Device, origin: Device) -> Tier:
-    """The tier of another device as one of `device`; without estimates as it was."""
+    """The tier of another device as one of `device`; without estimates as it was.
+
+    Times of processors stay as they are: what was a little faster on one is not on another.
+    """
     if not tier.estimates:
         return tier
+    if origin.kind == "cpu":
+        noisier = {name: one.timed(1.0, 1.0, OTHER_MACHINE) for name, one in tier.estimates.items()}
+        return tier._replace(estimates=noisier, caveats=(OF_ANOTHER.format(origin.name), *tier.caveats))
     works = registry.implementations(problem.operator)
     estimates = {
         name: estimate.timed(
@@ -49,7 +63,7 @@ def carried(tier: Tier, problem: Problem, device: Device, origin: Device) -> Tie
         for name, estimate in tier.estimates.items()
     }
     words = f"Carried over from {origin.name}: nothing of {problem.operator} was measured on {device.name}."
-    return Tier(SOURCE, estimates, (words, *tier.caveats))
+    return tier._replace(source=SOURCE, estimates=estimates, caveats=(words, *tier.caveats))
 
 
 def _ratio(work: Work, dtype: str, device: Device, origin: Device) -> float:

@@ -11,7 +11,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from .terminal import output, words
-from .terminal.options import DatabaseOption, DeviceOption, JsonOption, Words
+from .terminal.options import DatabaseOption, DeviceOption, JsonOption, NoShippedOption, Words
 
 if TYPE_CHECKING:
     from selector import Candidate, Choice
@@ -33,6 +33,7 @@ def choose(
     objective: ObjectiveOption = "time",
     override: OverrideOption = None,
     database: DatabaseOption = None,
+    no_shipped: NoShippedOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Choose the implementation to use for a layer of given hyperparameters.
@@ -45,7 +46,7 @@ def choose(
       selector choose lstm hidden=512 batch=64 mode=inference --objective memory
     """
     request = {"device": device, "memory": memory, "objective": objective, "override": override}
-    choice = _ask(what, database, request)
+    choice = _ask(what, database, request, no_shipped=no_shipped)
     if as_json:
         output.print_json(choice.to_dict())
         return
@@ -60,6 +61,7 @@ def explain(
     objective: ObjectiveOption = "time",
     override: OverrideOption = None,
     database: DatabaseOption = None,
+    no_shipped: NoShippedOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Explain a choice: what was assumed, on what evidence it rests, and why not the others.
@@ -71,18 +73,18 @@ def explain(
       selector explain lstm hidden=256 batch=32 seq=50 --memory 20MiB
     """
     request = {"device": device, "memory": memory, "objective": objective, "override": override}
-    choice = _ask(what, database, request)
+    choice = _ask(what, database, request, no_shipped=no_shipped)
     if as_json:
         output.print_json({"explanation": choice.explain(), "choice": choice.to_dict()})
     else:
         print(words.about(database, choice.explain()))
 
 
-def _ask(what: list[str], database: str | None, request: Mapping[str, Any]) -> Choice:
+def _ask(what: list[str], database: str | None, request: Mapping[str, Any], *, no_shipped: bool) -> Choice:
     from selector import Selector
 
     operator, given = words.split(what)
-    selector = Selector(database)
+    selector = Selector(database, shipped=False if no_shipped else None)
     return selector.choose(operator, **request, **selector.typed(operator, given))
 
 
