@@ -18,14 +18,16 @@ from .schema.imported import ImportedBatch, ImportedMeasurement, ImportedProblem
 PAGE = 10_000  # rows fetched at once
 
 Values = Mapping[str, Any]
+Repetitions = Counter[bytes]  # of equal rows, by their content
 Figures = tuple[int, int, str, str, str, float | None, int | None]
 
 
 @dataclass(frozen=True, slots=True)
 class ImportedRow:
-    """One measurement. Equal ones are stored once; those that differ in anything are kept side by side.
+    """One measurement. Equal ones of two imports are stored once; others are kept side by side.
 
-    `values` are hyperparameters: whole numbers, other numbers, booleans and words. `time_ms` is there when
+    `values` are hyperparameters: whole numbers, other numbers, booleans, words, and None for a missing one.
+    `time_ms` is there when
     `status` is ok, else `reason` says what happened; `memory_bytes` is None where it was not measured.
     """
 
@@ -45,12 +47,15 @@ def add(
     rows: Iterable[ImportedRow],
     source: str,
     imported_at: datetime,
+    seen: Repetitions | None = None,
 ) -> int:
     """Store rows of one operator on one device, and return how many were new.
 
-    `source` says where they come from. Raises CorruptRecord for text that no database can hold.
+    `source` says where they come from. `seen` counts rows over the calls of one import: equal rows are then
+    repetitions, and each is stored; without it they are one. Raises CorruptRecord for text that no database
+    can hold.
     """
-    keys, found = _hashed(operator, device, rows)
+    keys, found = _hashed(operator, device, rows, seen)
     problems = dict(_ids(connection, list(set(keys.values()))))
     for hashed in known(connection, ImportedMeasurement, [one for one in found if keys[one] in problems]):
         del found[hashed]
@@ -99,13 +104,17 @@ def summary(rows: Sequence[ImportedRow]) -> dict[str, Any]:
 
 
 def _span(values: set[Any]) -> dict[str, Any]:
-    kinds = {type(value) for value in values}
+    given = values - {None}
+    missing = {} if given == values else {"missing": True}
+    kinds = {type(value) for value in given}
+    if not given:
+        return {"kind": "missing", **missing}
     if kinds == {str}:
-        return {"kind": "category", "words": sorted(values)}
+        return {"kind": "category", "words": sorted(given), **missing}
     if kinds == {bool}:
-        return {"kind": "boolean"}
+        return {"kind": "boolean", **missing}
     kind = "integer" if kinds == {int} else "number"
-    return {"kind": kind, "low": min(values), "high": max(values)}
+    return {"kind": kind, "low": min(given), "high": max(given), **missing}
 
 
 def batches(connection: Connection, *, operator: str | None = None) -> list[dict[str, Any]]:
@@ -161,9 +170,13 @@ def total(connection: Connection) -> int:
 
 
 def _hashed(
-    operator: str, device: str, rows: Iterable[ImportedRow]
+    operator: str, device: str, rows: Iterable[ImportedRow], seen: Repetitions | None
 ) -> tuple[dict[str, str], dict[str, ImportedRow]]:
-    """The keys of the problems, and the rows, by the content hash of a row."""
+    """The keys of the problems, and the rows, by the content hash of a row.
+
+    The second of equal rows has the number 1 in its hash, the third the number 2: the same rows in another
+    import have the same hashes.
+    """
     keys: dict[str, str] = {}
     found: dict[str, ImportedRow] = {}
     values, key = None, ""
@@ -172,6 +185,11 @@ def _hashed(
             values, key = row.values, content_hash(operator, row.values)
         own = row.implementation, row.status, row.time_ms, row.memory_bytes, row.reason
         hashed = content_hash(key, device, own)
+        if seen is not None:
+            digest = bytes.fromhex(hashed)
+            seen[digest] += 1
+            if seen[digest] > 1:
+                hashed = content_hash(hashed, seen[digest] - 1)
         found[hashed], keys[hashed] = row, key
     return keys, found
 

@@ -2,7 +2,7 @@
 
 Measurements are only ever added, so a merge cannot lose any. The same measurement in both is one. Two that
 were taken of the same thing and differ are both kept: of records the one that was measured last counts, of
-imported measurements the one that was imported last.
+imported measurements the median of those that were imported last.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Difference:
     """Measurements of one database against another's, by operator.
 
     `new` are not there, `known` are, and `contradicting` are those of the new ones whose candidate has
-    another figure there.
+    other figures there.
     """
 
     new: Counter[str] = field(default_factory=Counter)
@@ -67,6 +67,7 @@ def merge(source: Connection, target: Connection) -> Difference:
     waiting = records.find(source)
     while batch := list(islice(waiting, BATCH)):
         records.add(target, batch)
+    seen: imported.Repetitions = Counter()  # over all batches: the same hashes as in the source
     for batch_row in imported.batches(source):
         imported.add(
             target,
@@ -75,6 +76,7 @@ def merge(source: Connection, target: Connection) -> Difference:
             rows=_rows_of(source, batch_row["id"]),
             source=batch_row["source"],
             imported_at=batch_row["imported_at"],
+            seen=seen,
         )
     return found
 

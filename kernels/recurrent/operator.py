@@ -124,15 +124,15 @@ def _away_from_kinks(
     """The mean states [L*D, 1, H] of a relu network whose x and parameters are changed to keep it from kinks.
 
     Where an argument is within a rounding error of zero its gradient hangs on that error, and everything
-    before it on that gradient. Arguments stay around `margin` or -`margin`, four times what they spread by:
-    the input's share of that is I / 3H, that of an initial state 1/3, a fifth more through time. In the first
-    layer a quarter of the units changes from one to the other with a sign that each step has in x.
+    before it on that gradient. Arguments stay around `margin` or -`margin`, eight times what the inputs make
+    them spread by: x by I / 3H, an initial state by 1/3, and a fifth more through time. In the first layer an
+    eighth of the units changes from one to the other with a sign that each step has in x.
     """
     import torch
 
     features, hidden = problem["input"], problem["hidden"]
-    margin = 4 * (0.4 * features / hidden + 1 / 3) ** 0.5
-    group, units = (features + 3) // 4, (hidden + 3) // 4
+    margin = 8 * (0.4 * features / hidden + 1 / 3) ** 0.5
+    group, units = (features + 3) // 4, (hidden + 7) // 8
     height = 2 * margin * hidden**0.5 / group  # at which weights keep their usual size
     signs = x.new_empty(*x.shape[:2], 1).bernoulli_(generator=generator).mul_(2).sub_(1)
     x[..., :group] += height * signs

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import gzip
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -31,11 +32,14 @@ def export(
     """Number of measurements written to a file that `selector import` reads.
 
     JSON lines take everything: imported measurements and records of our own. CSV and T4 take those of one
-    imported operator, on one device for T4. A file that is there is replaced when all is written, but never
+    imported operator, on one device for T4. A name that ends in `.gz` is of a file compressed by gzip. A file
+    that is there is replaced when all is written, but never
     a database. Raises UnknownOperator, InvalidRequest and the errors of the database.
     """
     file = Path(path)
-    kind = kind or {".csv": "csv", ".json": "t4"}.get(file.suffix.lower(), "jsonl")
+    is_packed = file.suffix.lower() == ".gz"
+    suffix = (file.with_suffix("") if is_packed else file).suffix.lower()
+    kind = kind or {".csv": "csv", ".json": "t4", ".parquet": "parquet"}.get(suffix, "jsonl")
     if kind not in FORMATS:
         raise InvalidRequest(f"format={shorten(kind)}: expected one of {', '.join(FORMATS)}.")
     with database.read() as connection:
@@ -45,8 +49,14 @@ def export(
             raise UnknownOperator(f"Unknown operator {shorten(operator)}. {suggest(operator, known)}")
         if kind != "jsonl":
             _require_one(operator, imported, kind)
-        with written(file) as part, part.open("w", encoding="utf-8", newline="") as opened:
+        with written(file) as part, _opened(part, is_packed=is_packed) as opened:
             return _write(opened, connection, operator, kind)
+
+
+def _opened(path: Path, *, is_packed: bool) -> IO[str]:
+    if is_packed:
+        return gzip.open(path, "wt", encoding="utf-8", newline="")
+    return path.open("w", encoding="utf-8", newline="")
 
 
 def _require_one(operator: str | None, imported: Mapping[str, Any], kind: str) -> None:

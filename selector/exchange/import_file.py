@@ -5,7 +5,7 @@ import`.
 from __future__ import annotations
 
 import json
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
@@ -18,7 +18,8 @@ from kernel_selector.kernels.contract import CorruptRecord, Record
 from ..errors import BadFile, BadLines, BadRow, Fault
 from ..workloads.imported_operator import imported_operators
 from .files import refused, require_free
-from .readers import Line, format_of, open_file, read_lines
+from .parquet import read_parquet
+from .readers import Line, Read, format_of, open_file, read_lines
 from .t4 import read_results
 from .validation import Checker
 
@@ -73,6 +74,7 @@ class _Store:
         self._connection = connection
         self._report = report
         self._now = datetime.now(UTC)
+        self._seen: db.imported.Repetitions = Counter()
         self._waiting: dict[tuple[str, str], list[ImportedRow]] = defaultdict(list)
         self._records: list[Record] = []
         self._count = 0
@@ -101,6 +103,7 @@ class _Store:
                 rows=rows,
                 source=self._report.source,
                 imported_at=self._now,
+                seen=self._seen,
             )
             self._note(operator, added, len(rows))
         if self._records:
@@ -140,8 +143,7 @@ def import_file(
         given = {"operator": chosen.operator or "", "device": chosen.device or ""}
         checker = Checker(imported_operators(connection), given, frozenset(chosen.words))
         store = _Store(connection, report)
-        lines = read_results(opened, chosen.naming) if kind == "t4" else read_lines(opened, kind, read)
-        for found in _checked(lines, checker):
+        for found in _checked(_lines(opened, kind, chosen, read), checker):
             if isinstance(found, Fault):
                 report.bad += 1
                 rejects.add(found)
@@ -155,6 +157,12 @@ def import_file(
         if not report.added + report.known + report.bad:
             raise BadFile(f"There are no measurements in {file}.")
     return report
+
+
+def _lines(file: IO[bytes], kind: str, options: ImportOptions, read: Read) -> Iterator[Line | Fault]:
+    if kind == "t4":
+        return read_results(file, options.naming)
+    return read_parquet(file, read) if kind == "parquet" else read_lines(file, kind, read)
 
 
 def _checked(

@@ -14,7 +14,7 @@ from typing import IO, Any
 from kernel_selector.kernels.contract.errors import shorten
 
 from ..errors import BadFile, Fault
-from .readers import Line
+from .readers import DAMAGED, Line
 
 VERSION = "1.0.0"
 INVALIDITY = {
@@ -44,14 +44,13 @@ def read_results(file: IO[bytes], naming: Sequence[str]) -> Iterator[Line | Faul
     """
     try:
         document = json.load(file)
-    except (ValueError, RecursionError) as error:
-        raise BadFile(f"Not a T4 file, or one that is cut off: {error}.") from error
+    except (ValueError, RecursionError, *DAMAGED) as error:
+        several = " Several JSON documents, one a line, are JSON lines: give --format jsonl."
+        hint = several if str(error).startswith("Extra data") else ""
+        raise BadFile(f"Not a T4 file, or one that is cut off: {error}.{hint}") from error
     results = document.get("results") if isinstance(document, dict) else None
-    version = str(document.get("schema_version")) if isinstance(document, dict) else "none"
-    if not isinstance(results, list) or version.partition(".")[0] != "1":
-        raise BadFile(
-            f"Not a T4 file that this version reads: expected results of schema_version 1, found {version}."
-        )
+    if not isinstance(results, list) or str(document.get("schema_version")).partition(".")[0] != "1":
+        raise BadFile(f"Not a T4 file that this version reads: {_other(document)}")
     metadata = document.get("metadata")
     common = {
         name: metadata[name]
@@ -61,6 +60,26 @@ def read_results(file: IO[bytes], naming: Sequence[str]) -> Iterator[Line | Faul
     keys = tuple(naming) or ("implementation",)
     for number, result in enumerate(results, start=1):
         yield _line(number, result, common, keys)
+
+
+def _other(document: Any) -> str:
+    """What a JSON document is instead of results of T4, and what to do with it."""
+    if isinstance(document, list):
+        return "a JSON array. Write one object a line, as JSON lines (.jsonl)."
+    if not isinstance(document, dict):
+        return f"the document is {shorten(document)}. Expected an object with `results`."
+    if "cache" in document and "tune_params_keys" in document:
+        return (
+            "a cache file of Kernel Tuner. Let it write the results as T4, with "
+            "`kernel_tuner.file_utils.store_output_file(name, results, tune_params)`, and import that file."
+        )
+    if "implementation" in document:
+        return "one measurement. Give --format jsonl."
+    if "results" in document:
+        version = shorten(document.get("schema_version"))
+        return f"its schema_version is {version}. Expected 1, with a list of `results`."
+    names = ", ".join(map(str, document))[:200] or "no fields"
+    return f"it has {names}. Expected `schema_version` and `results`."
 
 
 def _line(number: int, result: Any, common: Mapping[str, str], keys: tuple[str, ...]) -> Line | Fault:

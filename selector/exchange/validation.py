@@ -13,10 +13,18 @@ from kernel_selector.kernels.contract import Status, UnknownDevice
 from kernel_selector.kernels.contract.errors import shorten
 
 from ..errors import BadRow
-from ..workloads.imported_operator import LARGEST, NUMERIC, ImportedOperator, Value, canonical, from_text
+from ..workloads.imported_operator import (
+    LARGEST,
+    MISSING,
+    NUMERIC,
+    ImportedOperator,
+    Value,
+    canonical,
+    from_text,
+)
 
 FIELDS = ("operator", "device", "implementation", "milliseconds", "bytes", "status", "reason")
-RESERVED = ("operator", "device", "memory", "objective", "override", "database", "hyperparameters")
+RESERVED = ("operator", "device", "memory", "objective", "override", "database", "hyperparameters", "schema")
 LEAST_MS, MOST_MS = 1e-6, 86_400_000.0  # a nanosecond, and a day
 MOST_BYTES = 2**50
 MOST_WORDS = 256  # of one category; more are names of things, not kinds of them
@@ -25,7 +33,10 @@ STATUSES = tuple(status.value for status in Status)
 
 
 class Layout:
-    """Common layout of an operator's rows: kinds by hyperparameter, and whether bytes are present."""
+    """Common layout of an operator's rows: kinds by hyperparameter, and whether bytes are present.
+
+    The kind of a hyperparameter is that of its first value, and MISSING until there is one.
+    """
 
     def __init__(self, kinds: dict[str, str], words: dict[str, set[str]], memory: bool | None) -> None:
         self.kinds, self.words, self.memory = kinds, words, memory
@@ -47,13 +58,26 @@ class Layout:
         Raises BadRow for invalid names.
         """
         kinds = {}
-        for name, value in sorted(values.items()):
+        for name in sorted(values):
             if not name or name in RESERVED or any(sign in name for sign in "= \t\n\0"):
                 raise BadRow(f"{shorten(name)} cannot name a hyperparameter: give it another name")
-            kinds[name] = "category" if name in as_words else _kind(name, value)
+            kinds[name] = "category" if name in as_words else MISSING
         if not kinds:
             raise BadRow("there are no hyperparameters")
         return cls(kinds, {name: set() for name, kind in kinds.items() if kind == "category"}, None)
+
+    def learn(self, values: Mapping[str, Any]) -> None:
+        """Add the kinds of hyperparameters of which these are the first values.
+
+        Raises BadRow for a value of no kind.
+        """
+        kinds = {
+            name: _kind(name, values[name])
+            for name, kind in self.kinds.items()
+            if kind == MISSING and values[name] is not None
+        }
+        self.kinds |= kinds
+        self.words |= {name: set() for name, kind in kinds.items() if kind == "category"}
 
 
 class Checker:
@@ -113,13 +137,15 @@ class Checker:
     def _values(self, operator: str, given: object, text: bool) -> dict[str, Value]:
         if not isinstance(given, Mapping):
             raise BadRow(f"hyperparameters={shorten(given)}: expected names with values")
-        layout = self._layouts.get(operator)
-        if layout is None:
-            typed = {name: from_text(value) for name, value in given.items()} if text else given
-            layout = self._layouts[operator] = Layout.first(typed, self._as_words)
+        typed = {
+            name: from_text(value) if text and value is not None else value for name, value in given.items()
+        }
+        layout = self._layouts.get(operator) or Layout.first(given, self._as_words)
         if given.keys() != layout.kinds.keys():
             _refuse_names(operator, set(given), set(layout.kinds))
-        return {name: _value(layout, name, given[name], text) for name in layout.kinds}
+        layout.learn(typed)
+        self._layouts[operator] = layout
+        return {name: _value(layout, name, given[name], typed[name]) for name in layout.kinds}
 
 
 @cache
@@ -153,17 +179,22 @@ def _kind(name: str, value: object) -> str:
     return kinds[type(value)]
 
 
-def _value(layout: Layout, name: str, given: Any, text: bool) -> Value:
+def _value(layout: Layout, name: str, given: Any, value: Any) -> Value:
+    """Canonical form of a value, given as it was and as the number or boolean that its text denotes."""
     kind = layout.kinds[name]
+    if value is None:
+        return None
     if kind == "category":
         return _known_word(layout.words[name], name, given)
-    value = from_text(given) if text else given
     if (kind == "boolean") != isinstance(value, bool) or not isinstance(value, int | float):
         expected = "true or false" if kind == "boolean" else "a number"
         hint = "" if kind == "boolean" else f" (or give --words {name})"
         raise BadRow(f"{name}={shorten(given)}: expected {expected}, as in the rows before{hint}")
     if kind in NUMERIC and not -LARGEST <= value <= LARGEST:  # NaN as well
-        raise BadRow(f"{name}={shorten(given)}: expected a finite number of at most {LARGEST}")
+        raise BadRow(
+            f"{name}={shorten(given)}: expected a finite number of at most {LARGEST}; a missing value is an "
+            "empty cell or null"
+        )
     return canonical(value)
 
 
@@ -198,10 +229,12 @@ def _bytes(given: object) -> int | None:
 
 
 def _number(name: str, given: object) -> float:
+    value = from_text(given) if isinstance(given, str) else given
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
     try:
-        number = float(given) if isinstance(given, int | float | str) and given is not True else math.nan
-    except (ValueError, OverflowError):
+        number = float(value) if is_number else math.nan  # type: ignore[arg-type]
+    except OverflowError:
         number = math.nan
     if not math.isfinite(number):
-        raise BadRow(f"{name}={shorten(given)}: expected a finite number")
+        raise BadRow(f"{name}={shorten(given)}: expected a finite number, with a point before its decimals")
     return number

@@ -162,12 +162,9 @@ class ImportedDataset:
     def _positions(self) -> Floats:
         """Where the row's problem is among all, [rows, coordinates]; words and devices are far apart."""
         spec, values = self.spec, self._values
-        parts = [np.log2([float(one[name]) for one in values]) for name in spec.sizes]
-        parts += [np.array([float(one[name]) for one in values]) for name in spec.numbers]
-        parts += [APART * np.array([float(one[name]) for one in values]) for name in spec.flags]
-        for name, words in spec.words:
-            given = np.array([one[name] for one in values])
-            parts += [APART * (given == word) for word in words]
+        parts = [*spec.logs(values).values(), *spec.numeric(values, spec.numbers)]
+        apart = [*spec.numeric(values, spec.flags), *spec.one_hot(values), *spec.exceptions(values)]
+        parts += [APART * one for one in apart]
         mine = np.column_stack(parts)[self._value_of_row]
         devices = np.eye(len(self.operator.devices))[self.columns.device[self.places]]
         return np.column_stack([mine, APART * devices])

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,13 +15,17 @@ from .imported_operator import ImportedOperator
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
+Name = TypeVar("Name", bound=Hashable)
 STATUSES = tuple(Status)
 OK = STATUSES.index(Status.OK)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Columns:
-    """Imported measurements of an operator as arrays; of repeated ones the one imported last.
+    """Imported measurements of an operator as arrays, pooled: one of each candidate.
+
+    Of repeated measurements those of the last import count: the status of the last row, the median of the
+    times of the good ones, and their largest bytes.
 
     `problems` are the hyperparameters of each problem. The arrays have one entry a measurement: positions
     in `problems`, in the operator's implementations and in its devices; the status; milliseconds, and
@@ -57,9 +61,10 @@ def load_columns(connection: Any, operator: ImportedOperator, device: str | None
         numbers[number] = len(problems)
         problems.append(values)
     devices = _positions(operator.devices)
-    batches = {
-        batch["id"]: devices[batch["device"]]
-        for batch in db.imported.batches(connection, operator=operator.name)
+    batches = {batch["id"]: batch for batch in db.imported.batches(connection, operator=operator.name)}
+    imports = _positions(sorted({batch["imported_at"] for batch in batches.values()}))
+    origin = {
+        key: (devices[batch["device"]], imports[batch["imported_at"]]) for key, batch in batches.items()
     }
     names = _positions(operator.implementations)
     status = {item.value: position for position, item in enumerate(STATUSES)}
@@ -68,36 +73,48 @@ def load_columns(connection: Any, operator: ImportedOperator, device: str | None
     count = 0
     for page in db.imported.figures(connection, operator=operator.name, device=device):
         rows = [
-            (numbers[problem], names[name], batches[batch], status[word], time_ms, memory_bytes)
+            (numbers[problem], names[name], *origin[batch], status[word], time_ms, memory_bytes)
             for batch, problem, name, word, _, time_ms, memory_bytes in page
         ]
         reasons |= {count + position: row[4] for position, row in enumerate(page) if row[4]}
         count += len(page)
         parts.append(np.array(rows, dtype=np.float64))  # None is NaN
-    table = np.concatenate(parts) if parts else np.zeros((0, 6))
-    last = _last(table[:, :3].astype(np.int64))
+    table = np.concatenate(parts) if parts else np.zeros((0, 7))
+    found, last = _pooled(table)
     return Columns(
         operator=operator,
         problems=tuple(problems),
-        problem=table[last, 0].astype(np.int64),
-        implementation=table[last, 1].astype(np.int64),
-        device=table[last, 2].astype(np.int64),
-        status=table[last, 3].astype(np.int64),
-        time_ms=table[last, 4],
-        memory_bytes=table[last, 5],
+        problem=found[:, 0].astype(np.int64),
+        implementation=found[:, 1].astype(np.int64),
+        device=found[:, 2].astype(np.int64),
+        status=found[:, 4].astype(np.int64),
+        time_ms=found[:, 5],
+        memory_bytes=found[:, 6],
         reasons={position: reasons[row] for position, row in enumerate(last.tolist()) if row in reasons},
     )
 
 
-def _positions(names: Iterable[str]) -> dict[str, int]:
+def _pooled(table: Floats) -> tuple[Floats, Integers]:
+    """The last row of each candidate, with the figures of all its good rows of that import, and where it was.
+
+    The rows are of problem, implementation, device, import, status, milliseconds and bytes. Candidates are
+    in the order of problem, implementation and device.
+    """
+    order = np.lexsort((np.arange(len(table)), table[:, 2], table[:, 1], table[:, 0]))
+    changes = (table[order][1:, :3] != table[order][:-1, :3]).any(axis=1)
+    of_row = np.cumsum(np.append(0, changes))[: len(table)]  # which candidate, of the rows in order
+    last: Integers = order[np.append(changes, True)[: len(table)]]
+    found = table[last]
+    counts = (table[order, 3] == found[of_row, 3]) & (table[order, 4] == OK) & (found[of_row, 4] == OK)
+    good, candidate = order[counts], of_row[counts]
+    if len(good):
+        by_time = good[np.lexsort((table[good, 5], candidate))]
+        timed, first, count = np.unique(candidate, return_index=True, return_counts=True)
+        lower, upper = by_time[first + (count - 1) // 2], by_time[first + count // 2]
+        found[timed, 5] = (table[lower, 5] + table[upper, 5]) / 2
+        found[timed, 6] = np.fmax.reduceat(table[good, 6], first)  # a limit holds in each run
+    return found, last
+
+
+def _positions(names: Iterable[Name]) -> dict[Name, int]:
     return {name: position for position, name in enumerate(names)}
-
-
-def _last(identity: Integers) -> Integers:
-    """Last row of each identity, in the order of identities, shape [distinct]."""
-    if not len(identity):
-        return np.zeros(0, dtype=np.int64)
-    order = np.lexsort((np.arange(len(identity)), *identity.T[::-1]))
-    changes = (identity[order][1:] != identity[order][:-1]).any(axis=1)
-    result: Integers = order[np.append(changes, True)]
-    return result

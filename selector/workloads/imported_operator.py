@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from kernel_selector.kernels.contract import Device, InvalidHyperparameter, Problem, UnknownHyperparameter
@@ -15,14 +16,17 @@ from ..errors import Contradiction
 
 LARGEST = 2**53  # beyond, a float no longer holds every whole number
 NUMERIC = ("integer", "number")
-Value = int | float | bool | str
+MISSING = "missing"  # the kind of a hyperparameter of which no value was given
+GROUPED = re.compile(r"[+-]?[1-9]\d{0,2}(,\d{3})+(\.\d*)?")  # digits with thousands separators
+Value = int | float | bool | str | None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Span:
     """Observed values of a hyperparameter: its kind, the range of numbers, or the set of words.
 
-    Kinds are "integer", "number", "boolean" and "category".
+    Kinds are "integer", "number", "boolean" and "category", and "missing" where there is no value. `missing`
+    says whether some rows lack the value.
     """
 
     name: str
@@ -30,10 +34,17 @@ class Span:
     low: float = 0
     high: float = 0
     words: tuple[str, ...] = ()
+    missing: bool = False
 
     @property
     def expected(self) -> str:
         """Expected values, in words."""
+        if self.kind == MISSING:
+            return "None (no value was given)"
+        return f"{self._expected_value}{' or None (a missing value)' if self.missing else ''}"
+
+    @property
+    def _expected_value(self) -> str:
         if self.kind == "category":
             return f"one of {', '.join(self.words)}"
         if self.kind == "boolean":
@@ -48,6 +59,8 @@ class Span:
         Raises InvalidHyperparameter.
         """
         value = plain(given)
+        if value is None and self.missing:
+            return None
         if self.kind == "boolean":
             fits = isinstance(value, bool)
         elif self.kind == "category":
@@ -59,10 +72,12 @@ class Span:
         return canonical(value)
 
     def parse_text(self, text: str) -> Value:
-        """Canonical form of a value given as text.
+        """Canonical form of a value given as text, "none" for a missing one.
 
         Raises InvalidHyperparameter.
         """
+        if self.missing and text.lower() == "none" and text not in self.words:
+            return None
         return self.parse(text if self.kind == "category" else from_text(text))
 
     def with_(self, other: Span) -> Span:
@@ -70,6 +85,9 @@ class Span:
 
         Raises Contradiction for a number that is also a word.
         """
+        missing = self.missing or other.missing
+        if MISSING in (self.kind, other.kind):
+            return replace(other if self.kind == MISSING else self, missing=missing)
         if self.kind != other.kind and not (self.kind in NUMERIC and other.kind in NUMERIC):
             raise Contradiction(f"{self.name} is {other.kind} in one place and {self.kind} in another.")
         return Span(
@@ -78,20 +96,23 @@ class Span:
             low=min(self.low, other.low),
             high=max(self.high, other.high),
             words=tuple(sorted({*self.words, *other.words})),
+            missing=missing,
         )
 
 
-def canonical(value: Any) -> Value:
+def canonical(value: Any) -> int | float | bool | str:
     """Canonical form of a number: 2.0 becomes 2."""
     if isinstance(value, float) and value.is_integer():
         return int(value)
     return value  # type: ignore[no-any-return]
 
 
-def from_text(text: str) -> Value:
-    """Number or boolean that a text denotes, else the text."""
+def from_text(text: str) -> int | float | bool | str:
+    """Number or boolean that a text denotes, else the text; 1,024 is a number with a thousands separator."""
     if text.lower() in ("true", "false"):
         return text.lower() == "true"
+    if GROUPED.fullmatch(text):
+        text = text.replace(",", "")
     for number in (int, float):
         try:
             return canonical(number(text))

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 FileArgument = Annotated[Path, typer.Argument(metavar="FILE", help="A file of measurements.")]
 FormatOption = Annotated[
-    str | None, typer.Option("--format", metavar="jsonl|csv|t4", help="Default: by the file's name.")
+    str | None, typer.Option("--format", metavar="jsonl|csv|t4|parquet", help="Default: by the file's name.")
 ]
 SourceArgument = Annotated[str, typer.Argument(metavar="FROM", help="A SQLite file, or a URL.")]
 
@@ -48,14 +48,14 @@ def import_(
     """Store measurements that others took, of any operator; train and choose from them as from ours.
 
     JSON lines have operator, device, implementation, hyperparameters, milliseconds, bytes, status and reason;
-    in CSV every other column is a hyperparameter. Nothing of a file with bad lines is stored, or its good
-    lines with --keep-going; the bad lines are named either way.
+    in CSV and Parquet every other column is a hyperparameter. Files may be compressed by gzip. Nothing of a
+    file with bad lines is stored, or its good lines with --keep-going; the bad lines are named either way.
 
     Examples:
 
     \b
       selector import measured.jsonl
-      selector import measured.csv --operator grouped_gemm --device h200
+      selector import measured.csv.gz --operator grouped_gemm --device h200
       selector import results.json --format t4 --naming block_size_x,block_size_y
     """
     from selector.exchange.import_file import ImportOptions, import_file
@@ -170,7 +170,8 @@ def _print(report: ImportReport, database: str | None) -> None:
 
     console = output.out()
     where = same_database(database)
-    counts = f"{report.added} new, {report.known} known before, {report.bad} bad"
+    known = f", {report.known} known before" if report.known or not report.added else ""
+    counts = f"{report.added} new{known}, {report.bad} bad"
     console.print(f"{report.source}: {counts}", markup=False, soft_wrap=True)
     for fault in report.faults:
         console.print(f"  line {fault.line}: {fault.reason}", markup=False, soft_wrap=True)

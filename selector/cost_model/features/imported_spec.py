@@ -2,8 +2,8 @@
 
 Nothing is known of the equations, so the columns are what kernels are sensitive to whatever they compute:
 sizes in log2, so that products and ratios of them are sums and differences; how often two divides a size, and
-what tiles of 32 and 128 waste on it; the other numbers, flags and words as they are; the device; which
-implementation it is, and what its times are of those of others in the mean.
+what tiles of 32 and 128 waste on it; the other numbers, flags and words as they are; whether a value is
+missing; the device; which implementation it is, and what its times are of those of others in the mean.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ from .spec import InputColumns
 TILES = (32, 128)
 MOST_ALIGNED = 8  # powers of two; kernels care for no more
 MOST_PAIRED = 8  # sizes of which products and ratios are columns: the pairs grow with the square
-LEAST_RANGE = 8  # a size is a whole number from 1 whose range is at least this factor
+LEAST_RANGE = 8  # a size is a whole number whose range, from 1 on, is at least this factor
+LEAST_SIZE = -1  # 0 and -1 are said of sizes that are none or unlimited; what goes below is another number
 MOST_FLAGS = 64  # implementations with a column of their own; the others have their mean effect alone
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -51,6 +52,8 @@ class ImportedSpec:
     devices: tuple[str, ...]
     implementations: tuple[str, ...]
     effects: tuple[float, ...]
+    below_one: tuple[str, ...] = ()  # sizes that may be 0 or -1
+    missing: tuple[str, ...] = ()  # sizes, numbers and flags that may be missing; of words, none is then 1
 
     @classmethod
     def of(cls, columns: Columns, effects: Sequence[float]) -> ImportedSpec:
@@ -59,9 +62,11 @@ class ImportedSpec:
         sizes = [
             span
             for span in spans
-            if span.kind == "integer" and span.low >= 1 and span.high >= LEAST_RANGE * span.low
+            if span.kind == "integer"
+            and span.low >= LEAST_SIZE
+            and span.high >= LEAST_RANGE * max(span.low, 1)
         ]
-        sizes.sort(key=lambda span: (-span.high / span.low, span.name))
+        sizes.sort(key=lambda span: (-span.high / max(span.low, 1), span.name))
         return cls(
             sizes=tuple(span.name for span in sizes),
             numbers=tuple(span.name for span in spans if span.kind in NUMERIC and span not in sizes),
@@ -70,6 +75,8 @@ class ImportedSpec:
             devices=columns.operator.devices,
             implementations=columns.implementations,
             effects=tuple(effects),
+            below_one=tuple(span.name for span in sizes if span.low < 1),
+            missing=tuple(span.name for span in spans if span.missing and span.kind in (*NUMERIC, "boolean")),
         )
 
     @classmethod
@@ -117,30 +124,50 @@ class ImportedSpec:
             *self.numbers,
             *self.flags,
             *(f"{name}={word}" for name, known in self.words for word in known),
+            *(f"{name}_below_1" for name in self.below_one),
+            *(f"{name}_missing" for name in self.missing),
         ]
         return (*names, *(f"on_{device}" for device in self.devices if len(self.devices) > 1))
 
     def problems(self, problems: Sequence[Mapping[str, Any]]) -> Floats:
         """The columns of hyperparameters, shape [problems, columns]."""
-        logs = {name: np.log2(_column(problems, name)) for name in self.sizes}
+        logs = self.logs(problems)
         columns = list(logs.values())
         for name in self.sizes:
-            values = _column(problems, name)
+            values = _size(problems, name)
             columns.append(np.array([_alignment(int(value)) for value in values.tolist()]))
             columns += [np.log2(np.ceil(values / tile) * tile / values) for tile in TILES]
         for one, other in combinations(self.sizes[:MOST_PAIRED], 2):
             columns += [logs[one] - logs[other], logs[one] + logs[other]]
         if logs:
             columns.append(self.volume(problems))
-        columns += [_column(problems, name) for name in (*self.numbers, *self.flags)]
+        columns += self.numeric(problems, (*self.numbers, *self.flags))
+        return np.column_stack([*columns, *self.one_hot(problems), *self.exceptions(problems)])
+
+    def logs(self, problems: Sequence[Mapping[str, Any]]) -> dict[str, Floats]:
+        """The sizes in log2, each of shape [problems]; of 1 where they are below, or missing."""
+        return {name: np.log2(_size(problems, name)) for name in self.sizes}
+
+    def one_hot(self, problems: Sequence[Mapping[str, Any]]) -> list[Floats]:
+        """The columns of each word, of shape [problems]; zeros where the word is missing."""
+        found = []
         for name, known in self.words:
-            given = np.array([problem[name] for problem in problems])
-            columns += [(given == word).astype(np.float64) for word in known]
-        return np.column_stack(columns)
+            given = np.array([problem[name] for problem in problems], dtype=object)
+            found += [(given == word).astype(np.float64) for word in known]
+        return found
+
+    def exceptions(self, problems: Sequence[Mapping[str, Any]]) -> list[Floats]:
+        """How far sizes are below 1, and whether values are missing, each of shape [problems]."""
+        below = [np.fmin(_column(problems, name), 1.0) - 1.0 for name in self.below_one]
+        return below + [np.isnan(_column(problems, name)).astype(np.float64) for name in self.missing]
+
+    def numeric(self, problems: Sequence[Mapping[str, Any]], names: Sequence[str]) -> list[Floats]:
+        """Numbers or flags by name, 0 where they are missing, each of shape [problems]."""
+        return [_number(problems, name) for name in names]
 
     def volume(self, problems: Sequence[Mapping[str, Any]]) -> Floats:
         """The sum of the sizes in log2, shape [problems]: how large a problem is, for want of its work."""
-        logs = [np.log2(_column(problems, name)) for name in self.sizes]
+        logs = list(self.logs(problems).values())
         result: Floats = np.sum(logs, axis=0) if logs else np.zeros(len(problems))
         return result
 
@@ -177,7 +204,15 @@ class ImportedSpec:
 
 
 def _column(problems: Sequence[Mapping[str, Any]], name: str) -> Floats:
-    return np.array([problem[name] for problem in problems], dtype=np.float64)
+    return np.array([problem[name] for problem in problems], dtype=np.float64)  # None is NaN
+
+
+def _size(problems: Sequence[Mapping[str, Any]], name: str) -> Floats:
+    return np.fmax(_column(problems, name), 1.0)
+
+
+def _number(problems: Sequence[Mapping[str, Any]], name: str) -> Floats:
+    return np.nan_to_num(_column(problems, name))
 
 
 def _alignment(value: int) -> float:
@@ -199,7 +234,7 @@ class ImportedDomain:
             problems = [columns.problems[number] for number in which]
             if problems:
                 seen[device] = {
-                    span.name: _edges([problem[span.name] for problem in problems], span.kind in NUMERIC)
+                    span.name: _edges([problem[span.name] for problem in problems], span.kind)
                     for span in columns.operator.hyperparameters
                 }
         return cls(seen)
@@ -220,7 +255,11 @@ class ImportedDomain:
             if isinstance(seen, list):
                 if value not in seen:
                     return f"the cost model has not seen {name}={value}, only {' or '.join(map(str, seen))}"
-            elif not seen["low"] / _slack(seen["low"]) <= value <= seen["high"] * _slack(seen["high"]):
+            elif value in seen.get("besides", ()):
+                continue
+            elif value is None or not (
+                seen["low"] / _slack(seen["low"]) <= value <= seen["high"] * _slack(seen["high"])
+            ):
                 return (
                     f"{name}={value} is outside what the cost model has seen on {device.name}, "
                     f"{seen['low']} to {seen['high']}"
@@ -239,5 +278,14 @@ def _slack(edge: float) -> float:
     return math.sqrt(2) if edge > 0 else 1.0
 
 
-def _edges(values: list[Any], numeric: bool) -> list[Any] | dict[str, Any]:
-    return {"low": min(values), "high": max(values)} if numeric else sorted(set(values))
+def _edges(values: list[Any], kind: str) -> list[Any] | dict[str, Any]:
+    """The values; of numbers the range, and what was seen besides: None where missing, of sizes 0 and -1."""
+    given = {value for value in values if value is not None}
+    besides: list[Any] = [None] if None in values else []
+    if kind not in NUMERIC or not given:
+        return [*sorted(given), *besides]
+    sizes = {value for value in given if value >= 1}
+    if kind == "integer" and sizes and min(given) >= LEAST_SIZE:
+        besides += sorted(given - sizes)
+        given = sizes
+    return {"low": min(given), "high": max(given), "besides": besides}

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
+import sys
 import threading
 
 import pytest
@@ -11,6 +13,7 @@ import pytest
 from kernel_selector.db import imported, records
 from selector.errors import BadFile, BadLines
 from selector.exchange.import_file import ImportOptions, import_file
+from selector.workloads.imported_operator import imported_operators
 from tests.selector import foreign, replay
 
 LINE = {
@@ -65,7 +68,6 @@ BAD_LINES = {
     hyper(m=True): "m=True",
     hyper(packed=1): "expected true or false",
     hyper(layout=""): "expected a word",
-    hyper(layout=None): "expected a word",
 }
 
 
@@ -101,7 +103,8 @@ def test_names_that_no_question_could_use_are_refused(sqlite_database, tmp_path,
     [
         (b"gemm,H200,tiled,1.5,4096,ok,64\n", "7 fields, where the header has 8"),
         (b"gemm,H200,tiled,1.5,4096,ok,64,n", "the file ends within this line"),
-        (b"gemm,H200,tiled,1.5,4096,ok,,nn\n", "m is empty"),
+        (b'gemm,H200,tiled,"1,5",4096,ok,64,nn\n', "with a point before its decimals"),
+        (b"gemm,H200,tiled,1.5,4096,ok,nan,nn\n", "a missing value is an empty cell or null"),
         (b"gemm,H200,tiled,1.5,4096,ok,64,\xff\n", "is not UTF-8"),
         (b"gemm,H200,tiled,nan,4096,ok,64,nn\n", "expected a finite number"),
         (b'gemm,H200,tiled,1.5,4096,ok,64,"nn\n', "quoted"),
@@ -128,7 +131,19 @@ def test_a_bad_line_of_csv_is_named(sqlite_database, tmp_path, line, reason):
         ("a.jsonl", "x".encode("utf-16"), "not text in UTF-8"),
         ("a.json", b'{"results": [', "cut off"),
         ("a.json", b'{"results": [], "schema_version": "2.0.0"}', "schema_version"),
-        ("a.parquet", b"", "--format"),
+        ("a.xlsx", b"", "--format"),
+        ("a.gz", b"", "--format"),
+        ("a.csv", b",operator,implementation,milliseconds,m\n", r"Column 1 .*to_csv\(index=False\)"),
+        ("a.csv", b"operator;implementation;milliseconds;m\n", "parted by ';'"),
+        ("a.csv", b"operator\timplementation\tmilliseconds\tm\n", "parted by '.t'"),
+        ("a.csv.gz", b"\x1f\x8b\x08", "cannot be unpacked"),
+        ("a.json", gzip.compress(b'{"results": []}')[:-9], "cut off"),
+        ("a.json", b'{"schema_version": "1.1.0", "tune_params_keys": [], "cache": {}}', "of Kernel Tuner"),
+        ("a.json", b"[{}]", "as JSON lines"),
+        ("a.json", b"7", "the document is 7"),
+        ("a.json", b"{}", "it has no fields"),
+        ("a.json", b'{"implementation": "a"}', "--format jsonl"),
+        ("a.json", b'{"implementation": "a"}\n{"implementation": "b"}\n', "--format jsonl"),
         ("a.csv", None, "cannot be read"),
     ],
 )
@@ -225,3 +240,135 @@ def test_progress_is_told(sqlite_database, tmp_path):
     import_file(path, sqlite_database, progress=lambda done, total: told.append((done, total)))
     assert told
     assert all(0 < done <= total == path.stat().st_size for done, total in told)
+
+
+def test_repetitions_in_a_file_are_all_stored_and_again_change_nothing(
+    sqlite_database, tmp_path, monkeypatch
+):
+    path = tmp_path / "a.jsonl"
+    path.write_text(changed() * 3 + changed(milliseconds=5.0) + changed())
+    for batch in (10_000, 2):  # rows that are stored together make no difference
+        monkeypatch.setattr("selector.exchange.import_file.BATCH", batch)
+        report = import_file(path, sqlite_database)
+        assert (report.added, report.known, report.bad) == ((5, 0, 0) if batch > 2 else (0, 5, 0))
+    with sqlite_database.read() as connection:
+        assert imported.total(connection) == 5
+
+
+def values(database) -> list[dict]:
+    with database.read() as connection:
+        return [dict(found) for _, found in imported.problems(connection, operator="gemm")]
+
+
+def test_empty_cells_and_null_are_missing_values(sqlite_database, tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_text(
+        HEADER + "".join(f"gemm,H200,tiled,1.5,4096,ok,{m},{word}\n" for m, word in MISSING_CELLS)
+    )
+    assert import_file(path, sqlite_database).added == len(MISSING_CELLS)
+    assert [(one["m"], one["layout"]) for one in values(sqlite_database)] == MISSING
+    lines = tmp_path / "a.jsonl"
+    lines.write_text("".join(changed(hyperparameters={"m": m, "layout": word}) for m, word in MISSING))
+    assert import_file(lines, sqlite_database).known == len(MISSING)
+    with sqlite_database.read() as connection:
+        spans = {span.name: span for span in imported_operators(connection)["gemm"].hyperparameters}
+    assert (spans["m"].kind, spans["m"].low, spans["m"].high, spans["m"].missing) == ("integer", -1, 64, True)
+    assert (spans["layout"].words, spans["layout"].missing) == (("nn", "nt"), True)
+    assert spans["m"].parse(None) is spans["m"].parse_text("none") is None
+
+
+MISSING_CELLS = [("", "nn"), ("64", ""), ("0", " "), ("-1", "nt"), (" ", "")]
+MISSING = [(None, "nn"), (64, None), (0, None), (-1, "nt"), (None, None)]
+
+
+def test_a_column_without_any_value_may_get_one_later(sqlite_database, tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_text(HEADER + GOOD_CELLS.replace("nn", "") + GOOD_CELLS.replace("64,nn", "128,"))
+    assert import_file(path, sqlite_database).added == 2
+    path.write_text(HEADER + GOOD_CELLS)
+    assert import_file(path, sqlite_database).added == 1
+    path.write_text(HEADER + GOOD_CELLS.replace("nn", "7"))
+    assert import_file(path, sqlite_database).added == 1
+    assert [one["layout"] for one in values(sqlite_database)] == [None, None, "nn", "7"]
+
+
+def test_thousands_separators_are_read(sqlite_database, tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_text(HEADER + 'gemm,H200,tiled,"1,000.5","4,096",ok,"1,024",nn\n')
+    assert import_file(path, sqlite_database).added == 1
+    assert values(sqlite_database)[0]["m"] == 1024
+    with sqlite_database.read() as connection:
+        ((row,),) = imported.figures(connection, operator="gemm")
+    assert row[5:] == (1000.5, 4096)
+
+
+def test_json_lines_may_have_hyperparameters_beside_the_figures(sqlite_database, tmp_path):
+    path = tmp_path / "a.jsonl"
+    flat = {name: value for name, value in LINE.items() if name != "hyperparameters"}
+    path.write_text(json.dumps({**flat, "schema": 1, **LINE["hyperparameters"]}) + "\n" + changed())
+    assert import_file(path, sqlite_database).added == 2  # one measurement, taken twice
+    assert values(sqlite_database) == [LINE["hyperparameters"]]
+
+
+@pytest.mark.parametrize("name", ["a.csv.gz", "a.csv", "A.CSV.GZ"])
+def test_files_compressed_by_gzip_are_read(sqlite_database, tmp_path, name):
+    path, told = tmp_path / name, []
+    lines = "".join(GOOD_CELLS.replace("64", str(m)) for m in range(2000))
+    path.write_bytes(gzip.compress(b"\xef\xbb\xbf" + (HEADER + lines).encode()))
+    report = import_file(path, sqlite_database, progress=lambda *step: told.append(step))
+    assert report.added == 2000
+    assert all(0 < done <= total == path.stat().st_size for done, total in told)
+
+
+def test_a_compressed_file_that_is_cut_off_is_said_to_be(sqlite_database, tmp_path):
+    path = tmp_path / "a.jsonl.gz"
+    lines = "".join(hyper(m=m, alpha=m / 7) for m in range(20_000))
+    path.write_bytes(gzip.compress(lines.encode())[:-2000])
+    with pytest.raises(BadLines, match="cannot be unpacked") as caught:
+        import_file(path, sqlite_database)
+    assert caught.value.count == 1
+    report = import_file(path, sqlite_database, KEEP)
+    assert report.added > 1000
+    assert [fault.line for fault in report.faults] == [report.added + 1]
+
+
+def test_parquet_files_are_read(sqlite_database, tmp_path):
+    pyarrow = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    table = {
+        "operator": ["gemm"] * 3,
+        "device": ["h200"] * 3,
+        "implementation": ["tiled", "tiled", "split"],
+        "milliseconds": [1.5, 2.5, None],
+        "status": ["ok", None, "crashed"],
+        "m": [64.0, None, 64.0],
+        "layout": pyarrow.array(["nn", None, "nn"]).dictionary_encode(),
+        "packed": [True, False, None],
+    }
+    parquet.write_table(pyarrow.table(table), tmp_path / "a.parquet")
+    told = []
+    report = import_file(tmp_path / "a.parquet", sqlite_database, progress=lambda *step: told.append(step))
+    assert (report.added, len(told)) == (3, 1)
+    assert values(sqlite_database) == [
+        {"m": 64, "layout": "nn", "packed": True},
+        {"m": None, "layout": None, "packed": False},
+        {"m": 64, "layout": "nn", "packed": None},
+    ]
+    for wrong, words in (
+        ({"__index_level_0__": [0, 1, 2]}, r"to_parquet\(index=False\)"),
+        ({"milliseconds": None}, "must have columns"),
+    ):
+        columns = {name: value for name, value in {**table, **wrong}.items() if value is not None}
+        parquet.write_table(pyarrow.table(columns), tmp_path / "b.parquet")
+        with pytest.raises(BadFile, match=words):
+            import_file(tmp_path / "b.parquet", sqlite_database)
+    (tmp_path / "b.parquet").write_bytes((tmp_path / "a.parquet").read_bytes()[:-9])
+    with pytest.raises(BadFile, match="Not a Parquet file"):
+        import_file(tmp_path / "b.parquet", sqlite_database)
+
+
+def test_without_pyarrow_a_parquet_file_says_what_to_install(sqlite_database, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    (tmp_path / "a.parquet").write_bytes(b"PAR1")
+    with pytest.raises(BadFile, match=r"pip install 'kernel-selector\[parquet\]'"):
+        import_file(tmp_path / "a.parquet", sqlite_database)

@@ -41,11 +41,12 @@ def test_json_lines_take_everything_out_and_in(filled, other, tmp_path):
     assert snapshot_of(other) == snapshot_of(filled)
 
 
-@pytest.mark.parametrize("name", ["gemm.csv", "gemm.json"])
+@pytest.mark.parametrize("name", ["gemm.csv", "gemm.json", "gemm.csv.gz", "gemm.json.gz", "gemm.jsonl.gz"])
 def test_csv_and_t4_take_an_imported_operator_out_and_in(sqlite_database, other, tmp_path, name):
     lines = [
         *foreign.rows(10),
         {**next(foreign.rows(1)), "status": "out_of_memory", "reason": "no, too much"},
+        {**next(foreign.rows(1)), "hyperparameters": {"m": -1, "n": 0, "alpha": None, "layout": None}},
     ]
     import_file(foreign.write(tmp_path / "a.jsonl", lines), sqlite_database)
     count = transfer.export(tmp_path / name, sqlite_database, operator=foreign.OPERATOR)
@@ -62,6 +63,11 @@ def test_a_t4_file_has_what_its_schema_requires(sqlite_database, tmp_path):
     for result in document["results"]:
         assert {"configuration", "times", "invalidity", "correctness"} <= set(result)
         assert result["invalidity"] in words
+
+
+def test_parquet_is_not_written(filled, tmp_path):
+    with pytest.raises(InvalidRequest, match="format='parquet': expected one of jsonl, csv, t4"):
+        transfer.export(tmp_path / "a.parquet", filled, operator=foreign.OPERATOR)
 
 
 @pytest.mark.parametrize("name", ["a.csv", "a.json"])
@@ -137,3 +143,15 @@ def test_promotion_takes_the_latest_models_along(filled, other):
     with other.read() as connection:
         assert models.latest(connection, operator="lstm").version == "2"
     assert snapshot_of(other) == snapshot_of(filled)
+
+
+def test_repetitions_survive_a_merge_and_a_file(sqlite_database, other, tmp_path):
+    line = next(foreign.rows(1))
+    for number, count in enumerate((3, 5)):
+        path = foreign.write(tmp_path / f"{number}.jsonl", [line] * count)
+        import_file(path, sqlite_database)
+    assert transfer.merge(sqlite_database, other).new == {foreign.OPERATOR: 5}
+    assert snapshot_of(other) == snapshot_of(sqlite_database)
+    assert not +transfer.merge(sqlite_database, other).new
+    transfer.export(tmp_path / "all.jsonl", sqlite_database)
+    assert import_file(tmp_path / "all.jsonl", other).known == 5

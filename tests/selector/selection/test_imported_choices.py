@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Iterator
+from itertools import product
 
 import numpy as np
 import pytest
@@ -190,6 +192,36 @@ def test_without_bytes_nothing_is_said_of_memory(sqlite_database, tmp_path):
         api.train(foreign.OPERATOR, database=sqlite_database)
 
 
+def windows(batches: Iterable[int] = (1, 2, 4, 8, 16, 32, 64)) -> Iterator[dict]:
+    """Measurements where `narrow` is the fastest with windows, and `whole` without: 0, -1, or missing."""
+    for batch, window, causal in product(batches, (None, -1, 0, 64, 128, 512), (None, "yes", "no")):
+        values = {"batch": batch, "window": window, "causal": causal, "scale": None if causal else 0.5}
+        for name in ("narrow", "whole"):
+            is_windowed = window is not None and window > 0
+            slower = (1.0 if is_windowed else 2.0) if name == "narrow" else (1.5 if is_windowed else 1.0)
+            line = {"operator": "windowed", "device": foreign.DEVICE, "hyperparameters": values}
+            yield line | {"implementation": name, "milliseconds": 0.01 * batch * slower}
+
+
+@pytest.mark.usefixtures("here")
+def test_the_model_learns_from_missing_values_and_from_sizes_of_0_and_minus_1(sqlite_database, tmp_path):
+    fill(sqlite_database, tmp_path / "a.jsonl", windows())
+    report = api.train("windowed", database=sqlite_database)
+    assert report.evaluation.comparisons[0].selectors["cost model"].gmean < 1.01
+    opened = Selector(sqlite_database)
+    given = {"batch": 24, "causal": "yes", "scale": None}
+    for window, fastest in ((None, "whole"), (-1, "whole"), (0, "whole"), (64, "narrow"), (100, "narrow")):
+        choice = opened.choose("windowed", window=window, **given)
+        assert (choice.implementation, choice.source) == (fastest, "model"), window
+    for wrong, words in (({"batch": None}, "batch=None"), ({"window": "none"}, "or None")):
+        with pytest.raises(InvalidHyperparameter, match=words):
+            opened.choose("windowed", **{"window": 0, **given, **wrong})
+    texts = {"batch": "24", "window": "none", "causal": "none", "scale": "1"}
+    assert opened.typed("windowed", texts) == {"batch": 24, "window": None, "causal": None, "scale": 1}
+    outside = opened.choose("windowed", window=8, **given)
+    assert any("window=8 is outside" in caveat for caveat in outside.caveats)
+
+
 @pytest.mark.usefixtures("here")
 def test_where_everything_failed_nothing_is_chosen(sqlite_database, tmp_path):
     (line, *_) = foreign.rows(1)
@@ -205,6 +237,32 @@ def test_of_two_times_of_one_candidate_the_last_counts(sqlite_database, tmp_path
     fill(sqlite_database, tmp_path / "a.jsonl", [line])
     fill(sqlite_database, tmp_path / "b.jsonl", [{**line, "milliseconds": 123.0}])
     assert Selector(sqlite_database).choose(foreign.OPERATOR, **line["hyperparameters"]).time_ms == 123.0
+
+
+@pytest.mark.usefixtures("here")
+@pytest.mark.parametrize(
+    ("times", "median"), [([1.0, 1.0, 1.0, 1.0, 5.0], 1.0), ([5.0, 1.0], 3.0), ([4.0, 1.0, 2.0], 2.0)]
+)
+def test_of_repetitions_in_one_file_the_median_counts(sqlite_database, tmp_path, times, median):
+    (line, *_) = foreign.rows(1)
+    fill(sqlite_database, tmp_path / "a.jsonl", [{**line, "milliseconds": 123.0}])
+    lines = [{**line, "milliseconds": time, "bytes": int(100 * time)} for time in times]
+    fill(sqlite_database, tmp_path / "b.jsonl", lines)
+    choice = Selector(sqlite_database).choose(foreign.OPERATOR, **line["hyperparameters"])
+    assert choice.time_ms == median
+    assert choice.memory_bytes == 100 * max(times)
+
+
+@pytest.mark.usefixtures("here")
+def test_of_repetitions_the_last_says_whether_it_works(sqlite_database, tmp_path):
+    (line, *_) = foreign.rows(1)
+    failed = {**line, "status": "crashed", "reason": "once", "milliseconds": None, "bytes": None}
+    fill(sqlite_database, tmp_path / "a.jsonl", [{**line, "milliseconds": 3.0}, failed, line])
+    lines = [{**line, "implementation": "other", "milliseconds": 9.0}]
+    fill(sqlite_database, tmp_path / "b.jsonl", [*lines, failed | {"implementation": "other"}])
+    choice = Selector(sqlite_database).choose(foreign.OPERATOR, **line["hyperparameters"])
+    assert choice.time_ms == (3.0 + line["milliseconds"]) / 2
+    assert choice.exclusions["other"] == "crashed when measured: once"
 
 
 @pytest.mark.usefixtures("here")

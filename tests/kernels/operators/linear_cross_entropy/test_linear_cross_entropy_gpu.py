@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 from torch.nn.functional import cross_entropy
@@ -36,7 +38,13 @@ def test_all_pass_the_gate_over_several_chunks(dtype, more, monkeypatch):
     if dtype == "float16":  # of a mean over 1,500 rows gradients fall below its normal numbers, torch's too
         torchs = gate.check(made(OPERATOR.default, dtype=dtype, **more)[0])
         assert not torchs.passed
-        assert all(one.worst_error_ratio < torchs.worst_error_ratio for one in results.values()), results
+        allowed = math.inf if torchs.worst_error_ratio is None else torchs.worst_error_ratio
+        worse = {
+            name: one
+            for name, one in results.items()
+            if one.worst_error_ratio is None or one.worst_error_ratio >= allowed
+        }
+        assert not worse, (worse, torchs)
         return
     assert {name: result.detail for name, result in results.items() if not result.passed} == {}
 
