@@ -157,8 +157,9 @@ def test_what_ships_can_be_turned_off(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_what_the_shipped_measurements_do_not_know_either_is_the_default() -> None:
-    choice = selector.choose("lstm", **QUESTION, device="a100 40gb")
+    choice = selector.choose("lstm", **QUESTION, device=Device(name="Unheard-of GPU", kind="cuda"))
     assert choice.source == "default"
+    assert any("Nothing comparable was measured on Unheard-of GPU" in caveat for caveat in choice.caveats)
     assert not [caveat for caveat in choice.caveats if caveat.startswith(UNUSABLE)]
 
 
@@ -179,3 +180,16 @@ def test_the_readme_says_how_many_there_are() -> None:
         counts = [row["count"] for row in records.counts(connection) if row["device"] == "NVIDIA H200"]
     readme = (Path(__file__).parents[3] / "README.md").read_text()
     assert f"{sum(counts):,} measurements of an NVIDIA H200" in readme
+
+
+def test_a_few_of_ones_own_measurements_of_a_gpu_hide_nothing_that_is_carried_over_to_it(fresh: Path) -> None:
+    without = selector.choose("lstm", **QUESTION, device="h100")
+    assert without.source == "transfer"
+    problem = registry.operator("lstm").problem({**QUESTION, "hidden": 32})
+    one = replay.record(problem, "torch_lstm", time_ms=1.0, device=without.device)
+    with Database.open(fresh / "own.sqlite", create=True) as database:
+        with database.write() as connection:
+            records.add(connection, [one])
+        choice = Selector(database).choose("lstm", **QUESTION, device="h100")
+    assert (choice.source, choice.implementation) == ("transfer", without.implementation)
+    assert USED in choice.caveats
