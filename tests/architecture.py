@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -325,7 +326,7 @@ def _function_problems(node: Function) -> Iterator[str]:
     kernel = any("jit" in ast.unparse(decorator) for decorator in node.decorator_list)
     arguments = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
     # the signature of a typer command declares the options and their help: its body counts, not its length
-    command = any("typer." in ast.unparse(argument) for argument in arguments)
+    command = any(re.search(r"typer\.|\w+Option\b", ast.unparse(argument)) for argument in arguments)
     first = node.body[0].lineno if command else node.lineno
     lines = node.end_lineno - first + 1  # type: ignore[operator]
     if ast.get_docstring(node):

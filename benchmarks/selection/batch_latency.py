@@ -36,7 +36,7 @@ def main() -> None:
     parser.add_argument("--operators", default=OPERATORS, help=f"default {OPERATORS}")
     parser.add_argument("--batches", type=int, default=10, help="of each operator")
     given = parser.parse_args()
-    selector = Selector(unpacked())
+    selector = Selector(unpacked(), shipped=False)
     figures = {name: measure(selector, name, given.batches) for name in given.operators.split(",")}
     print(json.dumps(figures, indent=2))
     print(write_result("batch_latency", {"problems": SIZE, "batches": given.batches, "figures": figures}))

@@ -89,7 +89,7 @@ def serving(nodes: dict[str, str]) -> Iterator[Callable[[str, bytes], Any]]:
         table = Path(folder) / "nodes.json"
         table.write_text(json.dumps(nodes))
         command = [sys.executable, "-m", "kernel_selector.service.cli", "extender", "--port", str(port)]
-        command += ["--nodes", str(table), "--database", str(unpacked())]
+        command += ["--nodes", str(table), "--database", str(unpacked()), "--no-shipped"]
         process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
         connection = http.client.HTTPConnection("127.0.0.1", port)
 

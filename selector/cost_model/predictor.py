@@ -250,7 +250,8 @@ def _tier(estimates: Mapping[str, Estimate], caveats: tuple[str, ...], beyond: B
     if beyond is None:
         return Tier("model", estimates, caveats)
     wider = {name: estimate.extrapolated(beyond.doublings) for name, estimate in estimates.items()}
-    return Tier("extrapolated", wider, (f"Extrapolated: {beyond.words}.", *caveats))
+    caveats = (f"Extrapolated: {beyond.words}.", *caveats)
+    return Tier("extrapolated", wider, caveats, doublings=beyond.doublings)
 
 
 def _check_layout(stored: StoredModel) -> None:

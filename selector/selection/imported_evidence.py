@@ -73,7 +73,7 @@ class ImportedEvidence:
         )
         return Problem(problem.operator, values), tuple(notes)
 
-    def least_noise(self, _here: Device) -> float:
+    def least_noise(self, _here: Device, *, shipped: bool = False) -> float:  # noqa: ARG002 - none of it is
         """The least noise of a prediction: none is known of, since an import does not name hosts."""
         return 0.0
 

@@ -25,7 +25,7 @@ from .catalogue import unknown_operator
 from .devices import Resolved, default_torch_device, resolve
 
 if TYPE_CHECKING:
-    from .snapshot import Knowledge
+    from .knowledge import Knowledge
 
 DEFAULT_OPERATOR = "lstm"
 OBJECTIVES = ("time", "memory")

@@ -11,7 +11,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from .terminal import output, words
-from .terminal.options import DatabaseOption, DeviceOption, JsonOption, Words
+from .terminal.options import DatabaseOption, DeviceOption, JsonOption, NoShippedOption, Words
 
 if TYPE_CHECKING:
     from selector import Candidate, Choice
@@ -36,6 +36,7 @@ def choose(
         str | None, typer.Option(metavar="IMPLEMENTATION,...", help="Choose from these alone.")
     ] = None,
     database: DatabaseOption = None,
+    no_shipped: NoShippedOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Choose the implementation to use for a layer of given hyperparameters.
@@ -49,7 +50,7 @@ def choose(
       selector choose lstm hidden=256 batch=32 --among torch_lstm,hoisted
     """
     request = _request(device, memory, objective, override, among)
-    choice = _ask(what, database, request)
+    choice = _ask(what, database, request, no_shipped=no_shipped)
     if as_json:
         output.print_json(choice.to_dict())
         return
@@ -67,6 +68,7 @@ def explain(
         str | None, typer.Option(metavar="IMPLEMENTATION,...", help="Choose from these alone.")
     ] = None,
     database: DatabaseOption = None,
+    no_shipped: NoShippedOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Explain a choice: what was assumed, on what evidence it rests, and why not the others.
@@ -78,7 +80,7 @@ def explain(
       selector explain lstm hidden=256 batch=32 seq=50 --memory 20MiB
     """
     request = _request(device, memory, objective, override, among)
-    choice = _ask(what, database, request)
+    choice = _ask(what, database, request, no_shipped=no_shipped)
     if as_json:
         output.print_json({"explanation": choice.explain(), "choice": choice.to_dict()})
     else:
@@ -92,11 +94,11 @@ def _request(
     return {"device": device, "memory": memory, "objective": objective, "override": override, "among": names}
 
 
-def _ask(what: list[str], database: str | None, request: Mapping[str, Any]) -> Choice:
+def _ask(what: list[str], database: str | None, request: Mapping[str, Any], *, no_shipped: bool) -> Choice:
     from selector import Selector
 
     operator, given = words.split(what)
-    selector = Selector(database)
+    selector = Selector(database, shipped=False if no_shipped else None)
     return selector.choose(operator, **request, **selector.typed(operator, given))
 
 
