@@ -85,14 +85,14 @@ def _measurements() -> Mapping[str, int]:
 
 
 def _evidence(device: Device, measured: list[Device], counts: Mapping[str, int]) -> str:
+    from selector.selection import transfer
+
     if device in measured:
         return f"{counts[device.key]:,} measurements"
-    alike = [one for one in measured if one.compute_capability == device.compute_capability]
+    alike = transfer.alike(device, measured)
     if not alike:
         return "nothing: torch's own, until it is profiled"
-    if device.copy_bytes_per_s and device.matmul_flops_per_s:
-        return f"those of {alike[0].name}, carried over"
-    return f"on the device itself those of {alike[0].name}, carried over; elsewhere nothing"
+    return f"those of {alike[0].name}, carried over"
 
 
 def _running(device: Device) -> int:
