@@ -17,6 +17,7 @@ from .contract.device import VENDOR_WORDS
 from .contract.errors import LONGEST_SHOWN, shorten
 
 FILE = Path(__file__).with_name("devices.json")
+_NO_FIELD = {"aliases", "data_sheet", "reached"}  # of a row, but not of a Device
 # people write rtx4090, and 80G or 80 GB for 80GB
 GLUED = re.compile(r"nvidia|tesla|geforce|rtx|gtx|titan")
 SIZE = re.compile(r"(\d+)[ _-]?g(?:i?b)?\b")
@@ -87,11 +88,23 @@ def _table() -> tuple[_Entry, ...]:
     """The devices in the order of the file."""
     entries = []
     for row in _file()["devices"]:
-        described = {name: value for name, value in row.items() if name != "aliases"}
-        device = Device.from_dict({"kind": "cuda", "vendor": "NVIDIA", **described})
+        described = {name: value for name, value in row.items() if name not in _NO_FIELD}
+        rates = _foretold_rates(row["data_sheet"], row.get("reached", {})) if "data_sheet" in row else {}
+        device = Device.from_dict({"kind": "cuda", "vendor": "NVIDIA", **rates, **described})
         spellings = (device.name, *row.get("aliases", ()))
         entries.append(_Entry(device, tuple(_words(text) for text in spellings)))
     return tuple(entries)
+
+
+def _foretold_rates(data_sheet: Mapping[str, Any], reached: Mapping[str, float]) -> dict[str, Any]:
+    """The rates of a device that was not measured: its data sheet's, times the share reached of them."""
+    share = {**_file()["reached"], **reached}
+    return {
+        "copy_bytes_per_s": 1e9 * data_sheet["gigabytes_per_s"] * share["bytes"],
+        "matmul_flops_per_s": {
+            dtype: 1e12 * rate * share[dtype] for dtype, rate in data_sheet["teraflops_per_s"].items()
+        },
+    }
 
 
 def _closest(asked: frozenset[str]) -> str | None:

@@ -11,7 +11,7 @@ Importing this is light: torch, scikit-learn and SQLAlchemy are imported when th
 
 import sys
 import warnings
-from importlib import import_module
+from importlib import import_module, metadata
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
@@ -104,7 +104,12 @@ sys.modules[f"{__name__}.layers"] = _Former("layers", "models.layers")
 
 
 def __getattr__(name: str) -> Any:
-    """`selector.nn` and `selector.layers`, which import torch, are imported when they are first named."""
+    """`selector.nn` and `selector.layers`, which import torch, are imported when they are first named.
+
+    `selector.__version__` is that of the installed distribution.
+    """
     if name in ("layers", "nn"):
         return import_module(".models.layers" if name == "layers" else ".nn", __name__)
+    if name == "__version__":
+        return metadata.version("kernel-selector")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

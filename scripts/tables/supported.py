@@ -85,14 +85,15 @@ def _measurements() -> Mapping[str, int]:
 
 
 def _evidence(device: Device, measured: list[Device], counts: Mapping[str, int]) -> str:
+    from selector.selection.transfer import alike
+
     if device in measured:
         return f"{counts[device.key]:,} measurements"
-    alike = [one for one in measured if one.compute_capability == device.compute_capability]
-    if not alike:
+    origin = next(iter(alike(device, measured)), None)
+    if origin is None:
         return "nothing: torch's own, until it is profiled"
-    if device.copy_bytes_per_s and device.matmul_flops_per_s:
-        return f"those of {alike[0].name}, carried over"
-    return f"on the device itself those of {alike[0].name}, carried over; elsewhere nothing"
+    same = origin.compute_capability == device.compute_capability
+    return f"those of {origin.name}, carried over{'' if same else ' to another compute capability'}"
 
 
 def _running(device: Device) -> int:

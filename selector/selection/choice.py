@@ -93,6 +93,14 @@ class Choice:
     operator_assumed: bool
     torch_device: str | None
 
+    def __str__(self) -> str:
+        """One line: what to use, where, what it takes and what that rests on."""
+        line = f"{self.problem.operator}.{self.implementation} on {self.device.name}"
+        if self.time_ms is None:
+            return f"{line} ({self.source})"
+        size = "" if self.memory_bytes is None else f", {format_bytes(self.memory_bytes)}"
+        return f"{line}: {format_time(self)}{size} ({self.source})"
+
     @property
     def may_be_beaten(self) -> bool:
         """Whether another candidate may be faster, as far as its interval goes, or has no time at all."""

@@ -2,22 +2,32 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, NoReturn
 
+import typer
 from rich.markup import escape
 from rich.table import Table
+
+from kernel_selector.kernels.contract import UnknownOperator
+from kernel_selector.kernels.contract.errors import shorten, suggest
 
 from .terminal import output
 from .terminal.options import DatabaseOption, JsonOption
 
 
-def operators(database: DatabaseOption = None, as_json: JsonOption = False) -> None:
+def operators(
+    operator: Annotated[str | None, typer.Argument(metavar="[OPERATOR]", help="Only this one.")] = None,
+    database: DatabaseOption = None,
+    as_json: JsonOption = False,
+) -> None:
     """List the operators with their hyperparameters and implementations, imported ones last.
 
     Examples:
 
     \b
       selector operators
+      selector operators lstm
       selector operators --json
     """
     from kernel_selector.kernels import registry
@@ -28,14 +38,16 @@ def operators(database: DatabaseOption = None, as_json: JsonOption = False) -> N
         operator.describe() | {"implementations": _implementations(name)}
         for name, operator in registry.operators().items()
     ] + imported
+    if operator is not None:
+        found = [one for one in found if one["name"] == operator] or [_unknown(operator, found)]
     if as_json:
         output.print_json({"operators": found})
         return
     console = output.out()
-    for operator in found:
-        console.print(f"\n[bold]{escape(operator['name'])}[/]  {escape(operator['title'])}")
+    for described in found:
+        console.print(f"\n[bold]{escape(described['name'])}[/]  {escape(described['title'])}")
         table = output.table("hyperparameter", "default", "expected", "also", "meaning")
-        for spec in operator["hyperparameters"]:
+        for spec in described["hyperparameters"]:
             table.add_row(
                 escape(spec["name"]),
                 _default(spec["default"]),
@@ -45,10 +57,16 @@ def operators(database: DatabaseOption = None, as_json: JsonOption = False) -> N
             )
         console.print(table)
         table = output.table("implementation", "summary")
-        for one in operator["implementations"]:
+        for one in described["implementations"]:
             default = " [green](default)[/]" if one["default"] else ""
             table.add_row(f"{escape(one['name'])}{default}", escape(one["summary"]))
         console.print(table)
+
+
+def _unknown(operator: str, known: Sequence[Mapping[str, Any]]) -> NoReturn:
+    """Raise UnknownOperator, which names the operators that there are, imported ones too."""
+    names = [one["name"] for one in known]
+    raise UnknownOperator(f"Unknown operator {shorten(operator)}. {suggest(operator, names)}")
 
 
 def devices(as_json: JsonOption = False) -> None:

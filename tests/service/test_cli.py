@@ -133,6 +133,16 @@ def test_explain(capsys: pytest.CaptureFixture[str], database_file: Path) -> Non
     assert "Because" in text
 
 
+def test_operators_lists_one_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    assert [one["name"] for one in document(capsys, "operators", "gru")["operators"]] == ["gru"]
+    assert main(["operators", "gru"]) == 0
+    text = capsys.readouterr().out
+    assert "torch_gru" in text
+    assert "torch_lstm" not in text
+    assert main(["operators", "lstn"]) == 2
+    assert "Unknown operator 'lstn'. Did you mean 'lstm'?" in capsys.readouterr().err
+
+
 def test_operators_lists_hyperparameters_and_implementations(capsys: pytest.CaptureFixture[str]) -> None:
     lstm = next(one for one in document(capsys, "operators")["operators"] if one["name"] == "lstm")
     assert {"hidden", "batch"} <= {spec["name"] for spec in lstm["hyperparameters"]}

@@ -110,6 +110,16 @@ def test_far_and_different_problems_are_no_neighbours(selector_of, other):
     assert choice.caveats
 
 
+def test_a_choice_is_printed_in_one_line(selector_of):
+    known = selector_of(measured({LSTM.default: 2.0, OTHERS[0]: 1.0}))
+    line = str(known.choose(hidden=64, batch=8))
+    assert line.startswith(f"lstm.{OTHERS[0]} on ")
+    assert ": 1 ms (" in line
+    assert line.endswith(" (exact)")
+    assert "\n" not in line
+    assert str(known.choose(hidden=4096, batch=8)).endswith(" (default)")
+
+
 @pytest.mark.parametrize("word", [{"packed": True}, {"batch_first": True}, {"dropout": 0.2}, {"bias": False}])
 def test_what_was_measured_stands_for_another_word(selector_of, word):
     """Wider than a neighbour of the same words, and with the word that differs in a caveat."""
