@@ -88,7 +88,7 @@ def named(operator_name: str, name: str) -> Implementation:
 
 
 def retirement(operator_name: str, name: str) -> str | None:
-    """What became of an implementation that there was, or None."""
+    """Reason why an implementation was taken out, and its successor, in words; None for other names."""
     found = _retired(operator_name).get(name) if isinstance(name, str) else None
     if found is None:
         return None

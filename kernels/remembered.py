@@ -1,4 +1,4 @@
-"""What an operator counts of a problem, kept with the problem.
+"""Counted work of an operator on a problem, kept with the problem.
 
 Most implementations count on from what their operator counts: asked one after another about a problem, they
 would have it counted a dozen times.

@@ -38,6 +38,7 @@ def choose(
     memory: str | int | None = None,
     objective: str = "time",
     override: str | None = None,
+    among: Sequence[str] | None = None,
     database: str | Path | Database | None = None,
     **hyperparameters: object,
 ) -> Choice:
@@ -59,6 +60,8 @@ def choose(
     objective : {"time", "memory"}
     override : str, optional
         Name of the implementation to use, whatever the measurements.
+    among : sequence of str, optional
+        Names of the implementations to choose from; all when None.
     database : Database, URL or path, optional
         As for `Selector`.
 
@@ -75,7 +78,13 @@ def choose(
         Subclasses of SelectorError, which name the value and what is accepted.
     """
     return shared_selector(database).choose(
-        operator, device=device, memory=memory, objective=objective, override=override, **hyperparameters
+        operator,
+        device=device,
+        memory=memory,
+        objective=objective,
+        override=override,
+        among=among,
+        **hyperparameters,
     )
 
 

@@ -67,7 +67,8 @@ def from_environment() -> FastAPI:
     """The service over the user's database, or that of `SELECTOR_DATABASE_URL`: a factory for uvicorn."""
     collect_seldom()
     try:
-        return create_app(Selector())
+        settings = Settings.load()
+        return create_app(Selector(shipped=settings.shipped), settings=settings)
     except SelectorError as error:
         raise SystemExit(f"error: {error}") from error
 

@@ -123,7 +123,7 @@ def missing(state: Mapping[str, Any]) -> tuple[str, str] | None:
     """
     if state["trouble"]:
         return reason(state["trouble_kind"]), state["trouble"]
-    if state["records"] or state["models"]:
+    if state["records"] or state["models"] or state["shipped_records"]:
         return None
     whole = " ".join(state["caveats"]) or f"There is nothing in {state['database']} to answer from."
     return f"There are no measurements and no cost model to answer from. {FILL}", whole

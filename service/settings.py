@@ -53,6 +53,7 @@ class Settings(BaseSettings):
     requests_per_s: float = Field(
         0.0, ge=0, le=1e6, description="most requests per second of one token, in each process; 0: any number"
     )
+    shipped: bool = Field(True, description="whether measurements that come with the package count too")
     access_log: bool = Field(True, description="one line a request on stderr")
     log_format: Literal["text", "json"] = Field(
         "text", description="how the log is written: `text`, or `json` for one document a line"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -61,15 +62,20 @@ HOMES = {  # libraries that belong to a layer
     "uvicorn": {"service"},
 }
 DOCUMENTED = (  # whose docstrings begin with a noun
+    "benchmarks",
     "db",
+    "kernels",
     "selector/__init__.py",
     "selector/api.py",
+    "selector/cost_model",
     "selector/errors.py",
     "selector/exchange",
     "selector/models",
     "selector/nn",
+    "selector/planning",
     "selector/profiling",
     "selector/text",
+    "selector/training",
     "selector/workloads",
     "service",
 )
@@ -78,6 +84,7 @@ FOR_USERS = (  # docstrings that the OpenAPI document or a command's help shows,
     "service/routes",
     "service/schemas",
     "selector/models/rewriting/device_times.py",
+    "selector/planning/layer_costs.py",
 )
 NOUNLESS = {  # first words of a docstring: question words, pronouns, and prepositions in the place of a noun
     *("what", "how", "who", "whose", "whoever", "which", "where", "when", "why", "whether"),
@@ -293,7 +300,7 @@ def docstrings(root: Path) -> list[str]:
     A function that returns a bool may begin with "Whether".
     """
     violations = []
-    for path, name in python_files(root, "selector", "service", "db"):
+    for path, name in python_files(root, *FOLDERS, "benchmarks"):
         places = {name, *(folder.as_posix() for folder in Path(name).parents)}
         if places & {*DOCUMENTED} and not places & {*FOR_USERS}:
             found = _nounless(path.read_text())
@@ -319,7 +326,7 @@ def _function_problems(node: Function) -> Iterator[str]:
     kernel = any("jit" in ast.unparse(decorator) for decorator in node.decorator_list)
     arguments = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
     # the signature of a typer command declares the options and their help: its body counts, not its length
-    command = any("typer." in ast.unparse(argument) for argument in arguments)
+    command = any(re.search(r"typer\.|\w+Option\b", ast.unparse(argument)) for argument in arguments)
     first = node.body[0].lineno if command else node.lineno
     lines = node.end_lineno - first + 1  # type: ignore[operator]
     if ast.get_docstring(node):

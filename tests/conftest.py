@@ -16,6 +16,8 @@ from typing import TypeVar
 
 import pytest
 
+# a test knows the measurements that it has stored itself: what ships is on in the tests of it alone
+os.environ["SELECTOR_SHIPPED"] = "off"
 LOCAL_SERVER = "postgresql://postgres@127.0.0.1:5432/test"
 
 

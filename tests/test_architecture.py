@@ -59,6 +59,8 @@ PLANTED = [
     ("quiet_imports", "kernels/x.py", "import torch\nCOUNT = torch.cuda.device_count()\n"),
     ("quiet_imports", "selector/x.py", "import subprocess\nsubprocess.run(['true'])\n"),
     ("docstrings", "selector/nn/x.py", '"""What modules share."""\n'),
+    ("docstrings", "kernels/x.py", 'def refused() -> str | None:\n    """Why it is refused."""\n'),
+    ("docstrings", "benchmarks/x.py", '"""How long it takes."""\n'),
     ("docstrings", "service/x.py", 'class Answer:\n    """It is sent."""\n'),
     ("docstrings", "db/x.py", 'def total() -> int:\n    """How many rows there are."""\n'),
     ("docstrings", "selector/exchange/x.py", 'def good() -> str | None:\n    """Whether it is good."""\n'),

@@ -33,7 +33,7 @@ MOST_HANGS = 3  # of an implementation: each costs a minute
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """What is compared, and how carefully.
+    """Settings of a comparison: what is compared, and how carefully.
 
     `name` is that of its files; `small` gives a row tiny problems; `timed(name, on_cpu)` says whether an
     implementation is timed on every problem; `mixed` cells come in an order by chance, those of careful rows
@@ -184,7 +184,7 @@ def _prepare(
 
 @dataclass(frozen=True)
 class Schedule:
-    """Who hung on which problem while it was prepared, and when to end (time.monotonic)."""
+    """State of a run: who hung on which problem while it was prepared, and when to end (time.monotonic)."""
 
     hung: Mapping[str, list[Record]]
     smoke: bool

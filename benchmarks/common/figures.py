@@ -51,16 +51,16 @@ class Judged:
         return best and best[1]
 
     def over(self, slow: Side, fast: Side, form: str = "either") -> float | None:
-        """How many times as long the first side takes."""
+        """The first side's time over the second's."""
         return quotient(self.ms(slow, form), self.ms(fast, form))
 
     def share(self, amount: str, rate: str, side: Side) -> float | None:
-        """What a side's fastest does in a second, of the cell's `amount`, over the cell's `rate`."""
+        """Rate of a side's fastest, the cell's `amount` per second, over the cell's `rate`."""
         ms = self.ms(side)
         return quotient(self.cell[amount] / (ms / 1e3), self.cell[rate]) if ms else None
 
     def sides(self) -> dict[str, Any]:
-        """Who is fastest, and how fast."""
+        """Times of the sides in milliseconds, and the names of their fastest."""
         return {
             "ms": self.ms("ours"),
             "users_ms": self.ms("users"),
@@ -75,11 +75,11 @@ class Judged:
         return self.cell["candidates"].get(name, {}).get("memory", {}).get(f"{measure}_bytes") or None
 
     def saved(self, name: str | None, measure: str) -> float | None:
-        """How many times as many bytes the default has as an implementation."""
+        """The default's bytes over those of an implementation."""
         return quotient(self.memory(self.cell["default"], measure), self.memory(name, measure))
 
     def thriftiest(self, side: Side, measure: str) -> str | None:
-        """Who of a side has the fewest bytes."""
+        """The name of a side's implementation with the fewest bytes."""
         wanted = self._wanted(side)
         found = [(self.memory(name, measure), name) for name in self.cell["candidates"] if wanted(name)]
         return min(((size, name) for size, name in found if size), default=(None, None))[1]
@@ -112,7 +112,7 @@ def quotient(above: float | None, below: float | None) -> float | None:
 
 
 def geometric_mean(values: Iterable[float | None]) -> float | None:
-    """Of the values that there are."""
+    """Geometric mean of the values that are not None."""
     logarithms = [math.log(value) for value in values if value is not None]
     return rounded(math.exp(sum(logarithms) / len(logarithms))) if logarithms else None
 
@@ -124,7 +124,7 @@ def rounded(value: float) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class Figures:
-    """What a comparison says of its cells and rows.
+    """Figures of a comparison's cells and rows.
 
     `of_users(name)` says whether users have an implementation without us; `table` gives a cell's figures by
     name; `always` are figures that each row shows beside what its goals name.

@@ -1,4 +1,4 @@
-"""What autograd keeps between forward and backward, counted in the graph itself."""
+"""Bytes that autograd keeps between forward and backward, counted in the graph itself."""
 
 from __future__ import annotations
 

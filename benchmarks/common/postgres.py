@@ -33,7 +33,7 @@ class Server:
 
     @property
     def url(self) -> str:
-        """Of its database, for psycopg and for us."""
+        """URL of the server's database, for psycopg and for us."""
         return f"postgresql://postgres@127.0.0.1:{self.port}/postgres"
 
     def start(self) -> None:

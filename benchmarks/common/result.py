@@ -1,4 +1,4 @@
-"""Where every benchmark writes: figures together with what they were measured on."""
+"""Result files of all benchmarks: figures together with what they were measured on."""
 
 from __future__ import annotations
 

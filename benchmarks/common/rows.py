@@ -1,4 +1,4 @@
-"""What a comparison is made of: rows of problems with the figures that are asked of them."""
+"""Rows of a comparison: problems with the figures that are asked of them."""
 
 from __future__ import annotations
 

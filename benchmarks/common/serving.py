@@ -70,7 +70,7 @@ def serving(
     if threads:
         environment["OMP_NUM_THREADS"] = str(threads)
     if database:
-        environment["SELECTOR_DATABASE_URL"] = database
+        environment |= {"SELECTOR_DATABASE_URL": database, "SELECTOR_SHIPPED": "off"}  # it alone
     command = [sys.executable, "-m", "uvicorn", *application, "--port", str(port), "--log-level", "warning"]
     process = subprocess.Popen([*command, "--no-access-log"], env=environment)
     try:

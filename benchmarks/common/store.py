@@ -24,7 +24,7 @@ TIMES = ("forward", "forward_backward", "graph_forward", "graph_forward_backward
 
 @dataclass(frozen=True, kw_only=True)
 class Kind:
-    """What a comparison's file says of its cells and rows.
+    """Contents of a comparison's file: what it says of its cells and rows.
 
     `method` says in words how times were taken; `more(problem, session)` is what a cell holds beside its
     candidates; `figures` are those of its cells and rows.

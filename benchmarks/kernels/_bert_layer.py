@@ -30,7 +30,7 @@ MOST_COMPILED = 32  # layers of one size
 
 @dataclass(frozen=True)
 class Sizes:
-    """Of a layer: BERT-large's unless said; `dropout` acts at three places."""
+    """Sizes of a layer: BERT-large's unless said; `dropout` acts at three places."""
 
     batch: int
     seq: int = 512
@@ -46,7 +46,7 @@ class Sizes:
         return self.batch * self.seq
 
     def problems(self) -> dict[str, Mapping[str, object]]:
-        """What each part is, as hyperparameters of its operator."""
+        """The problem of each part, as hyperparameters of its operator."""
         same = {"dtype": self.dtype, "mode": "training"}
         rows = {"rows": self.tokens, "hidden": self.hidden}
         head_dim = self.hidden // self.heads

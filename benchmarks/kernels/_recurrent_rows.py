@@ -1,4 +1,4 @@
-"""What `recurrent` compares: rows of problems, the figures asked of them, and who is timed.
+"""Rows of the comparison `recurrent`: problems, the figures asked of them, and who is timed.
 
 Figures of a cell (none where a side has no time):
 

@@ -33,7 +33,7 @@ AUTOTUNED = re.compile(rf"AUTOTUNE benchmarking takes {SECONDS} and {SECONDS} pr
 
 
 class Effort(NamedTuple):
-    """How often each schedule is timed by tuning and in the end, and how many there are: None for all."""
+    """Rounds of timing for each schedule, in tuning and in the end, and the most schedules: None for all."""
 
     rounds: int = 9
     final_rounds: int = 41
@@ -94,7 +94,7 @@ def tuned(product: Product, seconds: dict[str, float], effort: Effort) -> dict[s
 
 
 def autotuned(text: str, device: str) -> dict[str, Any]:
-    """What torch.compile's autotuning of a product takes with cold caches, in a process of its own."""
+    """Cost of torch.compile's autotuning of a product with cold caches, in a process of its own."""
     with tempfile.TemporaryDirectory() as folder:
         caches = {f"{name}_CACHE_DIR": f"{folder}/{name}" for name in ("TORCHINDUCTOR", "TRITON")}
         done = subprocess.run(
@@ -127,7 +127,7 @@ def _costed(tune: Callable[[], Iterator[dict[str, Any]]], seconds: dict[str, flo
 
 
 def busy(call: Callable[[], Result]) -> tuple[Result, float, float]:
-    """What a call returns; milliseconds in which the GPU ran its kernels and copies; seconds by the clock.
+    """A call's result; milliseconds in which the GPU ran its kernels and copies; seconds by the clock.
 
     Without a GPU the two are the same time.
     """

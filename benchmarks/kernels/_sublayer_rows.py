@@ -1,4 +1,4 @@
-"""What `sublayers` compares: rows of problems, the figures asked of them, and who is timed.
+"""Rows of the comparison `sublayers`: problems, the figures asked of them, and who is timed.
 
 Figures of a cell (none where a side has no time). "Ours" is the fastest of ours, "users" the fastest of
 what users have without us, each in its faster form of launched by the host and replayed as a CUDA graph.

@@ -1,4 +1,4 @@
-"""Where cuDNN's recurrent layers are wrong: torch's modules through the correctness gate.
+"""Errors of cuDNN's recurrent layers: torch's modules through the correctness gate.
 
     python -m benchmarks.kernels.cudnn_errors lstm gru rnn --device cuda:0
 
@@ -53,7 +53,7 @@ def main() -> None:
 
 
 def scan(operator: str, torch_device: str) -> tuple[int, list[dict[str, Any]]]:
-    """How many problems were judged, and those that torch's module got wrong, in the gate's words."""
+    """Number of judged problems, and those that torch's module got wrong, in the gate's words."""
     default = registry.implementation(operator, registry.operator(operator).default)
     checked, failures = 0, []
     for problem in problems(operator):

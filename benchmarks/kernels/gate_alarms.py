@@ -1,4 +1,4 @@
-"""How often the gate rejects what is right: every implementation that runs on a CPU, many seeds.
+"""False alarms of the gate: rejections of correct implementations on a CPU, over many seeds.
 
     python -m benchmarks.kernels.gate_alarms --runs 1000
     python -m benchmarks.kernels.gate_alarms --smoke

@@ -1,4 +1,4 @@
-"""How dense feature maps behind a ReLU are, and what storing them sparsely would save (Gist's SSDC).
+"""Density of feature maps behind a ReLU, and what storing them sparsely would save (Gist's SSDC).
 
     python -m benchmarks.kernels.relu_density
     python -m benchmarks.kernels.relu_density --smoke

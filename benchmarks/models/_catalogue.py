@@ -35,7 +35,7 @@ HEADS = {"heads": 2, "positions": 16}
 
 @dataclass(frozen=True)
 class Family:
-    """How to make a model for a batch size, and a batch of its inputs on the CPU."""
+    """Functions that make a model for a batch size, and a batch of its inputs on the CPU."""
 
     model: Callable[[Sizes, int, Parts], nn.Module]
     batch: Callable[[Sizes, int, torch.Generator], tuple[Tensor, ...]]

@@ -131,7 +131,7 @@ def hugging_face(name: str, attention: str, *, tiny: bool = False) -> Subject:
 
 
 def optimized(within_bytes: int | None = None, *, replayed: bool = False) -> Optimized:
-    """What `selector.optimize` makes of a model, and `selector.replay` of that."""
+    """The variant of a model after `selector.optimize`, and with `replayed` after `selector.replay`."""
     name = "optimized, replayed" if replayed else "optimized"
     return Optimized(name=name, within_bytes=within_bytes, replayed=replayed)
 

@@ -1,4 +1,4 @@
-"""Where a step's time goes: kernels by name, from torch's profiler."""
+"""Timeline of a step: kernels by name, from torch's profiler."""
 
 from __future__ import annotations
 
@@ -13,8 +13,10 @@ MOST = 40  # kernels that are listed
 
 
 def timeline(step: Callable[[], Any]) -> dict[str, Any]:
-    """Of one step on a GPU: from the first kernel to the last, in how much of that any ran, and each kernel's
-    time and launches, the longest first; all in milliseconds.
+    """Times of one step on a GPU, in milliseconds, and the launches of its kernels.
+
+    The time from the first kernel to the last, the part of it in which any ran, and each kernel's time and
+    launches, the longest first.
     """
     with profile(activities=[ProfilerActivity.CUDA]) as profiler:
         step()

@@ -64,7 +64,7 @@ class Block(nn.Module):
         )
 
     def forward(self, x: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:
-        """What attention sees, and what its output is added to; the same without `prenorm`."""
+        """x, which attention sees, and the residual [B, S, H] to the next; the same without `prenorm`."""
         batch, seq, hidden = x.shape
         q, k, v = (one.view(batch, seq, self.heads, -1).transpose(1, 2) for one in self._projected(x))
         context = self.attention(q, k, v).transpose(1, 2).reshape(batch, seq, hidden)

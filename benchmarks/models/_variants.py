@@ -45,7 +45,7 @@ class Variant:
         return self.graphed or self.replayed
 
     def parts(self, dtype: str, device: Device) -> Parts:
-        """What makes its parts."""
+        """The maker of the model's parts."""
         return Parts(dtype=dtype, device=device, choices=self.choices, written_out=self.written_out)
 
     def finished(self, model: nn.Module, inputs: tuple[Tensor, ...]) -> Callable[..., Tensor]:
@@ -88,7 +88,7 @@ def replay_blocks(model: nn.Module, example: object) -> dict[str, dict[str, int]
 
 
 def peers() -> Iterator[Variant]:
-    """What torch has: attention written out, fused, compiled, compiled with less memory, checkpointed."""
+    """Variants that torch has: attention written out, fused, compiled, with less memory, checkpointed."""
     yield Variant(name="eager", written_out=True)
     yield Variant(name="sdpa")
     yield Variant(name="compile", budget=1.0)
@@ -106,7 +106,7 @@ def graphed(variants: Sequence[Variant]) -> list[Variant]:
 
 
 def chosen(uses: Sequence[str]) -> Variant:
-    """Ours by "part=implementation" words, each for all layers of its part. Raises ValueError."""
+    """The variant of ours by "part=implementation" words, each for all its layers. Raises ValueError."""
     choices: dict[str, dict[str, int]] = {}
     for word in uses:
         part, equals, name = word.partition("=")
@@ -117,7 +117,7 @@ def chosen(uses: Sequence[str]) -> Variant:
 
 
 def planned(file: Path) -> Variant:
-    """What `selector plan MODEL --json` printed. Raises ValueError for anything else."""
+    """The variant of a plan as `selector plan MODEL --json` prints it. Raises ValueError for other files."""
     try:
         plan = json.loads(file.read_text())
         choices: dict[str, dict[str, int]] = {}

@@ -91,7 +91,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def row(model: Any, example: Example, seconds: float) -> dict[str, Any]:
-    """What became of a model in training, and as what multiple of before its steps take."""
+    """Report of `selector.optimize` on a model in training, and the times of its steps before and after."""
     theirs = copy.deepcopy(model.train())
     start = time.perf_counter()
     report = selector.optimize(model, example)
@@ -111,7 +111,7 @@ def row(model: Any, example: Example, seconds: float) -> dict[str, Any]:
 
 
 def counted(rows: Iterable[tuple[Any, str]]) -> dict[str, int]:
-    """How often each operator got the same words."""
+    """Number of layers by operator and words."""
     return dict(Counter(f"{one.problem.operator}: {words}" for one, words in rows))
 
 

@@ -1,4 +1,4 @@
-"""How many measurements active sampling needs for choices as good as random sampling's, by replay.
+"""Number of measurements that active sampling needs for choices as good as random ones', by replay.
 
     python -m benchmarks.selection.active_sampling [FILE...] [--seeds N] [--name NAME]
 
@@ -144,7 +144,7 @@ def _good(times: Mapping[str, float | None]) -> dict[str, float]:
 
 
 def mean(curves: Sequence[Sequence[float]]) -> list[float]:
-    """Point by point."""
+    """Mean of the curves, point by point."""
     return [sum(column) / len(column) for column in zip(*curves, strict=True)]
 
 

@@ -1,4 +1,4 @@
-"""What a batch of new problems takes.
+"""Latency of a batch of new problems.
 
     python -m benchmarks.selection.batch_latency [--operators A,B] [--batches N]
 
@@ -36,7 +36,7 @@ def main() -> None:
     parser.add_argument("--operators", default=OPERATORS, help=f"default {OPERATORS}")
     parser.add_argument("--batches", type=int, default=10, help="of each operator")
     given = parser.parse_args()
-    selector = Selector(unpacked())
+    selector = Selector(unpacked(), shipped=False)
     figures = {name: measure(selector, name, given.batches) for name in given.operators.split(",")}
     print(json.dumps(figures, indent=2))
     print(write_result("batch_latency", {"problems": SIZE, "batches": given.batches, "figures": figures}))
@@ -91,14 +91,14 @@ def counting(problems: list[Problem], device: Device) -> dict[str, float]:
 
 
 def spent(task: Callable[[], None]) -> float:
-    """Processor milliseconds."""
+    """Processor milliseconds of a task."""
     before = time.process_time()
     task()
     return (time.process_time() - before) * 1e3
 
 
 def spread(times: list[float]) -> dict[str, float]:
-    """Median and least."""
+    """Median and least of times."""
     return {"median": round(statistics.median(times), 1), "least": round(min(times), 1)}
 
 

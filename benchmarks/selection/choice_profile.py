@@ -32,7 +32,7 @@ def main() -> None:
     parser.add_argument("--tree", action="store_true", help="every call, indented by its depth")
     given = parser.parse_args()
     asked = typed(given.operator, dict(word.split("=", 1) for word in given.hyperparameters))
-    selector = Selector(unpacked())
+    selector = Selector(unpacked(), shipped=False)
     selector.choose(given.operator, device=DEVICE, **{**asked, "batch": int(asked.get("batch", 1)) + 3})
     calls = profiled(lambda: selector.choose(given.operator, device=DEVICE, **asked))
     if given.tree:

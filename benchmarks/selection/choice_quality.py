@@ -1,4 +1,4 @@
-"""How good choices are: python -m benchmarks.selection.choice_quality [--database URL] [--device NAME].
+"""Quality of choices: python -m benchmarks.selection.choice_quality [--database URL] [--device NAME].
 
 From a checkout. Judges the cost model of every operator in the database on problems, implementations and
 devices that it has not seen, and holds the figures against what was asked. Nothing is measured: this reads

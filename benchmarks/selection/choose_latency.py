@@ -1,4 +1,4 @@
-"""How long one choice takes: python -m benchmarks.selection.choose_latency [--questions N], from a checkout.
+"""Latency of one choice: python -m benchmarks.selection.choose_latency [--questions N], from a checkout.
 
 Made-up measurements of 480 problems and a cost model trained on them; then questions of each kind, in
 microseconds: asked before, answered by an exact record, by a neighbour, and by the model; and a batch of new
@@ -55,7 +55,7 @@ def main() -> None:
 
 
 def pretend() -> None:
-    """This machine is the made-up one, so that its records are exact."""
+    """Let this machine be the made-up one, so that its records are exact."""
     devices._probed = devices._identified = lambda _: replay.HERE  # type: ignore[assignment]
     devices.default_torch_device = lambda: "cpu"  # type: ignore[assignment]
     devices.local_names = lambda: ("cpu",)  # type: ignore[assignment]

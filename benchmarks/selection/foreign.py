@@ -90,7 +90,7 @@ def kernels(draw: random.Random) -> list[Kernel]:
 
 
 def lines(rows: int) -> Iterator[str]:
-    """That many rows or a few fewer, problem by problem."""
+    """Made-up measurements as JSON lines, `rows` of them, problem by problem."""
     draw = random.Random(0)
     made = kernels(draw)
     count = 0

@@ -49,7 +49,7 @@ WORSE = 1.01  # times torch's own
 
 
 class Verdict(NamedTuple):
-    """What one choice loses on one problem; `slowdown` is None where the choice has no good time."""
+    """Loss of one choice on one problem; `slowdown` is None where the choice has no good time."""
 
     problem: Problem
     choice: Choice
@@ -133,7 +133,9 @@ def judged(
         leaked = known(opened, found, device.key, since)
         if leaked:
             raise SystemExit(f"The database has measured {leaked} of these problems since {commit}: a leak.")
-        verdicts = asked(Selector(opened, frozen=True), comparable(times_of(records)), device.key)
+        verdicts = asked(
+            Selector(opened, frozen=True, shipped=False), comparable(times_of(records)), device.key
+        )
     return {
         "name": "sealed_set",
         "drawn_by": commit,
@@ -153,7 +155,7 @@ def judged(
 
 
 def known(database: Database, problems: set[Problem], device_key: str, since: datetime) -> int:
-    """How many of the problems the database has measured after a time on this kind of device."""
+    """Number of the problems that the database has measured after a time on this kind of device."""
     with database.read() as connection:
         late = {
             record.problem
@@ -227,7 +229,7 @@ def figures(verdicts: Sequence[Verdict]) -> dict[str, Any]:
 
 
 def unjudged(verdicts: Sequence[Verdict], records: Sequence[Record]) -> dict[str, int]:
-    """How many choices have no good time, by implementation and what became of it."""
+    """Number of choices that have no good time, by implementation and what became of it."""
     status = {(record.problem, record.implementation): record.status.value for record in records}
     found = Counter(
         f"{one.problem.operator}.{one.choice.implementation}: "

@@ -35,7 +35,7 @@ SEEMED = {"to lose at most 5 %": (0.0, 0.05), "to lose 5 to 12 %": (0.05, 0.12)}
 
 
 class Opinion(NamedTuple):
-    """Of one choice: its time over the best by each measurement, and by how much the second differs."""
+    """Two measurements of one choice: its time over the best by each, and by how much the second differs."""
 
     first: float
     second: float
@@ -67,7 +67,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def opinions(dataset: Dataset, again: Mapping[Problem, Times]) -> Iterator[Opinion]:
-    """Of each problem of which all candidates were measured again."""
+    """An opinion on each problem of which all candidates were measured again."""
     for rows, choice in unseen_choices(dataset):
         record = dataset.records[rows[0]]
         second = again.get(record.problem, {})
@@ -81,7 +81,7 @@ def opinions(dataset: Dataset, again: Mapping[Problem, Times]) -> Iterator[Opini
 
 
 def figures(found: Sequence[Opinion], least: float, most: float) -> dict[str, Any]:
-    """Of the choices that seemed to lose more than `least`, or nothing, and at most `most`."""
+    """Figures of the choices that seemed to lose more than `least`, or nothing, and at most `most`."""
     mine = [one for one in found if (one.first > 1 + least or not least) and one.first <= 1 + most]
     if not mine:
         return {"choices": 0}

@@ -1,4 +1,4 @@
-"""How long training takes: python -m benchmarks.selection.train_time [--records N ...], from a checkout.
+"""Duration of training: python -m benchmarks.selection.train_time [--records N ...], from a checkout.
 
 Made-up measurements of random problems, six implementations each; `selector.train` with its
 cross-validation and evaluation, in seconds, and how good the choices on held-out shapes are.

@@ -1,4 +1,4 @@
-"""How good choices and times are for a GPU that nothing was measured on.
+"""Quality of choices and times for a GPU that nothing was measured on.
 
     python -m benchmarks.selection.transfer FILE [FILE ...] [--database URL]
 
@@ -45,7 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             measured = stored.devices(connection)
         if device.key in {one.key for one in measured}:
             raise SystemExit(f"{device.name} is in the database: nothing would be carried over to it.")
-        verdicts = asked(Selector(database, frozen=True), times, device)
+        verdicts = asked(Selector(database, frozen=True, shipped=False), times, device)
     payload = {
         "of_device": device.to_dict(),
         "sweeps": [file.name for file in given.sweeps],

@@ -1,4 +1,4 @@
-"""How far two sweeps of the same problems agree.
+"""Agreement of two sweeps of the same problems.
 
     python -m benchmarks.selection.visits FIRST SECOND [--commit HASH]
 
@@ -101,7 +101,7 @@ def _shares(values: Any) -> dict[str, float]:
 
 
 def times_of(records: Sequence[Record]) -> Mapping[Problem, Times]:
-    """Of what was measured well, by problem and implementation."""
+    """Milliseconds of all that was measured well, by problem and implementation."""
     found: dict[Problem, Times] = defaultdict(dict)
     for record in records:
         if record.status is Status.OK and record.total is not None:
@@ -110,7 +110,7 @@ def times_of(records: Sequence[Record]) -> Mapping[Problem, Times]:
 
 
 def comparable(times: Mapping[Problem, Times]) -> dict[Problem, Times]:
-    """Of problems with a choice to make."""
+    """The times of problems with several implementations, among which there is a choice to make."""
     return {problem: known for problem, known in times.items() if len(known) > 1}
 
 

@@ -1,4 +1,4 @@
-"""What Kubernetes' scheduler waits for: python -m benchmarks.service.extender_latency [--pods N].
+"""Latency of the extender of Kubernetes' scheduler: python -m benchmarks.service.extender_latency [--pods N].
 
 Starts `selector extender` on a free loopback port over the measurements that come with this package, and
 asks `filter` and `prioritize` for pods, over one connection and one after the other, as the scheduler does;
@@ -89,7 +89,7 @@ def serving(nodes: dict[str, str]) -> Iterator[Callable[[str, bytes], Any]]:
         table = Path(folder) / "nodes.json"
         table.write_text(json.dumps(nodes))
         command = [sys.executable, "-m", "kernel_selector.service.cli", "extender", "--port", str(port)]
-        command += ["--nodes", str(table), "--database", str(unpacked())]
+        command += ["--nodes", str(table), "--database", str(unpacked()), "--no-shipped"]
         process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
         connection = http.client.HTTPConnection("127.0.0.1", port)
 

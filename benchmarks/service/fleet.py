@@ -1,4 +1,4 @@
-"""What more GPUs of a machine gain in profiling.
+"""Speed-up of profiling by more GPUs of a machine.
 
     python -m benchmarks.service.fleet [--operator NAME] [--count N]
 
@@ -107,7 +107,7 @@ def watch(process: subprocess.Popen[bytes], database: str, started: float) -> li
 
 
 def speed_up(runs: dict[str, Any]) -> dict[str, dict[str, float]]:
-    """Of each fleet against one worker, as far as both ended well: of the command, and once tasks end.
+    """Speed-up of each fleet over one worker, if both ended well: of the command, and once tasks end.
 
     The second leaves out what any fleet takes to start: its tasks a second after the first has ended.
     """

@@ -1,4 +1,4 @@
-"""How fast records are stored and found.
+"""Rates at which records are stored and found.
 
     python -m benchmarks.service.insert_records [--records N] [--database URL]
 

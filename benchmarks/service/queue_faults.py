@@ -1,4 +1,4 @@
-"""Whether faults lose or repeat tasks: python -m benchmarks.service.queue_faults [--tasks N] [--outages N].
+"""Tasks lost or repeated by faults: python -m benchmarks.service.queue_faults [--tasks N] [--outages N].
 
 A profiling job of short tasks, eight workers, half of them over two services, and a kill -9 of a worker or of
 a service every now and then. Measuring is pretended; claims, leases, heartbeats, records and ends are real.
@@ -66,7 +66,7 @@ def main() -> None:
 
 @dataclass(frozen=True)
 class Faults:
-    """How often something is killed, when the run ends, and how often the server fails until then."""
+    """Timing of the faults: seconds between kills, the end of the run, and how often the server fails."""
 
     pause_s: float
     limit_s: float
@@ -133,7 +133,7 @@ def afflict(
 
 
 def problems(count: int) -> list[Problem]:
-    """So many different problems."""
+    """`count` different problems."""
     lstm = registry.operator("lstm")
     return [lstm.problem(hidden=1 + index % 4096, batch=1 + index // 4096) for index in range(count)]
 
@@ -169,7 +169,7 @@ class Processes:
         self._workers: list[Any] = []
 
     def start(self) -> None:
-        """All of them."""
+        """Start all of them."""
         self._services = [self._service(port) for port in self._ports]
         self._workers = [self._worker(index) for index in range(WORKERS)]
 

@@ -1,4 +1,4 @@
-"""How long a question takes over HTTP.
+"""Latency of a question over HTTP.
 
     python -m benchmarks.service.rest_latency [--requests N] [--database FILE]
 

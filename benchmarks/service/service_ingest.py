@@ -1,4 +1,4 @@
-"""How fast records come in over REST: python -m benchmarks.service.service_ingest [--records N].
+"""Rate of records that come in over REST: python -m benchmarks.service.service_ingest [--records N].
 
 `POST /v1/measurements` with new records, in bodies of a thousand over one connection, into an empty SQLite
 file and an empty PostgreSQL server of the benchmark's own. Each record is checked, its author stored, and
@@ -45,7 +45,7 @@ def main() -> None:
 
 
 def made(count: int) -> list[str]:
-    """So many different records as bodies, REPEATED of each problem at different times."""
+    """`count` different records as bodies, REPEATED of each problem at different times."""
     first, lstm = Record.from_json(LINE), registry.operator("lstm")
     lines = []
     for number in range(count):

@@ -1,4 +1,4 @@
-"""What the service costs: python -m benchmarks.service.service_load [--requests N] [--database FILE].
+"""Cost of the service: python -m benchmarks.service.service_load [--requests N] [--database FILE].
 
 Processor time of the server for each `POST /v1/choices` of a known problem, beside that of the least FastAPI
 route that takes and gives JSON, in the same run; of both, requests per second and latency at 16 connections;

@@ -1,4 +1,4 @@
-"""What a large database costs the service.
+"""Cost of a large database to the service: start, memory, the first choice and the page.
 
     python -m benchmarks.service.service_start [--records N] [--database URL]
 

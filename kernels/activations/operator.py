@@ -1,4 +1,4 @@
-"""What the operators gelu, relu and silu declare alike: hyperparameters, inputs and the least work."""
+"""Declarations that the operators gelu, relu and silu share: hyperparameters, inputs and the least work."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ FLOPS = {"gelu": (16, 20), "relu": (1, 1), "silu": (6, 9)}  # of an element: for
 
 
 def hyperparameters(*own: Hyperparameter) -> tuple[Hyperparameter, ...]:
-    """Those of a pointwise operator in canonical order."""
+    """The hyperparameters of a pointwise operator in canonical order; `own` are those of it alone."""
     elements = Integer(name="elements", aliases=("numel",), maximum=2**36, help="elements of x (N)")
     return (elements, *own, DTYPE, MODE)
 

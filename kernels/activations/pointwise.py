@@ -41,7 +41,7 @@ class Pointwise(nn.Module):
         return _activated(input, self.activation, self.keep)
 
     def extra_repr(self) -> str:
-        """What the module is, for print."""
+        """The activation and what is kept of a call, as text for print."""
         return f"{self.activation}, keeps {self.keep}"
 
 

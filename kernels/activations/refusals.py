@@ -1,4 +1,4 @@
-"""What the implementations refuse alike, from plain values."""
+"""Refusals that several implementations share, decided from plain values."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ FEWEST = 1024  # elements among which those by the lowest point, 2 % off, are fe
 
 
 def refused_by_triton(problem: Problem, device: Device) -> str | None:
-    """Why Triton's kernels refuse a problem: CPUs, old GPUs, float64."""
+    """Reason why Triton's kernels refuse a problem, or None: CPUs, old GPUs, float64."""
     if device.kind != "cuda":
         return "Triton compiles for GPUs, and this device is none"
     if device.compute_capability is not None and device.compute_capability < TRITON_CAPABILITY:
@@ -20,7 +20,7 @@ def refused_by_triton(problem: Problem, device: Device) -> str | None:
 
 
 def refused_by_rounding(problem: Problem) -> str | None:
-    """Why a derivative that is fitted to the output is not taken for a problem."""
+    """Reason why a derivative that is fitted to the output is too inexact for a problem, or None."""
     if problem["dtype"] == "float32":
         return "the derivative is fitted to 5e-4, a hundred times what the gate allows in float32"
     elements = problem["elements"] if "elements" in problem.as_dict else problem["rows"] * problem["inner"]

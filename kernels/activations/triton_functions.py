@@ -81,7 +81,7 @@ def activate_and_derive(x, KIND: tl.constexpr):
 
 @triton.jit
 def is_rising(x, KIND: tl.constexpr):
-    """Whether x lies right of the activation's lowest point; of relu, whether it has a slope."""
+    """True where x lies right of the activation's lowest point; for relu, where x is positive or NaN."""
     if KIND == "relu":
         rising = (x > 0) | (x != x)
     elif KIND == "silu":

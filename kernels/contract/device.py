@@ -52,7 +52,7 @@ class Device:
 
     @cached_property
     def text(self) -> str:
-        """All that is known of it: equal for devices of which everything is equal."""
+        """The device's fields as text: equal for devices that are equal in every field."""
         return repr(self)
 
     @cached_property
@@ -62,7 +62,7 @@ class Device:
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON-ready; `from_dict` reads it back."""
+        """The fields as JSON-ready data, which `from_dict` reads back."""
         return asdict(self)
 
     @classmethod

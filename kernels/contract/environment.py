@@ -30,12 +30,12 @@ class Environment:
 
     @cached_property
     def fingerprint(self) -> str:
-        """The same for equal environments, on every machine."""
+        """Hash of all fields, the same for equal environments on every machine."""
         text = json.dumps(asdict(self), sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON-ready; `from_dict` reads it back."""
+        """The fields as JSON-ready data, which `from_dict` reads back."""
         return asdict(self)
 
     @classmethod
@@ -52,7 +52,7 @@ class Environment:
         return found
 
     def differences(self, other: Environment) -> list[str]:
-        """What differs, in words: `torch 2.11.0 instead of 2.13.0`."""
+        """Differences from `other` in words: `torch 2.11.0 instead of 2.13.0`, the other's version first."""
         mine, theirs = asdict(self), asdict(other)
         return [
             f"{name} {theirs[name]} instead of {mine[name]}" for name in mine if mine[name] != theirs[name]

@@ -45,7 +45,7 @@ class Hyperparameter:
 
     @property
     def expected(self) -> str:
-        """What a valid value looks like, in words."""
+        """The valid values in words, for error messages."""
         raise NotImplementedError
 
     def parse(self, value: object) -> Value:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, init=False)
 class Work:
-    """What an implementation is expected to do for a problem: the physical features of the cost model.
+    """Counted work of an implementation on a problem: the physical features of the cost model.
 
     Counted from the equations and the source, not measured. `saved_bytes` is what is kept between
     forward and backward (0 for inference); `steps` is the length of the longest chain of dependent

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Inputs:
-    """What one call of a built module needs.
+    """Arguments and parameters of one call of a built module.
 
     `args` are its positional arguments (tensors, or tuples of them); `state_dict` its parameters, in
     the problem's dtype, with the names of the torch module that the operator stands for.
@@ -94,7 +94,7 @@ class Operator:
         return self._complete(self._parse({**(given or {}), **more} if more else given or {}))
 
     def problem_from_text(self, given: Mapping[str, str]) -> Problem:
-        """As `problem`, with values as text: `{"hidden": "256"}`."""
+        """The problem of values given as text, such as `{"hidden": "256"}`, completed as by `problem`."""
         return self._complete(self._parse(given, as_text=True))
 
     def makes(self, problem: Problem) -> bool:

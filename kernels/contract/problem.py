@@ -55,7 +55,7 @@ class Problem:
 
         @property
         def complete(self) -> Mapping[str, Value]:
-            """As `as_dict`, with the implied hyperparameters of the operator as it is now."""
+            """All values by name: `as_dict` and the implied hyperparameters of the operator as it is now."""
 
     @cached_property
     def row(self) -> tuple[Value, ...]:

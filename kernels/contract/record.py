@@ -24,7 +24,7 @@ EARLIEST, LATEST = datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo
 
 
 class Status(StrEnum):
-    """How a measurement ended."""
+    """Outcome of a measurement."""
 
     OK = "ok"
     INCORRECT = "incorrect"
@@ -36,7 +36,7 @@ class Status(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class GateResult:
-    """What the correctness gate said.
+    """Verdict of the correctness gate on a candidate.
 
     `worst_error_ratio` is the largest error over the allowed error among all outputs and gradients (at
     most 1 when passed); None when there is no number, and then `detail` says why: the gate was not
@@ -157,7 +157,7 @@ class Record:
 
     @property
     def identity(self) -> tuple[str, ...]:
-        """What was measured under which circumstances: of records with equal ones the newest counts."""
+        """Problem, implementation and circumstances as text: of records with equal ones the newest counts."""
         return (
             self.problem.key,
             self.implementation,
@@ -204,7 +204,7 @@ class RecordReader:
         self._known: dict[str, Any] = {}
 
     def read(self, line: str) -> Record:
-        """As `Record.from_json`."""
+        """The record of one JSON line, as `Record.from_json` reads it."""
         try:
             data = _DECODER.decode(line)
             if not isinstance(data, dict):

@@ -1,4 +1,4 @@
-"""Where random problems of an operator are drawn from."""
+"""Sampling ranges of an operator's random problems."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How long runs took: percentiles, and the time of runs that nothing disturbed."""
+"""Run times: percentiles, and the time of runs that nothing disturbed."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Timing:
 
     @property
     def spread(self) -> float:
-        """By how much the 80th percentile is above the 20th, as a share of that."""
+        """Relative spread of the times: the 80th percentile over the 20th, less one."""
         return self.p80_ms / self.p20_ms - 1
 
 

@@ -1,4 +1,4 @@
-"""What float64 makes of one call, and what torch's own errs there: the measure of every candidate."""
+"""Reference tensors of one call in float64, and errors of torch's own module: the measure of candidates."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ NO_ERROR = Error(0.0, 0.0)
 
 
 class Own(NamedTuple):
-    """What torch's own does to one tensor; where it is not finite, nobody has to be."""
+    """Error and bias of torch's own module in one tensor; where it is not finite, no candidate has to be."""
 
     error: Error = NO_ERROR
     bias: Bias = Bias(0.0, 0.0)
@@ -85,7 +85,7 @@ class Answer:
         return every, self.runs.gradients(module, arguments, only_real(every))
 
     def form(self, actual: Mapping[str, Tensor], of_kind: str) -> str:
-        """What is wrong with names, shapes, dtypes or device, in words; empty when nothing is."""
+        """The first fault of names, shapes, dtypes or devices, in words; empty when there is none."""
         both = {**self.expected, **self._indices}
         expected = {name: tensor for name, tensor in both.items() if kind(name) == of_kind}
         for name in expected.keys() - actual.keys():

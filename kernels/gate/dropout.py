@@ -60,7 +60,7 @@ FEWEST = 20
 
 
 class TorchsOwn(NamedTuple):
-    """What torch's own module does with the problem at a share."""
+    """Dropout of torch's own module on the problem, measured at one share of dropped elements."""
 
     drops: bool
     follows_seeds: bool
@@ -82,7 +82,7 @@ class DropoutCheck:
         self._known: dict[float, TorchsOwn] = {}
 
     def check(self, module: nn.Module) -> tuple[str, str]:
-        """What is wrong, in words, or empty; and what is to be added to the detail of a result that passes.
+        """The fault in words, or empty; and a note for the detail of a result that passes.
 
         The module is loaded; it is left so.
         """

@@ -21,7 +21,7 @@ from .strides import StridedRuns
 
 
 class Gate:
-    """Everything that the candidates of one problem share: inputs, the float64 answers, torch's own errors.
+    """The gate of one problem, for all its candidates: inputs, the float64 answers, torch's own errors.
 
     A candidate is judged by these checks, one after another; the first that fails gives the result's detail:
 

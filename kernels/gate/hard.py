@@ -76,7 +76,7 @@ def in_rows(tensor: Tensor) -> Tensor:
 
 
 def row_scales(expected: Tensor, least: float) -> Tensor:
-    """What each element's error is relative to: the RMS of its row, or of the median row where that is more.
+    """Scale of each element's error: the RMS of its row, or of the median row where that is more.
 
     Else an error in plain rows would be lost beside large ones, and one in rows of nearly nothing count for
     more than it does.
@@ -107,7 +107,7 @@ class HardRuns(Runs):
     def gradients(
         self, module: nn.Module, arguments: tuple[Any, ...], outputs: Mapping[str, Tensor]
     ) -> dict[str, Tensor]:
-        """As those of `Runs`, or none."""
+        """The gradients as in `Runs`; none where they hang on which side of a kink a number is."""
         return {} if self._kinked else super().gradients(module, arguments, outputs)
 
 

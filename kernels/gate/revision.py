@@ -1,4 +1,4 @@
-"""Which gate judged: a number that grows with what the gate looks at."""
+"""Revision of the gate: a number that grows with what the gate looks at."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a module is run while it is judged: its parameters, its arguments, the weights of its outputs."""
+"""Runs of a module that is judged: its parameters, its arguments, the weights of its outputs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Results(NamedTuple):
 
 
 class Runs:
-    """What all runs of one call share; `inputs` are on `torch_device` and must not be changed.
+    """Shared state of all runs of one call; `inputs` are on `torch_device` and must not be changed.
 
     They are drawn where none are given.
     """
@@ -92,7 +92,7 @@ class Runs:
         return found
 
     def leaves(self, module: nn.Module, arguments: tuple[Any, ...]) -> dict[str, Tensor]:
-        """What gradients are taken of: floating-point arguments and parameters."""
+        """Tensors that gradients are taken of, by name: floating-point arguments and parameters."""
         return {
             name: tensor
             for name, tensor in flatten("gradient of argument", arguments).items()
@@ -151,7 +151,7 @@ def map_tensors(change: Callable[[Tensor], Tensor], value: Any) -> Any:
 
 
 def only_real(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Those with gradients."""
+    """The tensors that can have gradients: floating-point and complex ones."""
     return {name: tensor for name, tensor in tensors.items() if real(tensor)}
 
 

@@ -1,4 +1,4 @@
-"""Whether gradients say how outputs change: a difference quotient, in any dtype.
+"""Check of gradients against a difference quotient of the outputs, in any dtype.
 
 F is the sum of the outputs, weighted as for the gradients, in float64. What rounding does to F is small
 beside a step that changes F by a share of its terms, and what it may be is known.
@@ -21,20 +21,20 @@ LONGEST = 0.25  # of a step, as a share of each leaf's RMS
 
 
 class Direction(NamedTuple):
-    """Where arguments and parameters move to: a unit for each, and whether all effects on F add up."""
+    """Direction of arguments and parameters: a unit for each, and whether all effects on F add up."""
 
     units: Mapping[str, Tensor]
     uphill: bool
 
     def size(self, gradients: Mapping[str, Tensor], units: Mapping[str, Tensor]) -> float:
-        """What F changes by, or where effects are random, what the square root of their squares' sum is."""
+        """Change of F along the direction; for random effects, the root of the sum of their squares."""
         if self.uphill:
             return abs(sum(_sum(gradients[name], unit) for name, unit in units.items()))
         return _norm({name: gradients[name].double() * unit for name, unit in units.items()})
 
 
 class Slope(NamedTuple):
-    """How far F is after a step from where gradients say, as a share of the step: 0 where they are right."""
+    """Distance of F after a step from what gradients say, as a share of the step: 0 where they are right."""
 
     miss: float
     uncertainty: float  # what rounding may do to it

@@ -33,7 +33,7 @@ class StridedRuns(Runs):
         self._left_alone = first
 
         def alike(tensor: Tensor) -> Tensor:
-            """What an expanded view can hold."""
+            """The tensor as an expanded view can hold it: the first place along the axis in all places."""
             axis = self._expanded(tensor, next(places))
             return tensor if axis is None else _first(tensor, axis).contiguous()
 

@@ -1,4 +1,4 @@
-"""How wrong a tensor may be: the one table of tolerances, and how an error is taken.
+"""Allowed errors of a tensor: the one table of tolerances, and how an error is taken.
 
 An error is relative to the root mean square (RMS) of the float64 reference tensor, and is taken twice:
 as the RMS of the difference, which sees a small fault everywhere, and as its maximum, which sees a
@@ -130,7 +130,7 @@ class Error:
         return cls(*(value if math.isfinite(value) else math.inf for value in pair.tolist()))
 
     def allowed(self, tolerance: Tolerance) -> Error:
-        """What a candidate may do where torch does this: no more than the floor where it is not finite."""
+        """The error allowed to a candidate where torch has this one; the floor where it is not finite."""
         finite = math.isfinite(self.rms) and math.isfinite(self.peak)
         rms, peak = (self.rms, self.peak) if finite else (0.0, 0.0)
         return Error(
@@ -143,7 +143,7 @@ class Error:
         return Error(max(self.rms, other.rms), max(self.peak, other.peak))
 
     def ratio(self, allowed: Error) -> float:
-        """How many times the allowed error this is; at most 1 when it is acceptable."""
+        """The error over the allowed error; at most 1 when it is acceptable."""
         return max(self.rms / allowed.rms, self.peak / allowed.peak)
 
 
@@ -176,7 +176,7 @@ class Bias:
         return cls(*(value if math.isfinite(value) else 0.0 for value in found.tolist()))
 
     def ratio(self, torchs: Bias, rounding: float) -> float:
-        """How many times what may be this is: twice torch's, or what chance and rounding do."""
+        """The bias over the allowed one: the largest of twice torch's, of chance and of rounding."""
         allowed = max(2 * abs(torchs.mean), STANDARD_ERRORS * self.error, rounding)
         return abs(self.mean) / allowed
 
@@ -210,7 +210,7 @@ def group(name: str) -> str:
 
 
 def signed(name: str, dtype: torch.dtype) -> float:
-    """What the signed mean of a tensor may be by rounding alone."""
+    """The signed mean allowed to a tensor for rounding alone."""
     return SIGNED.get((dtype, kind(name)), SIGNED_WIDE) * TOLERANCES[dtype, kind(name)].floor
 
 

@@ -1,4 +1,4 @@
-"""From a task mapping to code: loops of one worker and the coordinates of the task in the innermost one."""
+"""Code from a task mapping: loops of one worker and the coordinates of the task in the innermost one."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from .task_mapping import MappingError, Part, Size, TaskMapping
 
 @dataclass(frozen=True)
 class Loops:
-    """What code of one worker has to do: the same expressions are valid in Python, Triton and C.
+    """Loops of one worker as text: the same expressions are valid in Python, Triton and C.
 
     `loops` are (variable, extent), outermost first; `coordinates` the task's index along each axis, from
     the worker's number and these variables.

@@ -34,14 +34,14 @@ class Part(NamedTuple):
 
     @property
     def workers(self) -> int:
-        """How many workers share the tasks."""
+        """Number of workers that share the tasks."""
         if self.kind == "listed":
             return len(self.table)
         return prod(whole(self.shape)) if self.kind == "spatial" else 1
 
     @property
     def tasks_per_worker(self) -> int:
-        """How many tasks each worker has."""
+        """Number of tasks of each worker."""
         if self.kind == "listed":
             return len(self.table[0])
         return prod(whole(self.shape)) if self.kind == "repeat" else 1
@@ -126,12 +126,12 @@ class TaskMapping:
 
     @cached_property
     def workers(self) -> int:
-        """How many workers there are."""
+        """Number of workers."""
         return prod(part.workers for part in self.parts)
 
     @cached_property
     def tasks_per_worker(self) -> int:
-        """How many tasks each worker has: all have equally many."""
+        """Number of tasks of each worker: all have equally many."""
         return prod(part.tasks_per_worker for part in self.parts)
 
     def bind(self, **sizes: int) -> TaskMapping:
@@ -149,7 +149,7 @@ class TaskMapping:
     def require(
         self, *, tasks: Sequence[int] | None = None, workers: int | None = None, most_tasks: int | None = None
     ) -> TaskMapping:
-        """This mapping, if it has exactly these tasks and workers and no more than `most_tasks` a worker.
+        """The mapping itself, if it has exactly these tasks and workers and at most `most_tasks` a worker.
 
         Raises MappingError with the numbers.
         """
@@ -168,7 +168,7 @@ class TaskMapping:
 
 
 def spatial(*shape: Size, order: Sequence[int] | None = None) -> TaskMapping:
-    """As many workers as tasks, one each; counted with the last axis fastest, or in `order`."""
+    """A mapping with one worker for each task; counted with the last axis fastest, or in `order`."""
     return _of("spatial", shape, order)
 
 

@@ -1,4 +1,4 @@
-"""What surrounds products as kernels of its own: an epilogue, the way back through it, and sums of rows."""
+"""Kernels around matrix products that are not fused: an epilogue, its backward pass, and sums of rows."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SUM_STEPS = 4  # of tiles of SUM_TILE, where a program does not take all rows
 
 
 def dropout_scale(p: float) -> float:
-    """What is kept with probability 1 - p is scaled by this; probabilities are whole 65536ths."""
+    """Factor of the elements that dropout keeps: 1 / (1 - p), with p rounded up to 65536ths; 0 for p = 1."""
     share = ceil(p * 65536) / 65536
     return 1 / (1 - share) if share < 1 else 0.0
 

@@ -36,7 +36,7 @@ MOST_SUMMED = 2048  # columns
 
 
 class Then(IntFlag):
-    """What is done to a product before it is written: the bits of cublasLtEpilogue_t.
+    """Epilogue of a product, applied before it is written: the bits of cublasLtEpilogue_t.
 
     With AUX an activation writes what its slope needs into `aux`, and a slope reads it there: for GELU by
     tanh its argument, for relu a bit of each element.
@@ -58,7 +58,7 @@ _plans: dict[object, Plan] = {}
 
 
 def refused(problem: Problem, device: Device) -> str | None:
-    """Why a problem has no products of this file on a device."""
+    """Reason why a problem has no products of this file on a device, or None."""
     if device.kind != "cuda":
         return "cuBLASLt computes on NVIDIA GPUs, and this device is none"
     if device.compute_capability is not None and device.compute_capability < LEAST_CAPABILITY:

@@ -30,7 +30,7 @@ ONE, ZERO = byref(c_float(1.0)), byref(c_float(0.0))
 
 
 class Attribute(IntEnum):
-    """Of cublasLtMatmulDescAttributes_t."""
+    """Attributes of a product's descriptor, as numbered in cublasLtMatmulDescAttributes_t."""
 
     TRANSPOSED_A = 3
     TRANSPOSED_B = 4

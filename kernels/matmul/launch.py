@@ -37,7 +37,7 @@ class Epilogue(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """Everything about a product's launch that does not change from call to call."""
+    """Plan of a product's launch: all that does not change from call to call."""
 
     schedule: Schedule
     kernel: Any

@@ -1,4 +1,4 @@
-"""What a schedule may take of a GPU, from plain values."""
+"""Limits of a GPU that schedules have to keep, from plain values."""
 
 from __future__ import annotations
 

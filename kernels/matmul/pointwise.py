@@ -1,4 +1,4 @@
-"""What follows a product where it is not fused into it, and the way back through that.
+"""Pointwise kernels for what follows a product where it is not fused into it, and their backward pass.
 
 Programs take tiles of rows and groups of eight columns, so that a thread has 16 bytes of a 16-bit dtype at
 once, and random draws serve several elements: memory leaves an H200 time for some thirty instructions.

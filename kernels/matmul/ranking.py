@@ -1,4 +1,4 @@
-"""How long a schedule takes, by a small model of the hardware; the best few are what tuning measures.
+"""Time estimates of schedules by a small model of the hardware; the best few are what tuning measures.
 
 A multiprocessor works through its tiles in steps of the depth. A step takes as long as the slowest of
 tensor cores, shared memory, L2 and what the stages leave of the memory's latency; a tile adds the filling
@@ -79,7 +79,7 @@ def ranked(size: Size, limits: Limits, only: str = "") -> tuple[Schedule, ...]:
 
 
 def shortlist(size: Size, limits: Limits, count: int) -> tuple[Schedule, ...]:
-    """What tuning measures: the best by estimate, but at most two of each tile, two unlike each other.
+    """Schedules that tuning measures: the best by estimate, at most two of each tile, unlike each other.
 
     The model errs by tiles more than within one, where it sees little difference and so would list one
     tile's variants only.

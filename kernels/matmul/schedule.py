@@ -132,18 +132,18 @@ class Schedule:
         return min(self.fragment(limits).tasks_per_worker + OTHER_REGISTERS, MOST_REGISTERS)
 
     def resident(self, limits: Limits, element_bytes: int) -> int:
-        """How many programs a multiprocessor holds at once."""
+        """Number of programs that a multiprocessor holds at once."""
         shared = self.shared_bytes(element_bytes)
         by_registers = REGISTERS // (self.registers(limits) * self.threads)
         return max(min(limits.shared_bytes // max(shared, 1), by_registers, 2048 // self.threads, 16), 1)
 
     def staying(self, limits: Limits, element_bytes: int) -> int:
-        """How many programs of a persistent schedule stay on a multiprocessor: one, if its tile is large."""
+        """Number of a persistent schedule's programs on a multiprocessor: one, if its tile is large."""
         large = self.block_m * self.block_n >= LARGE_TILE
         return 1 if large else self.resident(limits, element_bytes)
 
     def fit(self, limits: Limits, element_bytes: int) -> Schedule:
-        """This schedule, if a device has room for it. Raises ScheduleError with the numbers."""
+        """The schedule itself, if a device has room for it. Raises ScheduleError with the numbers."""
         shared = self.shared_bytes(element_bytes)
         if shared > limits.shared_bytes:
             raise ScheduleError(

@@ -180,7 +180,7 @@ def skinny_source(plan: SkinnyPlan, rows: int, dtype: str, steps: tuple[str, ...
 
 
 def ending(rows: int, steps: tuple[str, ...], *, tile: int, threads: int, warps_k: int) -> str:
-    """What a block does last, in both kernels of few rows."""
+    """Last lines of both kernels of few rows: the sum over a block's warps, the steps and the store."""
     lines = "\n".join(f"        {STEPS[name]}" for name in steps)
     return ENDING.substitute(rows=rows, tile=tile, threads=threads, warps_k=warps_k, steps=lines)
 

@@ -20,7 +20,7 @@ STRIDES = ("a_row", "a_depth", "b_depth", "b_column")
 
 
 class Form(NamedTuple):
-    """What a kernel depends on besides its schedule.
+    """Properties besides its schedule that a kernel is written for.
 
     `steps` and `prologue` are fused; with `batched`, matrices of a batch lie `a_batch` and `b_batch`
     elements apart; `a_flipped` and `b_flipped` say that a matrix is contiguous along the rows of a, or the

@@ -59,10 +59,10 @@ class HostClock:
     apart = False
 
     def settle(self) -> None:
-        """Nothing: here all cores are what is timed."""
+        """Does nothing: on a CPU all cores are timed."""
 
     def calm(self) -> bool:
-        """As far as can be told."""
+        """True, as far as can be told."""
         return True
 
     def burst(self, run: Run, first: int, count: int) -> list[Laps]:

@@ -1,4 +1,4 @@
-"""Which device this is: its name, sizes and host, without measuring anything."""
+"""Identity of a device: its name, sizes and host, without measuring anything."""
 
 from __future__ import annotations
 

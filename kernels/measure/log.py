@@ -1,4 +1,4 @@
-"""What a sweep says on stderr while it runs, and its report at the end."""
+"""Progress of a sweep on stderr, and its report at the end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What became of a candidate, as the child process says it: status, reason, the gate's result."""
+"""Outcomes of candidates, as the child process reports them: status, reason, the gate's result."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def outcome(status: Status, reason: str, gate: GateResult | None) -> dict[str, A
 
 
 def status_of(error: BaseException) -> Status:
-    """How an error ends a measurement."""
+    """The status of a measurement that an error ended."""
     if isinstance(error, UnsupportedProblem):
         return Status.UNSUPPORTED
     return Status.OUT_OF_MEMORY if is_out_of_memory(error) else Status.CRASHED

@@ -1,4 +1,4 @@
-"""How carefully to measure. The policy's name is part of a record's identity."""
+"""Measuring policies: how carefully to measure. The policy's name is part of a record's identity."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class UnknownPolicy(SelectorError, LookupError):
 
 @dataclass(frozen=True, kw_only=True)
 class Policy:
-    """When a candidate has been timed enough, and when it is given up.
+    """Rules of timing: when a candidate has been timed enough, and when it is given up.
 
     A candidate is done after `max_samples`, once `candidate_budget_ms` are spent on it and it has
     `min_samples`, or once it has four times as many and the standard error of its median is at most

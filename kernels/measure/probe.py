@@ -1,4 +1,4 @@
-"""How fast this machine's devices are: measured in a second or less, once per process."""
+"""Measured rates of this machine's devices: a second or less, once per process."""
 
 from __future__ import annotations
 

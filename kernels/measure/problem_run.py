@@ -27,19 +27,19 @@ BUILDING = "building"
 
 
 class Reporter(Protocol):
-    """Where progress goes: the pipe to the parent process."""
+    """Receiver of progress reports: the pipe to the parent process."""
 
     def stage(self, implementation: str | None, stage: str) -> None:
-        """A candidate, or None for what all share, is about to start a stage."""
+        """Report that a candidate, or None for what all share, is about to start a stage."""
         ...
 
     def outcome(self, implementation: str, outcome: dict[str, Any], *, final: bool = True) -> None:
-        """What became of a candidate; not final when only its CUDA graphs are outstanding."""
+        """Report a candidate's outcome; not final when only its CUDA graphs are outstanding."""
         ...
 
 
 class ChildMustEnd(Exception):
-    """This process can measure no more: memory ran out, or its GPU context is broken."""
+    """The child process can measure no more: memory ran out, or its GPU context is broken."""
 
 
 @dataclass

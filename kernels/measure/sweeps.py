@@ -84,13 +84,13 @@ def check_output(file: Path) -> None:
 
 @dataclass(frozen=True)
 class Finished:
-    """What a file of records holds, as (problem, implementation, version, device, environment, policy)."""
+    """Stored measurements, as (problem, implementation, version, device, environment, policy)."""
 
     keys: frozenset[tuple[str, ...]] = frozenset()
 
     @classmethod
     def read(cls, file: Path) -> Finished:
-        """From a file of JSON lines; empty when there is no such file.
+        """The measurements stored in a file of JSON lines; empty when there is no such file.
 
         A last line without its end, as an interrupted write leaves it, is cut off the file. Raises
         CorruptRecord, with the line's number, for anything else that is no record.

@@ -36,7 +36,7 @@ class Contestant:
 
     @property
     def median_ms(self) -> float:
-        """Of the samples so far; infinite without any."""
+        """Median of the samples so far; infinite without any."""
         return median(laps[-1] for laps in self.laps) if self.laps else math.inf
 
     def done(self, policy: Policy, best_ms: float = math.inf) -> bool:

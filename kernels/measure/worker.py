@@ -39,11 +39,11 @@ class Pipe:
             data = data[os.write(self._descriptor, data) :]
 
     def stage(self, implementation: str | None, stage: str) -> None:
-        """A candidate, or None for what all share, is about to start a stage."""
+        """Report that a candidate, or None for what all share, is about to start a stage."""
         self.send("stage", implementation=implementation, stage=stage, printed=_printed_bytes())
 
     def outcome(self, implementation: str, outcome: dict[str, Any], *, final: bool = True) -> None:
-        """What became of a candidate."""
+        """Report a candidate's outcome."""
         self.send("outcome", implementation=implementation, final=final, outcome=outcome)
 
 

@@ -1,4 +1,4 @@
-"""What all candidates of one problem are run on, and one run of a candidate."""
+"""Inputs that all candidates of one problem are run on, and one run of a candidate."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What layer_norm, rms_norm and dropout_add_norm share: modules, Triton kernels, inputs, counts."""
+"""Shared parts of layer_norm, rms_norm and dropout_add_norm: modules, Triton kernels, inputs, counts."""

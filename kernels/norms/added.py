@@ -25,7 +25,7 @@ from .module import (
 
 
 class Call(NamedTuple):
-    """What a call of the module computes with, beside its tensors."""
+    """Options of one call of the module, beside its tensors."""
 
     form: Form
     p: float  # 0 in eval mode
@@ -60,7 +60,7 @@ class DropoutAddRMSNorm(nn.RMSNorm):
         _prepare(self, problem, function)
 
     def forward(self, x: Tensor, residual: Tensor) -> Any:  # type: ignore[override]
-        """As DropoutAddLayerNorm.forward."""
+        """x and residual [..., H] to y, or with `prenorm` to (y, z), all [..., H]."""
         return _call(self, x, residual, super().forward)
 
 
@@ -104,7 +104,7 @@ def plainly(
 
 
 class Keeping(NamedTuple):
-    """What is kept of a call for backward, beside z and a seed."""
+    """Choice of what a call keeps for backward, in place of a seed and of z."""
 
     bit_mask: bool = False  # one bit an element in place of the seed
     output: FromOutput | None = None  # y in place of z, where it says that y determines z
@@ -120,7 +120,7 @@ def fused(
 def fused_bit_mask(
     x: Tensor, residual: Tensor, weight: Tensor | None, bias: Tensor | None, call: Call
 ) -> tuple[Tensor, Tensor | None]:
-    """As `fused`, with one bit kept for each element."""
+    """The AddedFunction `fused`, with a bit of a mask kept for each element in place of a seed."""
     return _outside_of_graphs(x, residual, weight, bias, call, Keeping(bit_mask=True))
 
 

@@ -23,7 +23,7 @@ SUM_COLUMNS, SUM_ROWS = 16, 256  # of a program that adds up partial sums: many 
 
 
 class Dropout(NamedTuple):
-    """What drops elements: a share, and where its bits come from."""
+    """Dropout of a call: the share that is dropped, and the seed or the mask that says which elements."""
 
     p: float
     seed: Tensor | None  # int64 [1]
@@ -39,7 +39,7 @@ KEEP_ALL = Dropout(0.0, None)
 
 
 class Outputs(NamedTuple):
-    """What the forward kernel fills; None is not stored."""
+    """Outputs of the forward kernel; None is not stored."""
 
     y: Tensor
     z: Tensor | None = None
@@ -48,7 +48,7 @@ class Outputs(NamedTuple):
 
 
 class Kept(NamedTuple):
-    """What backward starts from."""
+    """Tensors that forward kept and backward reads."""
 
     source: Tensor  # what was normalised [..., H], or y
     weight: Tensor | None
@@ -66,7 +66,7 @@ class Form(NamedTuple):
 
 
 class Gradients(NamedTuple):
-    """What backward fills; None is not wanted."""
+    """Outputs of the backward kernels; None is not wanted."""
 
     x: Tensor | None  # or of the residual
     dropped: Tensor | None  # of x, through dropout

@@ -62,7 +62,7 @@ def torch_norm(problem: Problem) -> nn.Module:
 
 
 def rms_norm_arguments(problem: Problem) -> dict[str, Any]:
-    """What nn.RMSNorm is made with for a problem."""
+    """Arguments of nn.RMSNorm for a problem."""
     return {
         "normalized_shape": problem["hidden"],
         "eps": problem["eps"],
@@ -72,7 +72,7 @@ def rms_norm_arguments(problem: Problem) -> dict[str, Any]:
 
 
 def layer_norm_arguments(problem: Problem) -> dict[str, Any]:
-    """What nn.LayerNorm is made with for a problem."""
+    """Arguments of nn.LayerNorm for a problem."""
     return rms_norm_arguments(problem) | {"bias": problem["bias"]}
 
 
@@ -82,7 +82,7 @@ def epsilon(module: nn.LayerNorm | nn.RMSNorm) -> float:
 
 
 def output_dtype(x: Tensor, *, rms: bool) -> torch.dtype:
-    """That of x, or under autocast that of torch's own norm. Raises TypeError for what kernels cannot.
+    """Dtype of y: x's, or under autocast that of torch's own norm. Raises TypeError for other dtypes.
 
     Without it a module that was moved to float64 would compute in float32 and not say so.
     """

@@ -1,4 +1,4 @@
-"""What the operators of norms declare alike: hyperparameters, inputs, counts, and spaces of problems."""
+"""Declarations that the operators of norms share: hyperparameters, inputs, counts, spaces of problems."""
 
 from __future__ import annotations
 

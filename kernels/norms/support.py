@@ -1,4 +1,4 @@
-"""What the implementations of the norms refuse alike, from plain values."""
+"""Refusals that the implementations of the norms share, decided from plain values."""
 
 from __future__ import annotations
 

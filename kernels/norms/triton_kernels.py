@@ -34,7 +34,7 @@ def norm_forward_kernel(
     ROWS: tl.constexpr,
     RMS: tl.constexpr,
 ):
-    """ROWS rows a program."""
+    """Forward pass of the norm: y [rows, H] of x, ROWS rows a program."""
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     column = tl.arange(0, BLOCK)
     inside = (column < HIDDEN)[None, :]
@@ -96,10 +96,10 @@ def norm_backward_kernel(
     FROM_OUTPUT: tl.constexpr,
     WITH_BIAS: tl.constexpr,
 ):
-    """Programs take every num_programs-th tile of ROWS rows; the loads of the next are under way meanwhile.
+    """Backward pass of the norm. Programs take every num_programs-th tile of ROWS rows.
 
-    Each program sums its rows for the gradients of weight and bias in registers; `norm_sums_kernel` adds
-    up the programs.
+    The loads of a program's next tile are under way meanwhile. It sums its rows for the gradients of weight
+    and bias in registers; `norm_sums_kernel` adds up the programs.
     """
     column = tl.arange(0, BLOCK)
     inside = (column < HIDDEN)[None, :]

@@ -29,7 +29,7 @@ def compiled_layer(step: PlainStep) -> LayerFunction:
 
 
 def refused_by_compiler(problem: Problem, device: Device) -> str | None:
-    """Why a problem is not compiled on a device, or None."""
+    """Reason why a problem is not compiled on a device, or None."""
     if refused := compiling.refused_by_compiler(device):
         return refused
     if problem.operator == "lstm" and (problem["projection"] or problem["peepholes"]):

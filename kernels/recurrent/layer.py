@@ -9,7 +9,7 @@ from torch import Tensor
 
 
 class Cell(NamedTuple):
-    """What a layer computes at each time step; gates in torch's order (i f g o; r z n)."""
+    """Cell of a layer, computed at each time step; gates in torch's order (i f g o; r z n)."""
 
     name: str
     gates: int  # G: blocks of H rows in the weights

@@ -1,4 +1,4 @@
-"""From a function of one direction, or of one time step, to one that computes a layer."""
+"""Layer functions made from a function of one direction, or of one time step."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def each_step(prepare: Callable[[Weights], Step]) -> LayerFunction:
 
 
 def inexact_autograd(problem: Problem) -> str | None:
-    """Why a loop whose backward pass autograd makes is too inexact for a problem, or None."""
+    """Reason why a loop whose backward pass autograd makes is too inexact for a problem, or None."""
     longest = LONGEST_TRAINING.get(problem["dtype"])
     if problem["mode"] == "training" and longest is not None and problem["seq"] > longest:
         return (
@@ -55,7 +55,7 @@ def step_order(seq: int, reverse: bool) -> range:
 
 
 def valid_steps(lengths: Tensor, seq: int) -> Tensor:
-    """Whether a sequence has a step: bool [T, B, 1] of lengths [B]."""
+    """Mask of the steps that each sequence has: bool [T, B, 1] of lengths [B]."""
     return (torch.arange(seq, device=lengths.device).unsqueeze(1) < lengths).unsqueeze(-1)
 
 

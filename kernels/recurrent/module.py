@@ -25,7 +25,7 @@ RNN_CELLS = {"tanh": RNN_TANH, "relu": RNN_RELU}
 
 
 def cell_of(problem: Problem) -> Cell:
-    """What the layers of a problem of `lstm`, `gru` or `rnn` compute at each step."""
+    """The cell of a problem of `lstm`, `gru` or `rnn`."""
     if problem.operator == "rnn":
         return RNN_CELLS[problem["nonlinearity"]]
     return {"lstm": LSTM, "gru": GRU}[problem.operator]
@@ -45,7 +45,7 @@ def recurrent_module(problem: Problem, layer: LayerFunction, *, transformable: b
 
 
 class Layered(nn.RNNBase):
-    """What the three modules share. They take other batch sizes and sequence lengths than the problem's."""
+    """Base of the three modules. They take other batch sizes and sequence lengths than the problem's."""
 
     def __init__(self, layer: LayerFunction, transformable: bool, peepholes: bool, **arguments: Any) -> None:
         super().__init__(**arguments)
@@ -67,7 +67,7 @@ class Layered(nn.RNNBase):
         ]
 
     def flatten_parameters(self) -> None:
-        """Nothing: only cuDNN wants all parameters in one piece of memory."""
+        """Does nothing: only cuDNN wants all parameters in one piece of memory."""
 
     def forward(self, input: Any, hx: Any = None) -> tuple[Any, Any]:
         """x [T, B, I] and optionally the initial states, as in torch: batch first, unbatched or packed."""

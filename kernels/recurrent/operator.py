@@ -1,4 +1,4 @@
-"""What the operators lstm, gru and rnn declare alike: hyperparameters, inputs and the least work."""
+"""Declarations that the operators lstm, gru and rnn share: hyperparameters, inputs and the least work."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ FORMS = (
 
 
 def hyperparameters(*own: Hyperparameter) -> tuple[Hyperparameter, ...]:
-    """Those of an operator in canonical order, `own` being those that the other two do not have."""
+    """The hyperparameters of an operator in canonical order; `own` are those that the others do not have."""
     return (*SIZES, *FORMS, *own, DTYPE, MODE)
 
 

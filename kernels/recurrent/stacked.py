@@ -1,4 +1,4 @@
-"""What the references share: layers and directions around one step's equations, in any precision."""
+"""Shared parts of the references: layers and directions around one step's equations, in any precision."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .operator import directions, parameter_shapes
 
 
 class Parameters(NamedTuple):
-    """Those of one direction of one layer; biases that a problem does not have are zero."""
+    """Parameters of one direction of one layer; biases that a problem does not have are zero."""
 
     w_ih: Tensor  # [G*H, I]
     w_hh: Tensor  # [G*H, P]

@@ -20,7 +20,7 @@ def torch_module(problem: Problem) -> nn.RNNBase:
 
 
 def unsupported_by_cudnn(problem: Problem, device: Device) -> str | None:
-    """What cuDNN refuses or gets wrong, with the reason, or None."""
+    """Reason why cuDNN refuses a problem or gets it wrong, or None."""
     if device.kind == "cuda" and problem["seq"] > LONGEST:
         return f"torch's cuDNN call fails for more than {LONGEST} steps"
     return _wrong_by_cudnn(problem, device)
@@ -56,7 +56,7 @@ def _wrong_by_cudnn(problem: Problem, device: Device) -> str | None:
 
 
 def arguments(problem: Problem) -> dict[str, Any]:
-    """Those of nn.LSTM, nn.GRU or nn.RNN."""
+    """Arguments of nn.LSTM, nn.GRU or nn.RNN for a problem."""
     own = {"lstm": {"proj_size": "projection"}, "gru": {}, "rnn": {"nonlinearity": "nonlinearity"}}
     return {
         "input_size": problem["input"],

@@ -23,7 +23,7 @@ INCLUDE = re.compile(r'^#include "([\w.]+)"$', re.MULTILINE)
 
 
 class Launch(NamedTuple):
-    """How a kernel is launched. With clusters, all CTAs must be resident at once, else it is refused."""
+    """Sizes of a kernel's launch. With clusters, all CTAs must be resident at once, else it is refused."""
 
     blocks: int
     threads: int

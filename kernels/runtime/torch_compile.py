@@ -16,7 +16,7 @@ COPIES = 1024
 
 
 def refused_by_compiler(device: Device) -> str | None:
-    """Why nothing is compiled on a device, or None."""
+    """Reason why nothing is compiled on a device, or None."""
     if device.kind != "cuda":
         return "torch.compile needs a C++ compiler for processors, which is not taken for granted"
     if device.compute_capability is not None and device.compute_capability < LEAST_CAPABILITY:

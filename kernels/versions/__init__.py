@@ -1,4 +1,4 @@
-"""What an implementation does, as two hashes: measurements hold for as long as these stay.
+"""Versions of implementations, as two hashes: measurements hold for as long as these stay.
 
 `kernel` covers what is computed: device code, launch shapes, schedules, torch's operations. `host` covers the
 way it is reached: modules, launching, autograd. Both are of the definitions that `build` reaches, and of what
@@ -31,14 +31,14 @@ class Versions:
         self._lock = Lock()
 
     def of(self, file: Path) -> str:
-        """That of the implementation in a file. Raises SyntaxError, ValueError, OSError for bad sources."""
+        """The version of a file's implementation. Raises SyntaxError, ValueError, OSError for bad sources."""
         digest = self._digest(file, "build")
         if digest is None:
             raise ValueError("its build is no definition of this folder: define build(problem)")
         return f"{digest.kernel[:DIGITS]}.{digest.host[:DIGITS]}"
 
     def of_work(self, file: Path) -> str:
-        """What counts the work of the implementation in a file: its own `work`, or else its operator."""
+        """Hash of what counts the work of a file's implementation: its own `work`, or else its operator."""
         digest = self._digest(file, "work") or self._digest(file.with_name("__init__.py"), "OPERATOR")
         return "" if digest is None else digest.kernel[:DIGITS]
 
@@ -85,5 +85,5 @@ def standing_for(operator: str, implementation: str, recorded: str, now: str | N
 
 
 def kernel_part(version: str) -> str:
-    """What of a version says what is computed; one of earlier days as it is."""
+    """The part of a version that says what is computed; one of earlier days as it is."""
     return version.partition(".")[0]

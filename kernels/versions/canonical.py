@@ -1,4 +1,4 @@
-"""What a definition does, as tokens: equal for sources that differ in form alone, on every version of Python.
+"""Tokens of a definition: equal for sources that differ in form alone, on every version of Python.
 
 Left out are docstrings, comments, annotations (but `tl.constexpr`, which Triton reads), positions, texts of
 errors and refusals, and what only describes. Local names count by their order, definitions by what they

@@ -133,14 +133,14 @@ class Sources:
         return self._modules[base]
 
     def meaning(self, path: Path, name: str) -> Meaning | None:
-        """What a name at the top level of a file refers to; None for builtin ones."""
+        """The definition or outside name that a file's top-level name refers to; None for builtin ones."""
         file = self.file(path)
         if name in file.bound:
             return Place(path, name)
         return self.origin(file.imported[name]) if name in file.imported else None
 
     def origin(self, imported: Imported) -> Meaning:
-        """What an import gives."""
+        """The definition or outside name that an import gives."""
         base, name = imported
         if isinstance(base, str):
             return f"{base}.{name}" if name else base
@@ -154,7 +154,7 @@ class Sources:
         return Place(inner) if inner is not None else f"missing:{name}"
 
     def attribute(self, module: Path, name: str) -> Meaning | None:
-        """What `module.name` refers to, None where it cannot be told."""
+        """The definition or outside name that `module.name` refers to, None where it cannot be told."""
         found = self.meaning(module, name)
         if found is None and module.name == "__init__.py":
             inner = self.module(module.parent / name)

@@ -21,7 +21,7 @@ NOTHING = "nothing"
 
 
 class Digest(NamedTuple):
-    """Of a definition and what it reaches; NOTHING for a part that has nothing to it."""
+    """Hashes of a definition and what it reaches; NOTHING for a part that has nothing to it."""
 
     kernel: str
     host: str
@@ -40,7 +40,7 @@ class Digests:
         self._belonging: dict[Place, tuple[bool, bool]] = {}
 
     def of(self, file: Path, name: str) -> Digest | None:
-        """That of a name in a file, defined or imported there; None where it is nothing of ours.
+        """The digest of a name in a file, defined or imported there; None where it is nothing of ours.
 
         Raises SyntaxError, ValueError and OSError for sources that cannot be read.
         """

@@ -37,7 +37,9 @@ def devices() -> str:
     )
     head = ("device", "its key", "compute capability", "memory", "choices rest on", "implementations")
     others = [f"{count:,} of `{key}`" for key, count in counts.items() if key not in known]
-    return f"{table(head, rows)}For CPUs there are {', '.join(others)}.\n\n"
+    return (
+        f"{table(head, rows)}For CPUs there are {', '.join(others)}, which other processors get as well.\n\n"
+    )
 
 
 def models() -> str:

@@ -49,13 +49,13 @@ class Domain:
         return cls({key: _seen(operator, list(found.values())) for key, found in sorted(problems.items())})
 
     def unseen(self, device: Device) -> str | None:
-        """Why every problem on a device is outside, or None when some may be inside."""
+        """Reason why every problem on a device is outside, or None when some may be inside."""
         if device.key in self.devices:
             return None
         return f"the cost model has not seen {device.name} (it knows {', '.join(self.devices)})"
 
     def outside(self, problem: Problem, device: Device) -> str | None:
-        """Why nothing can be said of a problem on a device, or None when something can."""
+        """Reason why nothing can be said of a problem on a device, or None when something can."""
         unseen = self.unseen(device)
         if unseen:
             return unseen
@@ -70,7 +70,7 @@ class Domain:
         return seen_alike(problem, self.devices.get(device.key, {}).get("words", {}))
 
     def beyond(self, problem: Problem, device: Device) -> Beyond | None:
-        """How far a problem's sizes are outside of those seen on a device, or None when they are inside."""
+        """Distance of a problem's sizes from those seen on a device, or None when they are inside."""
         farthest: Beyond | None = None
         for name, (low, high) in self.devices[device.key]["log2"].items():
             value = _work(problem) if name == "operations" else problem[name]

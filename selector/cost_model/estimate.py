@@ -63,8 +63,15 @@ class Estimate(NamedTuple):
 
 
 class Tier(NamedTuple):
-    """Estimates of one source by implementation, which compare with each other, and caveats about them."""
+    """Estimates of one source by implementation, which compare with each other, and caveats about them.
+
+    `shipped` names those that come with this package. Of a prediction `model` is the cost model's version,
+    and `doublings` how far the problem is outside of what it has seen.
+    """
 
     source: str  # "exact", "model", "near", "extrapolated" or "transfer"
     estimates: Mapping[str, Estimate]
     caveats: tuple[str, ...] = ()
+    shipped: frozenset[str] = frozenset()
+    model: str | None = None
+    doublings: float = 0.0

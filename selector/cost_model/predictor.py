@@ -79,7 +79,7 @@ class Predictor:
         self._presence = FlatTrees.from_arrays(kept, "presence") if "presence" in parts else None
 
     def abstains(self, problem: Problem, device: Device) -> str | None:
-        """Why there is no prediction for a problem on a device, or None when there is one."""
+        """Reason why there is no prediction for a problem on a device, or None when there is one."""
         alike = self._domain.seen_alike(problem, device)
         return self._domain.outside(alike, device) or self._spec.missing_rates(device)
 
@@ -185,8 +185,8 @@ class Predictor:
         works_there = self._works(rows, of_each)
         columns = (
             *(time, *(time * factors[:2])),
-            *(np.rint(size), np.floor(size * factors[4]), np.ceil(size * factors[5])),
-            *(np.maximum(factors[2], least_noise), factors[3], np.ceil(size * factors[6])),
+            *(_whole(size, np.rint), _whole(size, np.floor, factors[4]), _whole(size, np.ceil, factors[5])),
+            *(np.maximum(factors[2], least_noise), factors[3], _whole(size, np.ceil, factors[6])),
         )
         figures = zip(works_there, *[column.tolist() for column in columns], strict=True)
         return [
@@ -240,11 +240,18 @@ def _further(beyond: Beyond | None, problem: Problem, seen: Problem, device: Dev
     return Beyond(doublings + beyond.doublings, f"{words}; {beyond.words}")
 
 
+def _whole(size: Floats, rounded: np.ufunc, factor: Floats | float = 1.0) -> Floats:
+    """Predicted bytes times a factor as whole numbers; no bytes are learned as one, which has a logarithm."""
+    found: Floats = np.where(size < 1.5, np.rint(np.maximum(size * factor - 1, 0)), rounded(size * factor))
+    return found
+
+
 def _tier(estimates: Mapping[str, Estimate], caveats: tuple[str, ...], beyond: Beyond | None) -> Tier:
     if beyond is None:
         return Tier("model", estimates, caveats)
     wider = {name: estimate.extrapolated(beyond.doublings) for name, estimate in estimates.items()}
-    return Tier("extrapolated", wider, (f"Extrapolated: {beyond.words}.", *caveats))
+    caveats = (f"Extrapolated: {beyond.words}.", *caveats)
+    return Tier("extrapolated", wider, caveats, doublings=beyond.doublings)
 
 
 def _check_layout(stored: StoredModel) -> None:

@@ -23,7 +23,7 @@ GROUP = 8  # values that numpy adds up side by side
 
 
 class Factor(IntEnum):
-    """How a factor of a product is read from its column."""
+    """Ways to read a factor of a product from its column."""
 
     ONE = 0  # whatever the column
     SIZE = 1  # the column is in log2

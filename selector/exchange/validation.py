@@ -24,7 +24,10 @@ from ..workloads.imported_operator import (
 )
 
 FIELDS = ("operator", "device", "implementation", "milliseconds", "bytes", "status", "reason")
-RESERVED = ("operator", "device", "memory", "objective", "override", "database", "hyperparameters", "schema")
+RESERVED = (  # what a question takes beside hyperparameters, and other fields of a line
+    *("operator", "device", "memory", "objective", "override", "among", "database"),
+    *("hyperparameters", "schema"),
+)
 LEAST_MS, MOST_MS = 1e-6, 86_400_000.0  # a nanosecond, and a day
 MOST_BYTES = 2**50
 MOST_WORDS = 256  # of one category; more are names of things, not kinds of them

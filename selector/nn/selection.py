@@ -274,13 +274,14 @@ class Selection:
 
     def _asked(self, problem: Problem, device: str) -> Choice:
         policy = self.policy
+        hyperparameters: dict[str, Any] = {**problem.as_dict}
         return shared_selector(policy.database).choose(
             problem.operator,
             device=device,
             memory=policy.memory,
             objective=policy.objective,
             override=policy.implementation,
-            **problem.as_dict,
+            **hyperparameters,
         )
 
 

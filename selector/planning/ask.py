@@ -14,7 +14,6 @@ from kernel_selector.kernels.contract.errors import shorten
 
 from ..cost_model.features.roofline import missing_rates
 from ..errors import InvalidRequest, NothingFits
-from ..selection.selector import stand_in
 from ..selection.shared import shared_selector
 from ..text.units import format_bytes, parse_bytes
 from ..workloads.model import Model, parse_batch
@@ -72,29 +71,21 @@ def pareto(
 
 
 def prices_on(device: object, training: Training, database: str | Path | Database | None) -> Prices:
-    """What layers cost on a device. Raises UnknownDevice and the errors of the database."""
+    """Prices of layers on a device. Raises UnknownDevice and the errors of the database."""
     selector = shared_selector(database)
-    return Prices(selector, _device(selector, device, database), training, database)
+    return Prices(selector, _device(selector, device), training)
 
 
-def _device(selector: Selector, asked: object, database: object) -> Device:
-    """The device that `choose` finds: by a name of the shipped measurements alone too, and with their rates.
+def _device(selector: Selector, asked: object) -> Device:
+    """The device that `choose` finds, with the rates that were measured on one of its kind where it has none.
 
-    Raises UnknownDevice for one that neither they nor the database know, and InvalidRequest.
+    Raises UnknownDevice and InvalidRequest.
     """
-    from kernel_selector.db import DatabaseError
-
-    try:
-        found = selector.device(asked)
-    except UnknownDevice:
-        found = None
-    if found is not None and not missing_rates(found):
-        return found
-    with suppress(UnknownDevice, DatabaseError, OSError):  # what is missing is said where it is needed
-        shipped = stand_in(database)
-        if shipped is not None:
-            return shipped.device(asked if found is None else found.key)
-    return selector.device(asked) if found is None else found
+    found = selector.device(asked)
+    if missing_rates(found):
+        with suppress(UnknownDevice):  # what is missing is said where it is needed
+            return selector.device(found.key)
+    return found
 
 
 def _limit(memory_limit: str | int | None, device: Device) -> int:

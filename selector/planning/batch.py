@@ -1,4 +1,4 @@
-"""Which batch sizes to try: throughput rises until the device is full, memory with every sample."""
+"""Batch sizes to try: throughput rises until the device is full, memory with every sample."""
 
 from __future__ import annotations
 

@@ -49,12 +49,12 @@ class _Axes:
         self._top = 1.1 * max(point.samples_per_s for point in points)
 
     def x(self, size: float) -> float:
-        """Of a number of bytes."""
+        """Horizontal position of a number of bytes."""
         share = (math.log2(size) - self._low) / (self._high - self._low)
         return LEFT + share * (WIDTH - LEFT - RIGHT)
 
     def y(self, rate: float) -> float:
-        """Of a throughput."""
+        """Vertical position of a throughput."""
         return HEIGHT - BOTTOM - rate / self._top * (HEIGHT - TOP - BOTTOM)
 
     def draw(self, picture: Xml.Element) -> None:

@@ -36,7 +36,7 @@ Row = dict[int, float]
 
 @dataclass(frozen=True, kw_only=True)
 class Budget:
-    """What a step has beside its parts, in bytes: `resident` are there all the time; `kept` from forward to
+    """Bytes that a step has beside its parts: `resident` are there all the time; `kept` from forward to
     backward; `block` is the input of one of so many `blocks` that can be recomputed; `first_gradients` and
     `gradients` are there where backward begins, and where it ends; `loss` is what a loss that is no part
     takes before there are any. `apart`: what layers take is the graphs' that replay them, and nothing else
@@ -54,7 +54,7 @@ class Budget:
     apart: bool = False
 
     def beside(self, part: Part) -> int:
-        """What is there beside a layer's transient bytes where backward begins."""
+        """Bytes beside a layer's transient ones where backward begins."""
         if part.head:
             return 0
         return max(self.loss, self.gradients) if self.apart else self.first_gradients
@@ -80,7 +80,7 @@ class Solution:
 
 @dataclass(frozen=True)
 class Slower:
-    """There are solutions, and none takes less than `step_ms`, which is more than was asked for."""
+    """Result of a search that finds no solution fast enough: none takes less than `step_ms`."""
 
     step_ms: float
 
@@ -194,7 +194,7 @@ class _Program:
 
     @property
     def integrality(self) -> list[int]:
-        """1 for whole numbers."""
+        """Integrality of each variable: 1 for whole numbers."""
         whole = {*self.count.values(), *self.used.values(), self.blocks}
         return [int(index in whole) for index in range(self.size)]
 
@@ -257,7 +257,7 @@ class _Program:
         return self.solution(x)
 
     def solution(self, x: Sequence[float]) -> Solution:
-        """What the solver's numbers mean: rounded, because it is exact to a tolerance alone."""
+        """The solution that the solver's numbers mean: rounded, because it is exact to a tolerance alone."""
         counts = {pair: round(x[self.count[pair]]) for pair in self.pairs if x[self.count[pair]] > 0.5}
         chosen = {pair: self._option(pair) for pair in counts}
         blocks = round(x[self.blocks])

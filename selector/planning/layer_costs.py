@@ -258,7 +258,8 @@ def _between(problem: Problem, line: list[Sample]) -> Figures:
 class Measurements:
     """The costs of one operator's implementations on one kind of device, each as a series over the sizes.
 
-    Of several measurements of one problem the newest counts, those of the present version first. `outdated`
+    Of several measurements of one problem the newest counts, those of the present version first, of these
+    one's own before what ships. `outdated`
     names the implementations of which there are none of the present version.
     """
 
@@ -289,8 +290,8 @@ class Measurements:
         }
 
 
-def _rank(measured: Measured, version: str) -> tuple[bool, datetime]:
-    return measured.version == version, measured.measured_at
+def _rank(measured: Measured, version: str) -> tuple[bool, bool, datetime]:
+    return measured.version == version, not measured.shipped, measured.measured_at
 
 
 def counted(problem: Problem, implementation: str, device: Device) -> Figures:

@@ -12,7 +12,8 @@ from kernel_selector.kernels.contract import Device, Problem, UnsupportedProblem
 from ..cost_model.features.roofline import missing_rates
 from ..errors import NoMeasurements
 from ..selection.evidence import Evidence
-from ..selection.selector import UNUSABLE, Selector, stand_in
+from ..selection.joint_evidence import JointEvidence
+from ..selection.selector import Selector
 from ..workloads.model import Part
 from .layer_costs import Figures, Measurements, counted
 from .pace import in_a_model
@@ -74,20 +75,25 @@ def undominated(options: Sequence[Option]) -> list[Option]:
 
 
 class Prices:
-    """Prices on one device, from what a selector's database holds now.
+    """Prices on one device, from the measurements that a selector knows now.
 
-    What it holds nothing of is taken from the measurements that come with this package, unless `source`
-    names a database. `shipped` has the operators for which that was so, `trouble` why it could not be.
+    `shipped` has the operators of which all measurements come with this package, `joint` those of which some
+    do.
     """
 
-    def __init__(self, selector: Selector, device: Device, training: Training, source: object) -> None:
+    def __init__(self, selector: Selector, device: Device, training: Training) -> None:
         self.device, self.snapshot = device, selector.snapshot
-        self.shipped: dict[str, Selector] = {}
-        self.trouble = ""
+        self.shipped: set[str] = set()
+        self.joint: set[str] = set()
         self.training = training
-        self._selector, self._source = selector, source
+        self._selector = selector
         self._measurements: dict[str, Measurements] = {}
         self._options: dict[Part, tuple[Option, ...]] = {}
+
+    @property
+    def trouble(self) -> str:
+        """Why the measurements that come with this package cannot be used, "" where they can."""
+        return self._selector.unusable
 
     @property
     def outdated(self) -> set[str]:
@@ -151,34 +157,18 @@ class Prices:
 
     def _of(self, operator: str) -> Measurements:
         if operator not in self._measurements:
-            own = _measurements(self._selector.evidence(operator, self.device.key))
-            self._measurements[operator] = own if own.series else self._shipped(operator) or own
+            evidence = self._selector.evidence(operator, self.device.key)
+            self._measurements[operator] = _measurements(evidence)
+            if isinstance(evidence, JointEvidence):
+                self.joint.add(operator)
+            elif evidence.shipped:
+                self.shipped.add(operator)
         return self._measurements[operator]
 
-    def _shipped(self, operator: str) -> Measurements | None:
-        """What comes with this package, where that may be used and has any."""
-        from kernel_selector.db import DatabaseError
-
-        try:
-            other = stand_in(self._source)
-            found = None if other is None else _measurements(other.evidence(operator, self.device.key))
-        except (DatabaseError, OSError) as error:
-            self.trouble = f"{UNUSABLE}{error}"
-            return None
-        if other is None or found is None or not found.series:
-            return None
-        self.shipped[operator] = other
-        return found
-
     def _failures(self, problem: Problem, default: str) -> Mapping[str, str]:
-        """Implementations that failed where the figures are from, or on this machine, with the reason."""
-        self._of(problem.operator)
-        found: dict[str, str] = {}
-        for selector in (self.shipped.get(problem.operator), self._selector):
-            if selector is not None:
-                evidence = selector.evidence(problem.operator, self.device.key)
-                found |= evidence.failures(problem, self.device, default)[0]
-        return found
+        """Implementations that failed where the figures are from, with the reason."""
+        evidence = self._selector.evidence(problem.operator, self.device.key)
+        return evidence.failures(problem, self.device, default)[0]
 
 
 @lru_cache(maxsize=64)

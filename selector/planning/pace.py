@@ -1,4 +1,4 @@
-"""How much longer layers take in a model that runs without a pause than alone, where they were measured.
+"""Slowdown of layers in a model that runs without a pause, against their times measured alone.
 
 Matrix products draw the most power. At a device's limit its clocks go down: from 1.98 to 1.72 GHz on an
 H200, the mean of 48 looks at training steps that drew 600 to 700 W. What computes takes longer then: matrix

@@ -24,7 +24,7 @@ class Point:
     default_samples_per_s: float | None
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON-ready."""
+        """The fields as JSON-ready data."""
         return asdict(self)
 
 

@@ -14,7 +14,7 @@ from ..text.units import format_bytes, format_ms
 
 @dataclass(frozen=True, kw_only=True)
 class Layers:
-    """So many layers of a part by one implementation. Times and bytes are of one of them."""
+    """Layers of a part by one implementation, `count` in number. Times and bytes are of one of them."""
 
     part: str
     operator: str
@@ -32,7 +32,7 @@ class Layers:
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """How to train a model within a memory limit. `memory` is the peak by what it is made of.
+    """Plan to train a model within a memory limit. `memory` is the peak by what it is made of.
 
     A step is of `batch` samples, or of `accumulate` times as many. `samples_per_s` counts the optimizer.
     `default` is the best plan with the framework's own implementations, recomputing nothing; None where
@@ -61,12 +61,12 @@ class Plan:
     replayed: bool = False
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON-ready."""
+        """The fields as JSON-ready data."""
         return asdict(self)
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Plan:
-        """What `to_dict` gave, also after a way through JSON. Raises InvalidRequest for anything else."""
+        """The plan that `to_dict` gave, also by way of JSON. Raises InvalidRequest for other data."""
         try:
             given = dict(data)
             layers = tuple(Layers(**one) for one in given.pop("layers"))
@@ -91,7 +91,7 @@ class Plan:
 
     @property
     def speed_up(self) -> float | None:
-        """Over the framework's own implementations within the same limit."""
+        """Speed-up over the framework's own implementations within the same limit."""
         return None if self.default is None else self.samples_per_s / self.default.samples_per_s
 
     @property

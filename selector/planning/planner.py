@@ -219,6 +219,9 @@ class Planner:
         shipped = sorted(self._prices.shipped)
         if shipped:
             yield f"The measurements of {', '.join(shipped)} come with this package: your database has none."
+        joint = sorted(self._prices.joint)
+        if joint:
+            yield f"Of {', '.join(joint)} measurements that come with this package add to yours."
         if self._prices.trouble:
             yield self._prices.trouble
         used = {f"{one.operator}.{one.implementation}" for one in layers}
@@ -228,7 +231,7 @@ class Planner:
 
 
 def library_bytes(device: Device) -> int:
-    """What cuBLAS takes at its first products and keeps, as torch asks it to; records do not count it.
+    """Bytes that cuBLAS takes at its first products and keeps, as torch asks it to; records leave them out.
 
     Source: torch's `CUDABlas.cpp`, 32 MiB from Hopper on, else 8 MiB and 128 KiB.
     """

@@ -1,4 +1,4 @@
-"""How a model is trained, as far as it costs memory and time."""
+"""Setup of a model's training, as far as it costs memory and time."""
 
 from __future__ import annotations
 
@@ -47,7 +47,9 @@ def _implementations() -> set[str]:
 
 @dataclass(frozen=True, kw_only=True)
 class Training:
-    """`optimizer` is one of OPTIMIZERS. With `accumulate` micro-batches a step, gradients stay from one to
+    """Optimizer, precision and repetition of a model's training steps, as a plan assumes them.
+
+    `optimizer` is one of OPTIMIZERS. With `accumulate` micro-batches a step, gradients stay from one to
     the next. `recompute` allows whole blocks to be run twice. `cuda_graphs` says that steps are replayed, and
     launching costs nothing; `replayed` that `selector.replay` does it for blocks, whose graphs have memory of
     their own and of which none is run twice. `parameter_dtype` is what weights are stored in, where it is not
@@ -105,11 +107,11 @@ class Training:
         return model.parameters * model.element_bytes if other else 0
 
     def state_bytes(self, model: Model) -> int:
-        """Of the optimizer."""
+        """Bytes of the optimizer's state."""
         return OPTIMIZERS[self.optimizer].state * self.parameter_bytes(model)
 
     def temporary_bytes(self, model: Model) -> int:
-        """While the optimizer works."""
+        """Bytes that the optimizer takes while it works."""
         return OPTIMIZERS[self.optimizer].temporary * self.parameter_bytes(model)
 
     def optimizer_ms(self, model: Model, device: Device) -> float:

@@ -116,7 +116,10 @@ def geometric_mean(values: Sequence[float | None]) -> float | None:
 
 @contextmanager
 def _held_out_selector(store: Database, problems: Sequence[Problem]) -> Iterator[tuple[Selector, set[str]]]:
-    """Frozen selector without records of these problems, and the keys of problems with records."""
+    """Frozen selector without records of these problems, and the keys of problems with records.
+
+    What ships is left out: it may hold records of these problems.
+    """
     from kernel_selector.db import models, records
 
     from ..cost_model.stored_models import usable_model
@@ -131,7 +134,7 @@ def _held_out_selector(store: Database, problems: Sequence[Problem]) -> Iterator
     known = [record for record in everything if record.problem.key in keys]
     seen = {record.problem.key for record in known}
     if not seen:
-        yield Selector(store, frozen=True), seen
+        yield Selector(store, frozen=True, shipped=False), seen
         return
     first = min(record.measured_at for record in known)
     with TemporaryDirectory() as folder, opened(Path(folder) / "blind.sqlite", create=True) as copy:
@@ -142,7 +145,7 @@ def _held_out_selector(store: Database, problems: Sequence[Problem]) -> Iterator
                 models.add(connection, model=model)
         if not unbiased:
             train(operator, copy)
-        yield Selector(copy, frozen=True), seen
+        yield Selector(copy, frozen=True, shipped=False), seen
 
 
 def _records(store: Database, measuring: Session, problem: Problem) -> list[Record]:

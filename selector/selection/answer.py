@@ -26,9 +26,12 @@ from .policy import Decision, Figures, Question, combine, decide
 from .query import Request
 
 if TYPE_CHECKING:
-    from .snapshot import Knowledge
+    from ..cost_model.predictor import Predictor
+    from .imported_evidence import ImportedEvidence
+    from .knowledge import Knowledge
 
-PREDICTED = {"model", "extrapolated", transfer.SOURCE}  # sources that rest on the cost model
+USED = "Rests on the measurements that come with this package."
+USED_IN_PART = "The figures of {} rest on the measurements that come with this package."
 Given = TypeVar("Given")
 Result = TypeVar("Result")
 
@@ -42,7 +45,7 @@ class Prepared(NamedTuple):
     software: Environment | None
     question: Question
     measured: list[Tier]  # of the problem itself, best first
-    least_noise: float  # of the cost model's times
+    least_noise: tuple[float, float]  # of the times of one's own cost model, and of the one that ships
 
     @property
     def is_complete(self) -> bool:
@@ -53,14 +56,25 @@ class Prepared(NamedTuple):
         return found.base is not None and len(found.estimates) == len(self.question.names)
 
 
+class Known(NamedTuple):
+    """A question with comparable figures, and the cost model's prediction that is among them."""
+
+    prepared: Prepared
+    predicted: Tier | None
+    figures: Figures
+
+
 def answer_each(knowledge: Knowledge, requests: Sequence[Request]) -> list[Choice | SelectorError]:
-    """The choice for each request, or the error that it met; the cost model is asked once for all of them."""
-    prepared = [_tried(prepare, knowledge, request) for request in requests]
-    predicted = _predicted(knowledge, prepared)
-    return [
-        tier if isinstance(tier, SelectorError) else _tried(finish, knowledge, one, tier)
-        for one, tier in zip(prepared, predicted, strict=True)
-    ]
+    """The choice for each request, or the error that it met; the cost models are asked once for all of them.
+
+    Where nothing on a device can be compared, another one like it is asked, once for all of them too.
+    """
+    known = _compared(knowledge, [_tried(prepare, knowledge, request) for request in requests])
+    elsewhere = {index: _tried(_elsewhere, knowledge, one) for index, one in enumerate(known)}
+    again = {index: one for index, one in elsewhere.items() if one is not None}
+    for index, other in zip(again, _compared(knowledge, list(again.values())), strict=True):
+        known[index] = _tried(_joined, knowledge, other, known[index])
+    return [_tried(finish, knowledge, one) for one in known]
 
 
 def _tried(
@@ -75,24 +89,26 @@ def _tried(
         return error
 
 
-def prepare(knowledge: Knowledge, request: Request) -> Prepared:
+def prepare(knowledge: Knowledge, request: Request, origin: Device | None = None) -> Prepared:
     """What the implementations and the measurements say of a question.
 
+    origin: whose measurements; None: the request's device, or one like it where nothing was measured on it.
     Raises UnsupportedProblem, and the errors of reading the database.
     """
     device, torch_device = request.device, request.where.torch_device
     default, accepted, refused = _candidates(request)
-    origin = _origin(knowledge, request)
+    origin = origin or next(_origins(knowledge, request), device)
     evidence = knowledge.measurements(request.problem.operator, origin.key)
-    problem = _known_as(request.problem, evidence) if isinstance(evidence, Evidence) else request.problem
+    request, problem = _known_as(request, evidence)
     software = current_environment(torch_device) if torch_device and origin is device else None
     failed, doubtful = evidence.failures(problem, device, default)
     reason = failed.get(default) or doubtful.get(default, "")
+    names = tuple([name for name in accepted if name not in failed or name == request.override])
     question = Question(
         default=default,
-        default_is_wrong=reason if says_wrong(reason) else "",
-        most_frequent_winner=None if isinstance(evidence, Evidence) else evidence.most_frequent_winner,
-        names=tuple([name for name in accepted if name not in failed or name == request.override]),
+        default_is_wrong=reason if says_wrong(reason) and _is_wanted(request, default) else "",
+        most_frequent_winner=_most_frequent_winner(request, evidence, problem, names),
+        names=names,
         excluded={**failed, **refused},
         doubtful=doubtful,
         objective=request.objective,
@@ -101,7 +117,7 @@ def prepare(knowledge: Knowledge, request: Request) -> Prepared:
         counted_bytes=lambda name: 0.0 if request.imported else _saved_bytes(problem, name),
         has_memory=request.imported is None or request.imported.memory,
     )
-    if not default and not question.names:
+    if not names and not (default and _is_wanted(request, default)):
         raise _unsupported(request, question.excluded)
     return Prepared(
         request=request,
@@ -112,34 +128,92 @@ def prepare(knowledge: Knowledge, request: Request) -> Prepared:
         measured=[
             _here(one, problem, request, origin) for one in evidence.measured(problem, origin, software)
         ],
-        least_noise=evidence.least_noise(device),
+        least_noise=(evidence.least_noise(device, shipped=False), evidence.least_noise(device, shipped=True)),
     )
 
 
-def _origin(knowledge: Knowledge, request: Request) -> Device:
-    """The device whose measurements answer: the request's own, or one like it where it has none."""
+def _most_frequent_winner(
+    request: Request, evidence: Evidence | ImportedEvidence, problem: Problem, names: tuple[str, ...]
+) -> str | None:
+    """What to fall back to without a framework's default; None with one."""
+    if request.imported is None or isinstance(evidence, Evidence):
+        return None
+    return evidence.most_frequent_winner(problem, names)
+
+
+def _origins(knowledge: Knowledge, request: Request) -> Iterator[Device]:
+    """The measured devices that may answer: the request's own, then those like it; of processors the one of
+    which the most was measured goes first.
+    """
     operator, device = request.problem.operator, request.device
-    if request.imported is not None or knowledge.evidence(operator, device.key).problems:
-        return device
-    others = transfer.alike(device, knowledge.devices)
-    return next((one for one in others if knowledge.evidence(operator, one.key).problems), device)
+    if request.imported is not None:
+        yield request.origin or device
+        return
+    if knowledge.evidence(operator, device.key).problems:
+        yield device
+    alike: dict[str, Device] = {}
+    for one in transfer.alike(device, knowledge.devices):
+        alike.setdefault(one.key, one)  # the first of several hosts
+    counts = {key: len(knowledge.evidence(operator, key).problems) for key in alike}
+    order = sorted(alike, key=lambda key: -counts[key]) if device.kind == "cpu" else alike
+    yield from (alike[key] for key in order if counts[key])
+
+
+def _elsewhere(knowledge: Knowledge, known: Known) -> Prepared | None:
+    """The question to a device like its own, where nothing that was measured can be compared."""
+    request, asked = known.prepared.request, known.prepared.origin.key
+    if known.figures.base is not None or request.imported is not None:
+        return None
+    others = (one for one in _origins(knowledge, request) if one.key not in (asked, request.device.key))
+    other = next(others, None)
+    return None if other is None else prepare(knowledge, request, other)
+
+
+def _joined(knowledge: Knowledge, other: Known, known: Known) -> Known:
+    """What is known of a question with what another device adds; as it was where that cannot be compared."""
+    mine, theirs = known.prepared.question, other.prepared.question
+    question = mine._replace(
+        names=tuple([name for name in mine.names if name in theirs.names]),
+        excluded={**theirs.excluded, **mine.excluded},
+        doubtful={**theirs.doubtful, **mine.doubtful},
+        default_is_wrong=mine.default_is_wrong or theirs.default_is_wrong,
+    )
+    tiers = (tier for one in (known, other) for tier in _tiers(knowledge, one.prepared, one.predicted))
+    figures = combine(tiers, question.names, question.default)
+    if figures.base is None:
+        return known
+    return Known(known.prepared._replace(question=question), known.predicted, figures)
 
 
 def _here(tier: Tier, problem: Problem, request: Request, origin: Device) -> Tier:
     """What is known on `origin` as it would be on the request's device."""
+    if request.imported is not None:
+        is_own = origin is request.device
+        is_asked = tier.source != "exact" or problem == request.problem
+        return tier if is_own and is_asked else tier._replace(source="near" if is_own else transfer.SOURCE)
     return tier if origin is request.device else transfer.carried(tier, problem, request.device, origin)
 
 
 def _candidates(request: Request) -> tuple[str, Sequence[str], Mapping[str, str]]:
-    """The framework's default, "" without one, what accepts the problem, and why others refuse it.
+    """The framework's default, "" without one, what accepts the problem, and why others are none.
 
     Raises UnsupportedProblem where no implementation, or not the one asked for, takes the problem.
     """
+    default, names, refused = "", list[str](), dict[str, str]()
     if request.imported is not None:
-        return "", tuple(request.imported.implementations), {}
-    accepted, refused = registry.candidates(request.problem, request.where.device)
-    _check_refusals(request, refused)
-    return registry.operator(request.problem.operator).default, [one.name for one in accepted], refused
+        names += request.imported.implementations
+    else:
+        accepted, reasons = registry.candidates(request.problem, request.where.device)
+        _check_refusals(request, reasons)
+        default, refused = registry.operator(request.problem.operator).default, {**reasons}
+        names += [one.name for one in accepted]
+    others = [name for name in names if not _is_wanted(request, name)]
+    refused |= dict.fromkeys(others, "it is not among those asked for")
+    return default, [name for name in names if name not in others], refused
+
+
+def _is_wanted(request: Request, name: str) -> bool:
+    return not request.among or name in request.among
 
 
 def _saved_bytes(problem: Problem, name: str) -> float:
@@ -153,23 +227,32 @@ def _check_refusals(request: Request, refused: Mapping[str, str]) -> None:
             f"override={request.override!r} cannot compute {request.problem} on {request.where.device.name}: "
             f"{refused[request.override]}. Leave the override out, or name another implementation."
         )
-    if len(refused) == len(registry.implementations(request.problem.operator)):
+    known = registry.implementations(request.problem.operator)
+    if all(name in refused for name in known if _is_wanted(request, name)):
         raise _unsupported(request, refused)
 
 
 def _unsupported(request: Request, reasons: Mapping[str, str]) -> UnsupportedProblem:
-    words = "; ".join(f"{name}: {reasons[name]}" for name in sorted(reasons))
-    return UnsupportedProblem(
-        f"No implementation computes {request.problem} on {request.device.name}: {words}."
-    )
+    words = "; ".join(f"{name}: {reasons[name]}" for name in sorted(reasons) if _is_wanted(request, name))
+    subject = f"None of {', '.join(request.among)}" if request.among else "No implementation"
+    return UnsupportedProblem(f"{subject} computes {request.problem} on {request.device.name}: {words}.")
 
 
-def _known_as(problem: Problem, evidence: Evidence) -> Problem:
-    """The problem, or the same with its operator's own epsilon where none was measured with this one."""
-    alike = timed_alike(problem)
-    if alike == problem or any(one["eps"] == problem["eps"] for one in evidence.problems.values()):
-        return problem
-    return alike
+def _known_as(request: Request, evidence: Evidence | ImportedEvidence) -> tuple[Request, Problem]:
+    """The request with caveats, and the problem that is looked up for it: its own, or one like it.
+
+    That is the same with its operator's own epsilon where none was measured with this one, and of an imported
+    operator the same with the only values that were measured of what never varies.
+    """
+    problem = request.problem
+    if isinstance(evidence, Evidence):
+        alike = timed_alike(problem)
+        is_known = alike == problem or any(one["eps"] == problem["eps"] for one in evidence.problems.values())
+        return request, problem if is_known else alike
+    if request.imported is None:
+        return request, problem
+    known, notes = evidence.known_as(problem)
+    return request._replace(notes=(*request.notes, *notes)), known
 
 
 @cache
@@ -180,12 +263,29 @@ def current_environment(torch_device: str) -> Environment:
     return measure.current_environment(torch_device)
 
 
+def _compared(
+    knowledge: Knowledge, prepared: Sequence[Prepared | SelectorError]
+) -> list[Known | SelectorError]:
+    """Comparable figures of each question, or the error that it met."""
+    predicted = _predicted(knowledge, prepared)
+    return [
+        tier if isinstance(tier, SelectorError) else _tried(_figures, knowledge, one, tier)
+        for one, tier in zip(prepared, predicted, strict=True)
+    ]
+
+
+def _figures(knowledge: Knowledge, prepared: Prepared, predicted: Tier | None) -> Known:
+    question = prepared.question
+    figures = combine(_tiers(knowledge, prepared, predicted), question.names, question.default)
+    return Known(prepared, predicted, figures)
+
+
 def _predicted(
     knowledge: Knowledge, prepared: Sequence[Prepared | SelectorError]
 ) -> list[Tier | SelectorError | None]:
-    """The cost model's estimates for each question, or its error; None where it is not asked.
+    """The cost models' estimates for each question, or its error; None where none is asked.
 
-    Questions about one operator, device and software go through the cost model together.
+    Questions about one operator, device and software go through a cost model together.
     """
     groups: dict[tuple[str, int, int], dict[int, Prepared]] = defaultdict(dict)
     for index, one in enumerate(prepared):
@@ -195,35 +295,61 @@ def _predicted(
     found: list[Tier | SelectorError | None] = [None] * len(prepared)
     for (operator, *_), members in groups.items():
         try:
-            predictor = knowledge.predictor(operator)
+            predictors = knowledge.predictors(operator)
         except SelectorError as error:
             for index in members:
                 found[index] = error
             continue
-        if predictor is None:
-            continue
-        first = next(iter(members.values()))
-        tiers = predictor.tiers(
-            [one.problem for one in members.values()],
-            [one.question.names for one in members.values()],
-            device=first.origin,
-            software=first.software,
-            known={} if first.request.imported else registry.implementations(operator),
-            least_noise=first.least_noise,
-        )
-        for index, tier in zip(members, tiers, strict=True):
+        for index, tier in _best_predictions(predictors, members).items():
             found[index] = tier
     return found
 
 
-def finish(knowledge: Knowledge, prepared: Prepared, predicted: Tier | None) -> Choice:
+def _best_predictions(
+    predictors: Sequence[tuple[Predictor, bool]], members: Mapping[int, Prepared]
+) -> dict[int, Tier]:
+    """The estimates of one's own cost model where it has seen a problem's like, else of the one that has to
+    go less far outside of what it has seen."""
+    found: dict[int, Tier] = {}
+    for predictor, ships in predictors:
+        open_ones = [
+            index
+            for index in members
+            if index not in found or not found[index].estimates or found[index].doublings
+        ]
+        for index, tier in zip(
+            open_ones, _tiers_of(predictor, [members[index] for index in open_ones], ships=ships), strict=True
+        ):
+            before = found.get(index)
+            nearer = before is None or not before.estimates or tier.doublings < before.doublings
+            if before is None or (tier.estimates and nearer):
+                found[index] = tier
+    return found
+
+
+def _tiers_of(predictor: Predictor, asked: Sequence[Prepared], *, ships: bool) -> Iterator[Tier]:
+    """One cost model's estimates for questions about one operator, device and software."""
+    if not asked:
+        return
+    first = asked[0]
+    for tier in predictor.tiers(
+        [one.problem for one in asked],
+        [one.question.names for one in asked],
+        device=first.origin,
+        software=first.software,
+        known={} if first.request.imported else registry.implementations(first.problem.operator),
+        least_noise=first.least_noise[ships],
+    ):
+        shipped = frozenset(tier.estimates) if ships else frozenset[str]()
+        yield tier._replace(model=predictor.version, shipped=shipped)
+
+
+def finish(knowledge: Knowledge, known: Known) -> Choice:
     """The choice for a question, by all that is known of it. Raises NothingFits and NoMeasurements."""
-    question = prepared.question
-    figures = combine(_tiers(knowledge, prepared, predicted), question.names, question.default)
-    if not question.default:
-        _require_measurements(prepared.request, question, figures)
-    decision = decide(question, figures)
-    return _choice(knowledge, prepared.request, decision, set(figures.sources.values()))
+    prepared, _, figures = known
+    if not prepared.question.default:
+        _require_measurements(prepared.request, prepared.question, figures)
+    return _choice(knowledge, prepared.request, decide(prepared.question, figures), figures)
 
 
 def _tiers(knowledge: Knowledge, prepared: Prepared, predicted: Tier | None) -> Iterator[Tier]:
@@ -255,16 +381,9 @@ def _require_measurements(request: Request, question: Question, figures: Figures
         )
 
 
-def _choice(knowledge: Knowledge, request: Request, decision: Decision, sources: set[str]) -> Choice:
+def _choice(knowledge: Knowledge, request: Request, decision: Decision, figures: Figures) -> Choice:
     chosen = decision.candidates[0]
-    predictor = knowledge.predictor(request.problem.operator) if sources & PREDICTED else None
-    caveats = list(knowledge.caveats)
-    if decision.source == "default" and not caveats and not sources and not request.imported:
-        caveats.append(
-            f"Nothing comparable was measured on {request.where.device.name}: "
-            f"run `selector profile {request.problem.operator} --count 60` there."
-        )
-    caveats += _circumstances(knowledge, request)
+    caveats = [*knowledge.caveats, *_circumstances(knowledge, request, figures)]
     return Choice(
         problem=request.problem,
         device=request.where.device,
@@ -281,15 +400,20 @@ def _choice(knowledge: Knowledge, request: Request, decision: Decision, sources:
         objective=request.objective,
         memory_limit_bytes=request.limit_bytes,
         snapshot=knowledge.snapshot,
-        model_version=predictor.version if predictor else None,
+        model_version=figures.model,
         caveats=(*caveats, *decision.caveats),
         operator_assumed=request.operator_assumed,
     )
 
 
-def _circumstances(knowledge: Knowledge, request: Request) -> Iterator[str]:
-    """Caveats that hold whatever was chosen."""
+def _circumstances(knowledge: Knowledge, request: Request, figures: Figures) -> Iterator[str]:
+    """Caveats that hold whatever was chosen: on what the figures rest, and what was asked."""
     device, operator = request.where.device, request.problem.operator
+    if figures.shipped:
+        names = sorted(figures.shipped)
+        yield USED if len(names) == len(figures.estimates) else USED_IN_PART.format(", ".join(names))
+    elif not figures.estimates and request.imported is None:
+        yield from _nothing_measured(knowledge, request)
     yield from request.notes
     if request.imported is not None:
         return
@@ -298,3 +422,15 @@ def _circumstances(knowledge: Knowledge, request: Request) -> Iterator[str]:
     left_out = knowledge.evidence(operator, device.key).left_out
     if left_out:
         yield f"{left_out} records are left out: no {operator} can have their hyperparameters."
+
+
+def _nothing_measured(knowledge: Knowledge, request: Request) -> Iterator[str]:
+    """Why there are no figures, and what gives some."""
+    if knowledge.own.caveats and not knowledge.shipped:
+        yield from knowledge.own.caveats
+        return
+    if request.override is None:
+        yield (
+            f"Nothing comparable was measured on {request.where.device.name}: "
+            f"run `selector profile {request.problem.operator} --count 60` there."
+        )

@@ -36,9 +36,9 @@ SOURCES = {
     "override": "asked for by name",
     "exact": "measured: this problem on this device",
     "model": "predicted by the cost model learned from measurements",
-    "near": "measured on a neighbouring problem on this device, scaled by the work",
+    "near": "measured on a neighbouring problem on this device, scaled by the work where it is known",
     "extrapolated": "extrapolated by the cost model from problems of other sizes",
-    "transfer": "carried over from a device like this one, by the rates of both",
+    "transfer": "carried over from a device like this one",
     "default": "there is no evidence that another one is better",
 }
 Interval = tuple[float, float]

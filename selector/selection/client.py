@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import ssl
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from typing import Any
 from urllib.parse import SplitResult, urlsplit
@@ -73,6 +73,7 @@ class Client:
         memory: str | int | None = None,
         objective: str = "time",
         override: str | None = None,
+        among: Sequence[str] | None = None,
         **hyperparameters: object,
     ) -> Choice:
         """As `selector.choose`, by the service's measurements; without a device, that machine's default one.
@@ -87,6 +88,7 @@ class Client:
             "memory": memory,
             "objective": objective,
             "override": override,
+            "among": tuple(among) if isinstance(among, Iterable) and not isinstance(among, str) else among,
         }
         answer = self.ask("POST", "/v1/choices", question)
         try:

@@ -99,7 +99,7 @@ def _meant(name: str, measured: Sequence[Device]) -> tuple[Device, str]:
     try:
         meant = variants(name)
     except UnknownDevice as error:
-        raise UnknownDevice(_unknown(name, error, measured)) from None
+        raise type(error)(_unknown(name, error, measured)) from None
     here = [one for one in meant if len(meant) > 1 and torch_name(one)]
     known = next((one for one in meant if one.key in by_key), meant[0])
     taken = (here or [known])[0]

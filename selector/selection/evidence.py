@@ -113,7 +113,8 @@ class StepCosts(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What is kept of a record. `version` is the present one where the recorded one does the same."""
+    """What is kept of a record. `version` is the present one where the recorded one does the same; `shipped`
+    says whether the record came with this package."""
 
     version: str
     status: Status
@@ -122,9 +123,10 @@ class Measured:
     measured_at: datetime
     gate_revision: int = 1
     costs: StepCosts | None = None  # of a good one in training
+    shipped: bool = False
 
     @classmethod
-    def of(cls, record: Record | Figures, now: str | None) -> Measured:
+    def of(cls, record: Record | Figures, now: str | None, *, shipped: bool = False) -> Measured:
         """The part of a record that choices and plans need, where an implementation's version is `now`."""
         estimate, costs, total, peak = None, None, record.total, record.peak_bytes
         if record.status is Status.OK and total is not None and peak is not None:
@@ -143,7 +145,8 @@ class Measured:
             record.problem.operator, record.implementation, record.implementation_version, now
         )
         revision = record.gate_revision or 1
-        return cls(version, record.status, record.reason, estimate, record.measured_at, revision, costs)
+        when = record.measured_at
+        return cls(version, record.status, record.reason, estimate, when, revision, costs, shipped)
 
     def outweighs(self, failure: Measured) -> bool:
         """Whether this record of a problem counts for more than a failure near it.
@@ -163,7 +166,8 @@ class Evidence:
     `versions` are those of its implementations now, by name; `groups` has what was measured, by the problem's
     key and its circumstances, and `failed` what failed, by structure; `left_out` counts records of impossible
     problems. What is no implementation any more is passed over. `rejected` are verdicts of the gate by
-    themselves: they count among what failed, and are no measurements.
+    themselves: they count among what failed, and are no measurements. `shipped` says whether the records
+    came with this package.
     """
 
     def __init__(
@@ -171,8 +175,11 @@ class Evidence:
         records: Iterable[Record | Figures],
         versions: Mapping[str, str],
         rejected: Iterable[Record] = (),
+        *,
+        shipped: bool = False,
     ) -> None:
         self.versions = versions
+        self.shipped = shipped
         self.settings: dict[tuple[str, str, str], Setting] = {}
         self.problems: dict[str, Problem] = {}
         self.groups: dict[str, dict[tuple[str, str, str], Group]] = defaultdict(dict)
@@ -195,7 +202,7 @@ class Evidence:
         setting = self.settings.setdefault(setting.key, setting)
         problem = self.problems.setdefault(record.problem.key, record.problem)
         group = self.groups[problem.key].setdefault(setting.key, {})
-        measured = Measured.of(record, self.versions.get(record.implementation))
+        measured = Measured.of(record, self.versions.get(record.implementation), shipped=self.shipped)
         before = group.get(record.implementation)
         if before is None or before.measured_at <= measured.measured_at:
             group[record.implementation] = measured
@@ -214,14 +221,17 @@ class Evidence:
         if measured.version == self.versions.get(name):
             self.failed[structure(problem)].append(failure)
 
-    def least_noise(self, here: Device) -> float:
-        """What a cost model that learned from this cannot tell apart `here`: 0 if some is of this machine."""
+    def least_noise(self, here: Device, *, shipped: bool = False) -> float:  # noqa: ARG002 - all of it is or is not
+        """What a cost model that learned from this cannot tell apart `here`: 0 if some is of this machine.
+
+        shipped: whether that model came with this package.
+        """
         known = self.settings.values()
         return OTHER_MACHINE if known and not any(_same_host(one, here) for one in known) else 0.0
 
     def measured(self, problem: Problem, here: Device, software: Environment | None) -> Iterator[Tier]:
         """The tiers of a problem's own measurements, best first."""
-        rank, settings, groups = self._rank, self.settings, self._measured_at(problem)
+        rank, settings, groups = self._rank, self.settings, self.measured_at(problem)
         tiers = [(rank(settings[key], group, here, software), key, group) for key, group in groups.items()]
         tiers.sort(key=lambda item: item[:2], reverse=True)
         for current in (True, False):
@@ -233,18 +243,20 @@ class Evidence:
                 if tier is not None:
                     yield tier
 
-    def _measured_at(self, problem: Problem) -> dict[tuple[str, str, str], Group]:
+    def measured_at(self, problem: Problem) -> Mapping[tuple[str, str, str], Group]:
+        """What was measured of a problem, by its circumstances."""
         return self.groups[problem.key] if problem.values in self._values else {}
 
     @staticmethod
     def _rank(
         setting: Setting, group: Group, here: Device, software: Environment | None
-    ) -> tuple[bool, bool, int, datetime]:
+    ) -> tuple[bool, bool, bool, int, datetime]:
         same_host = setting.device.fingerprint == here.fingerprint
         same_software = software is not None and setting.environment.fingerprint == software.fingerprint
         covered = sum(1 for measured in group.values() if measured.estimate)
         newest = max(measured.measured_at for measured in group.values())
-        return same_host and same_software, same_host, covered, newest
+        own = not all(measured.shipped for measured in group.values())
+        return same_host and same_software, same_host, own, covered, newest
 
     def _tier(
         self, group: Group, differences: list[str], *, current: bool, least_noise: float
@@ -263,7 +275,8 @@ class Evidence:
         if not current:
             names = ", ".join(sorted(old))
             caveats.append(f"Measured with an earlier version of {names}: profile again to be sure.")
-        return Tier(source="exact", estimates=estimates, caveats=tuple(caveats))
+        shipped = frozenset([name for name in estimates if group[name].shipped])
+        return Tier(source="exact", estimates=estimates, caveats=tuple(caveats), shipped=shipped)
 
     def near(self, problem: Problem, here: Device, software: Environment | None) -> Tier | None:
         """The tier of the nearest problem, scaled by counted work; None where nothing near was measured.
@@ -290,6 +303,7 @@ class Evidence:
             source="near",
             estimates=estimates,
             caveats=(f"Scaled from the measurement of {words}.", *tier.caveats),
+            shipped=tier.shipped,
         )
 
     def failures(self, problem: Problem, here: Device, default: str) -> tuple[dict[str, str], dict[str, str]]:
@@ -308,7 +322,7 @@ class Evidence:
             if measured.status in FAILURES
         }
         doubtful: dict[str, str] = {}
-        for other, setting, name, measured in self.failed.get(structure(problem), ()):
+        for other, setting, name, measured in self.failed_alike(problem):
             is_known = name in newest and newest[name].outweighs(measured)
             if is_known or not _counts(setting, measured, here) or not _concerns(problem, other, measured):
                 continue
@@ -317,10 +331,14 @@ class Evidence:
             (doubtful if kept else excluded).setdefault(name, words)
         return excluded, {name: words for name, words in doubtful.items() if name not in excluded}
 
+    def failed_alike(self, problem: Problem) -> Iterable[Failure]:
+        """What failed on problems of the same structure."""
+        return self.failed.get(structure(problem), ())
+
     def _newest(self, problem: Problem, here: Device) -> dict[str, Measured]:
         """The record of each implementation that says whether it works at the problem."""
         newest: dict[str, tuple[bool, datetime, Measured]] = {}
-        for key, group in self._measured_at(problem).items():
+        for key, group in self.measured_at(problem).items():
             setting = self.settings[key]
             for name, measured in group.items():
                 if measured.version != self.versions.get(name) or not _counts(setting, measured, here):

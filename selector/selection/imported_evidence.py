@@ -2,29 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
 from kernel_selector.kernels.contract import Device, Environment, Problem
 
 from ..cost_model.estimate import Estimate, Tier
-from ..workloads.imported_columns import OK, STATUSES, Columns
+from ..workloads.imported_columns import OK, STATUSES, Columns, Integers
+from ..workloads.imported_operator import NUMERIC, Value
 from .evidence import WORDS
+
+Words = tuple[Value, ...]  # the values of all hyperparameters that are no numbers
 
 
 class ImportedEvidence:
     """The imported measurements of one operator on one device.
 
     An importer times what it can choose from: where several implementations were timed at a problem, those
-    that were not are excluded there.
+    that were not are excluded there, and where several were timed for some words those that never were.
     """
 
     left_out = 0  # of records: an import refuses what it cannot read
 
     def __init__(self, columns: Columns) -> None:
         self._columns = columns
+        spans = columns.operator.hyperparameters
         names = columns.operator.names
         self._problems = {
             tuple(values[name] for name in names): position
@@ -32,12 +37,43 @@ class ImportedEvidence:
         }
         # rows are sorted by problem
         self._starts = np.searchsorted(columns.problem, np.arange(len(columns.problems) + 1))
+        self._worded = tuple(span.name for span in spans if span.kind not in NUMERIC)
+        self._untimed: dict[Words, dict[str, str]] = {}
+        self._winners: dict[tuple[Words, tuple[str, ...]], str | None] = {}
 
     def _rows(self, problem: Problem) -> range:
         position = self._problems.get(tuple(value for _, value in problem.values))
         return range(0) if position is None else range(*map(int, self._starts[position : position + 2]))
 
-    def least_noise(self, _here: Device) -> float:
+    @cached_property
+    def _constants(self) -> Mapping[str, Value]:
+        """The hyperparameters that never vary here, with their values; none where a single problem was
+        measured, of which nothing says what varies."""
+        if len(self._problems) < 2:
+            return {}
+        values = zip(*self._problems, strict=True)
+        found = zip(self._columns.operator.names, map(set, values), strict=True)
+        return {name: next(iter(seen)) for name, seen in found if len(seen) == 1}
+
+    def known_as(self, problem: Problem) -> tuple[Problem, tuple[str, ...]]:
+        """The problem with the only measured values of what never varies here, and caveats that say so."""
+        other = {
+            name: self._constants[name]
+            for name, value in problem.values
+            if name in self._constants and self._constants[name] != value
+        }
+        if not other:
+            return problem, ()
+        values: tuple[tuple[str, Any], ...] = tuple(
+            (name, other.get(name, value)) for name, value in problem.values
+        )
+        notes = (
+            f"{name} was never measured as {problem[name]}: answered as for {name}={value}, its only value."
+            for name, value in other.items()
+        )
+        return Problem(problem.operator, values), tuple(notes)
+
+    def least_noise(self, _here: Device, *, shipped: bool = False) -> float:  # noqa: ARG002 - none of it is
         """The least noise of a prediction: none is known of, since an import does not name hosts."""
         return 0.0
 
@@ -78,16 +114,89 @@ class ImportedEvidence:
         if len(timed) > 1:
             others = (name for name in names if name not in timed and name not in excluded)
             excluded |= dict.fromkeys(others, "it is not among the measurements of this problem")
+        elif not timed:
+            excluded = {**self._never_timed_for(problem), **excluded}
         return excluded, {}
 
+    def _never_timed_for(self, problem: Problem) -> Mapping[str, str]:
+        """Why implementations are excluded that were never timed for the words of a problem, by name."""
+        words = self._words_of(problem)
+        if words not in self._untimed:
+            self._untimed[words] = self._reasons(words)
+        return self._untimed[words]
+
+    def _words_of(self, problem: Problem) -> Words:
+        return tuple([problem[name] for name in self._worded])
+
+    def _reasons(self, words: Words) -> dict[str, str]:
+        """By each word alone, and by all of them where several were timed at one problem."""
+        said = [f"{name}={word}" for name, word in zip(self._worded, words, strict=True)]
+        excluded: dict[str, str] = {}
+        for place, word in enumerate(words):
+            timed = set[str]().union(*(found for one, found in self._timed.items() if one[place] == word))
+            excluded = self._but(timed, said[place]) | excluded if timed else excluded
+        if words in self._contested:
+            excluded = self._but(self._timed[words], " ".join(said)) | excluded
+        return excluded
+
+    def _but(self, timed: set[str], said: str) -> dict[str, str]:
+        others = (name for name in self._columns.implementations if name not in timed)
+        return dict.fromkeys(others, f"it was never timed with {said}")
+
     @cached_property
-    def most_frequent_winner(self) -> str | None:
-        """The implementation that was the fastest on most problems; the first by name of several."""
+    def _words_of_problems(self) -> tuple[tuple[Words, ...], Integers]:
+        """All words that problems have, and which of them each problem has."""
+        places: dict[Words, int] = {}
+        of_each = [
+            places.setdefault(tuple(values[name] for name in self._worded), len(places))
+            for values in self._columns.problems
+        ]
+        return tuple(places), np.array(of_each, dtype=np.int64)
+
+    @cached_property
+    def _timed(self) -> dict[Words, set[str]]:
+        """The implementations that were timed at problems with the same words, by these words."""
+        columns, names = self._columns, self._columns.implementations
+        words, of_problem = self._words_of_problems
+        good = columns.status == OK
+        pairs = of_problem[columns.problem[good]] * len(names) + columns.implementation[good]
+        found: dict[Words, set[str]] = {}
+        for pair in np.unique(pairs).tolist():
+            found.setdefault(words[pair // len(names)], set()).add(names[pair % len(names)])
+        return found
+
+    @cached_property
+    def _contested(self) -> set[Words]:
+        """The words of problems at which several implementations were timed."""
+        words, of_problem = self._words_of_problems
+        counts = np.bincount(self._columns.problem[self._columns.status == OK], minlength=len(of_problem))
+        return {words[number] for number in np.unique(of_problem[counts > 1]).tolist()}
+
+    def most_frequent_winner(self, problem: Problem, names: tuple[str, ...]) -> str | None:
+        """The one of `names` that was the fastest of them on most problems with the same words.
+
+        On problems with any words where none has all of these; None where nothing was timed for one of them.
+        Of several it is the first by name.
+        """
+        key = words, _ = self._words_of(problem), names
+        if key not in self._winners:
+            self._winners[key] = self._winner(words, names)
+        return self._winners[key]
+
+    def _winner(self, words: Words, names: tuple[str, ...]) -> str | None:
         columns = self._columns
-        good = np.flatnonzero(columns.status == OK)
-        if not len(good):
+        good = (columns.status == OK) & np.isin(np.array(columns.implementations), names)[
+            columns.implementation
+        ]
+        all_words, of_problem = self._words_of_problems
+        if words in self._timed:
+            good &= (of_problem == all_words.index(words))[columns.problem]
+        elif any(all(word != one[place] for one in self._timed) for place, word in enumerate(words)):
             return None
-        order = good[np.lexsort((columns.implementation[good], columns.time_ms[good], columns.problem[good]))]
+        rows = np.flatnonzero(good)
+        if not len(rows):
+            return None
+        order = rows[np.lexsort((columns.implementation[rows], columns.time_ms[rows], columns.problem[rows]))]
         firsts = np.append(True, columns.problem[order][1:] != columns.problem[order][:-1])
         wins = np.bincount(columns.implementation[order][firsts], minlength=len(columns.implementations))
         return columns.implementations[int(wins.argmax())]

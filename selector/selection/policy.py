@@ -54,13 +54,16 @@ class Decision(NamedTuple):
 class Figures(NamedTuple):
     """Comparable estimates by implementation, and the tiers that they come from.
 
-    `base` is None when too little is known to compare.
+    `base` is None when too little is known to compare. `shipped` names those of which the figures come with
+    this package; `model` is the version of the cost model that was used, if one was.
     """
 
     base: str | None
     estimates: Mapping[str, Estimate]
     sources: Mapping[str, str]  # of the tiers
     caveats: tuple[str, ...]
+    shipped: frozenset[str] = frozenset()
+    model: str | None = None
 
 
 def combine(tiers: Iterable[Tier], names: tuple[str, ...], default: str) -> Figures:
@@ -69,6 +72,8 @@ def combine(tiers: Iterable[Tier], names: tuple[str, ...], default: str) -> Figu
     used: dict[str, Estimate] = {}
     sources: dict[str, str] = {}
     caveats: list[str] = []
+    shipped: set[str] = set()
+    models: list[str] = []
     passed_over: list[tuple[Tier, list[str]]] = []
 
     def take(tier: Tier, covered: Sequence[str]) -> None:
@@ -76,6 +81,9 @@ def combine(tiers: Iterable[Tier], names: tuple[str, ...], default: str) -> Figu
         for name in fresh:
             used[name] = tier.estimates[name]
             sources[name] = tier.source
+        shipped.update(tier.shipped.intersection(fresh))
+        if fresh and tier.model is not None:
+            models.append(tier.model)
         if fresh or not tier.estimates:
             caveats.extend(tier.caveats)
 
@@ -92,7 +100,8 @@ def combine(tiers: Iterable[Tier], names: tuple[str, ...], default: str) -> Figu
     if base is None:
         for tier, covered in passed_over:
             take(tier, covered)
-    return Figures(base.source if base else None, used, sources, tuple(dict.fromkeys(caveats)))
+    words, model = tuple(dict.fromkeys(caveats)), next(iter(models), None)
+    return Figures(base.source if base else None, used, sources, words, frozenset(shipped), model)
 
 
 def decide(question: Question, figures: Figures) -> Decision:

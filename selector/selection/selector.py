@@ -1,30 +1,28 @@
-"""`Selector`: questions answered from one database, quickly and, when frozen, always alike."""
+"""`Selector`: questions answered from a database and what ships, quickly and, when frozen, always alike."""
 
 from __future__ import annotations
 
 import math
-import os
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from functools import cache
 from pathlib import Path
 from threading import Lock, RLock
-from typing import TYPE_CHECKING, Any, TypeGuard
+from typing import TYPE_CHECKING, Any
 
-from kernel_selector.kernels import registry
-from kernel_selector.kernels.contract import Device, SelectorError, UnknownDevice
+from kernel_selector.kernels.contract import Device, SelectorError
 
 from . import catalogue
 from .answer import answer_each
 from .choice import Choice
 from .database import require_database
+from .knowledge import Knowledge
 from .query import DEFAULT_OPERATOR, Query, Request, parse
 from .query_log import noting
-from .shipped import CPU, unpacked
-from .snapshot import Changed, Knowledge, Pair, state_of
+from .shipped import are_wanted
+from .snapshot import Body, Changed, Pair, state_of
 
 if TYPE_CHECKING:
     from kernel_selector.db import Database
@@ -36,12 +34,6 @@ BACK_OFF = 9  # times as long as a look took, no other follows: a slow database 
 LOCK_WAIT_S = 2.0  # readers hardly ever wait; those that do have callers who wait with them
 CACHE_SIZE = 8192
 SNAPSHOT_TRIES = 3
-USED = "Decided on the measurements that come with this package: your database has none to decide on."
-OF_ANOTHER = (
-    "Measured on another processor, {}, since nothing is known of this one: "
-    "`selector profile --operator all` measures it."
-)
-UNUSABLE = "The measurements that come with this package cannot be used: "
 
 Answer = Choice | SelectorError
 
@@ -97,7 +89,7 @@ class Answers:
 def _key(query: Query) -> object:
     """Equal for equal questions, of which 1, 1.0 and True are three; None for what cannot be hashed."""
     given = (
-        *(query.operator, query.device, query.memory, query.objective, query.named),
+        *(query.operator, query.device, query.memory, query.objective, query.named, query.among),
         *query.hyperparameters.values(),
     )
     key = (*query.hyperparameters, *given, *map(type, given))
@@ -109,11 +101,12 @@ def _key(query: Query) -> object:
 
 
 class Selector:
-    """Chooses implementations by the measurements and cost models of one database.
+    """Chooses implementations by the measurements and cost models of a database, and by those that ship.
 
     `database` is a file path, a SQLAlchemy URL, an open `Database`, or None for the default one: of
-    SELECTOR_DATABASE_URL, else the user's own, which may be missing (then every choice is the
-    framework's default and says so). `frozen` keeps the first snapshot, so that all ranks of a
+    SELECTOR_DATABASE_URL, else the user's own, which may be missing. Its measurements go before those that
+    come with this package; `shipped=False`, or SELECTOR_SHIPPED=off where it is None, leaves the latter out.
+    `frozen` keeps the first snapshot, so that all ranks of a
     distributed job agree; else changes are seen within a second, or a little later where reading them
     takes long. A database that cannot be read any more (deleted, damaged, locked) changes no answer:
     what was loaded goes on answering, each choice has a caveat that says so, and the database is looked
@@ -122,15 +115,22 @@ class Selector:
     InvalidRequest for what cannot be one, and the other errors of opening one.
     """
 
-    def __init__(self, database: str | Path | Database | None = None, frozen: bool = False) -> None:
+    def __init__(
+        self,
+        database: str | Path | Database | None = None,
+        frozen: bool = False,
+        *,
+        shipped: bool | None = None,
+    ) -> None:
         require_database(database)
+        self._with_shipped = are_wanted(shipped)
         self.frozen = frozen
         self._source = database
         self._lock = RLock()
         self._open: Database | None = None
         self._stamp: object = None
         self._trouble: SelectorError | None = None  # why the database cannot be read now
-        self._knowledge = Knowledge(None)
+        self._knowledge = Knowledge(Body(None), shipped=False)
         self._asked: set[tuple[str | None, object]] = set()  # operator and device of answers so far
         self._load()
 
@@ -154,11 +154,17 @@ class Selector:
         memory: str | int | None = None,
         objective: str = "time",
         override: str | None = None,
+        among: Sequence[str] | None = None,
         **hyperparameters: object,
     ) -> Choice:
         """The implementation to use for a problem; see `selector.choose`."""
         self._refresh()
-        more: dict[str, Any] = {"memory": memory, "objective": objective, "override": override}
+        more: dict[str, Any] = {
+            "memory": memory,
+            "objective": objective,
+            "override": override,
+            "among": among,
+        }
         return self.answer(Query(hyperparameters=hyperparameters, operator=operator, device=device, **more))
 
     def choose_each(self, queries: Iterable[Query]) -> list[Answer]:
@@ -181,17 +187,17 @@ class Selector:
         tries = 0
         while True:
             try:
-                own = self._answers.each(queries)
+                found = self._answers.each(queries)
                 break
             except Changed as change:
                 self._load(change.pair)
             tries += 1
             if tries == SNAPSHOT_TRIES and len(queries) > 1:
                 return [self._answer_or_error(query) for query in queries]
-        if len(queries) == 1 and isinstance(own[0], Choice):
+        if len(queries) == 1 and isinstance(found[0], Choice):
             with suppress(TypeError):  # a Device has no hash
                 self._asked.add((queries[0].operator, queries[0].device))
-        return self._ended(own, queries)
+        return self._with_trouble(found)
 
     def _answer_or_error(self, query: Query) -> Answer:
         try:
@@ -199,9 +205,8 @@ class Selector:
         except SelectorError as error:
             return error
 
-    def _ended(self, answers: Sequence[Answer], asked: Sequence[Query]) -> list[Answer]:
-        """Answers by what else is known, and with the caveat that the database cannot be read, if so."""
-        found = or_shipped(answers, asked, self._source)
+    def _with_trouble(self, found: list[Answer]) -> list[Answer]:
+        """Answers with the caveat that the database cannot be read, if so."""
         if not self._trouble:
             return found
         more = f"The database cannot be read now, so this rests on what was loaded before. {self._trouble}"
@@ -250,24 +255,33 @@ class Selector:
             self._load(change.pair)
             return self._knowledge.evidence(operator, device_key)
 
+    @property
+    def unusable(self) -> str:
+        """Why the measurements that come with this package cannot be used, "" where they can."""
+        return self._knowledge.unusable
+
     def device(self, asked: object = None) -> Device:
         """The device that a question about `asked` is about. Raises UnknownDevice and InvalidRequest."""
         self._refresh()
         return self._knowledge.resolved(asked).device
 
     def status(self) -> dict[str, Any]:
-        """JSON-ready: the database, its snapshot, how much of it is loaded, the models, and `trouble`.
+        """JSON-ready: the database, the snapshot of all measurements, how many, the models, and `trouble`.
 
         `trouble` is None, or why the database cannot be read now; `trouble_kind` the class of that error.
+        `own_snapshot` is of the database alone; `shipped_records` come with this package.
         """
         self._refresh()
         known = self._knowledge
+        shipped = known.shipped
         return {
             "database": self._open.location if self._open else None,
             "snapshot": known.snapshot,
             "frozen": self.frozen,
-            "caveats": list(known.caveats),
-            "records": known.records,
+            "own_snapshot": known.own.snapshot,
+            "caveats": [*known.own.caveats, *known.caveats],
+            "records": known.own.records,
+            "shipped_records": shipped.records if shipped else 0,
             "models": [{**model, "created_at": model["created_at"].isoformat()} for model in known.models],
             "trouble": self._trouble and str(self._trouble),
             "trouble_kind": self._trouble and type(self._trouble).__name__,
@@ -299,12 +313,12 @@ class Selector:
                 if self._source is not None or self._open is not None:
                     raise
                 # not an error before the first measurement; the message names the place
-                knowledge = Knowledge(None, missing=f"There are no measurements yet. {error}")
+                own = Body(None, missing=f"There are no measurements yet. {error}")
             else:
                 self._stamp = opened.stamp()
-                pairs = self._knowledge.loaded.union(wanted)
-                knowledge = Knowledge(opened, complete=self.frozen, wanted=pairs)
-            self._knowledge = knowledge
+                pairs = self._knowledge.own.loaded.union(wanted)
+                own = Body(opened, complete=self.frozen, wanted=pairs)
+            self._knowledge = knowledge = Knowledge(own, shipped=self._with_shipped)
             self._trouble = None
             self._due = time.monotonic() + CHECK_S
             self._answers = Answers(knowledge, noting(self._open))
@@ -352,104 +366,7 @@ class Selector:
         # a stamp also changes when somebody opens or closes the file
         with self._open.read() as connection:
             self._open.check_revision(connection)
-            changed = state_of(connection) != self._knowledge.state
+            changed = state_of(connection) != self._knowledge.own.state
         if not changed:
             self._stamp = stamp
         return changed
-
-
-def or_shipped(answers: Sequence[Answer], queries: Sequence[Query], source: object) -> list[Answer]:
-    """The answers of the shipped measurements, where others rest on little and these know more.
-
-    So are those about a device that has its name in these measurements alone. Only for the user's own
-    database: one that was named, as `source` or by SELECTOR_DATABASE_URL, is taken at its word.
-    """
-    found = list(answers)
-    if source is not None:  # most of all: nothing is imported for them
-        return found
-    open_ones = {
-        index: one
-        for index, one in enumerate(found)
-        if _rests_on_little(one) and (queries[index].operator or DEFAULT_OPERATOR) in registry.operators()
-    }
-    if not open_ones:
-        return found
-    from kernel_selector.db import DatabaseError
-
-    if _named(source):
-        return found
-    try:
-        known = _known(list(open_ones.values()), [queries[index] for index in open_ones])
-    except (DatabaseError, OSError) as error:
-        for index, one in open_ones.items():
-            if isinstance(one, Choice):
-                found[index] = replace(one, caveats=(*one.caveats, f"{UNUSABLE}{error}"))
-        return found
-    for (index, own), other in zip(open_ones.items(), known, strict=True):
-        found[index] = _better(own, other)
-    return found
-
-
-def _rests_on_little(answer: Answer) -> bool:
-    if isinstance(answer, Choice):
-        return answer.source in ("default", "extrapolated", "transfer")
-    return isinstance(answer, UnknownDevice)
-
-
-def _better(own: Answer, shipped: Answer) -> Answer:
-    """The shipped answer unless it rests on as little; its error too: that nothing fits, for example."""
-    if isinstance(shipped, SelectorError):
-        return shipped
-    if isinstance(own, Choice) and shipped.source in ("default", own.source):
-        return own
-    return replace(shipped, caveats=(*shipped.caveats, USED))
-
-
-def _unknown_cpu(answer: Answer) -> TypeGuard[Choice]:
-    """Whether it is of a processor of which the user's database has no cost model that could be asked."""
-    return (
-        isinstance(answer, Choice)
-        and answer.device.kind == "cpu"
-        and not any("No prediction" in caveat for caveat in answer.caveats)
-    )
-
-
-def _known(own: Sequence[Answer], queries: Sequence[Query]) -> list[Answer]:
-    """The shipped answers; about a processor of which nothing is known those of the one that ships."""
-    known = list(_shipped().choose_each(queries))
-    again = {
-        index: asked
-        for index, (asked, one) in enumerate(zip(own, known, strict=True))
-        if isinstance(one, Choice) and one.source == "default" and _unknown_cpu(asked)
-    }
-    others = _shipped().choose_each([replace(queries[index], device=CPU) for index in again])
-    for (index, asked), other in zip(again.items(), others, strict=True):
-        known[index] = _of_another_cpu(asked, other)
-    return known
-
-
-def _of_another_cpu(own: Choice, other: Answer) -> Answer:
-    """The answer for the shipped processor, as one for the processor that was asked about, which says so."""
-    if isinstance(other, SelectorError):
-        return other
-    caveats = (*other.caveats, OF_ANOTHER.format(other.device.name))
-    return replace(other, device=own.device, torch_device=own.torch_device, caveats=caveats)
-
-
-def stand_in(source: object) -> Selector | None:
-    """What answers for operators of which the user's own database has nothing; None if one was named.
-
-    Raises DatabaseError and OSError where it cannot be used.
-    """
-    return None if _named(source) else _shipped()
-
-
-def _named(source: object) -> bool:
-    from kernel_selector.db.engine.location import VARIABLE
-
-    return source is not None or bool(os.environ.get(VARIABLE))
-
-
-@cache
-def _shipped() -> Selector:
-    return Selector(unpacked())

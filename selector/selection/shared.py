@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from .database import require_database
 from .selector import Selector
+from .shipped import are_wanted
 
 if TYPE_CHECKING:
     from kernel_selector.db import Database
@@ -17,10 +18,14 @@ if TYPE_CHECKING:
 def shared_selector(database: str | Path | Database | None = None) -> Selector:
     """The Selector over a database, as `Selector` takes it. Raises as that."""
     require_database(database)
-    return _shared(database, os.environ.get("SELECTOR_DATABASE_URL") if database is None else None)
+    environment_url = os.environ.get("SELECTOR_DATABASE_URL") if database is None else None
+    return _shared(database, environment_url, are_wanted())
 
 
 @lru_cache(maxsize=8)
-def _shared(database: str | Path | Database | None, environment_url: str | None) -> Selector:  # noqa: ARG001
-    """The URL of the environment is part of what makes one."""
-    return Selector(database)
+def _shared(
+    database: str | Path | Database | None,
+    environment_url: str | None,  # noqa: ARG001 - part of what makes one
+    shipped: bool,
+) -> Selector:
+    return Selector(database, shipped=shipped)

@@ -1,4 +1,4 @@
-"""One state of the database, loaded as far as questions need it."""
+"""One state of one database, loaded as far as questions need it."""
 
 from __future__ import annotations
 
@@ -12,9 +12,8 @@ from kernel_selector.kernels.contract import Device
 from ..cost_model.stored_models import latest_model, model_listing
 from ..errors import ModelVersionMismatch
 from ..workloads.imported_operator import ImportedOperator, imported_operators
-from .devices import Resolved, resolve
 from .evidence import Evidence
-from .rejections import rejected
+from .shipped.rejections import rejected
 
 if TYPE_CHECKING:
     from kernel_selector.db import Database, StoredModel
@@ -35,13 +34,13 @@ class Changed(Exception):
         self.pair = pair
 
 
-class Knowledge:
-    """Measurements and models at one moment.
+class Body:
+    """The body of evidence in one database: its measurements and cost models at one moment.
 
     `wanted` are pairs of an operator and a device's key to read at once, in one transaction with the
     snapshot; `complete` wants them all, and then the database is not asked again. Else what is missing is
     read when it is first asked about, and raises Changed unless the database still has the same content.
-    Without a database there is nothing, and `caveats` says what to do.
+    Without a database there is nothing, and `caveats` says what to do. `shipped`: it came with this package.
     """
 
     def __init__(
@@ -51,13 +50,13 @@ class Knowledge:
         missing: str = "",
         complete: bool = False,
         wanted: Iterable[Pair] = (),
+        shipped: bool = False,
     ) -> None:
-        self._database = database
+        self._database, self._shipped = database, shipped
         self._lock = RLock()
         self._evidence: dict[Pair, Evidence | ImportedEvidence] = {}
         self._models: dict[str, StoredModel | ModelVersionMismatch | None] = {}
         self._predictors: dict[str, Predictor] = {}
-        self._resolved: dict[str | None, Resolved] = {}
         self.imported: dict[str, ImportedOperator] = {}
         self.state: State = NOTHING, []
         self.records = 0
@@ -96,23 +95,9 @@ class Knowledge:
             self.caveats = ("The database has no measurements yet: run `selector quickstart`.",)
         keys = {device.key for device in self.devices}
         everything = [(operator, key) for operator in registry.operators() for key in sorted(keys)]
-        everything += [(name, key) for name, item in self.imported.items() for key in item.device_keys]
+        everything += [(name, key) for name, item in self.imported.items() for key in item.measured_devices]
         for pair in everything if complete else wanted:
             self._read(connection, *pair)
-
-    def resolved(self, asked: object) -> Resolved:
-        """The device of a question, looked up once for each name. Raises UnknownDevice and InvalidRequest."""
-        if asked is not None and type(asked) is not str:
-            return resolve(asked, self.devices)
-        if asked not in self._resolved:
-            self._resolved[asked] = resolve(asked, self.devices)
-        return self._resolved[asked]
-
-    def evidence(self, operator: str, device_key: str) -> Evidence:
-        """The measurements of an operator of this package; raises as `measurements`."""
-        found = self.measurements(operator, device_key)
-        assert isinstance(found, Evidence), operator
-        return found
 
     def measurements(self, operator: str, device_key: str) -> Evidence | ImportedEvidence:
         """The measurements of an operator on a kind of device. Raises Changed and DatabaseError."""
@@ -120,7 +105,7 @@ class Knowledge:
         with self._lock:
             if pair not in self._evidence:
                 if self._database is None:
-                    self._evidence[pair] = Evidence((), {})
+                    self._evidence[pair] = Evidence((), _versions(operator))
                 else:
                     self._read_later(self._database, pair)
             return self._evidence[pair]
@@ -166,14 +151,20 @@ class Knowledge:
             from .imported_evidence import ImportedEvidence
 
             imported = self.imported[operator]
-            columns = load_columns(connection, imported, imported.device_keys[device_key])
+            columns = load_columns(connection, imported, imported.measured_devices[device_key].name)
             self._evidence[operator, device_key] = ImportedEvidence(columns)
             return
-        versions = {name: item.version for name, item in registry.implementations(operator).items()}
         found = db.records.newest(connection, operator=operator, device_key=device_key)
         device = next((one for one in self.devices if one.key == device_key), None)
         verdicts = rejected(operator, device) if device else ()
-        self._evidence[operator, device_key] = Evidence(found, versions, verdicts)
+        self._evidence[operator, device_key] = Evidence(
+            found, _versions(operator), verdicts, shipped=self._shipped
+        )
+
+
+def _versions(operator: str) -> dict[str, str]:
+    """The present version of each implementation of an operator."""
+    return {name: item.version for name, item in registry.implementations(operator).items()}
 
 
 def state_of(connection: Any) -> State:

@@ -21,8 +21,13 @@ from kernel_selector.kernels.contract import Device, Problem, Work
 
 from ..cost_model.estimate import Tier
 from ..cost_model.features.roofline import matmul_rate
+from .evidence import OTHER_MACHINE
 
 SOURCE = "transfer"
+OF_ANOTHER = (
+    "Measured on another processor, {}, since nothing comparable is known of this one: "
+    "`selector profile --operator all` measures it."
+)
 
 
 class Doubt(NamedTuple):
@@ -37,10 +42,13 @@ OTHER_CAPABILITY = Doubt(2**0.8, 0.25)
 
 
 def alike(device: Device, measured: Iterable[Device]) -> list[Device]:
-    """The measured GPUs, those of the same compute capability first, then by the speed of their memory.
+    """The measured GPUs, those of the same compute capability first, then by the speed of their memory; of a
+    processor all other processors.
 
-    There are none where the rates of `device` are not known.
+    There are none for a GPU whose rates are not known.
     """
+    if device.kind == "cpu":
+        return [one for one in measured if one.kind == "cpu" and one.key != device.key]
     found = [
         one
         for one in measured
@@ -49,18 +57,38 @@ def alike(device: Device, measured: Iterable[Device]) -> list[Device]:
     return sorted(found, key=lambda one: (not _same(one, device), abs(math.log(_copy_ratio(device, one)))))
 
 
+def apart(device: Device, other: Device) -> tuple[bool, float, float]:
+    """How unlike two devices are, the least first: by kind, compute capability, and speed of their memory."""
+    mine, theirs = device.compute_capability, other.compute_capability
+    capability = math.inf if mine is None or theirs is None else abs(_number(mine) - _number(theirs))
+    is_known = device.copy_bytes_per_s and other.copy_bytes_per_s
+    speed = abs(math.log(_copy_ratio(device, other))) if is_known else math.inf
+    return other.kind != device.kind, capability, speed
+
+
+def _number(capability: tuple[int, int]) -> int:
+    return 10 * capability[0] + capability[1]
+
+
 def carried(tier: Tier, problem: Problem, device: Device, origin: Device) -> Tier:
-    """The tier of another device as one of `device`; without estimates as it was."""
+    """The tier of another device as one of `device`; without estimates as it was.
+
+    Times of processors stay as they are: what was a little faster on one is not on another.
+    """
     if not tier.estimates:
         return tier
+    if origin.kind == "cpu":
+        noisier = {name: one.timed(1.0, 1.0, OTHER_MACHINE) for name, one in tier.estimates.items()}
+        return tier._replace(estimates=noisier, caveats=(OF_ANOTHER.format(origin.name), *tier.caveats))
     works = registry.implementations(problem.operator)
     doubt = SAME_CAPABILITY if _same(device, origin) else OTHER_CAPABILITY
     estimates = {
         name: estimate.timed(_ratio(works[name].work(problem), problem["dtype"], device, origin), *doubt)
         for name, estimate in tier.estimates.items()
     }
-    words = f"Carried over from {origin.name}: nothing of {problem.operator} was measured on {device.name}."
-    return Tier(SOURCE, estimates, (words, *tier.caveats))
+    nothing = f"nothing comparable of {problem.operator} was measured on {device.name}"
+    words = f"Carried over from {origin.name}: {nothing}."
+    return tier._replace(source=SOURCE, estimates=estimates, caveats=(words, *tier.caveats))
 
 
 def _same(device: Device, other: Device) -> bool:

@@ -66,7 +66,7 @@ class Dataset:
 
     @cached_property
     def implementations(self) -> tuple[str, ...]:
-        """Those that have records, in order."""
+        """Names of the implementations that have records, sorted."""
         return tuple(sorted({record.implementation for record in self.records}))
 
     @cached_property
@@ -101,7 +101,7 @@ class Dataset:
 
     @cached_property
     def training(self) -> NDArray[np.bool_]:
-        """Whether a row is of a training step, shape [records]."""
+        """Flags of the rows of training steps, shape [records]."""
         return np.array([record.problem["mode"] == "training" for record in self.records])
 
     @cached_property
@@ -159,7 +159,7 @@ class Dataset:
         }
 
     def presence(self) -> None:
-        """Where implementations work: each says so itself."""
+        """None: each implementation itself says where it works."""
 
 
 def _numbered(labels: list[str]) -> NDArray[np.int64]:

@@ -61,14 +61,14 @@ class Evaluation:
     comparisons: tuple[Comparison, ...]
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON-ready."""
+        """The fields as JSON-ready data."""
         return asdict(self) | {
             "devices": list(self.devices),
             "comparisons": list(map(asdict, self.comparisons)),
         }
 
     def table(self) -> str:
-        """Plain text: one block for each way of holding out."""
+        """Text of the figures: one block for each way of holding out."""
         facts = [
             f"{self.operator}: {self.problems} problems, {self.records} records, {', '.join(self.devices)}.",
             *(f"Left out: {count} records {reason}." for reason, count in self.left_out.items()),
@@ -99,7 +99,7 @@ class TrainingReport:
     evaluation: Evaluation
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON-ready."""
+        """The fields as JSON-ready data."""
         return asdict(self) | {
             "implementations": list(self.implementations),
             "evaluation": self.evaluation.to_dict(),

@@ -80,7 +80,7 @@ class ImportedDataset:
 
     @cached_property
     def implementations(self) -> tuple[str, ...]:
-        """Those that have rows, in order."""
+        """Names of the implementations that have rows, sorted."""
         return tuple(sorted(set(self.implementation.tolist())))
 
     @cached_property
@@ -107,7 +107,7 @@ class ImportedDataset:
 
     @cached_property
     def training(self) -> Flags:
-        """Whether a row is of a training step: none is known to be, [rows]."""
+        """Flags of the rows of training steps, none of which is known to be one, shape [rows]."""
         return np.zeros(len(self.rows), dtype=bool)
 
     @cached_property

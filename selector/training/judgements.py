@@ -35,7 +35,7 @@ class Judgements:
 
     @cached_property
     def slowdowns(self) -> Mapping[str, list[float]]:
-        """Of the held-out shapes of all operators, by selector."""
+        """Slowdowns on the held-out shapes of all operators, by selector."""
         return _joined(one.slowdowns for one in self.judgements)
 
     @cached_property
@@ -59,7 +59,7 @@ class Judgements:
         }
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON-ready."""
+        """The fields as JSON-ready data."""
         return {
             "pooled": {name: asdict(found) for name, found in self.pooled.items()},
             "hard_splits": {words: asdict(found) for words, found in self.hard.items()},

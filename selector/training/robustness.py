@@ -94,7 +94,7 @@ def unseen_choices(dataset: AnyDataset) -> Iterator[tuple[list[int], int]]:
 
 
 def coverage(dataset: AnyDataset, held_out: HeldOut, parts: list[Fold]) -> Coverage:
-    """How many measurements the intervals hold that are made from the errors of the other folds."""
+    """Shares of measurements inside intervals that are made from the errors of the other folds."""
 
     def share(figure: str, predicted: Floats, measured: Floats) -> float:
         inside = np.zeros(len(measured), dtype=bool)

@@ -48,12 +48,12 @@ class Terms:
 
     @property
     def kinds(self) -> Array:
-        """What each factor is, int8 [factors]."""
+        """Kind of each factor, int8 [factors]."""
         return np.array(self._kinds, dtype=np.int8)
 
     @property
     def columns(self) -> Array:
-        """Where each factor is read, int32 [factors]."""
+        """Column of each factor, int32 [factors]."""
         return np.array(self._columns, dtype=np.int32)
 
     def _add(self, name: str, kind: Factor, column: str) -> str:

@@ -13,9 +13,10 @@ from numpy.typing import NDArray
 
 from kernel_selector import db
 from kernel_selector.kernels import registry
+from kernel_selector.kernels.contract import Status
 from kernel_selector.kernels.contract.errors import shorten
 
-from ..errors import InvalidRequest, TooFewProblems
+from ..errors import InvalidRequest, NoMeasurements, TooFewProblems
 from ..selection.catalogue import unknown_operator
 from ..selection.devices import resolve
 from ..workloads.imported_columns import load_columns
@@ -84,6 +85,24 @@ class Judgement:
             name: np.abs(predicted / measured - 1)[self.training]
             for name, (predicted, measured) in pairs.items()
         }
+
+
+def operators_with_measurements(database: db.Database) -> tuple[str, ...]:
+    """The operators that there are good measurements of, ours first.
+
+    Raises NoMeasurements where there are none.
+    """
+    with database.read() as connection:
+        counts = db.records.counts(connection)
+        imported = [name for name, found in imported_operators(connection).items() if found.rows]
+    good = {row["operator"] for row in counts if row["status"] == Status.OK and row["count"]}
+    names = (*(name for name in registry.operators() if name in good), *imported)
+    if not names:
+        raise NoMeasurements(
+            "There are no measurements to learn from. Measure, by `selector quickstart` or "
+            "`selector profile lstm --count 60`, or import what others measured: `selector import FILE`."
+        )
+    return names
 
 
 def train(operator: str, database: db.Database, progress: Progress | None = None) -> TrainingReport:

@@ -6,6 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, ClassVar
 
 from kernel_selector.kernels.contract import Device, InvalidHyperparameter, Problem, UnknownHyperparameter
@@ -37,6 +38,11 @@ class Span:
     missing: bool = False
 
     @property
+    def is_constant(self) -> bool:
+        """Whether the words are one, so that there is no telling what others are."""
+        return len(self.words) == 1 and not self.missing
+
+    @property
     def expected(self) -> str:
         """Expected values, in words."""
         if self.kind == MISSING:
@@ -61,10 +67,14 @@ class Span:
         value = plain(given)
         if value is None and self.missing:
             return None
-        if self.kind == "boolean":
+        if self.kind == MISSING:
+            fits = isinstance(value, bool | int | float | str)
+        elif self.kind == "boolean":
             fits = isinstance(value, bool)
         elif self.kind == "category":
-            fits = value in self.words
+            fits = value in self.words or (
+                self.is_constant and isinstance(value, str) and value.isprintable()
+            )
         else:
             fits = type(value) in (int, float) and -LARGEST <= value <= LARGEST
         if not fits or (self.kind == "integer" and canonical(value) != int(value)):
@@ -143,10 +153,10 @@ class ImportedOperator:
         """Names of the hyperparameters."""
         return tuple(span.name for span in self.hyperparameters)
 
-    @property
-    def device_keys(self) -> dict[str, str]:
-        """The names of the devices by their keys."""
-        return {Device(name=name, kind="").key: name for name in self.devices}
+    @cached_property
+    def measured_devices(self) -> dict[str, Device]:
+        """The devices by their keys, always the same objects: by these, questions are asked together."""
+        return {device.key: device for device in (Device(name=name, kind="") for name in self.devices)}
 
     def problem(self, given: Mapping[str, object]) -> Problem:
         """Problem from values of all hyperparameters.

@@ -11,7 +11,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from .terminal import output, words
-from .terminal.options import DatabaseOption, DeviceOption, JsonOption, Words
+from .terminal.options import DatabaseOption, DeviceOption, JsonOption, NoShippedOption, Words
 
 if TYPE_CHECKING:
     from selector import Candidate, Choice
@@ -32,7 +32,11 @@ def choose(
     memory: MemoryOption = None,
     objective: ObjectiveOption = "time",
     override: OverrideOption = None,
+    among: Annotated[
+        str | None, typer.Option(metavar="IMPLEMENTATION,...", help="Choose from these alone.")
+    ] = None,
     database: DatabaseOption = None,
+    no_shipped: NoShippedOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Choose the implementation to use for a layer of given hyperparameters.
@@ -43,9 +47,10 @@ def choose(
       selector choose hidden=256 batch=32
       selector choose lstm hidden=256 batch=32 seq=50 --memory 1GiB --json
       selector choose lstm hidden=512 batch=64 mode=inference --objective memory
+      selector choose lstm hidden=256 batch=32 --among torch_lstm,hoisted
     """
-    request = {"device": device, "memory": memory, "objective": objective, "override": override}
-    choice = _ask(what, database, request)
+    request = _request(device, memory, objective, override, among)
+    choice = _ask(what, database, request, no_shipped=no_shipped)
     if as_json:
         output.print_json(choice.to_dict())
         return
@@ -59,7 +64,11 @@ def explain(
     memory: MemoryOption = None,
     objective: ObjectiveOption = "time",
     override: OverrideOption = None,
+    among: Annotated[
+        str | None, typer.Option(metavar="IMPLEMENTATION,...", help="Choose from these alone.")
+    ] = None,
     database: DatabaseOption = None,
+    no_shipped: NoShippedOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Explain a choice: what was assumed, on what evidence it rests, and why not the others.
@@ -70,19 +79,26 @@ def explain(
       selector explain hidden=256 batch=32
       selector explain lstm hidden=256 batch=32 seq=50 --memory 20MiB
     """
-    request = {"device": device, "memory": memory, "objective": objective, "override": override}
-    choice = _ask(what, database, request)
+    request = _request(device, memory, objective, override, among)
+    choice = _ask(what, database, request, no_shipped=no_shipped)
     if as_json:
         output.print_json({"explanation": choice.explain(), "choice": choice.to_dict()})
     else:
         print(words.about(database, choice.explain()))
 
 
-def _ask(what: list[str], database: str | None, request: Mapping[str, Any]) -> Choice:
+def _request(
+    device: str | None, memory: str | None, objective: str, override: str | None, among: str | None
+) -> dict[str, Any]:
+    names = None if among is None else [name.strip() for name in among.split(",") if name.strip()]
+    return {"device": device, "memory": memory, "objective": objective, "override": override, "among": names}
+
+
+def _ask(what: list[str], database: str | None, request: Mapping[str, Any], *, no_shipped: bool) -> Choice:
     from selector import Selector
 
     operator, given = words.split(what)
-    selector = Selector(database)
+    selector = Selector(database, shipped=False if no_shipped else None)
     return selector.choose(operator, **request, **selector.typed(operator, given))
 
 

@@ -12,7 +12,7 @@ import typer
 
 from .serve import is_loopback, require_free, run_announced, url
 from .terminal import output
-from .terminal.options import DatabaseOption, JsonOption
+from .terminal.options import DatabaseOption, JsonOption, NoShippedOption
 
 FileOption = typer.Option(exists=True, dir_okay=False, metavar="FILE")
 
@@ -33,6 +33,7 @@ def extender(
     key: Annotated[Path | None, FileOption] = None,
     client_ca: Annotated[Path | None, FileOption] = None,
     database: DatabaseOption = None,
+    no_shipped: NoShippedOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Answer Kubernetes' scheduler: which nodes fit a pod, and how well. Until Ctrl-C.
@@ -71,7 +72,9 @@ def extender(
     import uvicorn
 
     collect_seldom()
-    application = create_extender(Selector(database), nodes=_products(nodes))
+    application = create_extender(
+        Selector(database, shipped=False if no_shipped else None), nodes=_products(nodes)
+    )
     configuration = uvicorn.Config(application, host=host, port=port, log_level="warning", **tls)
     try:
         configuration.load()

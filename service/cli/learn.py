@@ -22,13 +22,19 @@ Result = TypeVar("Result")
 Progress = Callable[[str, int, int], None]
 ALL = "all"  # operators
 EVALUATING = "Evaluating the choices for"
-OperatorArgument = Annotated[str, typer.Argument(metavar="[OPERATOR]", help="Whose cost model.")]
 
 
 def train(
-    operator: OperatorArgument = "lstm", database: DatabaseOption = None, as_json: JsonOption = False
+    operator: Annotated[
+        str | None,
+        typer.Argument(metavar="[OPERATOR]", help="Whose cost model; all that were measured without one."),
+    ] = None,
+    database: DatabaseOption = None,
+    as_json: JsonOption = False,
 ) -> None:
-    """Train the cost model on all measurements in the database, and store it there.
+    """Train the cost models on all measurements in the database, and store them there.
+
+    With --json there is one document for each operator.
 
     Examples:
 
@@ -36,6 +42,30 @@ def train(
       selector train
       selector train lstm --json
     """
+    from selector.errors import TooFewProblems
+
+    names = _measured(database) if operator is None else (operator,)
+    too_few: dict[str, TooFewProblems] = {}
+    for name in names:
+        try:
+            _train(name, database, as_json=as_json)
+        except TooFewProblems as error:
+            too_few[name] = error
+    if len(too_few) == len(names):
+        raise next(iter(too_few.values()))
+    for reason in too_few.values():
+        output.err().print(f"Not trained: {reason}", markup=False, soft_wrap=True)
+
+
+def _measured(database: str | None) -> tuple[str, ...]:
+    from selector.profiling.profile import opened
+    from selector.training.train import operators_with_measurements
+
+    with opened(database) as store:
+        return operators_with_measurements(store)
+
+
+def _train(operator: str, database: str | None, *, as_json: bool) -> None:
     import selector
 
     _require(operator, database)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -9,7 +10,7 @@ import typer
 from rich.markup import escape
 
 from .terminal import output, words
-from .terminal.options import DatabaseOption, DeviceOption, JsonOption
+from .terminal.options import DatabaseOption, DeviceOption, JsonOption, NoShippedOption
 
 if TYPE_CHECKING:
     from selector.planning.pareto import Point
@@ -51,6 +52,7 @@ def plan(
         Path | None, typer.Option(dir_okay=False, metavar="FILE", help="Draw the frontier (with --pareto).")
     ] = None,
     database: DatabaseOption = None,
+    no_shipped: NoShippedOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Plan a model's training within a memory limit: which implementations, and how many samples at once.
@@ -66,6 +68,8 @@ def plan(
     """
     from selector.planning.training_setup import Training
 
+    if no_shipped:
+        os.environ["SELECTOR_SHIPPED"] = "off"  # for this process: what plans has no argument for it
     training = Training(
         optimizer=optimizer,
         accumulate=accumulate,

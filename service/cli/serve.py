@@ -11,12 +11,12 @@ from collections.abc import Callable
 from ipaddress import ip_address
 from tempfile import TemporaryDirectory
 from threading import Thread
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from .terminal import output
-from .terminal.options import DatabaseOption, JsonOption
+from .terminal.options import DatabaseOption, JsonOption, NoShippedOption
 
 if TYPE_CHECKING:
     import uvicorn
@@ -39,6 +39,7 @@ def serve(
         int, typer.Option(metavar="N", min=1, max=256, help="Processes that answer; each has its own memory.")
     ] = 1,
     database: DatabaseOption = None,
+    no_shipped: NoShippedOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Serve choices over HTTP, until Ctrl-C.
@@ -57,14 +58,18 @@ def serve(
     from ..settings import Settings
 
     require_free(host, port)
-    settings = Settings.load() if is_loopback(host) else Settings.load(tokens="required")
-    selector = Selector(database)  # what is wrong with the database is said here, once
+    given: dict[str, Any] = {} if is_loopback(host) else {"tokens": "required"}
+    settings = Settings.load(**given, **({"shipped": False} if no_shipped else {}))
+    selector = Selector(
+        database, shipped=settings.shipped
+    )  # what is wrong with the database is said here, once
     address = url("http", host, port)
     if workers == 1:
         _serve_here(selector, settings, (host, port), lambda: _announce(address, as_json))
         return
     selector.close()
     os.environ["SELECTOR_TOKENS"] = settings.tokens
+    os.environ["SELECTOR_SHIPPED"] = "on" if settings.shipped else "off"
     if database is not None:
         os.environ["SELECTOR_DATABASE_URL"] = database
     _serve_with(workers, settings, (host, port), lambda: _announce(address, as_json))

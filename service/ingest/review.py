@@ -104,7 +104,7 @@ class Review:
         groups = self._evidence[pair].groups.get(record.problem.key, {}).values()
         found = [group[record.implementation] for group in groups if record.implementation in group]
         own = Measured.of(record, self._evidence[pair].versions.get(record.implementation))
-        return [item for item in found if item.version == own.version]
+        return [item for item in found if item.version == own.version and not item.shipped]
 
     def _too_fast(self, record: Record, time_ms: float) -> str | None:
         least_ms = self._least(record)

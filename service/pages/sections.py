@@ -76,12 +76,13 @@ def subject(question: Question, rows: Sequence[Coverage]) -> Subject:
 
 
 def models(selector: Selector) -> list[Model]:
-    """The cost models in use, by operator."""
+    """The cost models of one's own that are in use, by operator."""
     state = selector.status()
     latest: dict[str, Mapping[str, Any]] = {}
     for model in state["models"]:  # the latest first
-        latest.setdefault(model["operator"], model)
-    return [_model(latest[operator], state["snapshot"]) for operator in sorted(latest)]
+        if not model["shipped"]:
+            latest.setdefault(model["operator"], model)
+    return [_model(latest[operator], state["own_snapshot"]) for operator in sorted(latest)]
 
 
 def _model(model: Mapping[str, Any], snapshot: str) -> Model:

@@ -75,5 +75,6 @@ async def list_implementations(request: Request) -> Response:
     responses={**CONDITIONAL, **INTERNAL},
 )
 def list_models(request: Request) -> Response:
-    """The cost models in the database, the latest first: the first of each operator is in use."""
+    """The cost models in the database, the latest first, then those that come with the package: of each
+    operator the first is asked, and the one that ships where that one has not seen a problem's like."""
     return conditional(request, selector_of(request).status()["models"])

@@ -52,6 +52,7 @@ async def choose(
         memory=question.memory,
         objective=question.objective,
         override=question.override,
+        among=question.among,
         **question.hyperparameters,
     )
     at_once = selector.answers_at_once(question.operator, question.device)

@@ -33,8 +33,8 @@ async def health() -> Health:
     responses={503: problem_response("Nothing to answer from; the detail says why.")},
 )
 def readiness(request: Request) -> dict[str, Any] | ProblemResponse:
-    """The database can be read, and there are measurements or a model in it. Where it lies is for tokens with
-    the scope `admin`, and for the log."""
+    """The database can be read, and there are measurements or a model to answer from: in it, or with the
+    package. Where it lies is for tokens with the scope `admin`, and for the log."""
     state = selector_of(request).status()
     lacking = missing(state)
     if lacking is not None:
@@ -42,7 +42,11 @@ def readiness(request: Request) -> dict[str, Any] | ProblemResponse:
         LOGGER.warning("not ready: %s", whole)
         told = whole if allows(request.scope, "admin") else open_to_all
         return problem(NOT_READY, told, scope=request.scope)
-    counts = {"records": state["records"], "models": len(state["models"])}
+    counts = {
+        "records": state["records"],
+        "models": sum(not model["shipped"] for model in state["models"]),
+        "shipped_records": state["shipped_records"],
+    }
     return {"status": "ready", "snapshot": state["snapshot"], **counts}
 
 

@@ -88,6 +88,7 @@ class ModelDocument(Answer):
     arrays_bytes: int = Field(description="Their size, in bytes.")
     created_at: str = Field(description="When it was stored, in UTC.")
     evaluation: dict[str, Any] = Field(description="How well it chooses on problems that it had not seen.")
+    shipped: bool = Field(description="Whether it comes with the package, or is in the database.")
 
 
 class Health(Answer):
@@ -102,4 +103,5 @@ class Readiness(Answer):
     status: Literal["ready"]
     records: int = Field(description="Measurements in the database.")
     models: int = Field(description="Cost models in the database.")
+    shipped_records: int = Field(description="Measurements that come with the package; 0: turned off.")
     snapshot: str = Field(description="Identity of the measurements that answers are based on.")

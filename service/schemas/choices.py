@@ -66,8 +66,9 @@ class Candidate(Answer):
 class ChoiceDocument(Answer):
     """The choice, the evidence for it, and every other candidate."""
 
-    problem: dict[str, int | float | bool | str] = Field(
-        description="The operator and all hyperparameters, completed and in canonical order."
+    problem: dict[str, int | float | bool | str | None] = Field(
+        description="The operator and all hyperparameters, completed and in canonical order; null where a "
+        "value is missing, of an imported operator."
     )
     assumed: list[str] = Field(description="Hyperparameters that were left to their defaults.")
     operator_assumed: bool = Field(description='True when the request named none, and "lstm" was assumed.')

@@ -11,6 +11,7 @@ from selector import Query
 from .fields import Amount, Hyperparameters, Name, Request
 
 MOST_ANSWERS = 1000
+MOST_NAMES = 1000
 
 
 class Layer(Request):
@@ -27,6 +28,13 @@ class Layer(Request):
     objective: Literal["time", "memory"] = Field("time", description="What to make small.")
     override: Name | None = Field(None, description="Name of an implementation to use whatever the evidence.")
 
+    among: list[Name] | None = Field(
+        None,
+        min_length=1,
+        max_length=MOST_NAMES,
+        description="Names of the implementations to choose from; null for all.",
+    )
+
     def query(self, device: str | None) -> Query:
         """Query about this layer on a device."""
         return Query(
@@ -36,6 +44,7 @@ class Layer(Request):
             memory=self.memory,
             objective=self.objective,
             override=self.override,
+            among=self.among,
         )
 
 

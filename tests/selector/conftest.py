@@ -17,7 +17,7 @@ from kernel_selector.db import Database, records
 from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import Problem, Record
 from selector import Selector
-from selector.selection import answer, devices, shipped
+from selector.selection import answer, devices, knowledge, shared, shipped
 from selector.training import train as learning
 from selector.training.judgements import Judgements, judge_all
 from tests.selector import replay
@@ -65,12 +65,19 @@ def shipped_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def shipped_cache(shipped_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A user's cache folder in which what ships was unpacked before."""
+def shipped_cache(shipped_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A user's cache folder in which what ships was unpacked before; and what ships is on."""
+    monkeypatch.setenv("SELECTOR_SHIPPED", "on")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     folder = tmp_path / "cache" / shipped_file.parent.name
     folder.mkdir(parents=True)
     (folder / shipped_file.name).symlink_to(shipped_file)
+    opened_before = knowledge._opened, shared._shared
+    for cached in opened_before:
+        cached.cache_clear()
+    yield
+    for cached in opened_before:
+        cached.cache_clear()
 
 
 def _once(name: str, factory: pytest.TempPathFactory, make: Callable[[Path], None]) -> Path:

@@ -144,7 +144,7 @@ def read() -> Golden:
 
 def opened() -> Selector:
     """A selector over the shipped measurements."""
-    return Selector(unpacked(), frozen=True)
+    return Selector(unpacked(), frozen=True, shipped=False)
 
 
 def cases(names: Sequence[str] = ()) -> Iterator[tuple[str, str]]:

@@ -73,6 +73,7 @@ def remote(service):
         (None, SIZES),
         ("gru", {"hidden": 33, "batch": 1, "objective": "memory", "device": "h200"}),
         ("lstm", {**SIZES, "override": "torch_lstm", "dropout": 0.25, "layers": 2}),
+        ("lstm", {**SIZES, "among": ("hoisted", "torch_lstm")}),
     ],
 )
 def test_the_same_answer(remote, selector, operator, given):
@@ -93,6 +94,9 @@ def test_the_answer_explains_and_builds(remote):
         ("lstm", {"hidden": 0, "batch": 1}, InvalidHyperparameter),
         ("lstm", {**SIZES, "device": "nonesuch"}, UnknownDevice),
         ("lstm", {**SIZES, "override": "nonesuch"}, UnknownImplementation),
+        ("lstm", {**SIZES, "among": ["nonesuch"]}, UnknownImplementation),
+        ("lstm", {**SIZES, "among": "hoisted"}, InvalidRequest),
+        ("lstm", {**SIZES, "among": 3}, InvalidRequest),
         ("lstm", {**SIZES, "memory": 1}, NothingFits),
         ("lstm", {**SIZES, "objective": "fast"}, InvalidRequest),
     ],

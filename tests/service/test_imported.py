@@ -42,6 +42,10 @@ def test_the_command_line_answers(database, capsys):
     )
     assert main(["evaluate", foreign.OPERATOR, "--device", "h200", "--database", database]) == 2
     assert "Leave the device out" in capsys.readouterr().err
+    few = document(capsys, "choose", *asked, "--among", "large, medium")
+    assert few["implementation"] in ("large", "medium")
+    assert main(["choose", *asked, "--among", "large"]) == 0
+    assert "among=['large']" in capsys.readouterr().out.replace("\n", "")
     names = [one["name"] for one in document(capsys, "operators", "--database", database)["operators"]]
     assert names[-1] == foreign.OPERATOR
 
@@ -126,3 +130,24 @@ def test_names_with_brackets_are_shown_as_they_are(capsys, tmp_path, monkeypatch
         assert "[/]" in shown or command[0] not in ("choose", "operators")
     assert main(["database", "upgrade", *place]) == 0
     assert "m[bold].sqlite" in capsys.readouterr().out
+
+
+def test_training_without_a_name_is_of_all_that_was_measured(capsys, tmp_path):
+    place = ["--database", str(tmp_path / "m.sqlite")]
+    for operator, count in (("first", 60), ("second", 60), ("small", 1)):
+        rows = [{**line, "operator": operator} for line in foreign.rows(count)]
+        assert main(["import", str(foreign.write(tmp_path / f"{operator}.jsonl", rows)), *place]) == 0
+    capsys.readouterr()
+    assert main(["train", *place]) == 0
+    shown = capsys.readouterr()
+    assert [line.split()[1] for line in shown.out.splitlines() if line.startswith("Trained")] == [
+        "first",
+        "second",
+    ]
+    assert "Not trained: There are good measurements of fewer than 10 problems of small." in shown.err
+    assert main(["train", "small", *place]) == 1
+    assert "Import more" in capsys.readouterr().err
+    only = ["--database", str(tmp_path / "only.sqlite")]
+    assert main(["import", str(tmp_path / "first.jsonl"), *only]) == 0
+    capsys.readouterr()
+    assert document(capsys, "train", *only)["operator"] == "first"

@@ -15,6 +15,7 @@ from kernel_selector.service.schemas.choices import ChoiceDocument
 from kernel_selector.service.schemas.fields import FIELDS
 from kernel_selector.service.settings import Settings
 from selector import Selector
+from selector.selection import knowledge
 
 LOGGER = "uvicorn.error.kernel_selector"
 SIZES = {"hidden": 256, "batch": 32}
@@ -65,6 +66,16 @@ def test_override_and_objective(client):
     assert choose(client, objective="memory")["objective"] == "memory"
 
 
+def test_implementations_to_choose_from(client):
+    for names in (["hoisted"], ["torch_lstm"], ["hoisted", "torch_lstm"]):
+        chosen = choose(client, among=names)
+        assert chosen["implementation"] in names
+        assert {one["name"] for one in chosen["candidates"] if one["excluded"] is None} <= set(names)
+    batch = {"problems": [{"hyperparameters": SIZES, "among": [name]} for name in ("hoisted", "torch_lstm")]}
+    answers = client.post("/v1/choices:batch", json=batch).json()["answers"]
+    assert [one["choice"]["implementation"] for one in answers] == ["hoisted", "torch_lstm"]
+
+
 def test_a_device_that_is_elsewhere(client):
     answer = choose(client, device="h200")
     assert answer["device"]["name"] == "NVIDIA H200"
@@ -112,13 +123,24 @@ def assert_not_ready(client, slug):
     return response.json()["detail"]
 
 
-def test_without_a_database_what_ships_answers_and_the_service_is_not_ready(tmp_path, monkeypatch):
+def test_without_a_database_the_service_is_not_ready_where_what_ships_is_off(tmp_path, monkeypatch):
     monkeypatch.delenv("SELECTOR_DATABASE_URL", raising=False)
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
-    monkeypatch.setenv("HOME", str(tmp_path))
     with TestClient(create_app(Selector()), base_url="http://127.0.0.1") as client:
         assert "selector quickstart" in assert_not_ready(client, "not-ready")
+        assert choose(client)["source"] == "default"
+
+
+def test_without_a_database_what_ships_answers_and_the_service_is_ready(tmp_path, monkeypatch):
+    monkeypatch.delenv("SELECTOR_DATABASE_URL", raising=False)
+    monkeypatch.setenv("SELECTOR_SHIPPED", "on")
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    knowledge._opened.cache_clear()
+    with TestClient(create_app(Selector()), base_url="http://127.0.0.1") as client:
+        assert client.get("/readyz").json()["shipped_records"]
         answer = choose(client)
+    knowledge._opened.cache_clear()
     assert answer["source"] == "extrapolated"
     assert any(caveat.startswith("Extrapolated: ") for caveat in answer["caveats"])
 

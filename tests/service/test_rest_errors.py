@@ -83,7 +83,7 @@ def test_wrong_hyperparameters(client, hyperparameters, slug, words):
 
 
 @pytest.mark.parametrize(
-    "name", ["operator", "device", "memory", "objective", "override", "database", "self"]
+    "name", ["operator", "device", "memory", "objective", "override", "among", "database", "self"]
 )
 def test_hyperparameters_reach_no_other_argument(client, name):
     response = ask(client, hyperparameters={**SIZES, name: "sqlite:////etc/passwd"})
@@ -113,6 +113,8 @@ def test_hyperparameters_reach_no_other_argument(client, name):
         ("objective", None, "invalid-request"),
         ("override", "nonesuch", "unknown-implementation"),
         ("override", 3, "invalid-request"),
+        ("among", "torch_lstm", "invalid-request"),
+        ("among", [], "invalid-request"),
         ("hidden", 64, "invalid-request"),
     ],
 )
@@ -124,6 +126,12 @@ def test_wrong_fields(client, field, value, slug):
     document = assert_problem(response, 422, slug, field if slug == "invalid-request" else str(value))
     if "errors" in document:
         assert document["errors"][0]["pointer"] == f"#/{field}"
+
+
+def test_wrong_names_to_choose_from(client):
+    assert_problem(ask(client, among=["nonesuch"]), 422, "unknown-implementation", "'nonesuch'", "torch_lstm")
+    document = assert_problem(ask(client, among=["hoisted", 3]), 422, "invalid-request", "among")
+    assert document["errors"][0]["pointer"] == "#/among/1"
 
 
 def test_a_misplaced_hyperparameter_is_told_where_it_belongs(client):

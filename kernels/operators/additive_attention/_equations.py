@@ -53,7 +53,7 @@ def scores_of(q: Tensor, k: Tensor, parameters: Parameters, summed: Sum) -> Tens
 
 
 def product(a: Tensor, v: Tensor) -> Tensor:
-    """As nn.Linear(H, 1) does it: one product, which has its input in memory."""
+    """Scores [B, N, T, S] of a [B, T, S, N, D] and v [N, D] by one product, as nn.Linear(H, 1) has them."""
     if len(v) == 1:
         return linear(a[:, :, :, 0], v).movedim(3, 1)
     return torch.einsum("btsnd,nd->bnts", a, v)
@@ -76,7 +76,7 @@ def masked_softmax(scores: Tensor, lengths: Tensor | None) -> Tensor:
 
 
 def eager(query: Tensor, memory: Tensor, parameters: Parameters, call: Call) -> tuple[Tensor, Tensor]:
-    """Everything in torch operations, scored by a product."""
+    """Context and weights in torch operations, scored by a product."""
 
     def weigh(q: Tensor, k: Tensor, parameters: Parameters, lengths: Tensor | None) -> Tensor:
         return masked_softmax(scores_of(q, k, parameters, product), lengths)
@@ -85,7 +85,7 @@ def eager(query: Tensor, memory: Tensor, parameters: Parameters, call: Call) -> 
 
 
 def eager_sum(query: Tensor, memory: Tensor, parameters: Parameters, call: Call) -> tuple[Tensor, Tensor]:
-    """Everything in torch operations, scored by a multiplication and a sum."""
+    """Context and weights in torch operations, scored by a multiplication and a sum."""
 
     def weigh(q: Tensor, k: Tensor, parameters: Parameters, lengths: Tensor | None) -> Tensor:
         return masked_softmax(scores_of(q, k, parameters, multiplied_sum), lengths)

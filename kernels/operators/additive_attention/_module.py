@@ -13,7 +13,7 @@ from ...contract import Problem
 
 
 class Parameters(NamedTuple):
-    """What a module holds, as tensors; None where it has no such parameter."""
+    """Parameters of a module as tensors; None where it has no such parameter."""
 
     w_query: Tensor | None  # [H, H]
     b_query: Tensor | None  # [H]

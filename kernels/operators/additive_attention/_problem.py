@@ -15,7 +15,7 @@ ELEMENT_BYTES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}
 
 
 def conflict(values: Mapping[str, Any]) -> str | None:
-    """Heads cut the features into equal parts, and a layer norm stands inside the tanh."""
+    """Conflict in words, or None: heads divide the features, and a layer norm stands inside the tanh."""
     if values["hidden"] % values["heads"]:
         return f"heads={values['heads']}: expected a divisor of hidden={values['hidden']}."
     if values["layer_norm"] and values["score"] != "additive":

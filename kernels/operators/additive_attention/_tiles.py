@@ -1,4 +1,4 @@
-"""How the work of one call is cut for the Triton kernels: arithmetic on sizes, no tuning at run time."""
+"""Tiles of the Triton kernels for one call: arithmetic on sizes, no tuning at run time."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Cut(NamedTuple):
 
 @lru_cache(maxsize=1024)
 def forward_cut(sequences: int, target: int, source: int, width: int) -> Cut:
-    """For the scores of `sequences` (B * N) pairs of q [T, D] and k [S, D]."""
+    """The cut for the scores of `sequences` (B * N) pairs of q [T, D] and k [S, D]."""
     block_s, block_d = _tile(source, width, FORWARD_TILES, 1024, 0)
     s_tiles = _parts(source, block_s)
     steps = _parts(target, min(target, _parts(FORWARD_PROGRAMS, sequences * s_tiles)))
@@ -43,7 +43,7 @@ def forward_cut(sequences: int, target: int, source: int, width: int) -> Cut:
 
 @lru_cache(maxsize=1024)
 def backward_cut(sequences: int, target: int, source: int, width: int) -> Cut:
-    """For their gradients: a tile's dk is summed in registers, dq over the tiles of a program in memory."""
+    """The cut for their gradients: dk of a tile sums in registers, dq over a program's tiles in memory."""
     block_s, block_d = _tile(source, width, BACKWARD_TILES, 128, 2)
     s_tiles, chunks = _parts(source, block_s), _parts(width, block_d)
     wanted = _parts(BACKWARD_PROGRAMS, sequences * chunks)

@@ -1,4 +1,4 @@
-"""What the backward passes by hand share, in torch's operations."""
+"""Shared parts of the hand-written backward passes, in torch's operations."""
 
 from __future__ import annotations
 

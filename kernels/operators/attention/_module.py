@@ -12,7 +12,7 @@ from ...contract import Problem
 
 
 class Call(NamedTuple):
-    """What one call computes with; see `kernels/operators/attention/__init__.py`."""
+    """Arguments of one call; see `kernels/operators/attention/__init__.py`."""
 
     q: Tensor  # [B, H, S, D]
     k: Tensor  # [B, G, K, D]
@@ -25,7 +25,7 @@ class Call(NamedTuple):
 
     @property
     def scale(self) -> float:
-        """What logits are multiplied with: 1 / sqrt(D)."""
+        """Factor of the logits: 1 / sqrt(D)."""
         return float(self.q.size(3) ** -0.5)
 
     @property
@@ -77,7 +77,7 @@ class Attention(nn.Module):
         return self._attend(_checked(call))
 
     def extra_repr(self) -> str:
-        """What a printed module says of itself."""
+        """The module's options as text for print."""
         names = ("causal", "masked", "biased", "return_weights", "dropout")
         return ", ".join(f"{name}={getattr(self, name)}" for name in names)
 

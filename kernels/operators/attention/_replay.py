@@ -1,4 +1,4 @@
-"""Which elements a replayed dropout keeps, in torch's operations: seed and places to a mask."""
+"""Mask of a replayed dropout in torch's operations: from a seed and places to the kept elements."""
 
 from __future__ import annotations
 

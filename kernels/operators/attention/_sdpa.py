@@ -72,7 +72,7 @@ def _of_own_memory(gradient: Tensor) -> Tensor | None:
 
 
 def joined(call: Call) -> tuple[Tensor | None, bool]:
-    """What torch takes for the mask, the bias and `causal`: one tensor, or `causal` and no tensor."""
+    """The mask, the bias and `causal` as torch takes them: one tensor, or `causal` and no tensor."""
     mask = call.mask
     if mask is None and call.bias is None:
         return None, call.causal
@@ -125,7 +125,7 @@ def grouped(rows: Tensor, groups: int) -> Tensor:
 
 
 def refused_by_kernels(problem: Problem, device: Device) -> str | None:
-    """What torch's fused GPU kernels refuse alike."""
+    """Reason why torch's fused GPU kernels, all of them, refuse a problem on a device, or None."""
     if device.kind != "cuda":
         return "is a kernel for GPUs, and this device is none"
     if problem["return_weights"]:
@@ -138,7 +138,7 @@ def refused_by_kernels(problem: Problem, device: Device) -> str | None:
 
 
 def refused_by_half_kernels(problem: Problem, device: Device) -> str | None:
-    """What those of them refuse that are made for 16 bits and GPUs from the A100 on."""
+    """Reason why torch's fused kernels for 16 bits and GPUs from the A100 on refuse a problem, or None."""
     if reason := refused_by_kernels(problem, device):
         return reason
     if problem["dtype"] == "float32":

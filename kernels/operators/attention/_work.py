@@ -16,7 +16,7 @@ def pairs(problem: Problem) -> int:
 
 
 def visible_pairs(problem: Problem) -> int:
-    """Of these, what a causal mask leaves; other masks are not known before they are drawn."""
+    """Pairs that a causal mask leaves, else all; other masks are not known before they are drawn."""
     seq, keys = problem["seq"], problem["kv_seq"]
     if not problem["causal"]:
         return pairs(problem)
@@ -42,7 +42,7 @@ def key_elements(problem: Problem) -> int:
 
 
 def nothing(_problem: Problem) -> int:
-    """What is kept beside the outputs, where that is nothing."""
+    """Zero: bytes kept beside the outputs, where nothing is."""
     return 0
 
 
@@ -53,7 +53,7 @@ def row_sums(problem: Problem) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class Counts:
-    """What one implementation does, forwards and backwards.
+    """Counts of one implementation, forwards and backwards.
 
     `products` are matrix products over all pairs, `passes` the times that a tensor of all pairs is read or
     written, in the problem's dtype; `kept` are bytes between forward and backward beside the outputs.

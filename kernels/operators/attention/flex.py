@@ -84,11 +84,11 @@ def steps(
 
 @lru_cache(maxsize=64)
 def causal_blocks(seq: int, keys: int, device: str) -> BlockMask:
-    """Which blocks of pairs a causal mask leaves, kept for the next call."""
+    """Blocks of pairs that a causal mask leaves, kept for the next call."""
     with torch.inference_mode(False):  # a later call may want to keep it for its backward pass
         return create_block_mask(below_diagonal, None, None, seq, keys, device)
 
 
 def below_diagonal(_b: Tensor, _h: Tensor, i: Tensor, j: Tensor) -> Tensor:
-    """Whether query i may see key j."""
+    """True where query i may see key j."""
     return i >= j

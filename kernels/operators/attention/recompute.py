@@ -68,7 +68,7 @@ def blocks(call: Call) -> Iterator[tuple[slice, Call]]:
 
 
 def below_block(call: Call, rows: slice) -> Tensor:
-    """Which keys a block's queries may see: [1, 1, rows, K]."""
+    """Mask of the keys that a block's queries may see: bool [1, 1, rows, K]."""
     queries = torch.arange(rows.start, rows.stop, device=call.q.device)
     return (torch.arange(call.k.size(2), device=call.q.device) <= queries[:, None])[None, None]
 

@@ -79,7 +79,7 @@ class _Tempo(torch.autograd.Function):
 
 
 def rescaled(weights: Tensor, keep: Tensor, share: float) -> Tensor:
-    """What is kept, over the share that is kept; 0 where that is nothing."""
+    """Weights that are kept, over the share that is kept; 0 for the others, and where none is kept."""
     return weights * keep * (1 / (1 - share) if share < 1 else 0.0)
 
 

@@ -27,7 +27,7 @@ def make_inputs(problem: Problem, device: str, seed: int) -> Inputs:
 
 
 def work(problem: Problem) -> Work:
-    """What torch's operations do where they are fused, with z, y and a mask of bytes kept."""
+    """Counts of torch's operations where they are fused, with z, y and a mask of bytes kept."""
     return added_work(problem, mask_bits=8, launches=(2, 3))
 
 

@@ -1,4 +1,4 @@
-"""As fused, but keeps y in place of z where the weights are such that y determines z, and so one tensor.
+"""`fused` with one tensor kept, y in place of z, where the weights are such that y determines z.
 
 The layer behind the norm keeps y anyway, as a linear layer does: nothing is left to this one but a number a
 row. When y determines z, and what is done where it does not, is said in `layer_norm.from_output`.
@@ -27,6 +27,6 @@ def build(problem: Problem) -> nn.Module:
 
 
 def work(problem: Problem) -> Work:
-    """As the operator's, with y, one number a row and no mask; the seed is drawn by a kernel of its own."""
+    """The operator's counts with y, one number a row and no mask; a kernel of its own draws the seed."""
     launches = (2 if problem["dropout"] and problem["mode"] == "training" else 1, 2)
     return added_work(problem, mask_bits=0, launches=launches, kept=1)

@@ -26,7 +26,7 @@ def build(problem: Problem) -> nn.Module:
 
 
 def work(problem: Problem) -> Work:
-    """As the operator's, without a mask; the seed is drawn by a kernel of its own."""
+    """The operator's counts without a mask; the seed is drawn by a kernel of its own."""
     return added_work(
         problem, mask_bits=0, launches=(2 if problem["dropout"] and problem["mode"] == "training" else 1, 2)
     )

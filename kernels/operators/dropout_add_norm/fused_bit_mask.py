@@ -1,4 +1,4 @@
-"""As fused, with one bit of a mask kept for each element in place of a seed.
+"""`fused` with one bit of a mask kept for each element in place of a seed.
 
 Backward reads an eighth of a byte an element and draws no random bits: for where these cost more issue
 slots than the traffic leaves free.
@@ -25,7 +25,7 @@ def build(problem: Problem) -> nn.Module:
 
 
 def work(problem: Problem) -> Work:
-    """As the operator's, with a bit an element; the seed is drawn by a kernel of its own."""
+    """The operator's counts with a bit an element; the seed is drawn by a kernel of its own."""
     return added_work(
         problem, mask_bits=1, launches=(2 if problem["dropout"] and problem["mode"] == "training" else 1, 2)
     )

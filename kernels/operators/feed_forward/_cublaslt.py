@@ -21,7 +21,7 @@ MULTIPLE = 8  # elements, 16 bytes of each row
 
 
 def refused_by_epilogues(problem: Problem, device: Device) -> str | None:
-    """What a layer whose products do what is between them refuses."""
+    """Reason why cuBLASLt's epilogues cannot do what is between the products of a problem, or None."""
     if reason := refused(problem, device):
         return reason
     if problem["activation"] not in FORWARD:

@@ -1,4 +1,4 @@
-"""What stands between the two products of a feed-forward layer, and what of it is kept."""
+"""Activation and dropout between the two products of a feed-forward layer, and what of them is kept."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Middle(NamedTuple):
 
     @property
     def scale(self) -> float:
-        """What kept elements are multiplied by: exactly 1 / (1 - the share that is dropped)."""
+        """Factor of kept elements: exactly 1 / (1 - the share that is dropped)."""
         return 1 / (1 - self.threshold / 65536) if self.threshold < 65536 else 0.0
 
     @property

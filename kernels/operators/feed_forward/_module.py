@@ -31,7 +31,7 @@ class Layer(nn.Module):
         return self.linear1.weight, self.linear1.bias, self.linear2.weight, self.linear2.bias
 
     def extra_repr(self) -> str:
-        """What is not in the parameters, for print."""
+        """Activation and dropout, which are no parameters, as text for print."""
         return f"activation={self.activation}, dropout={self.dropout}"
 
 

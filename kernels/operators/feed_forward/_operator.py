@@ -1,4 +1,4 @@
-"""What the operator declares: hyperparameters, inputs, and problems for tests and for measurements."""
+"""Declarations of the operator: hyperparameters, inputs, and problems for tests and for measurements."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What happens between the products, in torch's operations: on processors."""
+"""Activation and dropout between the products, in torch's operations: on CPUs."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ GROUPS = 32
 
 
 class PolynomialFeedForward(FeedForward):
-    """As FeedForward, of GELU by polynomials; keeps h and a, or h alone.
+    """FeedForward of GELU by polynomials; keeps h and a, or h alone.
 
     Raises TypeError for what its kernels do not compute, ValueError for a share outside of [0, 1], and
     torch's errors for shapes and dtypes that do not fit.
@@ -50,7 +50,7 @@ class PolynomialFeedForward(FeedForward):
 
 
 def refused_by_polynomials(problem: Problem, device: Device) -> str | None:
-    """Why a problem is refused: CPUs, old GPUs, what is no GELU, and dtypes finer than the polynomials."""
+    """Reason for a refusal, or None: CPUs, old GPUs, other activations, dtypes finer than the polynomials."""
     if problem["activation"] not in ACTIVATIONS:
         return f"its polynomials are those of GELU, not of {problem['activation']}"
     if problem["dtype"] == "float32":

@@ -1,4 +1,4 @@
-"""What the implementations refuse, from plain values."""
+"""Refusals of the implementations, decided from plain values."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from ...contract import Device, Problem
 
 
 def refused_between(problem: Problem, device: Device) -> str | None:
-    """Why a problem is refused on GPUs, which take Triton kernels; other devices take torch's operations."""
+    """Reason for a refusal on GPUs, which take Triton kernels, or None; others take torch's operations."""
     return refused_by_triton(problem, device) if device.kind == "cuda" else None
 
 
 def refused_by_fit(problem: Problem) -> str | None:
-    """Why a slope that is fitted to the output is refused."""
+    """Reason why a slope that is fitted to the output is refused, or None."""
     if problem["activation"] == "relu":
         return "needs no bits for relu: `fused` keeps its output alone, which says the slope"
     return refused_by_rounding(problem)
 
 
 def refused_by_codes(problem: Problem) -> str | None:
-    """Why 8-bit codes of the activation's input are refused."""
+    """Reason why 8-bit codes of the activation's input are refused, or None."""
     if problem["dtype"] != "bfloat16":
         return f"8-bit codes err by 0.7 %, which the gate allows in bfloat16 but not in {problem['dtype']}"
     if problem["activation"] == "relu":

@@ -1,4 +1,4 @@
-"""What a feed-forward layer computes, moves and keeps, counted from the sources."""
+"""Work of a feed-forward layer, counted from the sources: operations, and bytes moved and kept."""
 
 from __future__ import annotations
 

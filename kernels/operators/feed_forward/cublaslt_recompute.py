@@ -1,4 +1,4 @@
-"""As `cublaslt`, and keeps GELU's argument alone: its output is made again in backward, in one pass.
+"""`cublaslt` that keeps GELU's argument alone: its output is made again in backward, in one pass.
 
 Half the memory between forward and backward, for one kernel more.
 """
@@ -15,7 +15,7 @@ work = Middle(forward=1, backward=4, kept=1, launches=(0, 2)).work
 
 
 def unsupported(problem: Problem, device: Device) -> str | None:
-    """As `cublaslt`; refuses relu, and inference, which keeps nothing."""
+    """Refuses what `cublaslt` refuses, relu, and inference, which keeps nothing."""
     if problem["activation"] == "relu":
         return "relu's output cannot be made again from a bit of each element: see `cublaslt`"
     if problem["mode"] == "inference":

@@ -1,4 +1,4 @@
-"""As fused, with exact GELU and its slope by polynomials, in two thirds of the instructions.
+"""`fused` with exact GELU and its slope by polynomials, in two thirds of the instructions.
 
 For 16 bits, and for GELU's form with tanh as well. Of an element of h, forward moves 4 bytes (reads h, writes
 a) and backward 6 (reads h and a's gradient, writes h's): 0.95 and 1.4 ps of an H200's memory, in which its

@@ -1,4 +1,4 @@
-"""As `persistent`, but keeps only h, the output itself: backward rebuilds all gates with products at once.
+"""`persistent` that keeps only h, the output itself: backward rebuilds all gates with products at once.
 
 A fifth of cuDNN's memory between forward and backward for one more product over all tokens and one pass
 over the gates.

@@ -1,4 +1,4 @@
-"""As `hoisted`, but keeps only h: backward rebuilds all gates with products over all steps at once.
+"""`hoisted` that keeps only h: backward rebuilds all gates with products over all steps at once.
 
 Every h is known when backward starts, so the gates need no second time loop (Zheng et al., Echo, 2020):
 a fifth of the memory between forward and backward for one more product over all tokens and states.

@@ -1,4 +1,4 @@
-"""As fused, but keeps y in place of x where the weights are such that y determines x.
+"""`fused` that keeps y in place of x where the weights are such that y determines x.
 
 Backward then rebuilds x-hat = (y - bias) / weight. Where the layer after the norm keeps y anyway, as a
 linear layer does, x is free as soon as y is there: 2 bytes an element less in 16 bits.
@@ -35,5 +35,5 @@ def build(problem: Problem) -> nn.Module:
 
 
 def work(problem: Problem) -> Work:
-    """As the operator's, with one number a row."""
+    """The operator's counts with one number a row."""
     return norm_work(problem, statistics=1)

@@ -1,4 +1,4 @@
-"""As fused, but nothing is kept beside x: backward takes the statistics again from the row that it reads.
+"""`fused` with nothing kept beside x: backward takes the statistics again from the row that it reads.
 
 Two more sums over registers a row, and no more traffic: what it costs is issue slots, and what it saves
 is the statistics, which are nothing beside a wide row and 6 % of one of 64 features in 16 bits.
@@ -26,5 +26,5 @@ def build(problem: Problem) -> nn.Module:
 
 
 def work(problem: Problem) -> Work:
-    """As the operator's, without statistics."""
+    """The operator's counts without statistics."""
     return norm_work(problem, statistics=0)

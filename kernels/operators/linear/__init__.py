@@ -64,12 +64,12 @@ def work(problem: Problem) -> Work:
 
 
 def operations(problem: Problem) -> int:
-    """How many operations follow the product and its bias, each a launch where nothing is fused."""
+    """Number of operations after the product and its bias, each a launch where nothing is fused."""
     return sum((problem["activation"] != "none", problem["dropout"] > 0, problem["residual"]))
 
 
 def saved_bytes(problem: Problem, *, mask: bool = True) -> int:
-    """What is kept for backward: y, what the activation's derivative needs, and the mask, a byte each.
+    """Bytes kept for backward: y, what the activation's derivative needs, and the mask, a byte each.
 
     The derivative of relu needs its result, which is y where nothing follows, and the others' z.
     """

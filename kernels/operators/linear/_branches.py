@@ -18,7 +18,7 @@ def side_by_side(
     on: Tensor,
     flops: float,
 ) -> tuple[tuple[Tensor | None, ...], Tensor | None]:
-    """What both return, made at the same time where the device's current stream is being captured.
+    """Results of both functions, run at the same time where the device's current stream is being captured.
 
     Elsewhere one is made after the other: for the host, events between streams cost more than they spare.
     """

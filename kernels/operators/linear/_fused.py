@@ -32,7 +32,7 @@ Product = Callable[[Tensor, Tensor], Tensor]  # a [M, K] and b [K, N] to a b
 
 
 class Engine(NamedTuple):
-    """Who computes the products: functions of a file, because copies of a module keep them by name."""
+    """Functions that compute the products, each of a file, because copies of a module keep them by name."""
 
     forward: Callable[[Tensor, Tensor, Epilogue, torch.dtype], Tensor]  # x [M, K], W [N, K] to [M, N]
     x_gradient: Product = torch.mm  # dz [M, N] W [N, K]
@@ -40,7 +40,7 @@ class Engine(NamedTuple):
 
 
 class Options(NamedTuple):
-    """What a call of the layer does besides its tensors."""
+    """Options of one call of the layer, beside its tensors."""
 
     engine: Engine
     activation: str
@@ -50,7 +50,7 @@ class Options(NamedTuple):
 
 
 def refused(problem: Problem, device: Device) -> str | None:
-    """What kernels of Triton refuse alike."""
+    """Reason why kernels of Triton refuse a problem on a device, or None."""
     if device.kind != "cuda":
         return "Triton compiles for GPUs, and this device is none"
     if device.compute_capability is not None and device.compute_capability < LEAST_CAPABILITY:

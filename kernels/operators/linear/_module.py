@@ -54,6 +54,6 @@ class Linear(nn.Linear):
         return a if residual is None else a + residual
 
     def extra_repr(self) -> str:
-        """As torch's, with what follows the product."""
+        """The text of torch's module for print, with what follows the product."""
         more = f", activation={self.activation}, dropout={self.dropout}, residual={self.residual}"
         return super().extra_repr() + more

@@ -23,7 +23,7 @@ from ._layouts import in_words
 
 
 def work(problem: Problem) -> Work:
-    """As when fused, with one launch more where something follows the product, which reads z again."""
+    """The fused layer's counts, with one launch more where something follows the product, which reads z."""
     follows, training = _follows(problem), problem["mode"] == "training"
     plain = fused_work(problem, launches=1 + follows)
     z = problem["rows"] * problem["out_features"] * ELEMENT_BYTES[problem["dtype"]]

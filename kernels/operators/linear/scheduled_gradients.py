@@ -1,4 +1,4 @@
-"""As `scheduled`, with the gradients' products by generated kernels too, each on a schedule of its own.
+"""`scheduled` with the gradients' products by generated kernels too, each on a schedule of its own.
 
 x's gradient multiplies the upstream gradient, in rows, by the weight in rows; the weight's gradient
 multiplies the upstream gradient, read by columns, by x in rows. No matrix is transposed in memory.
@@ -16,7 +16,7 @@ from .scheduled import forward
 
 
 def work(problem: Problem) -> Work:
-    """As `scheduled`."""
+    """The counts of `scheduled`."""
     return fused_work(problem)
 
 

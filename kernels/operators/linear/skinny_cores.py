@@ -20,7 +20,7 @@ from .skinny import few_rows
 
 
 def work(problem: Problem) -> Work:
-    """As `skinny`."""
+    """The counts of `skinny`."""
     return fused_work(problem)
 
 

@@ -1,4 +1,4 @@
-"""What is done to logits: losses and gradients of rows, by a Triton kernel on GPUs, by torch elsewhere.
+"""Operations on logits: losses and gradients of rows, by a Triton kernel on GPUs, by torch elsewhere.
 
 Logits live in a buffer that is used again for each chunk, and whose rows are a multiple of 128 bytes
 apart: with 30,522 columns side by side no product of 16-bit matrices may use Hopper's tensor copies, which
@@ -39,7 +39,7 @@ def _launch(name: str, logits: Tensor, *arguments: Any, **constants: Any) -> Non
 
 
 def wide(dtype: torch.dtype) -> torch.dtype:
-    """What sums of this dtype are kept in."""
+    """The dtype that sums of this dtype are kept in: at least float32."""
     return torch.promote_types(dtype, torch.float32)
 
 

@@ -20,14 +20,14 @@ from ._logits import add_product, buffer, cross_entropy_, for_weight, products, 
 
 
 class Chunk(NamedTuple):
-    """How rows are taken."""
+    """Size of the chunks that rows are taken in."""
 
     rows: int  # at a time
     columns: int | None = None  # of the products, zeros behind the weight's rows; None: no more, and no copy
 
 
 class Gradients(NamedTuple):
-    """Of the sum of the losses, the weight's by a factor away; None where not wanted."""
+    """Gradients of the sum of the losses, the weight's by a factor away; None where not wanted."""
 
     x: Tensor | None  # [N, H]
     weight: Tensor | None  # [V, H]

@@ -1,4 +1,4 @@
-"""What the fused implementations refuse alike, from plain values."""
+"""Refusals that the fused implementations share, decided from plain values."""
 
 from __future__ import annotations
 

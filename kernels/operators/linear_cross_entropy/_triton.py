@@ -107,7 +107,7 @@ def fold_kernel(
     SMOOTH: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """What a chunk of columns adds to a row's state."""
+    """Update of the state of a row, in memory, by the logits of a chunk of columns."""
     row = tl.program_id(0).to(tl.int64)
     row_ptr = logits_ptr + row * stride
     label = tl.load(labels_ptr + row) - first

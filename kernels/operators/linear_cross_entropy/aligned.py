@@ -23,7 +23,7 @@ def work(problem: Problem) -> Work:
 
 
 def aligned_work(problem: Problem, rows: int) -> Work:
-    """What so many rows with a label take."""
+    """Counts for so many rows with a label."""
     hidden, vocabulary = problem["hidden"], problem["vocabulary"]
     element, chunks = ELEMENT_BYTES[problem["dtype"]], -(-rows // chunk_rows(rows, vocabulary))
     kept = (rows * hidden + vocabulary * (hidden + problem["bias"])) * element

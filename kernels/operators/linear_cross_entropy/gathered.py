@@ -1,4 +1,4 @@
-"""As `chunked_vocabulary`, over the rows that have a label: the others are left out before the first product.
+"""`chunked_vocabulary` over the rows that have a label: the others are left out before the first product.
 
 BERT predicts 15 % of its tokens, and the products of the rest are for nothing. How many have a label the
 host has to know: it waits for the labels, and a CUDA graph cannot be captured. Chunks of rows would save
@@ -21,7 +21,7 @@ from ._support import refused
 
 
 def work(problem: Problem) -> Work:
-    """Those of `chunked_vocabulary` for fewer rows, which are copied and whose gradients are copied back."""
+    """The counts of `chunked_vocabulary` for fewer rows, which are copied and their gradients copied back."""
     rows, hidden, vocabulary = labelled_rows(problem), problem["hidden"], problem["vocabulary"]
     element, chunks = ELEMENT_BYTES[problem["dtype"]], -(-vocabulary // chunk_columns(rows))
     # the rows, a number for each and where they were

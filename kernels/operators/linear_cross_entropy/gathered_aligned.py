@@ -1,4 +1,4 @@
-"""As `aligned`, over the rows that have a label: the others are left out before the first product.
+"""`aligned` over the rows that have a label: the others are left out before the first product.
 
 As in `gathered` the host waits for the labels, and a CUDA graph cannot be captured. There is no fourth
 product, and a fifth of the launches; the weight's gradient is kept from forward to backward instead.
@@ -18,7 +18,7 @@ from .aligned import aligned_work
 
 
 def work(problem: Problem) -> Work:
-    """Those of `aligned` for fewer rows, which are copied and whose gradients are copied back."""
+    """The counts of `aligned` for fewer rows, which are copied and whose gradients are copied back."""
     rows, found = labelled_rows(problem), aligned_work(problem, labelled_rows(problem))
     copied = 2.0 * (rows + problem["rows"]) * problem["hidden"] * ELEMENT_BYTES[problem["dtype"]]
     saved = found.saved_bytes + (rows * 8 if problem["mode"] == "training" else 0)

@@ -28,7 +28,7 @@ from ...recurrent.samples import LAST, LAYERS, SPACES
 
 
 def conflict(values: Mapping[str, Any]) -> str | None:
-    """A projection makes h smaller."""
+    """Conflict in words, or None: a projection makes h smaller."""
     hidden, projection = values["hidden"], values["projection"]
     if projection >= hidden:
         return f"projection={projection}: expected fewer features than hidden={hidden}."

@@ -1,4 +1,4 @@
-"""As `fused`, with the batch innermost: states [H, B] and gates [H, B] (EcoRNN's layout).
+"""`fused` with the batch innermost: states [H, B] and gates [H, B] (EcoRNN's layout).
 
 Products are W h, with the weights on the left; inputs and outputs are transposed once, around the loop.
 Kept for backward are h and the outputs in torch's layout.

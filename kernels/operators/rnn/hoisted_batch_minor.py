@@ -1,4 +1,4 @@
-"""As `hoisted`, with the batch innermost: states [H, B] and gates [H, B], Y^T = W X^T (EcoRNN's layout).
+"""`hoisted` with the batch innermost: states [H, B] and gates [H, B], Y^T = W X^T (EcoRNN's layout).
 
 A step's product has the weights on its left. Inputs and outputs are transposed once.
 """

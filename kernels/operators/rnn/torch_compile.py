@@ -42,7 +42,7 @@ def step_tanh(
 def step_relu(
     x: Tensor, h: Tensor, w_ih: Tensor, w_hh: Tensor, b_ih: Tensor | None, b_hh: Tensor | None
 ) -> States:
-    """As `step_tanh`, with max(0, .) for tanh."""
+    """x [B, I] and h [B, H], to h after the step, with max(0, .) in place of tanh."""
     return (_before(x, h, w_ih, w_hh, b_ih, b_hh).relu().to(h.dtype),)
 
 

@@ -17,7 +17,7 @@ WARM_UP_RUNS = 3  # on the capturing stream, as torch asks for: libraries choose
 
 
 class Recording(NamedTuple):
-    """What a captured run leaves, in memory of its graph."""
+    """Results of a captured run, in memory of its graph."""
 
     results: Results
     packs: tuple[Tensor, ...]  # the small results once more, side by side

@@ -31,7 +31,7 @@ NODES_A_CALL = 8  # copies in and out, and two replays
 
 
 def graph_refusal(problem: Problem, device: Device) -> str | None:
-    """Why a problem's calls cannot be captured, or None."""
+    """Reason why a problem's calls cannot be captured, or None."""
     if device.kind != "cuda":
         return "only GPUs have CUDA graphs, and this device is none"
     if problem["packed"]:
@@ -49,7 +49,7 @@ def graphed_work(problem: Problem) -> Work:
 
 
 def replayed(work: Work) -> Work:
-    """What is counted for launches by the host, with those of a replay."""
+    """The counts of launches by the host, with the launches of a replay in their place."""
     return replace(work, launches=NODES_A_CALL)
 
 
@@ -61,14 +61,14 @@ def graphed_module(problem: Problem) -> nn.RNNBase:
 
 
 def graphed_layers(problem: Problem, layer: LayerFunction) -> nn.RNNBase:
-    """As `module.recurrent_module`, replaying CUDA graphs; without peepholes."""
+    """The module of `module.recurrent_module`, replaying CUDA graphs; without peepholes."""
     kind = {"lstm": GraphedLayeredLSTM, "gru": GraphedLayeredGRU, "rnn": GraphedLayeredRNN}[problem.operator]
     module: nn.RNNBase = kind(layer, False, False, **arguments(problem))
     return module.train(problem["mode"] == "training")
 
 
 class Graphed(nn.RNNBase):
-    """What the modules share.
+    """Base of the modules that replay CUDA graphs.
 
     Packed sequences, dropout in training, torch.func and a caller's own capture take the module as it is
     without graphs: a graph cannot hold them, or holds them already. So does what cuDNN does not
@@ -96,7 +96,7 @@ class Graphed(nn.RNNBase):
         return self
 
     def forward(self, input: Any, hx: Any = None) -> tuple[Any, Any]:
-        """As the module without graphs; `input` [T, B, I], and optionally the initial states."""
+        """Outputs as of the module without graphs; `input` [T, B, I], and optionally the initial states."""
         if "torch._dynamo" in sys.modules:  # else nothing is compiled
             outputs: tuple[Any, Any] = _outside_of_compiled(self, input, hx)
             return outputs

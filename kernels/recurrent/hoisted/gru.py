@@ -56,7 +56,7 @@ def scan(gates: Tensor, states: States, direction: Direction, keep: bool) -> Sca
 
 
 def again(gates: Tensor, h_before: Tensor, direction: Direction) -> tuple[Tensor, ...]:
-    """What `scan` keeps, from the projections [T, B, 3H] and the states before each step, all at once."""
+    """Tensors that `scan` keeps, from projections [T, B, 3H] and the states before each step, all at once."""
     weights = direction.weights
     u = torch.nn.functional.linear(h_before, weights.w_hh, weights.b_hh)
     r, z, n = gates.chunk(3, -1)

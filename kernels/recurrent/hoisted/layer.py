@@ -24,7 +24,7 @@ TOKENS = 2**13
 
 
 class Options(NamedTuple):
-    """How a direction of a layer is run."""
+    """Options for one direction of a layer."""
 
     cell: Cell
     minor: bool  # batch-minor layout, see `Layout`

@@ -1,4 +1,4 @@
-"""What the time loops of `hoisted` share: layouts, and the way of h's gradient back through the steps.
+"""Shared parts of the time loops of `hoisted`: layouts, and the way of h's gradient back through the steps.
 
 Batch-major: the gates of a step are [B, G*H] and its state [B, H]. Batch-minor: they are [G*H, B] and
 [H, B], so that each gate is one block of memory. Below, [..] is one of the two.
@@ -21,7 +21,7 @@ CHUNK_ELEMENTS = {"cpu": 2**18, "cuda": 2**24}
 
 
 class Layout(NamedTuple):
-    """Which axis is innermost."""
+    """Order of the axes: batch-major, or batch-minor with `minor`."""
 
     minor: bool
 
@@ -35,7 +35,7 @@ class Layout(NamedTuple):
 
     @property
     def axis(self) -> int:
-        """Of the features, from the end."""
+        """Axis of the features, counted from the end."""
         return -2 if self.minor else -1
 
     def features(self, vector: Tensor) -> Tensor:
@@ -43,7 +43,7 @@ class Layout(NamedTuple):
         return vector.unsqueeze(-1) if self.minor else vector
 
     def turned(self, tensor: Tensor) -> Tensor:
-        """From torch's layout to this one, or back: a view."""
+        """A view of the tensor in this layout in place of torch's, or back."""
         return tensor.transpose(-1, -2) if self.minor else tensor
 
     def factor(self, matrix: Tensor) -> Tensor:
@@ -56,7 +56,7 @@ class Layout(NamedTuple):
 
 
 class Direction(NamedTuple):
-    """What a time loop runs with."""
+    """Weights, layout, order and lengths that a time loop runs with."""
 
     weights: Weights
     layout: Layout
@@ -68,14 +68,14 @@ class Direction(NamedTuple):
         return step_order(seq, self.reverse)
 
     def missing(self, seq: int) -> Tensor | None:
-        """Where a sequence has no step: bool [T, ..] with one feature; None when all have all."""
+        """Mask of the steps that sequences lack: bool [T, ..] with one feature; None when all have all."""
         if self.lengths is None:
             return None
         return self.layout.turned(valid_steps(self.lengths, seq).logical_not_())
 
 
 class Scan(NamedTuple):
-    """What a forward loop leaves."""
+    """Results of a forward loop."""
 
     h_all: Tensor  # [T, ..], in the order of time
     last: States
@@ -91,7 +91,7 @@ class Upstream(NamedTuple):
 
 
 class LoopGradients(NamedTuple):
-    """What a backward loop leaves, in its layout."""
+    """Gradients that a backward loop computes, in its layout."""
 
     gates: Tensor  # of the projected inputs, [T, ..]
     recurrent: Tensor  # of h_{t-1} W_hh^T, [T, ..]: the same tensor for all cells but gru

@@ -94,7 +94,7 @@ def _parts(gates: Tensor, layout: Layout) -> tuple[Tensor, ...]:
 
 
 def peepholes(weights: Weights, layout: Layout, dtype: torch.dtype) -> tuple[Tensor | None, Tensor | None]:
-    """As they multiply a state: of i and f [2, ..], and of o [..]."""
+    """Peepholes in the shapes that multiply a state: of i and f [2, ..], and of o [..]; None without them."""
     if weights.w_peephole is None:
         return None, None
     found = layout.features(weights.w_peephole.to(dtype))
@@ -102,7 +102,7 @@ def peepholes(weights: Weights, layout: Layout, dtype: torch.dtype) -> tuple[Ten
 
 
 def again(gates: Tensor, h_before: Tensor, c_all: Tensor, direction: Direction) -> tuple[Tensor, ...]:
-    """What `scan` keeps, from the projections [T, B, 4H] and the states before each step, all at once."""
+    """Tensors that `scan` keeps, from projections [T, B, 4H] and the states before each step, all at once."""
     weights, layout = direction.weights, direction.layout
     gates.flatten(0, 1).addmm_(h_before.flatten(0, 1), weights.w_hh.t())
     i_f, i, f, g, o = _parts(gates, layout)

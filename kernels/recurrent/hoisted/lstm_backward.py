@@ -64,7 +64,7 @@ class _Loop:
         self._before: int | None = None
 
     def run(self, times: range, factors: _Factors) -> None:
-        """These steps, of which the factors are; they become the gates' gradients."""
+        """Run these steps backwards by their factors, which become the gates' gradients."""
         split = self._layout.split(factors.gates, 4)  # [K, 4, ..] or [K, .., 4, H]
         axis = self._layout.axis - 1
         rows = zip(

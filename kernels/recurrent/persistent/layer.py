@@ -21,7 +21,7 @@ OWN = 4  # of the fields of Weights: no projection, no peepholes
 
 
 class Kept(NamedTuple):
-    """What a forward pass leaves for backward beside its arguments."""
+    """Tensors that a forward pass keeps for backward beside its arguments."""
 
     gates: tuple[Tensor, ...]  # [T, B, G*H] of each direction, activated
     extra: tuple[Tensor, ...]  # [T, B, H] of each direction; lstm: c; gru: h_{t-1} W_hn^T + b_hn
@@ -87,7 +87,7 @@ def forward(
     *,
     save: bool,
 ) -> tuple[Kept, tuple[Tensor, ...]]:
-    """What backward needs, valid with `save` alone, and (y, last states)."""
+    """Tensors for backward, valid with `save` alone, and (y, last states)."""
     seq, batch, _ = x.shape
     hidden, directions = weights[0].w_hh.size(1), len(weights)
     keep = save and cell.gates > 1
@@ -127,7 +127,7 @@ def projected(cell: Cell, x: Tensor, weights: Weights) -> Tensor:
 
 
 def recurrent_bias(cell: Cell, weights: Weights) -> Tensor | None:
-    """What is added to gru's product for the last gate [H], which r multiplies; None without it."""
+    """Bias [H] that gru adds to its product for the last gate, which r multiplies; None without it."""
     return weights.b_hh[2 * weights.w_hh.size(1) :] if cell == GRU and weights.b_hh is not None else None
 
 

@@ -38,7 +38,7 @@ class Arguments(NamedTuple):
     lengths: Tensor | None = None
 
     def addresses(self) -> list[int]:
-        """Where each lies; 0 for what there is not."""
+        """Address of each tensor; 0 in place of a missing one."""
         found = []
         for value in self:
             if isinstance(value, tuple):
@@ -113,7 +113,7 @@ def loop(shape: Shape, dtype: torch.dtype, device: torch.device) -> Loop:
 
 
 def defines(shape: Shape, dtype: torch.dtype, layout: Plan) -> tuple[tuple[str, int], ...]:
-    """What kernel.cu is compiled with for a layout."""
+    """Macros that kernel.cu is compiled with for a layout."""
     return (
         ("CELL", CELLS.index(shape.cell)),
         ("BACKWARD", int(shape.backward)),

@@ -1,4 +1,4 @@
-"""How kernel.cu is laid over a GPU: which weights lie where, how the batch is cut, how CTAs talk.
+"""Layouts of kernel.cu on a GPU: which weights lie where, how the batch is cut, how CTAs talk.
 
 Decided from plain numbers, without a GPU. The shared memory counted here is that of kernel.cu.
 """
@@ -92,7 +92,7 @@ class Plan:
 
 
 class Shape(NamedTuple):
-    """What a plan is made for."""
+    """Sizes that a plan is made for."""
 
     cell: Cell
     hidden: int
@@ -115,7 +115,7 @@ def plan(shape: Shape, multiprocessors: int) -> Plan | str:
 
 @lru_cache(maxsize=16)  # the implementations ask for a problem one after another
 def refused_plan(shape: Shape, multiprocessors: int) -> str | None:
-    """Why `plan` finds no layout, or None where it does: looks no further than the first that fits."""
+    """Reason why `plan` finds no layout, or None where it does: looks no further than the first that fits."""
     return None if any(plans(shape, multiprocessors)) else _does_not_fit(shape, multiprocessors)
 
 
@@ -169,7 +169,7 @@ def _protocols(tiles: int) -> tuple[tuple[int, bool], ...]:
 
 
 def cluster_places(multiprocessors: int, size: int) -> int:
-    """How many clusters of CTAs that fill a multiprocessor each run at once; fewer than by division.
+    """Number of clusters that run at once, of CTAs that fill a multiprocessor each; fewer than by division.
 
     A cluster lies inside a graphics processing cluster, of which some have fewer multiprocessors than
     others: 30 clusters of 4 were found on an H200 of 132.

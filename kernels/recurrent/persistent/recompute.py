@@ -1,4 +1,4 @@
-"""What backward needs beside the output, rebuilt when backward starts (Zheng et al., Echo, 2020).
+"""Tensors that backward needs beside the output, rebuilt when it starts (Zheng et al., Echo, 2020).
 
 Every h is known by then, so all gates are two products over all tokens, and replay.cu does the rest: it
 activates them, and for lstm runs over time for c without any product. Between the passes nothing is kept
@@ -29,7 +29,7 @@ STEPS = 16  # of a thread where no step waits for the one before: enough to load
 
 
 def rebuilt(cell: Cell, x: Tensor, given: Given, y: Tensor) -> Kept:
-    """What a forward pass of lstm or gru would have left, from its arguments and `Kept.y`."""
+    """Tensors that a forward pass of lstm or gru would have kept, from its arguments and `Kept.y`."""
     _, weights, _ = given
     seq, batch, _ = x.shape
     gates = tuple(projected(cell, x, one) for one in weights)
@@ -78,7 +78,7 @@ def kernel(cell: Cell, dtype: torch.dtype) -> Kernel:
 
 
 def defines(cell: Cell, dtype: torch.dtype) -> tuple[tuple[str, int], ...]:
-    """What replay.cu is compiled with."""
+    """Macros that replay.cu is compiled with."""
     return (
         ("CELL", CELLS.index(cell)),
         ("BF16", int(dtype == torch.bfloat16)),

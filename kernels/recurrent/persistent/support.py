@@ -1,4 +1,4 @@
-"""What the persistent kernel does not do, decided without a GPU."""
+"""Refusals of the persistent kernel, decided without a GPU."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ CAPABILITY = (9, 0)
 
 
 def refused(problem: Problem, device: Device) -> str | None:
-    """Why a problem of lstm, gru or rnn cannot be computed by kernel.cu on a device, or None."""
+    """Reason why kernel.cu cannot compute a problem of lstm, gru or rnn on a device, or None."""
     if device.compute_capability != CAPABILITY:
         return "its matrix instructions are those of compute capability 9.0 alone"
     if problem["dtype"] not in ("float16", "bfloat16"):

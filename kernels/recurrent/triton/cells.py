@@ -18,7 +18,7 @@ import triton.language as tl
 
 @triton.jit
 def tanh(x):
-    """By the sigmoid, which has a fast exponential: within 1e-7 of the hyperbolic tangent."""
+    """Hyperbolic tangent by the sigmoid, which has a fast exponential: within 1e-7."""
     return 2 * tl.sigmoid(2 * x) - 1
 
 

@@ -109,7 +109,7 @@ class _Walk(NamedTuple):
         )
 
     def states(self, rows: Tensor) -> Tensor:
-        """This direction's part of [.., B, D*H], or of [.., D*H, B]."""
+        """The direction's part of [.., B, D*H], or of [.., D*H, B]."""
         return rows[:, self.columns] if self.minor else rows[..., self.columns]
 
     def recurrent(self, slots: Tensor) -> Tensor:

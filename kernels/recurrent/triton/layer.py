@@ -20,7 +20,7 @@ from .projection import from_slots, project, slot_count, to_slots
 
 @dataclass(frozen=True)
 class Tape:
-    """What a layer's time loop reads and writes.
+    """Memory that a layer's time loop reads and writes.
 
     Batch-minor engines have the last two axes of `slots`, `hidden`, `cells` and `c` the other way round.
     Rows 0 and T + 1 of `hidden` and `cells` hold the states before the first step of the two directions.
@@ -37,7 +37,7 @@ class Tape:
 
     @property
     def hidden_size(self) -> int:
-        """H."""
+        """Hidden size H."""
         return self.weights[0].size(1)
 
 

@@ -1,4 +1,4 @@
-"""What a time step does beside its matrix product, in one kernel, for Triton.
+"""Pointwise part of a time step, beside its matrix product, in one kernel, for Triton.
 
 Rows of a layout are its longer runs of adjacent elements: in the batch-major one those of a sequence, H
 long, in the batch-minor one those of a hidden unit, B long.
@@ -45,7 +45,7 @@ def fused_forward_kernel(
     MINOR: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """What a forward step does after its product."""
+    """Pointwise part of a forward step, after its product."""
     e = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     ok = e < elements
     row, inner = e // length, e % length
@@ -110,7 +110,7 @@ def fused_backward_kernel(
     MINOR: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """What a backward step does before its product."""
+    """Pointwise part of a backward step, before its product."""
     e = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     ok = e < elements
     row, inner = e // length, e % length

@@ -152,11 +152,11 @@ def split_gates(columns, BLOCK_B: tl.constexpr, BLOCK_H: tl.constexpr):
 
 @triton.jit
 def load_tile(pointer, offset, ok):
-    """In float32, past the first-level cache, which knows nothing of what other programs have stored."""
+    """A tile in float32, read past the first-level cache, which knows nothing of other programs' stores."""
     return tl.load(pointer + offset, ok, 0.0, cache_modifier=".cg").to(tl.float32)
 
 
 @triton.jit
 def store_tile(pointer, offset, ok, value):
-    """In the dtype of the memory."""
+    """Store a tile in the dtype of the memory."""
     tl.store(pointer + offset, value.to(pointer.dtype.element_ty), ok)

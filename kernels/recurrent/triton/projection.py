@@ -1,4 +1,4 @@
-"""Where inputs and parameters go in the slots of the Triton implementations; see `cells`."""
+"""Places of inputs and parameters in the slots of the Triton implementations; see `cells`."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ class SequenceLoop(NamedTuple):
 
 
 def refusal(problem: Problem, device: Device, cell: Cell) -> str | None:
-    """Why the programs of a problem cannot all be resident on a device, or None."""
+    """Reason why the programs of a problem cannot all be resident on a device, or None."""
     if device.multiprocessors is None:
         return "all of its programs have to run at once, and the device's multiprocessors are not known"
     shared = device.shared_bytes_per_multiprocessor or SHARED_BYTES_LEAST

@@ -1,4 +1,4 @@
-"""What the Triton implementations refuse alike, and what they count, from plain values."""
+"""Refusals and counts that the Triton implementations share, from plain values."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class TapeLoop(Loop):
     """Counts of a loop over a tape, whose outputs are in the memory that backward reads."""
 
     def work(self, problem: Problem) -> Work:
-        """As `Loop.work`, but two directions write side by side: nothing is joined, or held twice."""
+        """The counts of a loop whose two directions write side by side: nothing is joined, or held twice."""
         counted = super().work(problem)
         if not counted.saved_bytes:
             return counted

@@ -1,4 +1,4 @@
-"""Which part of a layer one program of the persistent kernels takes, from plain numbers.
+"""Tiles of the persistent kernels: the part of a layer that one program takes, from plain numbers.
 
 A tile is BLOCK_H hidden units of BLOCK_B sequences. All programs have to be resident at once, one a
 multiprocessor. Among the tilings that fit, the one with the least estimated time of a step is taken.
@@ -27,7 +27,7 @@ REDUCTION, POINTWISE = 0.1, 0.25
 
 
 class Limits(NamedTuple):
-    """What programs can have: how many at once, of one group, and shared memory each."""
+    """Limits of programs: how many at once, shared memory of each, and how many of one group."""
 
     programs: int
     shared_bytes: int

@@ -165,7 +165,7 @@ def intermediate(counts: Counts, weights: Floats) -> Floats:
 
 
 def alignments(values: ArrayLike) -> Floats:
-    """How often two divides each value, at most MOST_ALIGNMENT: tiles and vector loads care for that."""
+    """Exponent of two in each value, at most MOST_ALIGNMENT: tiles and vector loads care for that."""
     whole = np.asarray(values, dtype=np.int64)
     lowest = whole & -whole  # the lowest bit that is set, and 0 of 0, which everything divides
     divided: Floats = np.log2(np.where(lowest == 0, MOST_POWER, np.minimum(lowest, MOST_POWER)))

@@ -157,7 +157,7 @@ class ImportedSpec:
         return found
 
     def exceptions(self, problems: Sequence[Mapping[str, Any]]) -> list[Floats]:
-        """How far sizes are below 1, and whether values are missing, each of shape [problems]."""
+        """Distances of sizes below 1 from 1, and flags of missing values, each of shape [problems]."""
         below = [np.fmin(_column(problems, name), 1.0) - 1.0 for name in self.below_one]
         return below + [np.isnan(_column(problems, name)).astype(np.float64) for name in self.missing]
 
@@ -183,10 +183,10 @@ class ImportedSpec:
         return np.column_stack([shared, np.array(self.effects)[implementation], flags])
 
     def missing_rates(self, _device: Device) -> None:
-        """Nothing is missing: the columns need no rates."""
+        """None: no rates of a device are missing, for the columns need none."""
 
     def situation(self, _problem: Problem, _device: Device) -> str:
-        """What errors of bytes are kept apart by: nothing."""
+        """The empty text: errors of bytes are kept apart by nothing."""
         return ""
 
     def rows_of(
@@ -240,13 +240,13 @@ class ImportedDomain:
         return cls(seen)
 
     def unseen(self, device: Device) -> str | None:
-        """Why every problem on a device is outside, or None when some may be inside."""
+        """Reason why every problem on a device is outside, or None when some may be inside."""
         if device.name in self.devices:
             return None
         return f"the cost model has not seen {device.name} (it knows {', '.join(self.devices)})"
 
     def outside(self, problem: Problem, device: Device) -> str | None:
-        """Why a problem on a device is outside, or None when it is inside; numbers may be 1.4 times off."""
+        """Reason why a problem on a device is outside, or None when inside; numbers may be 1.4 times off."""
         unseen = self.unseen(device)
         if unseen:
             return unseen
@@ -271,7 +271,7 @@ class ImportedDomain:
         return problem
 
     def beyond(self, _problem: Problem, _device: Device) -> None:
-        """Nothing: of operators of others no rates are known by which a time could be carried further."""
+        """None: for imported operators no rates are known by which a time could be carried further."""
 
 
 def _slack(edge: float) -> float:

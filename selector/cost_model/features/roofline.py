@@ -10,7 +10,7 @@ from ...errors import NoMeasurements
 
 
 def missing_rates(device: Device) -> str | None:
-    """Why the physical terms of a device cannot be computed, or None when they can."""
+    """Reason why the physical terms of a device cannot be computed, or None when they can."""
     if device.copy_bytes_per_s and device.launch_us and device.matmul_flops_per_s:
         return None  # quickly: a neighbour's time is scaled by it for each implementation
     missing = [
@@ -57,7 +57,7 @@ def rates_of(device: Device) -> tuple[float, float]:
 
 
 def estimating(device: Device, dtype: str) -> Callable[[float, float, float], float]:
-    """What gives the sum of these seconds, as `_terms` does.
+    """A function of operations, bytes and launches that gives the sum of their seconds, as `_terms` does.
 
     It is the plain count of operations and bytes where the device's rates are not known.
     """

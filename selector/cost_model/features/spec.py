@@ -183,11 +183,11 @@ class FeatureSpec:
         return {name: place for place, name in enumerate(self.callers)}
 
     def missing_rates(self, device: Device) -> str | None:
-        """Why the columns of a device cannot be computed, or None when they can."""
+        """Reason why the columns of a device cannot be computed, or None when they can."""
         return missing_rates(device)
 
     def situation(self, problem: Problem, device: Device) -> str:
-        """What errors of bytes are kept apart by."""
+        """Kind of device and mode, such as `cuda training`, by which errors of bytes are kept apart."""
         return situation(problem["mode"], device)
 
     def rows_of(

@@ -1,4 +1,4 @@
-"""Measurements that come with this package, for questions about which the user's own database knows nothing.
+"""Measurements that come with this package, to which a user's own add.
 
 They are a database like any other, packed into one file; `python -m scripts.release.ship` extends it by
 the sweeps of a release. It is unpacked into the user's cache folder when it is first needed.
@@ -12,8 +12,27 @@ import os
 import tempfile
 from pathlib import Path
 
+from kernel_selector.kernels.contract.errors import shorten
+
+from ...errors import InvalidRequest
+
+VARIABLE = "SELECTOR_SHIPPED"
+ON, OFF = {"", "on", "1", "true", "yes"}, {"off", "0", "false", "no"}
 PACKED = Path(__file__).with_name("measurements.db.xz")
 CPU = "amd-epyc"  # the key of the processor whose measurements ship
+
+
+def are_wanted(given: bool | None = None) -> bool:
+    """Whether questions are answered from these measurements too: as given, else by SELECTOR_SHIPPED.
+
+    Raises InvalidRequest for a value of the variable that says neither.
+    """
+    if given is not None:
+        return given
+    text = os.environ.get(VARIABLE, "")
+    if text.lower() not in ON | OFF:
+        raise InvalidRequest(f"{VARIABLE}={shorten(text)}: expected on or off.")
+    return text.lower() in ON
 
 
 def unpacked() -> Path:

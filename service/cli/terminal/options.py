@@ -18,6 +18,13 @@ DatabaseOption = Annotated[
         "Default: $SELECTOR_DATABASE_URL, else a file in your user data directory.",
     ),
 ]
+NoShippedOption = Annotated[
+    bool,
+    typer.Option(
+        "--no-shipped",
+        help="Leave out the measurements that come with this package. Default: $SELECTOR_SHIPPED, else on.",
+    ),
+]
 TorchDeviceOption = Annotated[
     str | None,
     typer.Option(metavar="cpu|cuda:0", help="Where to measure. Default: the GPU if there is one, else cpu."),

@@ -10,8 +10,6 @@ from kernel_selector.kernels.contract import Device
 from selector import ModelVersionMismatch, Selector
 from selector.cost_model.estimate import LEAST_GAIN, Estimate
 from selector.cost_model.predictor import Predictor
-from selector.selection.query import Query
-from selector.selection.selector import or_shipped
 from tests.selector import replay
 
 LSTM = registry.operator("lstm")
@@ -119,25 +117,6 @@ def test_the_model_goes_before_the_nearest_problem(trained):
     near = problem.as_dict | {"seq": problem["seq"] + 1}
     assert trained.evidence("lstm", replay.HERE.key).near(LSTM.problem(near), replay.HERE, None)
     assert trained.choose(**near).source == "model"
-
-
-@pytest.mark.parametrize(
-    ("own", "shipped", "counts"),
-    [
-        ("extrapolated", "exact", "shipped"),
-        ("default", "extrapolated", "shipped"),
-        ("extrapolated", "extrapolated", "own"),
-        ("extrapolated", "default", "own"),
-        ("model", "exact", "own"),
-    ],
-)
-def test_what_ships_goes_before_what_was_extrapolated(trained, monkeypatch, own, shipped, counts):
-    mine = trained.choose(hidden=96, batch=24)
-    answers = {"own": replace(mine, source=own), "shipped": replace(mine, source=shipped, snapshot="shipped")}
-    monkeypatch.setattr("selector.selection.selector._known", lambda *_: [answers["shipped"]])
-    monkeypatch.setattr("selector.selection.selector._named", lambda _: False)
-    (found,) = or_shipped([answers["own"]], [Query(hyperparameters={"hidden": 96, "batch": 24})], None)
-    assert found.snapshot == answers[counts].snapshot
 
 
 def test_unknown_device_abstains(trained):

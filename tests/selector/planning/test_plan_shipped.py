@@ -11,7 +11,7 @@ from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import Device
 from selector import InvalidRequest
 from selector.planning.training_setup import AS_FUSED_IN_GRAPHS, Training
-from selector.selection import selector as engine
+from selector.selection import knowledge
 from selector.selection.shipped import CPU
 from selector.workloads.published_models import layer_problems
 
@@ -61,15 +61,15 @@ def test_where_nothing_can_be_unpacked_the_plan_says_so(monkeypatch):
     def unpacked():
         raise OSError("no room")
 
-    engine._shipped.cache_clear()
-    monkeypatch.setattr(engine, "unpacked", unpacked)
+    monkeypatch.setattr(knowledge, "unpacked", unpacked)
+    knowledge._opened.cache_clear()
     plan = selector.plan("bert-large", device=RATED, memory_limit="16GiB", batch=1)
-    assert f"{engine.UNUSABLE}no room" in plan.caveats
+    assert f"{knowledge.UNUSABLE}no room" in plan.caveats
     with pytest.raises(selector.NoMeasurements, match="cannot be used: no room"):
         selector.plan("bert-large", device=DEVICE, memory_limit="16GiB")
 
 
-def test_a_database_that_was_named_is_taken_at_its_word(sqlite_database):
+def test_where_what_ships_is_turned_off_a_plan_rests_on_the_database_alone(sqlite_database):
     with pytest.raises(selector.NoMeasurements, match="Measure there"):
         selector.plan("bert-large", device=DEVICE, memory_limit="16GiB", database=sqlite_database)
 
@@ -120,3 +120,11 @@ def test_those_that_keep_more_in_graphs_are_those_that_look_at_weights():
         for name, one in registry.implementations(operator).items()
     }
     assert {name for name, source in built.items() if "FromOutput(" in source} == AS_FUSED_IN_GRAPHS
+
+
+@pytest.mark.usefixtures("fresh")
+def test_what_ships_adds_to_a_database_that_was_named(sqlite_database):
+    asked = {"device": DEVICE, "memory_limit": "16GiB", "batch": 16}
+    plan = selector.plan("bert-large", **asked, database=sqlite_database)
+    assert plan.layers == selector.plan("bert-large", **asked).layers
+    assert any("come with this package" in caveat for caveat in plan.caveats)

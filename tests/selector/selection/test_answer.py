@@ -23,7 +23,7 @@ def test_what_is_both_refused_and_failed_has_the_reason_of_the_refusal():
         failures=lambda *_: failures,
         measured=lambda *_: (),
         problems={problem.key: problem},
-        least_noise=lambda _: 0.0,
+        least_noise=lambda _, **__: 0.0,
     )
     request = Request(problem, Resolved(replay.HERE, None), replay.HERE, None, "time", None, False, ())
     knowledge = SimpleNamespace(measurements=lambda *_: evidence, evidence=lambda *_: evidence)

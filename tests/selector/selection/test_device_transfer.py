@@ -122,12 +122,16 @@ def test_a_dtype_whose_rate_is_unknown_takes_that_of_another(selector: Selector)
         assert choice.source == "transfer"
 
 
-def test_what_was_measured_on_the_device_itself_goes_first(tmp_path: Path) -> None:
-    path = tmp_path / "both.sqlite"
+@pytest.mark.parametrize(("count", "source"), [(None, "exact"), (1, "transfer")])
+def test_what_was_measured_on_the_device_itself_goes_first_where_it_can_be_compared(
+    tmp_path: Path, count: int | None, source: str
+) -> None:
+    path, problem = tmp_path / "both.sqlite", of_problem().problem
+    there = [of_problem(), *(one for one in MEASURED if one.problem == problem and one.status is Status.OK)]
     with Database.open(path, create=True) as database, database.write() as connection:
-        records.add(connection, [*MEASURED, replace(of_problem(), device=SLOWER)])
+        records.add(connection, [*MEASURED, *(replace(one, device=SLOWER) for one in there[:count])])
     selector = Selector(path)
-    assert ask(selector, SLOWER).source != "transfer"
+    assert ask(selector, SLOWER).source == source
     selector.close()
 
 

@@ -41,7 +41,7 @@ def test_a_cost_model_of_other_machines_needs_it_too(trained, trained_file, monk
     sizes = range(130, 130 + 32)
     asked = [Query(hyperparameters={"hidden": size, "batch": 16, "seq": 60}) for size in sizes]
     before = trained.choose_each(asked)
-    monkeypatch.setattr(Evidence, "least_noise", lambda *_: 1e9)
+    monkeypatch.setattr(Evidence, "least_noise", lambda *_, **__: 1e9)
     with closing(Selector(trained_file)) as fresh:  # which has answered nothing yet
         after = [*fresh.choose_each(asked[:1]), *fresh.choose_each(asked)]
     assert {one.source for one in (*before, *after)} == {"model"}

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from kernel_selector.db import Database, models
+from kernel_selector.kernels.contract import Device
 from selector import (
     InvalidHyperparameter,
     InvalidRequest,
@@ -24,6 +25,7 @@ from selector import (
     UnsupportedProblem,
     api,
 )
+from selector.cost_model.predictor import Predictor
 from selector.errors import NotBuildable, TooFewProblems
 from selector.exchange.import_file import import_file
 from tests.selector import foreign
@@ -114,7 +116,6 @@ def test_nothing_is_built(chooser):
         (InvalidHyperparameter, {"layout": "tt"}),
         (UnknownImplementation, {"override": "huge"}),
         (InvalidRequest, {"objective": "beauty"}),
-        (UnknownDevice, {"device": "cpu"}),
         (UnknownDevice, {"device": "no such thing"}),
     ],
 )
@@ -275,5 +276,157 @@ def test_ones_own_imported_operator_is_not_asked_of_the_shipped_measurements(tmp
     assert choice.source == "default"
     assert any("fastest on most" in caveat for caveat in choice.caveats)
     assert not any("quickstart" in caveat for caveat in choice.caveats)
-    with pytest.raises(UnknownDevice, match="was not measured on"):
-        Selector().choose(foreign.OPERATOR, device="h100", **NEW)
+    elsewhere = Selector().choose(foreign.OPERATOR, device="nvidia-h100-pcie", **NEW)
+    assert (elsewhere.implementation, elsewhere.source) == (choice.implementation, "default")
+    assert any("was not measured on NVIDIA H100" in caveat for caveat in elsewhere.caveats)
+
+
+@pytest.mark.parametrize("device", ["nvidia-h100-pcie", "cpu", Device(name="MI325X", kind="cuda")])
+def test_a_device_that_was_not_measured_is_answered_as_the_most_alike(chooser, device):
+    problem = next(foreign.rows(1))["hyperparameters"]
+    for given, source in ((problem, "exact"), (NEW, "model"), (NEW | {"m": 10**7}, "default")):
+        there = chooser.choose(foreign.OPERATOR, device="h200", **given)
+        here = chooser.choose(foreign.OPERATOR, device=device, **given)
+        assert (here.implementation, here.time_ms) == (there.implementation, there.time_ms)
+        assert (there.source, here.source) == (source, "default" if source == "default" else "transfer")
+        assert here.device.name not in ("", foreign.DEVICE)
+        assert any(f"those of {foreign.DEVICE}, which is most like it" in note for note in here.caveats)
+        assert any(
+            f"{foreign.OPERATOR} was not measured on {here.device.name}" in note for note in here.caveats
+        )
+
+
+@pytest.mark.usefixtures("here")
+def test_of_several_measured_devices_the_most_alike_answers(sqlite_database, tmp_path):
+    lines = list(foreign.rows(1))
+    for name in ("NVIDIA A100-PCIE-40GB", "NVIDIA L4", "NVIDIA H200", "MI300X"):
+        fill(sqlite_database, tmp_path / "a.jsonl", [{**line, "device": name} for line in lines])
+    opened = Selector(sqlite_database)
+    for asked, other in (
+        ("nvidia-h100-pcie", "NVIDIA H200"),
+        ("a100-sxm4-80gb", "NVIDIA A100-PCIE-40GB"),
+        ("mi325x", "MI300X"),
+    ):
+        choice = opened.choose(foreign.OPERATOR, device=asked, **lines[0]["hyperparameters"])
+        assert any(f"those of {other}, which" in caveat for caveat in choice.caveats)
+    unnamed = opened.choose(foreign.OPERATOR, **lines[0]["hyperparameters"])
+    assert any("was not measured on" in caveat for caveat in unnamed.caveats)
+    with pytest.raises(UnknownDevice, match=r"only on .*mi300x\. Unknown device 'no such thing'"):
+        opened.choose(foreign.OPERATOR, device="no such thing", **lines[0]["hyperparameters"])
+
+
+@pytest.mark.usefixtures("here")
+def test_a_device_that_was_imported_by_a_name_of_several_variants_answers(sqlite_database, tmp_path):
+    lines = [{**line, "device": "a100"} for line in foreign.rows(1)]
+    fill(sqlite_database, tmp_path / "a.jsonl", lines)
+    opened, problem = Selector(sqlite_database), lines[0]["hyperparameters"]
+    assert {opened.choose(foreign.OPERATOR, **problem, device=name).source for name in ("a100", None)} == {
+        "exact"
+    }
+    choice = opened.choose(foreign.OPERATOR, **problem, device="nvidia-a100-pcie-40gb")
+    assert choice.source == "transfer"
+    assert any("those of a100, which is most like it" in caveat for caveat in choice.caveats)
+    named = opened.choose(foreign.OPERATOR, **problem, device="h100")
+    assert any(caveat.startswith("h100: taken as NVIDIA H100") for caveat in named.caveats)
+
+
+def test_questions_about_an_imported_operator_go_through_the_model_together(chooser, monkeypatch):
+    passes = []
+    tiers = Predictor.tiers
+
+    def counted(self, problems, *more, **given):
+        passes.append(len(problems))
+        return tiers(self, problems, *more, **given)
+
+    monkeypatch.setattr(Predictor, "tiers", counted)
+    asked = [
+        Query(hyperparameters=NEW | {"m": 101 + step}, operator=foreign.OPERATOR, device=device)
+        for step in range(20)
+        for device in ("h200", "NVIDIA H200", "nvidia-h100-pcie", None)
+    ]
+    found = chooser.choose_each(asked)
+    assert passes == [80]
+    assert {choice.source for choice in found} == {"model", "transfer"}
+
+
+def constants(**given) -> Iterator[dict]:
+    for size, name in product((16, 32, 64), ("slow", "fast")):
+        values = {"n": size, "dilation": 1, "dtype": "bf16", "bias": True, "groups": None, **given}
+        line = {"operator": "constants", "device": foreign.DEVICE, "hyperparameters": values}
+        yield line | {"implementation": name, "milliseconds": size * (1.0 if name == "fast" else 2.0)}
+
+
+@pytest.mark.usefixtures("here")
+def test_what_never_varied_does_not_veto_an_answer(sqlite_database, tmp_path):
+    fill(sqlite_database, tmp_path / "a.jsonl", constants())
+    opened = Selector(sqlite_database)
+    measured = {"n": 32, "dilation": 1, "dtype": "bf16", "bias": True, "groups": None}
+    assert opened.choose("constants", **measured).source == "exact"
+    for name, other in (
+        ("dilation", 2),
+        ("dtype", "fp16"),
+        ("bias", False),
+        ("groups", 4),
+        ("groups", "many"),
+    ):
+        choice = opened.choose("constants", **measured | {name: other})
+        assert (choice.implementation, choice.source, choice.time_ms) == ("fast", "near", 32.0)
+        assert choice.problem[name] == other
+        assert f"{name} was never measured as {other}: answered as for" in " ".join(choice.caveats)
+    with pytest.raises(InvalidHyperparameter, match="dilation='two'"):
+        opened.choose("constants", **measured | {"dilation": "two"})
+
+
+@pytest.mark.usefixtures("here")
+def test_one_problem_alone_says_nothing_of_others(sqlite_database, tmp_path):
+    lines = [line for line in constants() if line["hyperparameters"]["n"] == 32]
+    fill(sqlite_database, tmp_path / "a.jsonl", lines)
+    other = {"n": 99, "dilation": 1, "dtype": "bf16", "bias": True, "groups": None}
+    assert Selector(sqlite_database).choose("constants", **other).source == "default"
+
+
+def passes_of_a_convolution() -> Iterator[dict]:
+    """Forward and backward by implementations of their own, and weights measured most often."""
+    rates = {"F": {"forward_a": 1.0, "forward_b": 1.5}, "B": {"backward_a": 0.4}, "W": {"a": 0.3, "b": 0.35}}
+    for direction, found in rates.items():
+        for size in range(1, 90) if direction == "W" else (1, 2, 4, 8, 16, 32, 64):
+            values = {"n": size, "direction": direction, "half": size % 2 == 0}
+            for name, rate in found.items():
+                line = {"operator": "conv", "device": "MI300X", "hyperparameters": values}
+                yield line | {"implementation": name, "milliseconds": 0.01 * size * rate}
+    for name in ("half_a", "half_b"):
+        values = {"n": 512, "direction": "F", "half": True}
+        line = {"operator": "conv", "device": "MI300X", "hyperparameters": values, "implementation": name}
+        yield line | {"milliseconds": 1.0}
+    yield {**line, "device": "MI250X", "hyperparameters": values | {"direction": "X"}, "milliseconds": 1.0}
+
+
+@pytest.mark.usefixtures("here")
+def test_an_implementation_is_only_named_for_words_that_it_was_measured_for(sqlite_database, tmp_path):
+    fill(sqlite_database, tmp_path / "a.jsonl", passes_of_a_convolution())
+    api.train("conv", database=sqlite_database)
+    opened = Selector(sqlite_database)
+    for direction, fastest in (("F", "forward_a"), ("B", "backward_a"), ("W", "a")):
+        for size in (48, 96, 5000):
+            choice = opened.choose("conv", n=size, direction=direction, half=True, device="MI300X")
+            assert choice.implementation == fastest, (size, choice.source)
+            assert choice.source in (("default",) if size == 5000 else ("model", "exact"))
+            if choice.source != "exact":
+                other = "b" if direction != "W" else "forward_a"
+                assert choice.exclusions[other] == f"it was never timed with direction={direction}"
+    odd = opened.choose("conv", n=99, direction="F", half=False, device="MI300X")
+    assert "half=False" in odd.exclusions["half_a"]
+    with pytest.raises(NoMeasurements, match="nothing known of conv"):
+        opened.choose("conv", n=99, direction="X", half=True, device="MI300X")
+
+
+@pytest.mark.usefixtures("here")
+def test_no_bytes_are_predicted_and_printed_as_none(sqlite_database, tmp_path):
+    lines = [{**line, "bytes": 0} for line in foreign.rows(60) if "milliseconds" in line]
+    fill(sqlite_database, tmp_path / "a.jsonl", lines)
+    api.train(foreign.OPERATOR, database=sqlite_database)
+    opened = Selector(sqlite_database)
+    for given, source in ((lines[0]["hyperparameters"], "exact"), (NEW, "model")):
+        choice = opened.choose(foreign.OPERATOR, **given, memory=1)
+        assert (choice.source, choice.memory_bytes, choice.memory_interval_bytes) == (source, 0, (0, 0))
+        assert "Memory      0 B\n" in choice.explain()

@@ -11,8 +11,8 @@ from kernel_selector.kernels.contract import GateResult, Record, Status
 from kernel_selector.kernels.contract.record import TIMINGS
 from kernel_selector.kernels.gate import REVISION
 from kernel_selector.kernels.versions import holds
-from selector.selection import rejections
 from selector.selection.evidence import Evidence, says_wrong
+from selector.selection.shipped import rejections
 from tests.selector import replay
 
 VERSIONS = {name: one.version for name, one in registry.implementations("lstm").items()}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,9 +14,11 @@ import selector
 from kernel_selector.db import Database, models, records
 from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import Device, Status, UnknownDevice
-from selector import Choice, NothingFits, Selector
-from selector.selection import selector as engine
+from selector import Choice, InvalidRequest, NothingFits, Selector
 from selector.selection import shipped
+from selector.selection.answer import USED
+from selector.selection.evidence import OTHER_MACHINE
+from selector.selection.knowledge import UNUSABLE
 from selector.selection.query import Query
 from selector.workloads.sampling import random_problems
 from tests.selector import replay
@@ -26,21 +27,19 @@ QUESTION = {"hidden": 1024, "batch": 16, "seq": 50, "dtype": "bfloat16"}
 
 
 @pytest.fixture(autouse=True)
-def fresh(tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def fresh(tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A user who has just installed the package, and asked once: what ships is unpacked."""
     request.getfixturevalue("shipped_cache")
     monkeypatch.delenv("SELECTOR_DATABASE_URL")
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
-    engine._shipped.cache_clear()
-    yield tmp_path
-    engine._shipped.cache_clear()
+    return tmp_path
 
 
 def test_what_was_measured_on_an_h200_is_answered_without_one(fresh: Path) -> None:
     choice = selector.choose("lstm", **QUESTION, device="h200")
     assert choice.source == "exact"
     assert choice.implementation != "torch_lstm"
-    assert engine.USED in choice.caveats
+    assert USED in choice.caveats
     assert not list((fresh / "data").rglob("*.sqlite"))
     (one,) = Selector().choose_each([Query(operator="lstm", hyperparameters=QUESTION, device="h200")])
     assert one == choice
@@ -50,7 +49,7 @@ def test_what_was_measured_on_an_h200_is_answered_without_one(fresh: Path) -> No
 def test_a_large_batch_is_answered_to_the_last_digit_as_each_alone(operator: str) -> None:
     drawn = random_problems(operator, "cuda", count=40, seed=11)
     asked = [Query(operator=operator, hyperparameters=one.as_dict, device="h200") for one in drawn]
-    together, alone = Selector(shipped.unpacked()), Selector(shipped.unpacked())
+    together, alone = Selector(shipped.unpacked(), shipped=False), Selector(shipped.unpacked(), shipped=False)
     found = together.choose_each(asked)
     assert any(one.source == "model" for one in found if isinstance(one, Choice))
     for query, choice in zip(asked, found, strict=True):
@@ -72,7 +71,7 @@ def test_an_epsilon_changes_neither_time_nor_bytes(operator: str) -> None:
 def test_every_operator_has_records_and_a_cost_model_of_this_version(operator: str) -> None:
     with Database.open(shipped.unpacked()) as database, database.read() as connection:
         assert models.latest(connection, operator=operator) is not None
-    evidence = Selector(shipped.unpacked()).evidence(operator, "nvidia-h200")
+    evidence = Selector(shipped.unpacked(), shipped=False).evidence(operator, "nvidia-h200")
     measured = {name for groups in evidence.groups.values() for group in groups.values() for name in group}
     assert measured <= set(registry.implementations(operator))
     assert registry.operator(operator).default in measured
@@ -84,29 +83,36 @@ SMALL: dict[str, Any] = {"hidden": 128, "batch": 8, "seq": 16}  # as random prob
 
 @pytest.mark.parametrize("operator", registry.operators())
 def test_every_operator_was_measured_on_a_processor(operator: str) -> None:
-    evidence = Selector(shipped.unpacked()).evidence(operator, shipped.CPU)
+    evidence = Selector(shipped.unpacked(), shipped=False).evidence(operator, shipped.CPU)
     assert len(evidence.problems) >= 20
 
 
 def test_a_processor_that_was_never_measured_gets_the_answers_of_the_one_that_ships() -> None:
-    known = Selector(shipped.unpacked()).choose("lstm", **SMALL, device=shipped.CPU)
+    alone = Selector(shipped.unpacked(), shipped=False)
+    with alone.database.read() as connection:  # by its name it may be this machine, with rates of its own
+        (theirs,) = (one for one in records.devices(connection) if one.key == shipped.CPU)
+    known = alone.choose("lstm", **SMALL, device=theirs)
     assert known.source == "model"
     assert not [caveat for caveat in known.caveats if "another processor" in caveat]
     other = Device(name="Some Other CPU", kind="cpu", host="Some Other CPU x8", **RATES)
     choice = selector.choose("lstm", **SMALL, device=other)
-    assert (choice.source, choice.implementation) == (known.source, known.implementation)
+    times = {one.name: one.time_ms for one in known.candidates}
+    assert {one.name: one.time_ms for one in choice.candidates} == times
+    gain = times["torch_lstm"] / times[known.implementation] - 1
+    chosen = known.implementation if gain > OTHER_MACHINE else "torch_lstm"
+    assert (choice.source, choice.implementation) == (known.source, chosen)
     assert choice.device == other
     assert [caveat for caveat in choice.caveats if "on another processor, AMD EPYC" in caveat]
 
 
 def test_the_processor_that_ships_is_known_by_its_name() -> None:
-    known = Selector(shipped.unpacked()).choose("lstm", **SMALL, device=shipped.CPU)
+    known = Selector(shipped.unpacked(), shipped=False).choose("lstm", **SMALL, device=shipped.CPU)
     choice = selector.choose("lstm", **SMALL, device=shipped.CPU)
     (one,) = Selector().choose_each([Query(operator="lstm", hyperparameters=SMALL, device="AMD EPYC")])
     assert isinstance(one, Choice)
     assert choice.implementation == one.implementation == known.implementation
     assert choice.device == known.device
-    assert engine.USED in choice.caveats
+    assert USED in choice.caveats
 
 
 def test_a_device_that_nobody_knows_is_refused_with_all_known_names() -> None:
@@ -127,7 +133,7 @@ def test_ones_own_measurements_of_a_processor_come_first() -> None:
     choice = Selector().choose("lstm", **SMALL, device=other)
     fastest = min(own, key=lambda record: record.total.undisturbed_ms if record.total else 1e9)
     assert (choice.source, choice.implementation) == ("exact", fastest.implementation)
-    assert engine.USED not in choice.caveats
+    assert USED not in choice.caveats
 
 
 def test_a_limit_that_nothing_keeps_is_refused_as_by_ones_own_measurements() -> None:
@@ -138,17 +144,29 @@ def test_a_limit_that_nothing_keeps_is_refused_as_by_ones_own_measurements() -> 
     assert isinstance(one, NothingFits)
 
 
-def test_a_database_that_was_named_is_taken_at_its_word(fresh: Path) -> None:
+def test_what_ships_adds_to_a_database_that_was_named(fresh: Path) -> None:
     Database.open(fresh / "own.sqlite", create=True).close()
     choice = selector.choose("lstm", **QUESTION, device="h200", database=fresh / "own.sqlite")
-    assert choice.source == "default"
-    assert engine.USED not in choice.caveats
+    assert choice.source == "exact"
+    assert USED in choice.caveats
+
+
+def test_what_ships_can_be_turned_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    known, alone = Selector(), Selector(shipped=False)
+    assert alone.choose("lstm", **QUESTION, device="h200").source == "default"
+    assert known.choose("lstm", **QUESTION, device="h200").source == "exact"
+    monkeypatch.setenv("SELECTOR_SHIPPED", "off")
+    assert selector.choose("lstm", **QUESTION, device="h200").source == "default"
+    monkeypatch.setenv("SELECTOR_SHIPPED", "perhaps")
+    with pytest.raises(InvalidRequest, match="SELECTOR_SHIPPED='perhaps': expected on or off"):
+        Selector()
 
 
 def test_what_the_shipped_measurements_do_not_know_either_is_the_default() -> None:
-    choice = selector.choose("lstm", **{**QUESTION, "dtype": "float64"}, device="h200")
+    choice = selector.choose("lstm", **QUESTION, device=Device(name="Unheard-of GPU", kind="cuda"))
     assert choice.source == "default"
-    assert not [caveat for caveat in choice.caveats if caveat.startswith(engine.UNUSABLE)]
+    assert any("Nothing comparable was measured on Unheard-of GPU" in caveat for caveat in choice.caveats)
+    assert not [caveat for caveat in choice.caveats if caveat.startswith(UNUSABLE)]
 
 
 def test_where_nothing_can_be_unpacked_the_choice_says_so(fresh: Path) -> None:
@@ -156,7 +174,7 @@ def test_where_nothing_can_be_unpacked_the_choice_says_so(fresh: Path) -> None:
     (fresh / "cache").write_text("a file in the way")
     choice = selector.choose("lstm", **QUESTION, device="h200")
     assert choice.source == "default"
-    assert [caveat for caveat in choice.caveats if caveat.startswith(engine.UNUSABLE)]
+    assert [caveat for caveat in choice.caveats if caveat.startswith(UNUSABLE)]
 
 
 def test_they_are_small() -> None:
@@ -169,5 +187,18 @@ def test_the_readme_says_how_many_there_are() -> None:
         for row in records.counts(connection):
             counts[row["device"]] += row["count"]
     readme = (Path(__file__).parents[3] / "README.md").read_text()
-    h100 = counts["NVIDIA H100 80GB HBM3"]
-    assert f"{counts['NVIDIA H200']:,} measurements of an NVIDIA H200 and {h100:,} of an H100" in readme
+    for name, device in (("NVIDIA H200", "NVIDIA H200"), ("NVIDIA H100", "NVIDIA H100 80GB HBM3")):
+        assert f"{counts[device]:,} measurements of an {name}" in readme
+
+
+def test_a_few_of_ones_own_measurements_of_a_gpu_hide_nothing_that_is_carried_over_to_it(fresh: Path) -> None:
+    without = selector.choose("lstm", **QUESTION, device="a100")
+    assert without.source == "transfer"
+    problem = registry.operator("lstm").problem({**QUESTION, "hidden": 32})
+    one = replay.record(problem, "torch_lstm", time_ms=1.0, device=without.device)
+    with Database.open(fresh / "own.sqlite", create=True) as database:
+        with database.write() as connection:
+            records.add(connection, [one])
+        choice = Selector(database).choose("lstm", **QUESTION, device="a100")
+    assert (choice.source, choice.implementation) == ("transfer", without.implementation)
+    assert USED in choice.caveats

@@ -1,4 +1,4 @@
-"""What the Triton kernels of attention do with one tile of pairs: loads, logits and dropout."""
+"""Loads, logits and dropout of one tile of query-key pairs, for the Triton kernels of attention."""
 
 # mypy: ignore-errors
 from __future__ import annotations

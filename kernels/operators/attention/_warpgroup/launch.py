@@ -54,7 +54,7 @@ SHAPES = {
 
 
 class Kept(NamedTuple):
-    """What forward writes for backward: a figure of each row's weights, and which of them it dropped."""
+    """Memory that forward fills for backward: a figure of each row's weights, and which it dropped."""
 
     sums: Tensor | None = None
     dropped: Tensor | None = None
@@ -77,7 +77,7 @@ def backward(call: Call, kept: Kept, out: Tensor, d_out: Tensor) -> tuple[Tensor
 
 
 def kept_for_backward(call: Call) -> Kept:
-    """Memory, not written yet."""
+    """Memory for backward, not written yet."""
     return Kept(row_figures(call.q), drop_words(call) if call.dropout else None)
 
 
@@ -115,7 +115,7 @@ def blocks(name: str, problem: tuple[int, int, int, int, int]) -> int:
 
 
 def defines(name: str, dtype: torch.dtype, *, causal: bool, drops: int) -> tuple[tuple[str, int], ...]:
-    """What a source is compiled with; `drops` is a `threshold`."""
+    """Macros that a source is compiled with; `drops` is a `threshold`."""
     shape = SHAPES[name]
     return (
         ("BF16", int(dtype == torch.bfloat16)),
@@ -156,12 +156,12 @@ def _run(name: str, call: Call, more: dict[str, Tensor | None]) -> None:
 
 
 def threshold(share: float) -> int:
-    """In units of 1 / 2^DRAWS: some where anything is dropped, and not all, which a factor of 0 does."""
+    """Dropped share in units of 1 / 2^DRAWS: not 0 if any is dropped; never all, which a factor of 0 does."""
     return min(max(round(share * 2**DRAWS), 1), 2**DRAWS - 1) if share else 0
 
 
 def factor(share: float) -> float:
-    """Of what is kept, by the share that is dropped."""
+    """Factor of the weights that are kept, by the share that is dropped."""
     return 1 / (1 - threshold(share) / 2**DRAWS) if share < 1 else 0.0
 
 

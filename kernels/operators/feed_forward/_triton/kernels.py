@@ -1,4 +1,4 @@
-"""What a feed-forward layer does between its products, one kernel each way, for Triton.
+"""Activation and dropout between a feed-forward layer's products, one kernel each way, for Triton.
 
 A program takes tiles of 16 rows and 128 columns, seen as 16 groups of 8: a thread loads a group of 16-bit
 elements at once, one random draw decides it, and its branch bits are a byte. 128 columns share a scale

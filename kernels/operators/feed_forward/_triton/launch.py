@@ -1,4 +1,4 @@
-"""What happens between the products, in one Triton kernel each way: on GPUs.
+"""Activation and dropout between the products, in one Triton kernel each way: on GPUs.
 
 Triton is imported when a module runs: implementations are listed where it is not installed.
 """
@@ -45,7 +45,7 @@ def forward(h: Tensor, middle: Middle) -> tuple[Tensor, tuple[Tensor, ...]]:
 def backward(
     kept: Tensor | None, more: tuple[Tensor, ...], da: Tensor, middle: Middle, *, again: bool, bias: bool
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:
-    """As in `_plain`, of h, of a where that is kept, or of codes in `more`; dh is written over da."""
+    """dh, a and sums as in `_plain`, of h, of a where kept, or of codes in `more`; dh overwrites da."""
     from .kernels import feed_forward_backward_kernel
 
     rows, inner = da.shape

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from kernel_selector.kernels.contract import Device, Record
 
-FILE = Path(__file__).with_name("shipped") / "rejected.jsonl"
+FILE = Path(__file__).with_name("rejected.jsonl")
 
 
 def rejected(operator: str, device: Device) -> list[Record]:

@@ -1,0 +1,84 @@
+"""Two bodies of evidence as one: a user's own measurements, and those that come with this package."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from functools import cached_property
+
+from kernel_selector.kernels.contract import Device, Environment, Problem, Status
+
+from ..cost_model.estimate import Tier
+from .evidence import Evidence, Failure, Group
+
+Groups = Mapping[tuple[str, str, str], Group]
+
+
+class JointEvidence(Evidence):
+    """The records of one operator on one kind of device in two bodies of evidence, looked up in both.
+
+    Of what was measured under equally good circumstances a user's own goes first, and a candidate that it
+    lacks has the figures that ship. Neither body is copied: the one that ships is shared.
+    """
+
+    def __init__(self, own: Evidence, shipped: Evidence) -> None:
+        self._own, self._ships = own, shipped
+        self.shipped = False
+        self.versions = own.versions
+        self.settings = {**shipped.settings, **own.settings}
+        self.problems = {**shipped.problems, **own.problems}
+        self.left_out = own.left_out
+
+    @cached_property
+    def groups(self) -> Mapping[str, Groups]:  # type: ignore[override]
+        """What was measured, by the problem's key and its circumstances; made when first asked for."""
+        keys = {*self._ships.groups, *self._own.groups}
+        return {key: _joined(self._own.groups.get(key), self._ships.groups.get(key)) for key in keys}
+
+    def measured_at(self, problem: Problem) -> Groups:
+        """What was measured of a problem, by its circumstances."""
+        return _joined(self._own.measured_at(problem), self._ships.measured_at(problem))
+
+    def least_noise(self, here: Device, *, shipped: bool = False) -> float:
+        """What a cost model that learned from one of the two bodies cannot tell apart `here`."""
+        return (self._ships if shipped else self._own).least_noise(here, shipped=shipped)
+
+    def near(self, problem: Problem, here: Device, software: Environment | None) -> Tier | None:
+        """The tier of the nearest problem of one's own, else of those that ship."""
+        own = self._own.near(problem, here, software)
+        return self._ships.near(problem, here, software) if own is None else own
+
+    def failed_alike(self, problem: Problem) -> Iterable[Failure]:
+        """What failed on problems of the same structure, without what one's own later measurements refute."""
+        yield from self._own.failed_alike(problem)
+        for failure in self._ships.failed_alike(problem):
+            if not self._refuted(failure):
+                yield failure
+
+    def _refuted(self, failure: Failure) -> bool:
+        """Whether what failed for those who ship it was measured again here, and worked."""
+        problem, _, name, failed = failure
+        again = (group.get(name) for group in self._own.groups.get(problem.key, {}).values())
+        return any(
+            one is not None
+            and one.status is Status.OK
+            and one.version == self.versions.get(name)
+            and one.measured_at >= failed.measured_at
+            and one.outweighs(failed)
+            for one in again
+        )
+
+
+def _joined(own: Groups | None, shipped: Groups | None) -> Groups:
+    """Both; of the same circumstances the newer record of each implementation."""
+    if not own or not shipped:
+        return own or shipped or {}
+    found = {**shipped, **own}
+    for key in own.keys() & shipped.keys():
+        mine, theirs = own[key], shipped[key]
+        newer = {
+            name: one
+            for name, one in theirs.items()
+            if name not in mine or mine[name].measured_at < one.measured_at
+        }
+        found[key] = {**mine, **newer}
+    return found

@@ -1,0 +1,140 @@
+"""All that questions are answered from: a user's own measurements, and those that come with this package."""
+
+from __future__ import annotations
+
+from functools import cache, cached_property
+from threading import Lock
+from typing import TYPE_CHECKING, Any
+
+from kernel_selector.kernels.contract import Device
+
+from .devices import Resolved, resolve
+from .evidence import Evidence
+from .joint_evidence import JointEvidence
+from .shipped import unpacked
+from .snapshot import NOTHING, Body, Pair
+
+if TYPE_CHECKING:
+    from ..cost_model.predictor import Predictor
+    from ..workloads.imported_operator import ImportedOperator
+    from .imported_evidence import ImportedEvidence
+
+_OPENING = Lock()  # threads that ask at once wait for the first
+UNUSABLE = "The measurements that come with this package cannot be used: "
+
+
+class Knowledge:
+    """Two bodies of evidence as one: a database at one moment, and what ships unless that is turned off.
+
+    What ships is opened when it is first needed, once for all Selectors of a process. `unusable` says why it
+    cannot be used; another Knowledge tries again.
+    """
+
+    def __init__(self, own: Body, *, shipped: bool) -> None:
+        self.own = own
+        self._with_shipped = shipped
+        self._unusable = ""
+        self._joint: dict[Pair, Evidence] = {}
+        self._resolved: dict[str | None, Resolved] = {}
+
+    @cached_property
+    def shipped(self) -> Body | None:
+        """What ships; None where that is turned off or cannot be used."""
+        from kernel_selector.db import DatabaseError
+
+        if not self._with_shipped:
+            return None
+        try:
+            return shipped_body()
+        except (DatabaseError, OSError) as error:
+            self._unusable = f"{UNUSABLE}{error}"
+            return None
+
+    @property
+    def unusable(self) -> str:
+        """Why what ships cannot be used, "" where it can or is turned off."""
+        return self._unusable if self.shipped is None else ""
+
+    @cached_property
+    def snapshot(self) -> str:
+        """Id of all measurements: equal for equal ones. One of two bodies has the ids of both."""
+        ids = [body.snapshot for body in (self.own, self.shipped) if body is not None and body.records]
+        return "+".join(ids) or (NOTHING if self.own.snapshot == NOTHING else self.own.snapshot)
+
+    @property
+    def caveats(self) -> tuple[str, ...]:
+        """What holds of all answers."""
+        return (self.unusable,) if self.unusable else ()
+
+    @property
+    def imported(self) -> dict[str, ImportedOperator]:
+        """The imported operators by name: none ships."""
+        return self.own.imported
+
+    @cached_property
+    def devices(self) -> tuple[Device, ...]:
+        """The measured devices, one's own first, each with its host once."""
+        found = {device.fingerprint: device for device in self.own.devices}
+        for device in self.shipped.devices if self.shipped else ():
+            found.setdefault(device.fingerprint, device)
+        return tuple(found.values())
+
+    @property
+    def models(self) -> list[dict[str, Any]]:
+        """The cost models without their arrays, those that ship last, which say so."""
+        bodies = (self.own, False), (self.shipped, True)
+        return [{**one, "shipped": ships} for body, ships in bodies if body for one in body.models]
+
+    def resolved(self, asked: object) -> Resolved:
+        """The device of a question, looked up once for each name. Raises UnknownDevice and InvalidRequest."""
+        if asked is not None and type(asked) is not str:
+            return resolve(asked, self.devices)
+        if asked not in self._resolved:
+            self._resolved[asked] = resolve(asked, self.devices)
+        return self._resolved[asked]
+
+    def evidence(self, operator: str, device_key: str) -> Evidence:
+        """The measurements of an operator of this package; raises as `measurements`."""
+        found = self.measurements(operator, device_key)
+        assert isinstance(found, Evidence), operator
+        return found
+
+    def measurements(self, operator: str, device_key: str) -> Evidence | ImportedEvidence:
+        """The measurements of an operator on a kind of device. Raises Changed and DatabaseError."""
+        pair = operator, device_key
+        if pair in self._joint:
+            return self._joint[pair]
+        own = self.own.measurements(operator, device_key)
+        if not isinstance(own, Evidence):
+            return own
+        self._joint[pair] = found = self._with_what_ships(own, operator, device_key)
+        return found
+
+    def _with_what_ships(self, own: Evidence, operator: str, device_key: str) -> Evidence:
+        if self.shipped is None or not any(one.key == device_key for one in self.shipped.devices):
+            return own
+        shipped = self.shipped.measurements(operator, device_key)
+        assert isinstance(shipped, Evidence), operator
+        return JointEvidence(own, shipped) if own.problems or own.left_out else shipped
+
+    def predictors(self, operator: str) -> list[tuple[Predictor, bool]]:
+        """The latest cost models of an operator of which evidence was asked for, each with whether it ships.
+
+        One's own first. Raises ModelVersionMismatch.
+        """
+        bodies = (self.own, False), (self.shipped, True)
+        found = [(body.predictor(operator), ships) for body, ships in bodies if body]
+        return [(predictor, ships) for predictor, ships in found if predictor is not None]
+
+
+def shipped_body() -> Body:
+    """What comes with this package, opened once in a process. Raises DatabaseError and OSError."""
+    with _OPENING:
+        return _opened()
+
+
+@cache
+def _opened() -> Body:
+    from kernel_selector.db import Database
+
+    return Body(Database.open(unpacked()), shipped=True)
