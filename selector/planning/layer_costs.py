@@ -35,7 +35,7 @@ class Figures:
     `device_ms` is the device's own time; `host_ms` the time in which the host launches it, whatever the
     size. `forward_ms` is the part of `device_ms` that is forward. `held_bytes` and `peak_bytes` are as a
     record has them, and `kept_argument_bytes` what it needs of its arguments besides. `source` is "exact",
-    "series", "scaled", "model" or "counted".
+    "series", "scaled" or "counted", or that of a time that `choose` has.
     """
 
     device_ms: float
@@ -250,7 +250,7 @@ def _between(problem: Problem, line: list[Sample]) -> Figures:
         held_bytes=math.ceil(at("held_bytes")),
         peak_bytes=math.ceil(at("peak_bytes")),
         kept_argument_bytes=math.ceil(at("kept_argument_bytes")),
-        source="series",
+        source="series" if 0 <= share <= 1 else "scaled",
         remark="" if 0 <= share <= 1 else f"beyond the series that was measured ({ends} rows)",
     )
 
@@ -299,14 +299,43 @@ def counted(problem: Problem, implementation: str, device: Device) -> Figures:
     work = registry.implementation(problem.operator, implementation).work(problem)
     operations_s, transfer_s, launch_s = terms_seconds(work, problem, device)
     device_ms = (operations_s + transfer_s) * 1e3
-    saved = round(work.saved_bytes)
-    return Figures(
+    return replace(
+        _bytes_counted(problem, implementation),
         device_ms=device_ms,
         forward_ms=device_ms * FORWARD_SHARE,
         host_ms=launch_s * 1e3,
+    )
+
+
+def counted_bytes(problem: Problem, implementation: str, device: Device, peak_bytes: int) -> Figures:
+    """Bytes from the equations and a known peak, and the host's time by the device's rate of launches."""
+    found = _bytes_counted(problem, implementation)
+    launches = registry.implementation(problem.operator, implementation).work(problem).launches
+    host_ms = launches * (device.launch_us or 0.0) * 1e-3
+    return replace(found, host_ms=host_ms, peak_bytes=max(peak_bytes, found.held_bytes))
+
+
+def _bytes_counted(problem: Problem, implementation: str) -> Figures:
+    saved = round(registry.implementation(problem.operator, implementation).work(problem).saved_bytes)
+    return Figures(
+        device_ms=0.0,
+        forward_ms=0.0,
+        host_ms=0.0,
         held_bytes=saved,
         peak_bytes=2 * saved,
         kept_argument_bytes=0,
         source="counted",
         remark="counted from the equations and the device's rates",
     )
+
+
+def foretold(known: Figures, time_ms: float, source: str) -> Figures:
+    """Figures with the time that a choice has of the problem, and the bytes that are known.
+
+    Near the host's time it may be the host that this time is of: then the device may take less.
+    """
+    share = known.forward_share
+    if known.source != "counted" and time_ms <= HOST_BOUND * known.host_ms:
+        time_ms = min(time_ms, known.device_ms)
+    remark = known.remark and f"bytes {known.remark}"
+    return replace(known, device_ms=time_ms, forward_ms=share * time_ms, source=source, remark=remark)

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from kernel_selector.kernels import registry
-from kernel_selector.kernels.contract import Device, Problem, UnsupportedProblem
+from kernel_selector.kernels.contract import Device, Problem, SelectorError, UnsupportedProblem
 
+from ..cost_model.estimate import Estimate
 from ..cost_model.features.roofline import missing_rates
 from ..errors import NoMeasurements
+from ..selection.answer import Known
 from ..selection.evidence import Evidence
 from ..selection.joint_evidence import JointEvidence
+from ..selection.policy import Figures as Comparable
+from ..selection.policy import Question, least_gain
 from ..selection.selector import Selector
 from ..workloads.model import Part
-from .layer_costs import Figures, Measurements, counted
+from .layer_costs import Figures, Measurements, counted, counted_bytes, foretold
 from .pace import in_a_model
 from .training_setup import Training
 
@@ -51,18 +55,8 @@ class Option:
         return replace(self, held_bytes=round(self.held_bytes * factor))
 
 
-def _comparable(found: dict[str, Figures], own: Figures | None) -> dict[str, Figures]:
-    """Without figures that were scaled, where the framework's `own` were measured: they would win by error.
-
-    So they would where the framework's own are not wanted, unless there are no others.
-    """
-    if own is None or own.source not in MEASURED:
-        return found
-    return {name: figures for name, figures in found.items() if figures.source in MEASURED} or found
-
-
 def undominated(options: Sequence[Option]) -> list[Option]:
-    """Without those that another is at least as good as in everything, the first of equals."""
+    """Options of which no other is at least as good in everything, the first of equals."""
     found: list[Option] = []
     for option in sorted(options, key=lambda one: (*one.figures, not one.default, one.implementation)):
         if not any(
@@ -88,11 +82,12 @@ class Prices:
         self.training = training
         self._selector = selector
         self._measurements: dict[str, Measurements] = {}
+        self._known: dict[Problem, Known | SelectorError] = {}
         self._options: dict[Part, tuple[Option, ...]] = {}
 
     @property
     def trouble(self) -> str:
-        """Why the measurements that come with this package cannot be used, "" where they can."""
+        """Reason why the measurements that come with this package cannot be used, "" where they can."""
         return self._selector.unusable
 
     @property
@@ -101,6 +96,13 @@ class Prices:
         return {
             f"{operator}.{name}" for operator, found in self._measurements.items() for name in found.outdated
         }
+
+    def look_up(self, parts: Sequence[Part]) -> None:
+        """Ask the selector about the problems of several parts at once. Raises the errors of the database."""
+        new = [problem for problem in {part.problem: None for part in parts} if problem not in self._known]
+        if new:
+            known = self._selector.known_each(new, self.device)
+            self._known |= zip(new, known, strict=True)
 
     def options(self, part: Part) -> tuple[Option, ...]:
         """Every implementation that computes the part here, first kept, then recomputed with its block.
@@ -116,34 +118,68 @@ class Prices:
     def _kept(self, part: Part) -> list[tuple[Option, float]]:
         """The options that keep what they need, each with the share of its time that is forward."""
         problem = part.problem
-        operator = registry.operator(problem.operator)
-        accepted, refused = registry.candidates(problem, self.device)
-        failed = self._failures(problem, operator.default)
-        excluded = {
-            item.name: "excluded" for item in accepted if self.training.excludes(operator.name, item.name)
-        }
-        usable = [item.name for item in accepted if item.name not in {**failed, **excluded}]
+        default = registry.operator(problem.operator).default
+        known = self._known_of(problem)
+        usable, reasons = self._usable(problem.operator, known.prepared.question)
         if not usable:
-            failures = {**refused, **failed, **excluded}
-            reasons = "; ".join(f"{name}: {reason}" for name, reason in failures.items())
-            raise UnsupportedProblem(f"Nothing computes {problem} on {self.device.name}: {reasons}.")
-        known = {name: self._figures(problem, name, operator.default) for name in usable}
-        found = {name: figures for name, figures in known.items() if figures is not None}
-        own = found.get(operator.default) or self._foretold(problem, operator.default)
-        compared = _comparable(found, own) or {usable[0]: self._counted(problem, usable[0])}
-        paced = {name: in_a_model(one, problem, name, self.device) for name, one in compared.items()}
+            words = "; ".join(f"{name}: {reason}" for name, reason in reasons.items())
+            raise UnsupportedProblem(f"Nothing computes {problem} on {self.device.name}: {words}.")
+        estimates = known.figures.estimates
+        own = self._figures(problem, default, known.figures)
+        found = {name: self._figures(problem, name, known.figures, beside=own) for name in usable}
+        priced = {name: figures for name, figures in found.items() if figures is not None}
+        if (default in usable and default not in priced) or not priced:
+            last = default if default in usable else usable[0]
+            priced[last] = self._counted(problem, last)
+        if own is not None and own.source in MEASURED:
+            told = {name: one for name, one in priced.items() if name in estimates or one.source in MEASURED}
+            priced = told or priced  # what was scaled alone would win by error, in time and in bytes
+        if own is not None:
+            priced = {
+                name: _credible(figures, own, estimates.get(name), estimates.get(default))
+                for name, figures in priced.items()
+            }
+        paced = {name: in_a_model(one, problem, name, self.device) for name, one in priced.items()}
         return [
-            (_option(part, name, figures, default=name == operator.default), figures.forward_share)
+            (_option(part, name, figures, default=name == default), figures.forward_share)
             for name, figures in paced.items()
         ]
 
-    def _figures(self, problem: Problem, name: str, last_resort: str) -> Figures | None:
-        found = self._foretold(problem, name)
-        return self._counted(problem, name) if found is None and name == last_resort else found
+    def _known_of(self, problem: Problem) -> Known:
+        if problem not in self._known:
+            (self._known[problem],) = self._selector.known_each([problem], self.device)
+        known = self._known[problem]
+        if isinstance(known, SelectorError):
+            raise known
+        return known
 
-    def _foretold(self, problem: Problem, name: str) -> Figures | None:
+    def _usable(self, operator: str, question: Question) -> tuple[list[str], dict[str, str]]:
+        """The candidates of a question that the training takes, and why others cannot be taken.
+
+        The framework's own is none of them where the gate found it wrong and there are others.
+        """
+        taken = [name for name in question.names if not self.training.excludes(operator, name)]
+        right = [name for name in taken if name != question.default] if question.default_is_wrong else taken
+        reasons = dict.fromkeys(question.names, "excluded") | dict(question.excluded)
+        return right or taken, {name: reasons[name] for name in sorted(reasons)}
+
+    def _figures(
+        self, problem: Problem, name: str, known: Comparable, beside: Figures | None = None
+    ) -> Figures | None:
+        """Measured figures of the problem or between two of its layer's, else with the time that `choose` has.
+
+        The latter too where the figures `beside`, of the framework's own, have such a time: device times and
+        launched ones do not compare. Bytes are of the nearest measurements, or counted where there are none.
+        None where nothing is known.
+        """
         series = self._of(problem.operator).series.get(name)
-        return series.figures(problem, self.device) if series else None
+        found = series.figures(problem, self.device) if series else None
+        estimate = known.estimates.get(name)
+        is_measured = found is not None and found.source in MEASURED
+        if estimate is None or (is_measured and (beside is None or beside.source in MEASURED)):
+            return found
+        bytes_of = found or counted_bytes(problem, name, self.device, estimate.memory_bytes)
+        return foretold(bytes_of, estimate.time_ms, known.sources[name])
 
     def _counted(self, problem: Problem, name: str) -> Figures:
         missing = missing_rates(self.device)
@@ -165,10 +201,14 @@ class Prices:
                 self.shipped.add(operator)
         return self._measurements[operator]
 
-    def _failures(self, problem: Problem, default: str) -> Mapping[str, str]:
-        """Implementations that failed where the figures are from, with the reason."""
-        evidence = self._selector.evidence(problem.operator, self.device.key)
-        return evidence.failures(problem, self.device, default)[0]
+
+def _credible(figures: Figures, own: Figures, estimate: Estimate | None, of_own: Estimate | None) -> Figures:
+    """Figures no faster than the framework's own but by as much as a choice switches for."""
+    noise = [one.noise for one in (estimate, of_own) if one is not None]
+    if figures.device_ms and own.device_ms / figures.device_ms - 1 > least_gain(*noise):
+        return figures
+    slower = max(figures.device_ms, own.device_ms)
+    return replace(figures, device_ms=slower, forward_ms=slower * figures.forward_share)
 
 
 @lru_cache(maxsize=64)

@@ -112,6 +112,7 @@ class Planner:
 
     def _options(self, workload: Workload, *, own: bool) -> list[list[Option]]:
         """What each part can be computed by; `own`: by the framework's own where that is possible."""
+        self._prices.look_up(workload.parts)
         every = [self._prices.options(part) for part in workload.parts]
         return [
             undominated(some) if part.replaceable and not own else _defaults(some) or list(some)

@@ -65,16 +65,22 @@ class Known(NamedTuple):
 
 
 def answer_each(knowledge: Knowledge, requests: Sequence[Request]) -> list[Choice | SelectorError]:
-    """The choice for each request, or the error that it met; the cost models are asked once for all of them.
+    """The choice for each request, or the error that it met."""
+    return [_tried(finish, knowledge, one) for one in known_each(knowledge, requests)]
 
-    Where nothing on a device can be compared, another one like it is asked, once for all of them too.
+
+def known_each(knowledge: Knowledge, requests: Sequence[Request]) -> list[Known | SelectorError]:
+    """The figures that each request is decided on, or the error that it met.
+
+    The cost models are asked once for all of them. Where nothing on a device can be compared, another one
+    like it is asked, once for all of them too.
     """
     known = _compared(knowledge, [_tried(prepare, knowledge, request) for request in requests])
     elsewhere = {index: _tried(_elsewhere, knowledge, one) for index, one in enumerate(known)}
     again = {index: one for index, one in elsewhere.items() if one is not None}
     for index, other in zip(again, _compared(knowledge, list(again.values())), strict=True):
         known[index] = _tried(_joined, knowledge, other, known[index])
-    return [_tried(finish, knowledge, one) for one in known]
+    return known
 
 
 def _tried(

@@ -12,10 +12,10 @@ from pathlib import Path
 from threading import Lock, RLock
 from typing import TYPE_CHECKING, Any
 
-from kernel_selector.kernels.contract import Device, SelectorError
+from kernel_selector.kernels.contract import Device, Problem, SelectorError
 
 from . import catalogue
-from .answer import answer_each
+from .answer import Known, answer_each, known_each
 from .choice import Choice
 from .database import require_database
 from .knowledge import Knowledge
@@ -254,6 +254,23 @@ class Selector:
         except Changed as change:
             self._load(change.pair)
             return self._knowledge.evidence(operator, device_key)
+
+    def known_each(self, problems: Sequence[Problem], device: Device) -> list[Known | SelectorError]:
+        """The figures that `choose` decides on, for each problem on a device, or the error that it met.
+
+        Raises the errors of reading the database.
+        """
+        self._refresh()
+        queries = [
+            Query(hyperparameters=problem.as_dict, operator=problem.operator, device=device)
+            for problem in problems
+        ]
+        while True:
+            requests = [parse(self._knowledge, query) for query in queries]
+            try:
+                return known_each(self._knowledge, requests)
+            except Changed as change:
+                self._load(change.pair)
 
     @property
     def unusable(self) -> str:

@@ -81,9 +81,9 @@ class DeviceTimes:
         replayed the framework's own is said, too.
         """
         default = next((one for one in self._options.get(problem, ()) if one.default), None)
-        if default is None or not self._known:
+        best = self._best.get(problem)
+        if default is None or best is None or not self._known:
             return None
-        best = self._best[problem]
         times = (
             f"{format_ms(best.device_ms)} of the device's time, {format_ms(default.device_ms)} by torch's own"
         )
