@@ -30,8 +30,8 @@ def names(requirements: list[str]) -> set[str]:
 
 def python(code: str, *arguments: str, home: Path) -> subprocess.CompletedProcess[str]:
     """Run code in a process of its own, with an empty data folder."""
-    environment = {**os.environ, "XDG_DATA_HOME": str(home)}
-    environment.pop("SELECTOR_DATABASE_URL", None)
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("SELECTOR_")}
+    environment = {**inherited, "XDG_DATA_HOME": str(home)}
     command = [sys.executable, "-c", code, *arguments]
     return subprocess.run(
         command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=600, check=False

@@ -37,7 +37,9 @@ def devices() -> str:
     )
     head = ("device", "its key", "compute capability", "memory", "choices rest on", "implementations")
     others = [f"{count:,} of `{key}`" for key, count in counts.items() if key not in known]
-    return f"{table(head, rows)}For CPUs there are {', '.join(others)}.\n\n"
+    return (
+        f"{table(head, rows)}For CPUs there are {', '.join(others)}, which other processors get as well.\n\n"
+    )
 
 
 def models() -> str:
@@ -85,14 +87,15 @@ def _measurements() -> Mapping[str, int]:
 
 
 def _evidence(device: Device, measured: list[Device], counts: Mapping[str, int]) -> str:
-    from selector.selection import transfer
+    from selector.selection.transfer import alike
 
     if device in measured:
         return f"{counts[device.key]:,} measurements"
-    alike = transfer.alike(device, measured)
-    if not alike:
+    origin = next(iter(alike(device, measured)), None)
+    if origin is None:
         return "nothing: torch's own, until it is profiled"
-    return f"those of {alike[0].name}, carried over"
+    same = origin.compute_capability == device.compute_capability
+    return f"those of {origin.name}, carried over{'' if same else ' to another compute capability'}"
 
 
 def _running(device: Device) -> int:

@@ -16,12 +16,8 @@ from selector.selection import shipped
 ROOT = Path(__file__).parents[2]
 EVIDENCE = {
     "nvidia-h200": ("exact", r"[\d,]+ measurements"),
-    "nvidia-h100-80gb-hbm3": ("transfer", "those of NVIDIA H200, carried over"),
-    "nvidia-h100-pcie": (
-        "default",
-        "on the device itself those of NVIDIA H200, carried over; elsewhere nothing",
-    ),
-    "nvidia-a100-sxm4-80gb": ("default", "nothing: torch's own, until it is profiled"),
+    "nvidia-h100-pcie": ("transfer", "those of NVIDIA H100 80GB HBM3, carried over"),
+    "nvidia-l4": ("transfer", "those of NVIDIA H100 80GB HBM3, carried over to another compute capability"),
 }
 
 
