@@ -273,6 +273,12 @@ class Selector:
                 self._load(change.pair)
 
     @property
+    def shipped_database(self) -> Database | None:
+        """The measurements that come with this package; None where they are turned off or cannot be used."""
+        shipped = self._knowledge.shipped
+        return shipped.database if shipped else None
+
+    @property
     def unusable(self) -> str:
         """Reason why the measurements that come with this package cannot be used, "" where they can."""
         return self._knowledge.unusable

@@ -69,6 +69,11 @@ class Body:
             self._database = None
 
     @property
+    def database(self) -> Database | None:
+        """The database itself; None where there is none, or all of it has been read."""
+        return self._database
+
+    @property
     def snapshot(self) -> str:
         """Id of the measurements: equal for equal ones."""
         return self.state[0]

@@ -1,10 +1,10 @@
-"""Coverage and freshness of the database by operator and kind of device."""
+"""Coverage and freshness of measurements by operator and kind of device, in the database and as shipped."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +25,7 @@ class Coverage:
 
     A record is current when it is of an implementation's present version; older ones are second-best
     evidence. `measured` of `implementations` have a good current record; for an operator that is not
-    known here, both are 0.
+    known here, both are 0. `shipped` ones come with this package.
     """
 
     operator: str
@@ -38,6 +38,7 @@ class Coverage:
     measured: int
     implementations: int
     last_measured_at: datetime
+    shipped: bool = False
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready."""
@@ -59,12 +60,13 @@ def coverage(connection: Any) -> list[Coverage]:
 class CoverageCache:
     """The coverage of a selector's database, counted again when it changed, at most a tenth of the time.
 
-    Safe to share among threads.
+    What ships with the package stands behind it, counted once. Safe to share among threads.
     """
 
     def __init__(self, selector: Selector) -> None:
         self._selector = selector
         self._cached = Cached(self._counted)
+        self._shipped: list[Coverage] | None = None
 
     def rows(self) -> list[Coverage]:
         """Coverage as of now or a moment ago. Raises the errors of the database when it was never counted."""
@@ -72,7 +74,17 @@ class CoverageCache:
 
     def _counted(self) -> list[Coverage]:
         with self._selector.database.read() as connection:
-            return coverage(connection)
+            own = coverage(connection)
+        if self._shipped is None:
+            self._shipped = self._of_what_ships()
+        return [*own, *self._shipped]
+
+    def _of_what_ships(self) -> list[Coverage]:
+        database = self._selector.shipped_database
+        if database is None:
+            return []
+        with database.read() as connection:
+            return [replace(row, shipped=True) for row in coverage(connection)]
 
 
 def _coverage(rows: Iterable[dict[str, Any]], problems: int) -> Coverage:

@@ -43,6 +43,7 @@ class Model:
     version: str
     created_at: datetime
     current: bool  # nothing was measured since
+    shipped: bool  # with this package
     facts: str
     comparisons: tuple[tuple[str, tuple[tuple[str, ...], ...]], ...]
 
@@ -76,12 +77,11 @@ def subject(question: Question, rows: Sequence[Coverage]) -> Subject:
 
 
 def models(selector: Selector) -> list[Model]:
-    """The cost models of one's own that are in use, by operator."""
+    """The first cost model that is asked about each operator: one's own, else the one that ships."""
     state = selector.status()
     latest: dict[str, Mapping[str, Any]] = {}
-    for model in state["models"]:  # the latest first
-        if not model["shipped"]:
-            latest.setdefault(model["operator"], model)
+    for model in state["models"]:  # one's own first, the latest of them before others
+        latest.setdefault(model["operator"], model)
     return [_model(latest[operator], state["own_snapshot"]) for operator in sorted(latest)]
 
 
@@ -97,7 +97,7 @@ def _model(model: Mapping[str, Any], snapshot: str) -> Model:
             (one["held_out"], tuple(map(_figures, one["selectors"].items())))
             for one in evaluation["comparisons"]
         )
-        current = evaluation["snapshot"] == snapshot
+        current = model["shipped"] or evaluation["snapshot"] == snapshot
     except (KeyError, TypeError, ValueError, AttributeError):  # written by another version, or by hand
         facts, comparisons, current = "What is stored of its evaluation cannot be read.", (), False
     return Model(
@@ -105,6 +105,7 @@ def _model(model: Mapping[str, Any], snapshot: str) -> Model:
         version=model["version"],
         created_at=datetime.fromisoformat(model["created_at"]),
         current=current,
+        shipped=model["shipped"],
         facts=facts,
         comparisons=comparisons,
     )

@@ -17,6 +17,7 @@ from kernel_selector.service.pages.page import age
 from kernel_selector.service.pages.question import LONGEST_VALUE, MOST_PARAMETERS
 from selector import Selector
 from tests.selector import replay
+from tests.selector.conftest import shipped_cache, shipped_file  # noqa: F401 - fixtures
 from tests.service.page_reader import Page
 
 CHOICE = {"operator": "lstm", "set.hidden": "256", "set.batch": "32"}
@@ -113,6 +114,18 @@ def test_an_empty_database(opened) -> None:
     page = read(opened())
     assert "Nothing is measured yet" in page.text
     assert "Nothing of lstm is measured on this machine" in page.text
+
+
+@pytest.mark.usefixtures("shipped_cache")
+def test_what_ships_is_shown_as_such(opened) -> None:
+    """Its coverage, its winners and its cost models, behind one's own."""
+    own = replay.recorded(device_kind="cpu")[:3]
+    page = read(opened(own), operator="lstm", device="nvidia-h200")
+    assert "NVIDIA H200, comes with the package" in page.text
+    assert re.search(rf"lstm {own[0].device.name} \d{{4}}-", page.text)  # one's own says nothing more
+    assert "which comes with the package" in page.text
+    assert "None is trained yet" not in page.text
+    assert "Nothing of lstm is measured" not in page.text
 
 
 def test_a_choice_is_explained(client: TestClient) -> None:
