@@ -166,7 +166,7 @@ class Prices:
     def _figures(
         self, problem: Problem, name: str, known: Comparable, beside: Figures | None = None
     ) -> Figures | None:
-        """Measured figures of the problem or between two of its layer's, else with the time that `choose` has.
+        """Measured figures of the problem or its layer's around it, else with the time that `choose` has.
 
         The latter too where the figures `beside`, of the framework's own, have such a time: device times and
         launched ones do not compare. Bytes are of the nearest measurements, or counted where there are none.

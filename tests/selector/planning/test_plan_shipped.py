@@ -5,6 +5,8 @@ from __future__ import annotations
 import inspect
 
 import pytest
+import torch
+from torch import nn
 
 import selector
 from kernel_selector.kernels import registry
@@ -128,3 +130,23 @@ def test_what_ships_adds_to_a_database_that_was_named(sqlite_database):
     plan = selector.plan("bert-large", **asked, database=sqlite_database)
     assert plan.layers == selector.plan("bert-large", **asked).layers
     assert any("come with this package" in caveat for caveat in plan.caveats)
+
+
+@pytest.mark.usefixtures("fresh")
+def test_a_plan_gains_over_the_frameworks_own_what_choices_of_its_layers_gain():
+    model = nn.Sequential(nn.Linear(64, 256), nn.GELU(), nn.Linear(256, 64))
+    plan = selector.plan((model, torch.randn(128, 64)), device=DEVICE, memory_limit="16GiB", batch=131072)
+    ours = theirs = 0.0
+    for layers in plan.layers:
+        choice = selector.choose(layers.operator, device=DEVICE, **layers.hyperparameters)
+        ours += choice.time_ms
+        theirs += next(one.time_ms for one in choice.candidates if one.default)
+    assert plan.speed_up == pytest.approx(theirs / ours, rel=0.15)
+
+
+@pytest.mark.parametrize(("device", "sources"), [("h100", {"model"}), ("a100", {"transfer"})])
+@pytest.mark.usefixtures("fresh")
+def test_a_device_of_few_measurements_or_none_is_planned_by_what_choices_rest_on(device, sources):
+    plan = selector.plan("bert-base", device=device, memory_limit="16GiB", batch=8)
+    assert sources <= {one.source for one in plan.layers}
+    assert plan.samples_per_s > 0
