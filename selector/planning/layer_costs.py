@@ -49,7 +49,7 @@ class Figures:
 
     @property
     def forward_share(self) -> float:
-        """Of the device's time."""
+        """Share of the device's time that is forward."""
         return self.forward_ms / self.device_ms if self.device_ms else FORWARD_SHARE
 
 
@@ -62,12 +62,12 @@ class Sample:
 
     @cached_property
     def layer(self) -> tuple[object, ...]:
-        """What is the same at every number of rows."""
+        """Hyperparameters and values that are the same at every number of rows."""
         return _layer(self.problem)
 
     @cached_property
     def rows(self) -> float:
-        """What times and bytes grow with."""
+        """Number of rows, with which times and bytes grow."""
         return _rows(self.problem)
 
 
@@ -220,7 +220,7 @@ def of_the_device(
 
 
 def _layer(problem: Problem) -> tuple[object, ...]:
-    """What is the same at every number of rows."""
+    """Hyperparameters and values that are the same at every number of rows."""
     return tuple(item for item in problem.values if item[0] not in ROWS)
 
 
@@ -283,7 +283,7 @@ class Measurements:
 
     @cached_property
     def series(self) -> Mapping[str, Series]:
-        """By implementation."""
+        """Series of measurements by implementation."""
         return {
             name: Series(name, [(self._problems[key], one.costs) for key, one in found.items() if one.costs])
             for name, found in self._newest.items()
@@ -295,7 +295,7 @@ def _rank(measured: Measured, version: str) -> tuple[bool, bool, datetime]:
 
 
 def counted(problem: Problem, implementation: str, device: Device) -> Figures:
-    """From the equations and the device's rates alone. Raises NoMeasurements where those are not known."""
+    """Figures from the equations and the device's rates alone. Raises NoMeasurements for unknown rates."""
     work = registry.implementation(problem.operator, implementation).work(problem)
     operations_s, transfer_s, launch_s = terms_seconds(work, problem, device)
     device_ms = (operations_s + transfer_s) * 1e3

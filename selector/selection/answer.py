@@ -1,4 +1,4 @@
-"""From a question to a choice: what the measurements say, what the cost model says, and the decision."""
+"""The path from questions to choices: measurements, the cost model's estimates, and the decision."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def _tried(
 
 
 def prepare(knowledge: Knowledge, request: Request, origin: Device | None = None) -> Prepared:
-    """What the implementations and the measurements say of a question.
+    """A question with its candidates, refusals, failures and measurements.
 
     origin: whose measurements; None: the request's device, or one like it where nothing was measured on it.
     Raises UnsupportedProblem, and the errors of reading the database.

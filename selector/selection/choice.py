@@ -113,7 +113,7 @@ class Choice:
 
     @property
     def exclusions(self) -> dict[str, str]:
-        """Why candidates could not be chosen, by name."""
+        """Reasons why candidates could not be chosen, by name."""
         return {one.name: one.excluded for one in self.candidates if one.excluded is not None}
 
     def build(self, device: str | None = None) -> nn.Module:
@@ -154,7 +154,7 @@ class Choice:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Choice:
-        """What `to_dict` wrote on another machine; so it has no `torch_device` here."""
+        """The choice that `to_dict` wrote on another machine; so it has no `torch_device` here."""
         given = dict(data)
         values = dict(given.pop("problem"))
         problem = Problem(values.pop("operator"), tuple(values.items()), tuple(given.pop("assumed")))
@@ -192,7 +192,7 @@ def _with_tuples(data: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def explain(choice: Choice) -> str:
-    """What was asked, what was assumed, the choice with its evidence, and every other candidate."""
+    """The choice in words: question, assumptions, evidence, and every other candidate."""
     lines = [*_question(choice), "", *_answer(choice), "", "Candidates", *_table(choice)]
     reasons = list(why_not(choice))
     for title, words in (("Why not", reasons), ("Caveats", choice.caveats)):
@@ -237,7 +237,7 @@ def _answer(choice: Choice) -> list[str]:
 
 
 def how(choice: Choice) -> list[str]:
-    """What the chosen implementation does for this problem, in lines of text, where it can say."""
+    """Lines of text on how the chosen implementation computes this problem, where it can say."""
     if choice.problem.operator not in registry.operators():
         return []
     describe = registry.implementation(choice.problem.operator, choice.implementation).describe
@@ -249,7 +249,7 @@ def _passes(choice: Choice) -> str:
 
 
 def format_margin(choice: Choice) -> str:
-    """How much worse the runner-up is; there must be one."""
+    """The margin to the runner-up in words; there must be one."""
     assert choice.margin is not None
     words = ("more", "less") if choice.objective == "memory" else ("slower", "faster")
     if choice.margin >= 0:
@@ -296,7 +296,7 @@ def _row(choice: Choice, candidate: Candidate) -> tuple[str, str, str, str, str]
 
 
 def remarks(choice: Choice, candidate: Candidate) -> str:
-    """What a candidate is in its choice: "chosen, default", "excluded", "within noise", or nothing."""
+    """Words on a candidate's place in its choice: "chosen, default", "excluded", "within noise", or none."""
     words = {
         "chosen": candidate.name == choice.implementation,
         "default": candidate.default,

@@ -76,7 +76,7 @@ class Client:
         among: Sequence[str] | None = None,
         **hyperparameters: object,
     ) -> Choice:
-        """As `selector.choose`, by the service's measurements; without a device, that machine's default one.
+        """The service's choice, as of `selector.choose`; for its own machine where no device is given.
 
         Raises what `selector.choose` raises. `torch_device` of the answer is None, because it would be one
         of the other machine: `choice.build(device="cuda")` says where to build.

@@ -1,4 +1,4 @@
-"""What may be given as `database`."""
+"""Checks of the argument `database`: a path, a URL, an open Database, or None."""
 
 from __future__ import annotations
 
@@ -32,5 +32,5 @@ def _is_place(text: str) -> bool:
 
 
 def same_database(value: object) -> str:
-    """What a command has to end with to be about the same database; empty for the default one."""
+    """The option by which a command is about the same database; empty for the default one."""
     return f" --database {shlex.quote(str(value))}" if isinstance(value, str | os.PathLike) else ""

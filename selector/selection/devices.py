@@ -1,4 +1,4 @@
-"""Which device a question is about: one of this machine, a known one by name, or a `Device`."""
+"""Resolution of the device of a question: one of this machine, a known one by name, or a `Device`."""
 
 from __future__ import annotations
 

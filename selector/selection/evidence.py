@@ -1,4 +1,4 @@
-"""What was measured on one kind of device, in memory, arranged for questions.
+"""Measurements of one operator on one kind of device, in memory, arranged for questions.
 
 The evidence about a problem comes in tiers: measured here as it is now, measured under other circumstances
 (other host, software, or an earlier version of an implementation), and measured on one neighbouring problem.
@@ -56,7 +56,7 @@ class Setting:
         return self.device.fingerprint, self.environment.fingerprint, self.policy
 
     def differences(self, here: Device, software: Environment | None) -> list[str]:
-        """What differs from the device and software that were asked about, in words.
+        """Differences from the device and software that were asked about, in words.
 
         A device that is not of this machine has neither host nor software of its own: then the words
         say which ones the measurement was taken with.
@@ -113,8 +113,11 @@ class StepCosts(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What is kept of a record. `version` is the present one where the recorded one does the same; `shipped`
-    says whether the record came with this package."""
+    """The part of a record that choices need.
+
+    `version` is the present one where the recorded one does the same; `shipped` says whether the record came
+    with this package.
+    """
 
     version: str
     status: Status
@@ -222,7 +225,7 @@ class Evidence:
             self.failed[structure(problem)].append(failure)
 
     def least_noise(self, here: Device, *, shipped: bool = False) -> float:  # noqa: ARG002 - all of it is or is not
-        """What a cost model that learned from this cannot tell apart `here`: 0 if some is of this machine.
+        """Least difference that a model of these records can tell `here`: 0 if some are of this machine.
 
         shipped: whether that model came with this package.
         """
@@ -244,7 +247,7 @@ class Evidence:
                     yield tier
 
     def measured_at(self, problem: Problem) -> Mapping[tuple[str, str, str], Group]:
-        """What was measured of a problem, by its circumstances."""
+        """Measurements of a problem, by their circumstances."""
         return self.groups[problem.key] if problem.values in self._values else {}
 
     @staticmethod
@@ -307,7 +310,7 @@ class Evidence:
         )
 
     def failures(self, problem: Problem, here: Device, default: str) -> tuple[dict[str, str], dict[str, str]]:
-        """Why implementations are excluded, and why others are doubtful, by name.
+        """Reasons for exclusion and reasons for doubt, each by implementation.
 
         Excluded at the problem: by the newest record of this host. Near it: by running out of memory on a
         problem that is no larger in any dimension, or by another failure within a neighbour's distance; a
@@ -332,7 +335,7 @@ class Evidence:
         return excluded, {name: words for name, words in doubtful.items() if name not in excluded}
 
     def failed_alike(self, problem: Problem) -> Iterable[Failure]:
-        """What failed on problems of the same structure."""
+        """Failures on problems of the same structure."""
         return self.failed.get(structure(problem), ())
 
     def _newest(self, problem: Problem, here: Device) -> dict[str, Measured]:

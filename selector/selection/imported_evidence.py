@@ -98,12 +98,12 @@ class ImportedEvidence:
         yield Tier(source="exact", estimates=estimates)
 
     def near(self, _problem: Problem, _here: Device, _software: Environment | None) -> None:
-        """Nothing: without counted work no measurement is scaled."""
+        """None: without counted work no measurement is scaled."""
 
     def failures(
         self, problem: Problem, _here: Device, _default: str
     ) -> tuple[dict[str, str], dict[str, str]]:
-        """Why implementations are excluded at a problem, by name, and why others are doubtful: none is."""
+        """Reasons for exclusion at a problem, by implementation, and reasons for doubt: there are none."""
         columns, names = self._columns, self._columns.implementations
         excluded = {
             names[columns.implementation[row]]: _words(int(columns.status[row]), columns.reasons.get(row, ""))

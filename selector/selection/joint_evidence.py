@@ -30,16 +30,16 @@ class JointEvidence(Evidence):
 
     @cached_property
     def groups(self) -> Mapping[str, Groups]:  # type: ignore[override]
-        """What was measured, by the problem's key and its circumstances; made when first asked for."""
+        """Measurements by the problem's key and their circumstances; made when first asked for."""
         keys = {*self._ships.groups, *self._own.groups}
         return {key: _joined(self._own.groups.get(key), self._ships.groups.get(key)) for key in keys}
 
     def measured_at(self, problem: Problem) -> Groups:
-        """What was measured of a problem, by its circumstances."""
+        """Measurements of a problem, by their circumstances."""
         return _joined(self._own.measured_at(problem), self._ships.measured_at(problem))
 
     def least_noise(self, here: Device, *, shipped: bool = False) -> float:
-        """What a cost model that learned from one of the two bodies cannot tell apart `here`."""
+        """Least difference that a cost model of one of the two bodies can tell `here`."""
         return (self._ships if shipped else self._own).least_noise(here, shipped=shipped)
 
     def near(self, problem: Problem, here: Device, software: Environment | None) -> Tier | None:
@@ -48,7 +48,7 @@ class JointEvidence(Evidence):
         return self._ships.near(problem, here, software) if own is None else own
 
     def failed_alike(self, problem: Problem) -> Iterable[Failure]:
-        """What failed on problems of the same structure, without what one's own later measurements refute."""
+        """Failures on problems of the same structure that no later measurement of one's own refutes."""
         yield from self._own.failed_alike(problem)
         for failure in self._ships.failed_alike(problem):
             if not self._refuted(failure):

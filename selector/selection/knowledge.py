@@ -39,7 +39,7 @@ class Knowledge:
 
     @cached_property
     def shipped(self) -> Body | None:
-        """What ships; None where that is turned off or cannot be used."""
+        """The body that ships; None where it is turned off or cannot be used."""
         from kernel_selector.db import DatabaseError
 
         if not self._with_shipped:
@@ -52,7 +52,7 @@ class Knowledge:
 
     @property
     def unusable(self) -> str:
-        """Why what ships cannot be used, "" where it can or is turned off."""
+        """Reason why the body that ships cannot be used, "" where it can or is turned off."""
         return self._unusable if self.shipped is None else ""
 
     @cached_property
@@ -63,7 +63,7 @@ class Knowledge:
 
     @property
     def caveats(self) -> tuple[str, ...]:
-        """What holds of all answers."""
+        """Caveats of all answers."""
         return (self.unusable,) if self.unusable else ()
 
     @property
@@ -128,7 +128,7 @@ class Knowledge:
 
 
 def shipped_body() -> Body:
-    """What comes with this package, opened once in a process. Raises DatabaseError and OSError."""
+    """The body that comes with this package, opened once in a process. Raises DatabaseError and OSError."""
     with _OPENING:
         return _opened()
 

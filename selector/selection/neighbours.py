@@ -22,7 +22,7 @@ COUNTS = {"layers", "heads"}  # structure, not size: neighbours agree on them
 
 
 def structure(problem: Problem) -> tuple[object, ...]:
-    """Everything that neighbours must agree on."""
+    """Hyperparameters and values that neighbours must agree on."""
     return _placed(problem)[0]
 
 

@@ -1,4 +1,4 @@
-"""Whether a database is a file that other machines share, where SQLite's locks cannot be relied on."""
+"""Detection of databases on network file systems, where SQLite's locks cannot be relied on."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ MOUNTS = Path("/proc/mounts")
 
 
 def network_warning(location: str, mounts: Path = MOUNTS) -> str | None:
-    """What to know about an SQLite file on a network file system, or None; also where nobody can tell.
+    """Warning about an SQLite file on a network file system, or None; also where nobody can tell.
 
     location: as a `Database` gives it: a path, or a URL, which is no file.
     """

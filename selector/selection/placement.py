@@ -1,4 +1,4 @@
-"""What schedulers ask: how fast a job runs on each kind of device at each batch size, and where it should go.
+"""Answers for schedulers: a job's speed on each kind of device at each batch size, and its placement.
 
 A job is a layer that is run again and again. What does not fit, or is refused, is a row with the reason:
 a scheduler must know both what is fast and what is impossible.
@@ -181,7 +181,7 @@ def _order(row: Throughput, objective: str) -> tuple[bool, float, str]:
 
 
 def feasible(rows: Iterable[Placement]) -> list[Placement]:
-    """Those of which it is known that they can be, on GPUs: what other schedulers are told.
+    """Rows on GPUs that are known to fit: those that other schedulers are told.
 
     Raises NothingFits when there are none.
     """

@@ -25,7 +25,10 @@ LEAST_MARGIN = 0.01
 
 
 class Question(NamedTuple):
-    """What is to be decided. `counted_bytes(name)` is memory by counted work, for want of measurements."""
+    """Candidates and conditions of one decision.
+
+    `counted_bytes(name)` is memory by counted work, for want of measurements.
+    """
 
     default: str  # "" for an imported operator, of which no framework has one
     names: tuple[str, ...]  # the implementations that support the problem, sorted

@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 
 
 def file_of(database: Database | None) -> Path:
-    """Where the questions to a database are kept; beside the user's own for one that is no file."""
+    """Path of the file that keeps a database's questions; beside the user's own for one that is no file."""
     from kernel_selector.db.engine import location
 
     path = location.resolve(database.location).path if database is not None else None
@@ -40,7 +40,7 @@ def file_of(database: Database | None) -> Path:
 
 
 def noting(database: Database | None) -> Callable[[Iterable[Choice]], None]:
-    """What remembers uncertain answers from a database, each question once; or, if users want so, nothing."""
+    """Function that remembers uncertain answers, each question once, unless users turn that off."""
     if os.environ.get(VARIABLE, "1").lower() in ("0", "false", "no", "off"):
         return lambda _choices: None
     noted: set[tuple[object, ...]] = set()

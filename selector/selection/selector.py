@@ -176,7 +176,7 @@ class Selector:
         return self._answered(list(queries))
 
     def answer(self, query: Query) -> Choice:
-        """As `choose`, for a question in one piece."""
+        """The choice for a `Query`; raises as `choose`."""
         (found,) = self._answered([query])
         if isinstance(found, SelectorError):
             raise found
@@ -247,7 +247,7 @@ class Selector:
         ]
 
     def evidence(self, operator: str, device_key: str) -> Evidence:
-        """What is known of an operator on a kind of device. Raises the errors of reading the database."""
+        """Measurements of an operator on a kind of device. Raises the errors of reading the database."""
         self._refresh()
         try:
             return self._knowledge.evidence(operator, device_key)
@@ -274,7 +274,7 @@ class Selector:
 
     @property
     def unusable(self) -> str:
-        """Why the measurements that come with this package cannot be used, "" where they can."""
+        """Reason why the measurements that come with this package cannot be used, "" where they can."""
         return self._knowledge.unusable
 
     def device(self, asked: object = None) -> Device:

@@ -80,7 +80,7 @@ class Body:
 
     @property
     def loaded(self) -> set[Pair]:
-        """What has been read so far."""
+        """Pairs of operator and device that have been read so far."""
         return set(self._evidence)
 
     def _open(self, connection: Any, complete: bool, wanted: Iterable[Pair]) -> None:
@@ -168,7 +168,7 @@ def _versions(operator: str) -> dict[str, str]:
 
 
 def state_of(connection: Any) -> State:
-    """What tells two contents of a database apart: the snapshot of the measurements, and the models."""
+    """Identity of a database's content: the snapshot of the measurements, and the models."""
     from kernel_selector import db
 
     return db.snapshot(connection), model_listing(connection)

@@ -31,7 +31,7 @@ OF_ANOTHER = (
 
 
 class Doubt(NamedTuple):
-    """What a time carried over to another device is off by, and what a switch by such times must gain."""
+    """Error of a time carried over to another device, and the least gain of a switch by such times."""
 
     wider: float  # an interval at both ends
     least_gain: float  # of a switch away from the default
@@ -58,7 +58,7 @@ def alike(device: Device, measured: Iterable[Device]) -> list[Device]:
 
 
 def apart(device: Device, other: Device) -> tuple[bool, float, float]:
-    """How unlike two devices are, the least first: by kind, compute capability, and speed of their memory."""
+    """Distance of two devices: by kind, compute capability, and speed of their memory."""
     mine, theirs = device.compute_capability, other.compute_capability
     capability = math.inf if mine is None or theirs is None else abs(_number(mine) - _number(theirs))
     is_known = device.copy_bytes_per_s and other.copy_bytes_per_s

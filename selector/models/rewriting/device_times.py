@@ -64,7 +64,7 @@ class DeviceTimes:
 
     @property
     def advice(self) -> tuple[str, ...]:
-        """That a step may wait for the host, in words; nothing where it does not, or where it is replayed."""
+        """Advice where a step may wait for the host; none where it does not, or where it is replayed."""
         device_ms, host_ms = self._step
         if self._replayed or host_ms * SLOWER_IN_MODELS <= device_ms:
             return ()

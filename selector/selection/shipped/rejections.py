@@ -1,4 +1,4 @@
-"""What the present gate found wrong, by itself: verdicts that ship, beside measurements of earlier gates.
+"""Rejections by the present gate that ship, beside measurements of earlier gates.
 
 A measurement that an earlier gate passed counts, unless the present one rejects that implementation for such
 a problem. These verdicts are records without times, a line each:

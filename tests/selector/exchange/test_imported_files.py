@@ -137,7 +137,7 @@ def test_a_bad_line_of_csv_is_named(sqlite_database, tmp_path, line, reason):
         ("a.csv", b"operator;implementation;milliseconds;m\n", "parted by ';'"),
         ("a.csv", b"operator\timplementation\tmilliseconds\tm\n", "parted by '.t'"),
         ("a.csv.gz", b"\x1f\x8b\x08", "cannot be unpacked"),
-        ("a.json", gzip.compress(b'{"results": []}')[:-9], "cut off"),
+        ("a.json", gzip.compress(b'{"results": []}', mtime=0)[:-9], "cut off"),
         ("a.json", b'{"schema_version": "1.1.0", "tune_params_keys": [], "cache": {}}', "of Kernel Tuner"),
         ("a.json", b"[{}]", "as JSON lines"),
         ("a.json", b"7", "the document is 7"),
