@@ -171,11 +171,6 @@ def test_a_smoke_run_stores_bytes_and_figures_and_resumes(tmp_path: Path) -> Non
     assert "`hoisted`" in tables.prices(tmp_path)
 
 
-def test_each_goal_and_column_has_words() -> None:
-    asked = {goal.figure for one in ROWS for goal in one.goals}
-    assert asked | {*tables.SHOWN, *tables.COLUMNS} <= tables.FIGURES.keys()
-
-
 def test_tables_of_nothing_are_empty(tmp_path: Path) -> None:
     names = ("sublayers", "sublayer_problems", "sublayer_prices", "sublayer_gate", "bert_layer")
     assert [TABLES[name](tmp_path) for name in names] == [""] * len(names)
