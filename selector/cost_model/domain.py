@@ -109,11 +109,11 @@ def seen_alike(problem: Problem, words: Mapping[str, Sequence[Any]]) -> Problem:
     return alike
 
 
-def unseen_words(problem: Problem, alike: Problem) -> tuple[float, str]:
-    """The doublings that the words count for by which a problem differs from one like it, and the words."""
-    names = [name for name, value in problem.values if alike[name] != value]
-    words = ", ".join(f"{name}={alike[name]} instead of {problem[name]}" for name in names)
-    return UNSEEN_WORD * len(names), words
+def differences(problem: Problem, alike: Problem) -> list[str]:
+    """The values in which a problem like another one differs from it, in words."""
+    return [
+        f"{name}={alike[name]} instead of {value}" for name, value in problem.values if alike[name] != value
+    ]
 
 
 def _with_nearest(problem: Problem, name: str, seen: Sequence[Any]) -> Problem:
@@ -122,17 +122,15 @@ def _with_nearest(problem: Problem, name: str, seen: Sequence[Any]) -> Problem:
     A number that is not zero stands for another one before zero does.
     """
     given, work = problem[name], least_work(problem).moved_bytes
-    found = []
+    found = {}
     for word in seen:
         try:
             other = registry.operator(problem.operator).problem({**problem.as_dict, name: word})
         except InvalidHyperparameter:
             continue
         number = 0.0 if isinstance(word, str) else abs(word - given)
-        found.append(((not word) != (not given), abs(least_work(other).moved_bytes - work), number, word))
-    if not found:
-        return problem
-    return registry.operator(problem.operator).problem({**problem.as_dict, name: min(found)[-1]})
+        found[(not word) != (not given), abs(least_work(other).moved_bytes - work), number, word] = other
+    return found[min(found)] if found else problem
 
 
 def _slack(name: str) -> float:

@@ -15,7 +15,7 @@ from kernel_selector.kernels.contract import Device, Environment, Implementation
 from kernel_selector.kernels.versions import holds
 
 from ..errors import ModelVersionMismatch
-from .domain import Beyond, Domain, unseen_words
+from .domain import UNSEEN_WORD, Beyond, Domain, differences
 from .estimate import Estimate, Tier
 from .features.imported_spec import ImportedDomain, ImportedSpec
 from .features.spec import FeatureSpec
@@ -77,11 +77,6 @@ class Predictor:
         self.time_ms = Regression.from_arrays(kept, "time")
         self.memory_bytes = Regression.from_arrays(kept, "memory") if "memory" in parts else None
         self._presence = FlatTrees.from_arrays(kept, "presence") if "presence" in parts else None
-
-    def abstains(self, problem: Problem, device: Device) -> str | None:
-        """Reason why there is no prediction for a problem on a device, or None when there is one."""
-        alike = self._domain.seen_alike(problem, device)
-        return self._domain.outside(alike, device) or self._spec.missing_rates(device)
 
     def tier(
         self,
@@ -231,10 +226,11 @@ class Predictor:
 
 def _further(beyond: Beyond | None, problem: Problem, seen: Problem, device: Device) -> Beyond | None:
     """How far a problem is outside of what the model has seen, where `seen` is what stands for its words."""
-    doublings, words = unseen_words(problem, seen)
-    if not words:
+    unseen = differences(problem, seen)
+    if not unseen:
         return beyond
-    words = f"from {words}, which was not measured on {device.name}"
+    doublings = UNSEEN_WORD * len(unseen)
+    words = f"from {', '.join(unseen)}, which was not measured on {device.name}"
     if beyond is None:
         return Beyond(doublings, words)
     return Beyond(doublings + beyond.doublings, f"{words}; {beyond.words}")

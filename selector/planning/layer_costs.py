@@ -17,7 +17,7 @@ from datetime import datetime
 from functools import cached_property
 
 from kernel_selector.kernels import registry
-from kernel_selector.kernels.contract import Device, Problem
+from kernel_selector.kernels.contract import Device, Problem, Work
 
 from ..cost_model.features.roofline import terms_seconds
 from ..selection.alike import timed_alike
@@ -300,7 +300,7 @@ def counted(problem: Problem, implementation: str, device: Device) -> Figures:
     operations_s, transfer_s, launch_s = terms_seconds(work, problem, device)
     device_ms = (operations_s + transfer_s) * 1e3
     return replace(
-        _bytes_counted(problem, implementation),
+        _bytes_counted(work),
         device_ms=device_ms,
         forward_ms=device_ms * FORWARD_SHARE,
         host_ms=launch_s * 1e3,
@@ -309,14 +309,13 @@ def counted(problem: Problem, implementation: str, device: Device) -> Figures:
 
 def counted_bytes(problem: Problem, implementation: str, device: Device, peak_bytes: int) -> Figures:
     """Bytes from the equations and a known peak, and the host's time by the device's rate of launches."""
-    found = _bytes_counted(problem, implementation)
-    launches = registry.implementation(problem.operator, implementation).work(problem).launches
-    host_ms = launches * (device.launch_us or 0.0) * 1e-3
+    work = registry.implementation(problem.operator, implementation).work(problem)
+    found, host_ms = _bytes_counted(work), work.launches * (device.launch_us or 0.0) * 1e-3
     return replace(found, host_ms=host_ms, peak_bytes=max(peak_bytes, found.held_bytes))
 
 
-def _bytes_counted(problem: Problem, implementation: str) -> Figures:
-    saved = round(registry.implementation(problem.operator, implementation).work(problem).saved_bytes)
+def _bytes_counted(work: Work) -> Figures:
+    saved = round(work.saved_bytes)
     return Figures(
         device_ms=0.0,
         forward_ms=0.0,

@@ -119,14 +119,17 @@ class Prices:
         """The options that keep what they need, each with the share of its time that is forward."""
         problem = part.problem
         default = registry.operator(problem.operator).default
-        known = self._known_of(problem)
+        known = self._known_of(part)
         usable, reasons = self._usable(problem.operator, known.prepared.question)
         if not usable:
             words = "; ".join(f"{name}: {reason}" for name, reason in reasons.items())
             raise UnsupportedProblem(f"Nothing computes {problem} on {self.device.name}: {words}.")
         estimates = known.figures.estimates
         own = self._figures(problem, default, known.figures)
-        found = {name: self._figures(problem, name, known.figures, beside=own) for name in usable}
+        found = {
+            name: own if name == default else self._figures(problem, name, known.figures, beside=own)
+            for name in usable
+        }
         priced = {name: figures for name, figures in found.items() if figures is not None}
         if (default in usable and default not in priced) or not priced:
             last = default if default in usable else usable[0]
@@ -145,10 +148,9 @@ class Prices:
             for name, figures in paced.items()
         ]
 
-    def _known_of(self, problem: Problem) -> Known:
-        if problem not in self._known:
-            (self._known[problem],) = self._selector.known_each([problem], self.device)
-        known = self._known[problem]
+    def _known_of(self, part: Part) -> Known:
+        self.look_up([part])
+        known = self._known[part.problem]
         if isinstance(known, SelectorError):
             raise known
         return known

@@ -11,12 +11,13 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, NamedTuple
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kernel_selector.kernels.contract import Device, Environment, Problem, Record, Status
 from kernel_selector.kernels.versions import standing_for
 
-from ..cost_model.domain import seen_alike, unseen_words, words_of
+from ..cost_model.domain import UNSEEN_WORD, differences, seen_alike, words_of
 from ..cost_model.estimate import Estimate, Tier
 from ..cost_model.features.work_ratios import work_ratios
 from .neighbours import MAX_DISTANCE, Neighbours, distance, structure
@@ -198,7 +199,11 @@ class Evidence:
             self._note_failure((record.problem, setting, record.implementation, measured))
         self.neighbours = Neighbours(self.problems.values())
         self._values = {problem.values for problem in self.problems.values()}
-        self._words = words_of(list(self.problems.values()))
+
+    @cached_property
+    def _words(self) -> dict[str, list[Any]]:
+        """The values that were measured of what is no size; looked at where nothing better is known."""
+        return words_of(list(self.problems.values()))
 
     def _add(self, record: Record | Figures) -> None:
         setting = Setting(record.device, record.environment, record.policy)
@@ -294,14 +299,13 @@ class Evidence:
         tier = next(self.measured(neighbour, here, software), None) if neighbour else None
         if neighbour is None or tier is None:
             return None
-        apart = distance(alike, neighbour) + unseen_words(problem, alike)[0]
+        apart = distance(alike, neighbour) + UNSEEN_WORD * len(differences(problem, alike))
         known = {name: estimate for name, estimate in tier.estimates.items() if name in self.versions}
         ratios = work_ratios(problem, neighbour, known, here)
         estimates = {
             name: _scaled(known[name], ratio, apart) for name, ratio in zip(known, ratios, strict=True)
         }
-        differing = [name for name, value in problem.values if neighbour[name] != value]
-        words = ", ".join(f"{name}={neighbour[name]} instead of {problem[name]}" for name in differing)
+        words = ", ".join(differences(problem, neighbour))
         return Tier(
             source="near",
             estimates=estimates,

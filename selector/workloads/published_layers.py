@@ -193,7 +193,6 @@ def _of(model: Transformer) -> dict[str, list[Values]]:
     heads, gelu = hidden // 64, "gelu_tanh" if model.decoder else "gelu"
     seen = {"causal": True} if model.decoder else {"mask": "padding"}
     of_heads = {"batch": model.batch * heads, "rows": model.seq}
-    wide = {"rows": rows, "in_features": hidden}
     elements = {"elements": rows * inner}
     return {
         "attention": [{"batch": model.batch, "heads": heads, "seq": model.seq, "dropout": 0.1, **seen}],
@@ -208,12 +207,7 @@ def _of(model: Transformer) -> dict[str, list[Values]]:
         "silu": [elements],
         "layer_norm": [{"rows": rows, "hidden": hidden}],
         "rms_norm": [{"rows": rows, "hidden": hidden}],
-        "linear": [
-            {**wide, "out_features": 3 * hidden},
-            {**wide, "out_features": hidden, "residual": True, "dropout": 0.1},
-            {**wide, "out_features": inner, "activation": gelu},
-            {"rows": rows, "in_features": inner, "out_features": hidden, "residual": True, "dropout": 0.1},
-        ],
+        "linear": _linear_layers(rows, hidden, gelu, dropout=0.1),
         "linear_cross_entropy": [
             {
                 "rows": rows,
@@ -250,17 +244,23 @@ def _of_decoder(model: Decoder) -> dict[str, list[Values]]:
 def _of_encoder(model: Encoder) -> dict[str, list[Values]]:
     """Layers of an encoder of images or sounds by operator."""
     rows, hidden, inner = model.batch * model.seq, model.hidden, 4 * model.hidden
-    wide = {"rows": rows, "in_features": hidden}
     return {
         "attention": [{"batch": model.batch, "heads": hidden // 64, "seq": model.seq}],
         "dropout_add_norm": [{"rows": rows, "hidden": hidden, "prenorm": True, "dropout": 0.0}],
         "feed_forward": [{"rows": rows, "hidden": hidden, "inner": inner}],
         "gelu": [{"elements": rows * inner}],
         "layer_norm": [{"rows": rows, "hidden": hidden}],
-        "linear": [
-            {**wide, "out_features": 3 * hidden},
-            {**wide, "out_features": hidden, "residual": True},
-            {**wide, "out_features": inner, "activation": "gelu"},
-            {"rows": rows, "in_features": inner, "out_features": hidden, "residual": True},
-        ],
+        "linear": _linear_layers(rows, hidden, "gelu", dropout=0.0),
     }
+
+
+def _linear_layers(rows: int, hidden: int, activation: str, *, dropout: float) -> list[Values]:
+    """Products of a block: query, key and value; the attention's output; both of the feed-forward layer."""
+    ends = {"out_features": hidden, "residual": True, "dropout": dropout}
+    wide = {"rows": rows, "in_features": hidden}
+    return [
+        {**wide, "out_features": 3 * hidden},
+        {**wide, **ends},
+        {**wide, "out_features": 4 * hidden, "activation": activation},
+        {"rows": rows, "in_features": 4 * hidden, **ends},
+    ]

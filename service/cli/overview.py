@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any
 
 import typer
 from rich.markup import escape
 from rich.table import Table
-
-from kernel_selector.kernels.contract import UnknownOperator
-from kernel_selector.kernels.contract.errors import shorten, suggest
 
 from .terminal import output
 from .terminal.options import DatabaseOption, JsonOption
@@ -32,6 +28,7 @@ def operators(
     """
     from kernel_selector.kernels import registry
     from selector import Selector
+    from selector.selection.catalogue import unknown_operator
 
     imported = [one for one in Selector(database).operators() if one["imported"]]
     found = [
@@ -39,7 +36,9 @@ def operators(
         for name, operator in registry.operators().items()
     ] + imported
     if operator is not None:
-        found = [one for one in found if one["name"] == operator] or [_unknown(operator, found)]
+        found = [one for one in found if one["name"] == operator]
+        if not found:
+            raise unknown_operator(operator, [one["name"] for one in imported])
     if as_json:
         output.print_json({"operators": found})
         return
@@ -61,12 +60,6 @@ def operators(
             default = " [green](default)[/]" if one["default"] else ""
             table.add_row(f"{escape(one['name'])}{default}", escape(one["summary"]))
         console.print(table)
-
-
-def _unknown(operator: str, known: Sequence[Mapping[str, Any]]) -> NoReturn:
-    """Raise UnknownOperator, which names the operators that there are, imported ones too."""
-    names = [one["name"] for one in known]
-    raise UnknownOperator(f"Unknown operator {shorten(operator)}. {suggest(operator, names)}")
 
 
 def devices(as_json: JsonOption = False) -> None:

@@ -60,9 +60,8 @@ def serve(
     require_free(host, port)
     given: dict[str, Any] = {} if is_loopback(host) else {"tokens": "required"}
     settings = Settings.load(**given, **({"shipped": False} if no_shipped else {}))
-    selector = Selector(
-        database, shipped=settings.shipped
-    )  # what is wrong with the database is said here, once
+    # what is wrong with the database is said here, once
+    selector = Selector(database, shipped=settings.shipped)
     address = url("http", host, port)
     if workers == 1:
         _serve_here(selector, settings, (host, port), lambda: _announce(address, as_json))

@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from kernel_selector.kernels import registry
@@ -66,7 +67,6 @@ class CoverageCache:
     def __init__(self, selector: Selector) -> None:
         self._selector = selector
         self._cached = Cached(self._counted)
-        self._shipped: list[Coverage] | None = None
 
     def rows(self) -> list[Coverage]:
         """Coverage as of now or a moment ago. Raises the errors of the database when it was never counted."""
@@ -75,11 +75,10 @@ class CoverageCache:
     def _counted(self) -> list[Coverage]:
         with self._selector.database.read() as connection:
             own = coverage(connection)
-        if self._shipped is None:
-            self._shipped = self._of_what_ships()
         return [*own, *self._shipped]
 
-    def _of_what_ships(self) -> list[Coverage]:
+    @cached_property
+    def _shipped(self) -> list[Coverage]:
         database = self._selector.shipped_database
         if database is None:
             return []
