@@ -110,9 +110,10 @@ def seen_alike(problem: Problem, words: Mapping[str, Sequence[Any]]) -> Problem:
 
 
 def differences(problem: Problem, alike: Problem) -> list[str]:
-    """The values in which a problem like another one differs from it, in words."""
+    """The values in which a problem like another one differs from it, in words; implied ones count too."""
+    names = dict.fromkeys((*problem.as_dict, *alike.as_dict))
     return [
-        f"{name}={alike[name]} instead of {value}" for name, value in problem.values if alike[name] != value
+        f"{name}={alike[name]} instead of {problem[name]}" for name in names if alike[name] != problem[name]
     ]
 
 

@@ -132,6 +132,16 @@ def test_what_was_measured_stands_for_another_word(selector_of, word):
     assert any(f"{name}=" in caveat and f"instead of {word[name]}" in caveat for caveat in choice.caveats)
 
 
+def test_another_word_stands_for_a_default_as_well(selector_of):
+    """A default is implied, and so no part of a problem's own values: it is another word all the same."""
+    problem = LSTM.problem(hidden=64, batch=8, batch_first=True)
+    found = [replay.record(problem, name, time_ms=ms) for name, ms in ((LSTM.default, 2.0), (OTHERS[0], 1.0))]
+    choice = selector_of(found).choose(hidden=64, batch=8)
+    assert (choice.implementation, choice.source) == (OTHERS[0], "near")
+    assert choice.time_interval_ms[1] > choice.time_ms * 1.1
+    assert any("batch_first=True instead of False" in caveat for caveat in choice.caveats)
+
+
 def test_candidates_that_were_not_measured_are_shown(selector_of):
     choice = selector_of(measured({LSTM.default: 2.0, OTHERS[0]: 1.0})).choose(hidden=64, batch=8)
     assert {candidate.name for candidate in choice.candidates} == set(registry.implementations("lstm"))
