@@ -53,9 +53,9 @@ class Estimate(NamedTuple):
             safe_bytes=math.ceil(self.safe_bytes * ratio),
         )
 
-    def extrapolated(self, doublings: float) -> Estimate:
+    def extrapolated(self, doublings: float, least_gain: float = LEAST_GAIN) -> Estimate:
         """The estimate of a cost model that far outside of what it has seen, with wider intervals."""
-        return self.timed(1.0, 2 ** (WIDER_TIME * doublings), LEAST_GAIN)._replace(
+        return self.timed(1.0, 2 ** (WIDER_TIME * doublings), least_gain)._replace(
             low_bytes=math.floor(self.low_bytes / SAFE_BYTES),
             high_bytes=math.ceil(self.high_bytes * WIDER_BYTES),
             safe_bytes=math.ceil(max(self.safe_bytes, self.high_bytes) * SAFE_BYTES),
@@ -66,7 +66,7 @@ class Tier(NamedTuple):
     """Estimates of one source by implementation, which compare with each other, and caveats about them.
 
     `shipped` names those that come with this package. Of a prediction `model` is the cost model's version,
-    and `doublings` how far the problem is outside of what it has seen.
+    and `doublings` how far the problem is outside of what it has seen; of the nearest problem, how far that is.
     """
 
     source: str  # "exact", "model", "near", "extrapolated" or "transfer"

@@ -15,8 +15,8 @@ from kernel_selector.kernels.contract import Device, Environment, Implementation
 from kernel_selector.kernels.versions import holds
 
 from ..errors import ModelVersionMismatch
-from .domain import UNSEEN_WORD, Beyond, Domain, differences
-from .estimate import Estimate, Tier
+from .domain import LEAST_GAIN_OF_WIDTH, Beyond, Domain, differences, is_of_another_width, unlike
+from .estimate import LEAST_GAIN, Estimate, Tier
 from .features.imported_spec import ImportedDomain, ImportedSpec
 from .features.spec import FeatureSpec
 from .features.work_ratios import scaled
@@ -229,11 +229,11 @@ def _further(beyond: Beyond | None, problem: Problem, seen: Problem, device: Dev
     unseen = differences(problem, seen)
     if not unseen:
         return beyond
-    doublings = UNSEEN_WORD * len(unseen)
-    words = f"from {', '.join(unseen)}, which was not measured on {device.name}"
+    doublings, words = unlike(problem, seen), f"from {', '.join(unseen)}, which was not measured on {device.name}"
+    least_gain = LEAST_GAIN_OF_WIDTH if is_of_another_width(problem, seen) else LEAST_GAIN
     if beyond is None:
-        return Beyond(doublings, words)
-    return Beyond(doublings + beyond.doublings, f"{words}; {beyond.words}")
+        return Beyond(doublings, words, least_gain)
+    return Beyond(doublings + beyond.doublings, f"{words}; {beyond.words}", least_gain)
 
 
 def _whole(size: Floats, rounded: np.ufunc, factor: Floats | float = 1.0) -> Floats:
@@ -245,7 +245,7 @@ def _whole(size: Floats, rounded: np.ufunc, factor: Floats | float = 1.0) -> Flo
 def _tier(estimates: Mapping[str, Estimate], caveats: tuple[str, ...], beyond: Beyond | None) -> Tier:
     if beyond is None:
         return Tier("model", estimates, caveats)
-    wider = {name: estimate.extrapolated(beyond.doublings) for name, estimate in estimates.items()}
+    wider = {name: estimate.extrapolated(beyond.doublings, beyond.least_gain) for name, estimate in estimates.items()}
     caveats = (f"Extrapolated: {beyond.words}.", *caveats)
     return Tier("extrapolated", wider, caveats, doublings=beyond.doublings)
 

@@ -16,6 +16,7 @@ from kernel_selector.kernels.contract import (
     UnsupportedProblem,
 )
 
+from ..cost_model.domain import UNSEEN_WIDTH
 from ..cost_model.estimate import Tier
 from ..errors import NoMeasurements
 from . import transfer
@@ -52,8 +53,8 @@ class Prepared(NamedTuple):
         """Whether every candidate was measured, so that the cost model has nothing to add."""
         if not self.measured:
             return False
-        found = combine(self.measured, self.question.names, self.question.default)
-        return found.base is not None and len(found.estimates) == len(self.question.names)
+        found = combine(self.measured, self.question.estimated, self.question.default)
+        return found.base is not None and len(found.estimates) == len(self.question.estimated)
 
 
 class Known(NamedTuple):
@@ -166,9 +167,10 @@ def _origins(knowledge: Knowledge, request: Request) -> Iterator[Device]:
 
 
 def _elsewhere(knowledge: Knowledge, known: Known) -> Prepared | None:
-    """The question to a device like its own, where nothing that was measured can be compared."""
+    """The question to a device like its own, where nothing that was measured can be compared or is near."""
     request, asked = known.prepared.request, known.prepared.origin.key
-    if known.figures.base is not None or request.imported is not None:
+    is_near = known.figures.base is not None and known.figures.doublings < UNSEEN_WIDTH
+    if is_near or request.imported is not None:
         return None
     others = (one for one in _origins(knowledge, request) if one.key not in (asked, request.device.key))
     other = next(others, None)
@@ -176,7 +178,10 @@ def _elsewhere(knowledge: Knowledge, known: Known) -> Prepared | None:
 
 
 def _joined(knowledge: Knowledge, other: Known, known: Known) -> Known:
-    """What is known of a question with what another device adds; as it was where that cannot be compared."""
+    """What is known of a question with what another device adds; as it was where that cannot be compared.
+
+    What is far outside of what was measured on its device goes after what is not on the other one.
+    """
     mine, theirs = known.prepared.question, other.prepared.question
     question = mine._replace(
         names=tuple([name for name in mine.names if name in theirs.names]),
@@ -184,8 +189,9 @@ def _joined(knowledge: Knowledge, other: Known, known: Known) -> Known:
         doubtful={**theirs.doubtful, **mine.doubtful},
         default_is_wrong=mine.default_is_wrong or theirs.default_is_wrong,
     )
-    tiers = (tier for one in (known, other) for tier in _tiers(knowledge, one.prepared, one.predicted))
-    figures = combine(tiers, question.names, question.default)
+    tiers = [tier for one in (known, other) for tier in _tiers(knowledge, one.prepared, one.predicted)]
+    tiers.sort(key=lambda tier: tier.doublings >= UNSEEN_WIDTH)
+    figures = combine(tiers, question.estimated, question.default)
     if figures.base is None:
         return known
     return Known(known.prepared._replace(question=question), known.predicted, figures)
@@ -282,7 +288,7 @@ def _compared(
 
 def _figures(knowledge: Knowledge, prepared: Prepared, predicted: Tier | None) -> Known:
     question = prepared.question
-    figures = combine(_tiers(knowledge, prepared, predicted), question.names, question.default)
+    figures = combine(_tiers(knowledge, prepared, predicted), question.estimated, question.default)
     return Known(prepared, predicted, figures)
 
 
@@ -340,7 +346,7 @@ def _tiers_of(predictor: Predictor, asked: Sequence[Prepared], *, ships: bool) -
     first = asked[0]
     for tier in predictor.tiers(
         [one.problem for one in asked],
-        [one.question.names for one in asked],
+        [one.question.estimated for one in asked],
         device=first.origin,
         software=first.software,
         known={} if first.request.imported else registry.implementations(first.problem.operator),

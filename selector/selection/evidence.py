@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from kernel_selector.kernels.contract import Device, Environment, Problem, Record, Status
 from kernel_selector.kernels.versions import standing_for
 
-from ..cost_model.domain import UNSEEN_WORD, differences, seen_alike, words_of
+from ..cost_model.domain import differences, seen_alike, unlike, words_of
 from ..cost_model.estimate import Estimate, Tier
 from ..cost_model.features.work_ratios import work_ratios
 from .neighbours import MAX_DISTANCE, Neighbours, distance, structure
@@ -299,7 +299,7 @@ class Evidence:
         tier = next(self.measured(neighbour, here, software), None) if neighbour else None
         if neighbour is None or tier is None:
             return None
-        apart = distance(alike, neighbour) + UNSEEN_WORD * len(differences(problem, alike))
+        apart = distance(alike, neighbour) + unlike(problem, alike)
         known = {name: estimate for name, estimate in tier.estimates.items() if name in self.versions}
         ratios = work_ratios(problem, neighbour, known, here)
         estimates = {
@@ -311,6 +311,7 @@ class Evidence:
             estimates=estimates,
             caveats=(f"Scaled from the measurement of {words}.", *tier.caveats),
             shipped=tier.shipped,
+            doublings=apart,
         )
 
     def failures(self, problem: Problem, here: Device, default: str) -> tuple[dict[str, str], dict[str, str]]:

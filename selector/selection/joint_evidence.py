@@ -7,6 +7,7 @@ from functools import cached_property
 
 from kernel_selector.kernels.contract import Device, Environment, Problem, Status
 
+from ..cost_model.domain import UNSEEN_WIDTH
 from ..cost_model.estimate import Tier
 from .evidence import Evidence, Failure, Group
 
@@ -43,9 +44,16 @@ class JointEvidence(Evidence):
         return (self._ships if shipped else self._own).least_noise(here, shipped=shipped)
 
     def near(self, problem: Problem, here: Device, software: Environment | None) -> Tier | None:
-        """The tier of the nearest problem of one's own, else of those that ship."""
+        """The tier of the nearest problem of one's own, else of those that ship.
+
+        Where one's own are in a dtype of another width alone, the nearest of all.
+        """
         own = self._own.near(problem, here, software)
-        return self._ships.near(problem, here, software) if own is None else own
+        if own is not None and own.doublings < UNSEEN_WIDTH:
+            return own
+        ships = self._ships.near(problem, here, software)
+        found = [tier for tier in (own, ships) if tier is not None]
+        return min(found, key=lambda tier: tier.doublings, default=None)
 
     def failed_alike(self, problem: Problem) -> Iterable[Failure]:
         """Failures on problems of the same structure that no later measurement of one's own refutes."""

@@ -42,6 +42,11 @@ class Question(NamedTuple):
     most_frequent_winner: str | None = None  # what to choose without a default, where nothing is known
     has_memory: bool = True  # whether estimates say anything of bytes
 
+    @property
+    def estimated(self) -> tuple[str, ...]:
+        """The names of which figures are wanted: the default's where every candidate is excluded."""
+        return self.names or (self.default,)
+
 
 class Decision(NamedTuple):
     """The chosen name, where the decision rests, and the candidates to show, the chosen one first."""
@@ -57,8 +62,9 @@ class Decision(NamedTuple):
 class Figures(NamedTuple):
     """Comparable estimates by implementation, and the tiers that they come from.
 
-    `base` is None when too little is known to compare. `shipped` names those of which the figures come with
-    this package; `model` is the version of the cost model that was used, if one was.
+    `base` is None when too little is known to compare, and `doublings` is how far the problem is outside of
+    what the base rests on. `shipped` names those of which the figures come with this package; `model` is the
+    version of the cost model that was used, if one was.
     """
 
     base: str | None
@@ -67,6 +73,7 @@ class Figures(NamedTuple):
     caveats: tuple[str, ...]
     shipped: frozenset[str] = frozenset()
     model: str | None = None
+    doublings: float = 0.0
 
 
 def combine(tiers: Iterable[Tier], names: tuple[str, ...], default: str) -> Figures:
@@ -104,7 +111,8 @@ def combine(tiers: Iterable[Tier], names: tuple[str, ...], default: str) -> Figu
         for tier, covered in passed_over:
             take(tier, covered)
     words, model = tuple(dict.fromkeys(caveats)), next(iter(models), None)
-    return Figures(base.source if base else None, used, sources, words, frozenset(shipped), model)
+    source, doublings = (base.source, base.doublings) if base else (None, 0.0)
+    return Figures(source, used, sources, words, frozenset(shipped), model, doublings)
 
 
 def decide(question: Question, figures: Figures) -> Decision:

@@ -19,9 +19,10 @@ def work_ratios(
     They follow from the work that the implementation counts for each of the two.
     """
     known, seconds = registry.implementations(problem.operator), estimating(device, problem["dtype"])
+    their_seconds = estimating(device, other["dtype"])
     for name in names:
         mine, theirs = known[name].work(problem), known[name].work(other)
-        time = seconds(mine.flops, mine.moved_bytes, mine.launches) / seconds(
+        time = seconds(mine.flops, mine.moved_bytes, mine.launches) / their_seconds(
             theirs.flops, theirs.moved_bytes, theirs.launches
         )
         yield (

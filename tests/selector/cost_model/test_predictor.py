@@ -8,7 +8,8 @@ from kernel_selector.db import Database, models
 from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import Device
 from selector import ModelVersionMismatch, Selector
-from selector.cost_model.estimate import LEAST_GAIN, Estimate
+from selector.cost_model.domain import LEAST_GAIN_OF_WIDTH, UNSEEN_WIDTH
+from selector.cost_model.estimate import LEAST_GAIN, WIDER_TIME, Estimate
 from selector.cost_model.predictor import Predictor
 from tests.selector import replay
 
@@ -47,17 +48,19 @@ def test_memory_limit_counts_with_the_uncertainty(trained):
     assert "predicted, upper end" in reason
 
 
-@pytest.mark.parametrize(
-    ("given", "words"),
-    [
-        ({"hidden": 96, "batch": 8, "dtype": "float64"}, "has not seen dtype=float64"),
-        ({"hidden": 96, "batch": 8, "dtype": "bfloat16"}, "has not seen dtype=bfloat16"),
-    ],
-)
-def test_dtypes_that_were_not_seen_abstain(trained, given, words):
-    choice = trained.choose(**given)
-    assert (choice.implementation, choice.source) == (LSTM.default, "default")
-    assert any(words in caveat for caveat in choice.caveats)
+@pytest.mark.parametrize("dtype", ["float64", "bfloat16"])
+def test_dtypes_of_a_width_that_was_not_seen_get_figures_and_hardly_a_switch(trained, dtype):
+    seen, choice = trained.choose(hidden=96, batch=8), trained.choose(hidden=96, batch=8, dtype=dtype)
+    assert choice.source == "extrapolated"
+    assert any(f"from dtype=float32 instead of {dtype}" in caveat for caveat in choice.caveats)
+    low, high = choice.time_interval_ms
+    least, most = seen.time_interval_ms
+    assert high / low > 2 ** (2 * WIDER_TIME * UNSEEN_WIDTH) * 0.99
+    assert low < choice.time_ms < high
+    assert most / least < high / low
+    figures = {one.name: one.time_ms for one in choice.candidates if one.time_ms}
+    if choice.implementation != LSTM.default:
+        assert figures[LSTM.default] / choice.time_ms - 1 > LEAST_GAIN_OF_WIDTH
 
 
 WORDS = [{"bias": False}, {"batch_first": True}, {"packed": True}, {"dropout": 0.3}, {"peepholes": True}]

@@ -15,6 +15,7 @@ from kernel_selector.db import Database, records
 from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import Record, Status
 from selector import Selector
+from selector.cost_model.domain import UNSEEN_WIDTH
 from selector.cost_model.estimate import Estimate, Tier
 from selector.selection import knowledge
 from selector.selection.answer import USED, USED_IN_PART, _best_predictions
@@ -65,6 +66,18 @@ def test_of_the_same_circumstances_the_newer_record_counts() -> None:
     found = first(joint(own, [later]))
     assert {name: one.time_ms for name, one in found.estimates.items()} == {"torch_lstm": 2.0, "hoisted": 1.0}
     assert found.shipped == {"hoisted"}
+
+
+def test_what_ships_in_the_dtype_of_a_question_goes_before_ones_own_in_a_wider_one() -> None:
+    """Float16 is asked for: one's own are in float32, and those that ship in bfloat16."""
+    asked, wide, narrow = (LSTM.problem(hidden=64, batch=8, dtype=name) for name in ("fp16", "fp32", "bf16"))
+    own, ships = measured("hoisted", 1.0, problem=wide), measured("hoisted", 2.0, problem=narrow)
+    found = joint([own], [ships]).near(asked, replay.HERE, replay.SOFTWARE)
+    assert found is not None
+    assert found.shipped == {"hoisted"}
+    alone = joint([own], []).near(asked, replay.HERE, replay.SOFTWARE)
+    assert alone is not None
+    assert alone.doublings >= UNSEEN_WIDTH > found.doublings > 0
 
 
 def test_the_evidence_for_plans_is_that_of_both() -> None:
@@ -120,7 +133,7 @@ def test_the_cost_model_answers_that_has_seen_what_is_most_alike(own, shipped, c
         software=None,
         least_noise=(0.0, 0.0),
         request=SimpleNamespace(imported=None),
-        question=SimpleNamespace(names=("hoisted",)),
+        question=SimpleNamespace(estimated=("hoisted",)),
     )
     pair = [(predictor("own", own), False), (predictor("shipped", shipped), True)]
     found = _best_predictions(pair, {7: asked})[7]

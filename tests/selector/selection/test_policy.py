@@ -99,6 +99,13 @@ def test_everything_failed_leaves_the_default_with_a_caveat():
     assert any("Every candidate is excluded" in caveat for caveat in decision.caveats)
 
 
+def test_the_default_has_its_figure_where_everything_failed():
+    asked = question(excluded={"base": "gave wrong results", "fast": "crashed"})
+    decision = decide(asked, combine([tier("near", base=3.0, fast=1.0)], asked.estimated, asked.default))
+    assert (decision.implementation, decision.candidates[0].time_ms) == ("base", 3.0)
+    assert [one.time_ms for one in decision.candidates[1:]] == [None]
+
+
 def test_counted_bytes_stand_in_for_measurements():
     with pytest.raises(NothingFits, match=r"least is 10 bytes.*counted"):
         decided(question("base", "fast", limit_bytes=5))
