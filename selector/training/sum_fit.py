@@ -65,7 +65,7 @@ def _weights(products: Floats, figures: Floats) -> Floats:
     relative = products / figures[:, None]
     possible = np.flatnonzero(relative.max(axis=0) > LITTLE / 10)
     relative = relative[:, possible]
-    usual = np.array([np.quantile(one[one > 0], USUAL) for one in relative.T])
+    usual = _quantile_of_positive(relative, USUAL)
     relative /= usual
     penalty = np.full(len(possible), SPARSITY**0.5)
     trust = np.where((relative > FAR).any(axis=1), LITTLE, 1.0)
@@ -79,6 +79,17 @@ def _weights(products: Floats, figures: Floats) -> Floats:
     weights = np.zeros(products.shape[1])
     weights[possible[used]] = _solved(relative[:, used] * trust[:, None], trust) / usual[used]
     return weights
+
+
+def _quantile_of_positive(values: Floats, share: float) -> Floats:
+    """`np.quantile` of the positive values of each column [columns], of values [rows, columns] from 0 up."""
+    ordered = np.sort(values, axis=0)
+    positive = (ordered > 0).sum(axis=0)
+    place = len(ordered) - positive + (positive - 1) * share
+    below = place.astype(np.intp)
+    low, high = (np.take_along_axis(ordered, at[None], 0)[0] for at in (below, np.ceil(place).astype(np.intp)))
+    found: Floats = low + (high - low) * (place - below)
+    return found
 
 
 def _solved(columns: Floats, target: Floats) -> Floats:

@@ -20,6 +20,8 @@ from selector.workloads.sampling import grid
 from tests.selector import replay
 from tests.selector.replay_session import ReplaySession
 
+pytestmark = pytest.mark.usefixtures("quick_learner")
+
 PROBLEMS = grid("lstm", {"hidden": "32,64", "batch": "1,8"})
 CANDIDATES = len(registry.implementations("lstm"))
 LATER = timedelta(days=1000)

@@ -13,6 +13,8 @@ from selector.profiling.outliers import LEAST_LOSS, outlier_jobs
 from selector.profiling.request import ProfileRequest
 from tests.selector import replay
 
+pytestmark = pytest.mark.usefixtures("quick_learner")
+
 SLOWER = 3.0
 
 

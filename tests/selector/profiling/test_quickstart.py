@@ -21,6 +21,8 @@ from selector.workloads.sampling import grid, random_problems
 from tests.selector import replay
 from tests.selector.replay_session import ReplaySession
 
+pytestmark = pytest.mark.usefixtures("quick_learner")
+
 TINY = Space(
     sizes={"hidden": (4, 24), "batch": (1, 4), "seq": (2, 4)},
     sometimes={},
