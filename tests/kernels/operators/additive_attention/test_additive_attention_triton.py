@@ -7,7 +7,7 @@ from programs import run
 
 from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import Device
-from kernel_selector.kernels.operators.additive_attention._tiles import backward_cut, forward_cut
+from kernel_selector.kernels.operators.additive_attention._triton.tiles import backward_cut, forward_cut
 from tests.grids import batches, each_entry
 
 pytest.importorskip("triton", reason="Triton is not installed")

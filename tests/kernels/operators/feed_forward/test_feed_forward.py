@@ -11,7 +11,7 @@ from torch.utils.checkpoint import checkpoint
 from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import Device
 from kernel_selector.kernels.gate import Gate
-from kernel_selector.kernels.operators.feed_forward import _plain
+from kernel_selector.kernels.operators.feed_forward import _eager
 from tests.grids import batches, each_entry, each_value, thinned
 
 CPU = Device(name="a processor", kind="cpu")
@@ -155,8 +155,8 @@ def test_the_slope_of_the_other_gelu_is_found(name, monkeypatch):
     problem = problem_of(rows=100)
     gate = Gate(problem, "cpu")
     assert gate.check(build(name, rows=100)).passed
-    right = _plain._pull_back
-    monkeypatch.setattr(_plain, "_pull_back", lambda dy, h, _activation: right(dy, h, "gelu_tanh"))
+    right = _eager._pull_back
+    monkeypatch.setattr(_eager, "_pull_back", lambda dy, h, _activation: right(dy, h, "gelu_tanh"))
     assert not gate.check(build(name, rows=100)).passed
 
 

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import gelu, relu, silu
 
-from ._middle import Middle
+from ._activation import Middle
 
 aten = torch.ops.aten
 

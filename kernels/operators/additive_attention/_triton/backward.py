@@ -6,7 +6,7 @@ earlier tiles left: no atomics, so that equal inputs give equal bits.
 
 With a layer norm, e = x gain + shift, x = (q + k - mean) rstd, and h = g gain: d(q + k) = rstd (h -
 mean_d(h) - x mean_d(h x)). Only the first term is summed here. The two means, for each t and s, are
-stored; their terms need nothing inside the sum over D, and are products of small tensors: see `_fused`.
+stored; their terms need nothing inside the sum over D, and are products of small tensors: see `launch`.
 """
 
 # mypy: ignore-errors
@@ -15,7 +15,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from ._kernels import _length_of, _row, _tanh
+from .forward import _length_of, _row, _tanh
 
 
 @triton.jit

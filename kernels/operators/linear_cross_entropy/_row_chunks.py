@@ -3,7 +3,7 @@
 Gradients are computed in the forward pass, but for the factor that flows back from the loss (Liger
 Kernel's way), and no logits are kept. They are p - target, not divided by the number of labels: that
 would be below what float16 can hold. The weight's gradient is summed over chunks in float32. How many rows
-a chunk has, and how wide its logits lie in memory, is up to the caller: `_aligned` has ways of its own.
+a chunk has, and how wide its logits lie in memory, is up to the caller: see `_aligned_chunks`.
 """
 
 from __future__ import annotations

@@ -10,11 +10,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...runtime.autograd import first_order
-from ...runtime.triton_launch import launch
-from ._equations import EPSILON, masked_softmax, product, scores_of
-from ._module import Parameters
-from ._tiles import BACKWARD_WARPS, FORWARD_WARPS, REGISTERS, backward_cut, forward_cut
+from ....runtime.autograd import first_order
+from ....runtime.triton_launch import launch
+from .._equations import EPSILON, masked_softmax, product, scores_of
+from .._module import Parameters
+from .tiles import BACKWARD_WARPS, FORWARD_WARPS, REGISTERS, backward_cut, forward_cut
 
 WARPS = 4
 SOFTMAX_BLOCK = 1024  # elements that a program of the softmax takes at once: 8 a thread
@@ -68,7 +68,7 @@ def _backward(ctx: Any, d_weights: Tensor) -> tuple[Tensor | None, ...]:
 
 def _weights(q: Tensor, k: Tensor, given: Given, dtype: torch.dtype) -> Tensor:
     """The scores in float32, which a second kernel turns into weights."""
-    from ._kernels import scores_kernel, softmax_kernel
+    from .forward import scores_kernel, softmax_kernel
 
     (batch, target, heads, width), source = q.shape, k.size(1)
     v, gain, shift, lengths = given
@@ -89,8 +89,8 @@ def _weights(q: Tensor, k: Tensor, given: Given, dtype: torch.dtype) -> Tensor:
 
 def _gradients(q: Tensor, k: Tensor, given: Given, weights: Tensor, d_weights: Tensor) -> Given:
     """Those of q, k, v, gain and shift."""
-    from ._kernels import softmax_backward_kernel
-    from ._kernels_back import scores_backward_kernel
+    from .backward import scores_backward_kernel
+    from .forward import softmax_backward_kernel
 
     (batch, target, heads, width), source = q.shape, k.size(1)
     v, gain, shift, lengths = given
@@ -147,7 +147,7 @@ def _statistics(q: Tensor, k: Tensor, gain: Tensor | None) -> tuple[Tensor | Non
     """Mean and reciprocal standard deviation [B, N, T, S], where there is a layer norm."""
     if gain is None:
         return None, None
-    from ._kernels import statistics_kernel
+    from .forward import statistics_kernel
 
     (batch, target, heads, width), source = q.shape, k.size(1)
     found = torch.empty((2, batch, heads, target, source), dtype=torch.float32, device=q.device)

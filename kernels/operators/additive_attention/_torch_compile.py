@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from ...contract import Problem, Work
 from ...runtime.torch_compile import compiled
-from . import _problem
+from . import _operator
 from ._module import Attention, Call, Compute, Parameters
 
 
@@ -32,9 +32,9 @@ def _compute(
 
 def compiled_work(problem: Problem, *, kept: int) -> Work:
     """The counts of compiled equations that keep the tensor inside the tanh `kept` times."""
-    least = _problem.work(problem)
+    least = _operator.work(problem)
     training = problem["mode"] == "training"
-    wide = _problem.elements(problem) * _problem.element_bytes(problem)
+    wide = _operator.elements(problem) * _operator.element_bytes(problem)
     # kept: written, read by the product, and in backward read and turned into its gradient, which is summed
     # twice; not kept: computed again for each of the sums
     moved = (2 * kept + (4 * kept if training else 0)) * wide

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ...activations.refusals import refused_by_rounding, refused_by_triton
+from ...activations.support import refused_by_rounding, refused_by_triton
 from ...contract import Device, Problem
 
 

@@ -14,8 +14,8 @@ from kernel_selector.kernels.contract import MeasurementFailed, Record, Status
 from kernel_selector.kernels.measure import ONCE, Session
 from kernel_selector.kernels.measure import __main__ as command
 from kernel_selector.kernels.measure.__main__ import main
-from kernel_selector.kernels.measure.fleet import MOST_HANGS, Fleet, default_judges
 from kernel_selector.kernels.measure.jobs import Job, write_jobs
+from kernel_selector.kernels.measure.parallel import MOST_HANGS, Fleet, default_judges
 
 SMALL = {"hidden": 8, "batch": 2, "seq": 3}
 EXPECTED = {
@@ -133,7 +133,7 @@ class Judge(Stub):
 
 def test_a_judge_that_cannot_start_again_does_not_end_the_sweep(monkeypatch):
     """Seen on an H100: 14 judges held its memory, one could not come back, and 500 judgements were lost."""
-    monkeypatch.setattr("kernel_selector.kernels.measure.fleet.Session", Judge)
+    monkeypatch.setattr("kernel_selector.kernels.measure.parallel.Session", Judge)
     monkeypatch.setattr(Judge, "made", [])
     jobs = [Job(problem(hidden=hidden), ("a", "b")) for hidden in range(8, 20)]
     timing = Stub()

@@ -5,10 +5,10 @@ from __future__ import annotations
 from torch import Tensor
 from torch.nn.functional import dropout, linear
 
-from ...activations.compiled import call_compiled
+from ...activations.torch_compile import call_compiled
 from ...contract import Problem
+from ._eager import activate
 from ._module import Layer
-from ._plain import activate
 
 
 class CompiledFeedForward(Layer):

@@ -2,7 +2,7 @@
 
 cuBLAS takes several times as long for 50,257 columns as for 50,304 (on an H200, rows apart by a multiple of
 128 bytes or not). So the weight is copied once a step to where zeros follow it, which costs less than a
-hundredth of a product. The rest is as in `_rows`, with larger chunks: the weight's gradient is moved in
+hundredth of a product. The rest is as in `_row_chunks`, with larger chunks: the weight's gradient is moved in
 float32 once for each.
 """
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from ._rows import Chunk, loss_of_chunks
+from ._row_chunks import Chunk, loss_of_chunks
 
 COLUMNS = 64  # that logits are a multiple of: 128 bytes in 16 bits
 LOGITS = 2**28  # of a chunk, at most: 512 MiB in 16 bits
