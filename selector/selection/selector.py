@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+import os
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
 from threading import Lock, RLock
 from typing import TYPE_CHECKING, Any
@@ -393,3 +395,19 @@ class Selector:
         if not changed:
             self._stamp = stamp
         return changed
+
+
+def shared_selector(database: str | Path | Database | None = None) -> Selector:
+    """The Selector over a database, as `Selector` takes it. Raises as that."""
+    require_database(database)
+    environment_url = os.environ.get("SELECTOR_DATABASE_URL") if database is None else None
+    return _shared(database, environment_url, are_wanted())
+
+
+@lru_cache(maxsize=8)
+def _shared(
+    database: str | Path | Database | None,
+    environment_url: str | None,  # noqa: ARG001 - part of what makes one
+    shipped: bool,
+) -> Selector:
+    return Selector(database, shipped=shipped)

@@ -12,7 +12,7 @@ from kernel_selector.kernels.contract import Device, Record
 
 from . import rows
 from .bulk import LOOKUP, insert_new
-from .identity import content_hash
+from .hashing import content_hash
 from .schema import measurements as tables
 
 Key = tuple[str, ...]

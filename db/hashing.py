@@ -8,7 +8,7 @@ from typing import Any
 from sqlalchemy import select
 from sqlalchemy.engine import Connection
 
-from . import tallies
+from . import counters
 from .rows import canonical
 from .schema.imported import ImportedBatch
 
@@ -27,6 +27,6 @@ def snapshot(connection: Connection) -> str:
     It is the sum of the records' content hashes, which is kept up with each that is stored. Batches of
     imported ones have their sums with them.
     """
-    total = tallies.digest(connection)
+    total = counters.digest(connection)
     total += sum(int(text, 16) for text in connection.execute(select(ImportedBatch.digest)).scalars())
     return hashlib.sha256(str(total).encode()).hexdigest()[:SNAPSHOT_DIGITS]

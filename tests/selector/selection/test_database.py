@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from selector.selection.network_place import network_warning
+from selector.selection.database import network_warning
 
 MOUNTS = """\
 /dev/sda1 / ext4 rw 0 0

@@ -10,7 +10,7 @@ import pytest
 
 from kernel_selector.kernels.contract import GateResult, Record, Status
 from kernel_selector.kernels.measure.timing import timing
-from selector.selection.visits import standing, together
+from selector.selection.records import pool, pooled
 from tests.selector import replay
 
 
@@ -35,19 +35,19 @@ def failed(measured: Record, minute: int) -> Record:
 
 def test_all_samples_count_in_the_newest_record(measured: Record) -> None:
     first, second = visit(measured, 0, 1.0, 5.0), visit(measured, 1, 2.0, 4.0, 3.0)
-    (found,) = standing([second, first])
+    (found,) = pooled([second, first])
     assert found == replace(second, forward=timing([1.0, 5.0, 2.0, 4.0, 3.0]))
 
 
 def test_one_record_is_as_it_was(measured: Record) -> None:
-    assert list(standing([measured])) == [measured]
+    assert list(pooled([measured])) == [measured]
 
 
 def test_the_newest_record_says_how_it_ends(measured: Record) -> None:
     good, bad = visit(measured, 0, 1.0), failed(measured, 1)
-    assert list(standing([bad, good])) == [bad]
+    assert list(pooled([bad, good])) == [bad]
     later = visit(measured, 2, 3.0)
-    (found,) = standing([good, bad, later])
+    (found,) = pooled([good, bad, later])
     assert found.forward == timing([1.0, 3.0])
 
 
@@ -56,17 +56,17 @@ def test_the_newest_record_says_how_it_ends(measured: Record) -> None:
 )
 def test_what_does_not_compare_stays_apart(measured: Record, changes: dict[str, Any]) -> None:
     both = [visit(measured, 0, 1.0), visit(measured, 1, 2.0, **changes)]
-    assert list(standing(both)) == both
+    assert list(pooled(both)) == both
 
 
 def test_percentiles_without_samples_are_not_mixed(measured: Record) -> None:
     bare = replace(timing([2.0, 3.0]), raw_ms=())
     whole, last = visit(measured, 0, 1.0), visit(measured, 1, 2.0)
-    assert together([whole, replace(last, forward=bare)]).forward == bare
-    assert together([replace(whole, forward=bare), last]).forward == timing([2.0])
+    assert pool([whole, replace(last, forward=bare)]).forward == bare
+    assert pool([replace(whole, forward=bare), last]).forward == timing([2.0])
 
 
 def test_what_the_last_visit_did_not_time_is_of_an_earlier_one(measured: Record) -> None:
     replayed = replace(visit(measured, 0, 1.0), graph_forward=timing([0.5]))
-    found = together([replayed, visit(measured, 1, 2.0)])
+    found = pool([replayed, visit(measured, 1, 2.0)])
     assert (found.graph_forward, found.forward) == (timing([0.5]), timing([1.0, 2.0]))

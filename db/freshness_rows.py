@@ -17,7 +17,7 @@ from .schema import measurements as tables
 PAGE = 10_000
 
 
-class Standing(NamedTuple):
+class FreshnessRow(NamedTuple):
     """Identity of one measurement: problem, device, implementation version, software, status and time."""
 
     operator: str
@@ -33,7 +33,7 @@ class Standing(NamedTuple):
     measured_at: datetime
 
 
-def standings(connection: Connection) -> Iterator[Standing]:
+def freshness_rows(connection: Connection) -> Iterator[FreshnessRow]:
     """Every measurement, in the order in which they were stored. Iterate inside the transaction."""
     measurement = tables.Measurement
     query = (
@@ -57,11 +57,11 @@ def standings(connection: Connection) -> Iterator[Standing]:
         .order_by(measurement.id)
         .execution_options(yield_per=PAGE)
     )
-    return (Standing(*row) for row in connection.execute(query))
+    return (FreshnessRow(*row) for row in connection.execute(query))
 
 
 def environments(connection: Connection) -> dict[int, Environment]:
-    """Every environment that something was measured in, by the id that a Standing names."""
+    """Every environment that something was measured in, by the id that a FreshnessRow names."""
     query = select(tables.Environment.__table__)
     return {row["id"]: rows.environment_of(row) for row in connection.execute(query).mappings()}
 

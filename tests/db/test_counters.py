@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 import pytest
 from sqlalchemy import select
 
-from kernel_selector.db import Database, DatabaseError, records, snapshot, tallies
+from kernel_selector.db import Database, DatabaseError, counters, records, snapshot
 from kernel_selector.db.engine import migrations
 from kernel_selector.db.schema.measurements import Measurement
 from kernel_selector.kernels.contract import Status
@@ -36,13 +36,13 @@ def counted(connection):
         records.total(connection),
         records.counts(connection),
         snapshot(connection),
-        tallies.digest(connection),
+        counters.digest(connection),
     )
 
 
 def check_all(connection):
     hashes = connection.execute(select(Measurement.content_hash)).scalars().all()
-    assert tallies.digest(connection) == sum(int(text, 16) for text in hashes)
+    assert counters.digest(connection) == sum(int(text, 16) for text in hashes)
     assert records.total(connection) == len(hashes)
     assert sum(row["count"] for row in records.counts(connection)) == len(hashes)
 
