@@ -13,12 +13,11 @@ from itertools import chain
 from typing import Any
 
 from kernel_selector.kernels.contract import Device, SelectorError, UnsupportedProblem
-
-from ..errors import NothingFits
-from ..text.units import format_bytes, format_ms
-from .choice import Choice
-from .query import Query
-from .selector import Selector
+from selector import Selector
+from selector.errors import NothingFits
+from selector.selection.choice import Choice
+from selector.selection.query import Query
+from selector.text.units import format_bytes, format_ms
 
 IMPOSSIBLE = (NothingFits, UnsupportedProblem)
 BATCH = "batch"  # the hyperparameter that counts items

@@ -1,13 +1,16 @@
 """What schedulers ask: rows with figures or with reasons, and rankings."""
 
+# ruff: noqa: F811 - arguments have the names of the fixtures
+
 from dataclasses import replace
 
 import pytest
 
 from kernel_selector.kernels.contract import UnknownDevice, UnknownHyperparameter
+from kernel_selector.service.scheduling.placement import Job, measured_devices, placements, throughputs
 from selector import Query
-from selector.selection.placement import Job, measured_devices, placements, throughputs
 from tests.selector import replay
+from tests.selector.conftest import here, selector_of, trained, trained_file  # noqa: F401 - fixtures
 
 SIZES = {"hidden": 64, "seq": 20}
 
