@@ -1,8 +1,9 @@
 """Operators and implementations, found by listing folders; there is no hand-kept list.
 
 A folder of `operators` with a `reference.py` is an operator; its `__init__` holds `OPERATOR`. Each other
-file in it whose name has no leading underscore is an implementation. `_runs.py`, where there is one, says in
-RUNS which implementations run the code of others, and `_retired.py` in RETIRED which ones there were.
+file in it whose name has no leading underscore is an implementation. `_delegates.py`, where there is one,
+says in DELEGATES which implementations run the code of others, and `_retired.py` in RETIRED which ones there
+were.
 """
 
 from __future__ import annotations
@@ -208,22 +209,22 @@ def _implementation(operator_name: str, name: str, default: str) -> Implementati
         build=module.build,
         work=getattr(module, "work", operator(operator_name).work),
         describe=getattr(module, "describe", None),
-        runs=_runs(operator_name).get(name),
+        runs=_delegates(operator_name).get(name),
         counted_by=counted_by,
     )
 
 
 @cache
-def _runs(operator_name: str) -> Mapping[str, Callable[[Problem, Device], str]]:
-    """RUNS of an operator's `_runs.py`, where it has one.
+def _delegates(operator_name: str) -> Mapping[str, Callable[[Problem, Device], str]]:
+    """DELEGATES of an operator's `_delegates.py`, where it has one.
 
     Not in the implementations' own files: what is known of code that is not ours changes no measurement.
     """
-    file = FOLDER / operator_name / "_runs.py"
+    file = FOLDER / operator_name / "_delegates.py"
     if not file.exists():
         return {}
     found: Mapping[str, Callable[[Problem, Device], str]]
-    found = _load(f"{operator_name}._runs", file, needs=("RUNS",)).RUNS
+    found = _load(f"{operator_name}._delegates", file, needs=("DELEGATES",)).DELEGATES
     return found
 
 

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import pytest
 import torch
+from made_devices import CPU, H200
 from torch import nn
 from torch.nn.functional import scaled_dot_product_attention
 
 from kernel_selector.kernels import registry
-from kernel_selector.kernels.contract import Device, InvalidHyperparameter
+from kernel_selector.kernels.contract import InvalidHyperparameter
 from kernel_selector.kernels.gate import Gate
 from kernel_selector.kernels.operators.attention import _dropout_mask, recompute, tempo
 from kernel_selector.kernels.operators.attention._module import Attention, Call
 from kernel_selector.kernels.operators.attention._sdpa import in_rows, joined
 
-CPU = Device(name="a processor", kind="cpu")
-H200 = Device(name="NVIDIA H200", kind="cuda", compute_capability=(9, 0))
 SMALL = {"batch": 2, "heads": 4, "seq": 9, "kv_seq": 13, "head_dim": 6}
 MANUAL = ["tempo", "recompute"]  # those with a backward pass by hand
 HERE = ["torch_sdpa", "sdpa_math", "written_out", *MANUAL]

@@ -7,10 +7,10 @@ from functools import partial
 
 import pytest
 import torch
+from made_devices import H200, T4
 from torch.nn.functional import cross_entropy, linear
 
 from kernel_selector.kernels import registry
-from kernel_selector.kernels.contract import Device
 from kernel_selector.kernels.gate import Gate
 from kernel_selector.kernels.operators.linear_cross_entropy import (
     _aligned_chunks,
@@ -22,9 +22,7 @@ from kernel_selector.kernels.operators.linear_cross_entropy import (
 
 OPERATOR = registry.operator("linear_cross_entropy")
 NAMES = ["aligned", "chunked", "chunked_vocabulary", "gathered", "gathered_aligned"]
-H200 = Device(name="NVIDIA H200", kind="cuda", compute_capability=(9, 0))
 CHUNK_ROWS = _aligned_chunks.chunk_rows  # before tests make it smaller
-T4 = Device(name="T4", kind="cuda", compute_capability=(7, 5))
 SIZES = {"rows": 20, "hidden": 6, "vocabulary": 11, "labelled": 0.5}
 
 

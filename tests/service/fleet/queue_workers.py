@@ -18,9 +18,9 @@ from kernel_selector.kernels.contract import (
     Status,
     Timing,
 )
-from selector.profiling.fleet import worker as workers
-from selector.profiling.fleet.launch import Source, queue_of
-from selector.profiling.fleet.queue import Assignment
+from kernel_selector.service.fleet import worker as workers
+from kernel_selector.service.fleet.launch import Source, queue_of
+from kernel_selector.service.fleet.queue import Assignment
 
 DEVICE = Device(name="Test processor", kind="cpu", host="test, 2 cores")
 SOFTWARE = Environment(

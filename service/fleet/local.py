@@ -14,9 +14,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from kernel_selector.kernels.contract import Device
+from selector.errors import InvalidRequest
+from selector.profiling.profile import opened
 
-from ...errors import InvalidRequest
-from ..profile import opened
 from .jobs import KINDS, get_job
 from .launch import Source, WorkerSetup, work
 
@@ -157,7 +157,7 @@ def stopped(fleet: Fleet) -> Iterator[Fleet]:
 
 def _places(spec: FleetSpec) -> list[str]:
     """Torch devices of this machine for the workers."""
-    from ...selection.devices import local_names
+    from selector.selection.devices import local_names
 
     gpus = [name for name in local_names() if name != "cpu"]
     found = [*(gpus if set(spec.devices) - {"cpu"} else ()), *(["cpu"] if "cpu" in spec.devices else ())]

@@ -10,12 +10,12 @@ from types import SimpleNamespace
 
 import pytest
 
+from kernel_selector.service.fleet.jobs import JobRequest, create_job, get_job
+from kernel_selector.service.fleet.launch import Source, WorkerSetup
+from kernel_selector.service.fleet.local import FleetFailed, FleetSpec, LocalFleet, follow, shared, stopped
+from kernel_selector.service.fleet.ray import RayFleet, placements
+from kernel_selector.service.fleet.slurm import SlurmFleet, SlurmSite, _parameters
 from selector import InvalidRequest
-from selector.profiling.fleet.jobs import JobRequest, create_job, get_job
-from selector.profiling.fleet.launch import Source, WorkerSetup
-from selector.profiling.fleet.local import FleetFailed, FleetSpec, LocalFleet, follow, shared, stopped
-from selector.profiling.fleet.ray import RayFleet, placements
-from selector.profiling.fleet.slurm import SlurmFleet, SlurmSite, _parameters
 from selector.selection import devices
 from selector.workloads.sampling import grid
 

@@ -1,7 +1,7 @@
 """Profiling jobs: problems to measure on devices, one task a problem for a worker.
 
 A job lies in the database of the measurements. `selector worker` on any machine that reaches it, directly or
-through the service, takes tasks of it; see `selector.profiling.fleet.worker`.
+through the service, takes tasks of it; see `worker`.
 """
 
 from __future__ import annotations
@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING, Any
 from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import Problem
 from kernel_selector.kernels.contract.errors import shorten
-
-from ...errors import InvalidRequest, UnknownJob
-from ..profile import opened
+from selector.errors import InvalidRequest, UnknownJob
+from selector.profiling.profile import opened, policy_named
 
 if TYPE_CHECKING:
     from kernel_selector.db import Database
@@ -105,10 +104,8 @@ def cancel_job(database: Database | str | Path | None, number: int) -> dict[str,
 
 
 def _check(request: JobRequest) -> None:
-    from kernel_selector.kernels import measure
-
     registry.operator(request.operator)
-    measure.policy(request.policy)
+    policy_named(request.policy)
     for name in request.implementations or ():
         registry.implementation(request.operator, name)
     tasks = len(request.problems) * len(request.devices)
@@ -134,8 +131,7 @@ def _check(request: JobRequest) -> None:
 def _devices(store: Database, names: Sequence[str]) -> tuple[str, ...]:
     """Device keys of names. Raises UnknownDevice, because a job for an unknown device would wait forever."""
     from kernel_selector.db import records
-
-    from ...selection.devices import named
+    from selector.selection.devices import named
 
     with store.read() as connection:
         measured = records.devices(connection)

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from kernel_selector.kernels.contract import Record
+from selector.errors import ServiceError, ServiceUnavailable
+from selector.selection.client import Client
 
-from ...errors import ServiceError, ServiceUnavailable
-from ...selection.client import Client
 from .queue import Assignment, ClaimAnswer, Claimant
 
 LOST = "task-lost"

@@ -8,10 +8,10 @@ import time
 import pytest
 
 from kernel_selector.db import Database
-from selector.profiling.fleet.jobs import JobRequest, create_job, get_job
-from selector.profiling.fleet.launch import Source, WorkerSetup
-from selector.profiling.fleet.local import FleetFailed, FleetSpec, follow
-from selector.profiling.fleet.ray import ray_fleet
+from kernel_selector.service.fleet.jobs import JobRequest, create_job, get_job
+from kernel_selector.service.fleet.launch import Source, WorkerSetup
+from kernel_selector.service.fleet.local import FleetFailed, FleetSpec, follow
+from kernel_selector.service.fleet.ray import ray_fleet
 from selector.workloads.sampling import grid
 
 H200 = {"ray.io/accelerator-type": "H200"}

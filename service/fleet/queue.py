@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import Device, Environment, Problem, Record
-from kernel_selector.kernels.versions import holds
-
-from ...errors import InvalidRequest
+from selector.errors import InvalidRequest
+from selector.selection.catalogue import is_present
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -54,11 +53,7 @@ class Assignment:
         """Implementations to measure, in this machine's versions."""
         known = registry.implementations(self.problem.operator)
         names = known if self.implementations is None else self.implementations
-        done = {
-            name
-            for name, version in self.finished
-            if name in known and holds(self.problem.operator, name, version, known[name].version)
-        }
+        done = {name for name, version in self.finished if is_present(self.problem.operator, name, version)}
         return [name for name in names if name not in done]
 
     def to_dict(self) -> dict[str, Any]:

@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
-from pathlib import Path
-from typing import TYPE_CHECKING
 
-from kernel_selector.kernels import registry
-from kernel_selector.kernels.contract import Problem, UnknownOperator
-
-from ..errors import InvalidRequest
-from ..exchange.files import written
-from ..selection.query_log import asked
-from ..workloads.published_models import layer_problems
-from ..workloads.sampling import grid, random_problems
-from .profile import device_kind, opened
-from .sweep import PROBLEMS, job, listed, named_operators, sweep_jobs
-
-if TYPE_CHECKING:
-    from kernel_selector.kernels.measure.jobs import Job
+from kernel_selector.kernels.contract import UnknownOperator
+from selector.errors import InvalidRequest
+from selector.profiling.profile import device_kind, opened
+from selector.profiling.sweep import (
+    PROBLEMS,
+    Jobs,
+    every_job,
+    job,
+    listed,
+    logged_problems,
+    named_operators,
+    sweep_jobs,
+)
+from selector.workloads.published_models import layer_problems
+from selector.workloads.sampling import grid, random_problems
 
 LARGEST_GRID = 100_000  # problems
 BATCHES = "8,16,32,64"  # of published models: two make a line of time and bytes over the batch
@@ -48,7 +48,7 @@ class ProfileRequest:
     device: str | None = None
     database: str | None = None
 
-    def jobs(self) -> list[Job]:
+    def jobs(self) -> Jobs:
         """Problems with the implementations to run.
 
         Raises InvalidRequest for arguments that conflict or select nothing, and the errors of unknown names
@@ -61,10 +61,10 @@ class ProfileRequest:
             self._refuse_imported()
             raise
 
-    def _jobs(self) -> list[Job]:
+    def _jobs(self) -> Jobs:
         kind = device_kind(self.device)
         if self.from_query_log:
-            return _every(self._remembered())
+            return every_job(logged_problems(self.device, self.database))
         if self.models:
             problems = layer_problems(listed(self.models), self.given.get("batch", BATCHES))
             return [job(problem, index) for index, problem in enumerate(problems)]
@@ -75,8 +75,8 @@ class ProfileRequest:
             return sweep_jobs(names, kind, count=self.count or PROBLEMS, seed=self.seed)
         operator = self.operator or "lstm"
         if self.count is None:
-            return _every(grid(operator, self.given))
-        return _every(random_problems(operator, kind, count=self.count, seed=self.seed, fixed=self.given))
+            return every_job(grid(operator, self.given))
+        return every_job(random_problems(operator, kind, count=self.count, seed=self.seed, fixed=self.given))
 
     def _check(self) -> None:
         if self.operators and (self.operator or self.given):
@@ -115,8 +115,7 @@ class ProfileRequest:
     def _refuse_imported(self) -> None:
         """Raise InvalidRequest for an imported operator, which has no kernels to run here."""
         from kernel_selector.db import DatabaseError
-
-        from ..workloads.imported_operator import imported_operators
+        from selector.workloads.imported_operator import imported_operators
 
         try:
             with opened(self.database) as store, store.read() as connection:
@@ -130,8 +129,8 @@ class ProfileRequest:
                     "Measure them there, and take that in with `selector import FILE`."
                 )
 
-    def _contradictory(self) -> list[Job]:
-        from .outliers import outlier_jobs
+    def _contradictory(self) -> Jobs:
+        from selector.profiling.outliers import outlier_jobs
 
         with opened(self.database) as store:
             found = outlier_jobs(named_operators(self._operators), store, self.device)
@@ -141,37 +140,3 @@ class ProfileRequest:
                 "measure again."
             )
         return found
-
-    def _remembered(self) -> list[Problem]:
-        from kernel_selector.kernels.measure import identify
-
-        from ..selection.devices import default_torch_device
-
-        device = identify(self.device or default_torch_device())
-        with opened(self.database) as store:
-            found = asked(store, device.key)
-        if not found:
-            raise InvalidRequest(
-                f"Nothing was asked about {device.name} that was answered without being sure: there is "
-                "nothing to measure for it."
-            )
-        return found
-
-
-def write_plan(file: Path, jobs: Sequence[Job]) -> tuple[int, int]:
-    """Numbers of problems and candidates written to a file for `python -m kernels.measure --problems`.
-
-    Raises as `written`.
-    """
-    from kernel_selector.kernels.measure.jobs import write_jobs
-
-    with written(file) as part:
-        write_jobs(part, jobs)
-    return len(jobs), sum(len(job.implementations) for job in jobs)
-
-
-def _every(problems: list[Problem]) -> list[Job]:
-    """Jobs with all implementations of each problem."""
-    from kernel_selector.kernels.measure.jobs import Job
-
-    return [Job(problem, tuple(registry.implementations(problem.operator))) for problem in problems]

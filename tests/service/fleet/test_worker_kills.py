@@ -15,11 +15,11 @@ from pathlib import Path
 import pytest
 
 from kernel_selector.db import Database, jobs, records
-from selector.profiling.fleet.jobs import JobRequest, create_job, get_job
-from selector.profiling.fleet.launch import Source
-from selector.profiling.fleet.queue import Claimant, DatabaseQueue
+from kernel_selector.service.fleet.jobs import JobRequest, create_job, get_job
+from kernel_selector.service.fleet.launch import Source
+from kernel_selector.service.fleet.queue import Claimant, DatabaseQueue
 from selector.workloads.sampling import grid
-from tests.selector.profiling.queue_workers import DEVICE, SOFTWARE, PretendedSession, start
+from tests.service.fleet.queue_workers import DEVICE, SOFTWARE, PretendedSession, start
 
 ROOT = Path(__file__).parents[3]
 PROBLEMS = grid("lstm", {"hidden": ",".join(map(str, range(8, 32))), "batch": "1"})
@@ -30,7 +30,7 @@ NAMES = ("torch_lstm", "unfused")
 def context():
     """Starts processes that have imported everything already."""
     made = multiprocessing.get_context("forkserver")
-    made.set_forkserver_preload(["tests.selector.profiling.queue_workers", "kernel_selector.db"])
+    made.set_forkserver_preload(["tests.service.fleet.queue_workers", "kernel_selector.db"])
     return made
 
 
@@ -128,8 +128,8 @@ def test_a_killed_worker_s_task_goes_to_the_next_when_its_lease_runs_out(databas
 
 GRACEFUL = """
 import sys
-from selector.profiling.fleet import launch
-from tests.selector.profiling.queue_workers import PretendedSession
+from kernel_selector.service.fleet import launch
+from tests.service.fleet.queue_workers import PretendedSession
 launch.sessions = lambda _: lambda policy: PretendedSession(0.3)
 setup = launch.WorkerSetup(grace_s=float(sys.argv[2]))
 print("started", flush=True)

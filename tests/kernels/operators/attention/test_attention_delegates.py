@@ -11,7 +11,7 @@ from kernel_selector.db import Database, records
 from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import Record
 from kernel_selector.kernels.devices import known_devices
-from kernel_selector.kernels.operators.attention._runs import torch_sdpa
+from kernel_selector.kernels.operators.attention._delegates import torch_sdpa
 from selector.selection.shipped import unpacked
 
 OPERATOR = registry.operator("attention")

@@ -33,4 +33,4 @@ def torch_sdpa(problem: Problem, device: Device) -> str:
     return "sdpa_math"
 
 
-RUNS = {"torch_sdpa": torch_sdpa}
+DELEGATES = {"torch_sdpa": torch_sdpa}

@@ -6,19 +6,17 @@ import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import Any
 
 from kernel_selector.kernels.contract.errors import shorten
+from selector.errors import InvalidRequest
+from selector.profiling.profile import open_session, opened
+from selector.selection.client import Client
 
-from ...errors import InvalidRequest
-from ...selection.client import Client
-from ..profile import opened
 from .queue import LONGEST_LEASE_S, SHORTEST_LEASE_S, DatabaseQueue, Queue
 from .service_queue import ServiceQueue
 from .worker import LEASE_S, Interrupted, Measuring, Tally, Worker
-
-if TYPE_CHECKING:
-    from kernel_selector.kernels.measure import Session
 
 GRACE_S = 20.0  # after the first signal, for the measurement at hand; clusters wait 30 s before they kill
 UPLOAD_TIMEOUT_S = 60.0
@@ -88,13 +86,7 @@ def sessions(device: str | None) -> Callable[[str], Measuring]:
     """Function that opens a measuring session on a torch device (None: the machine's default) by policy
     name.
     """
-
-    def open_session(policy: str) -> Session:
-        from kernel_selector.kernels import measure
-
-        return measure.Session(device or measure.default_torch_device(), policy=measure.policy(policy))
-
-    return open_session
+    return partial(open_session, device)
 
 
 @contextmanager

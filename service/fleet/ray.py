@@ -9,7 +9,8 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
-from ...selection.devices import RAY_LABEL
+from selector.selection.devices import RAY_LABEL
+
 from .launch import WorkerSetup, work
 from .local import FleetFailed, FleetSpec, models_of
 

@@ -9,13 +9,13 @@ import pytest
 
 from kernel_selector.db import Database, TaskLost, jobs, records
 from kernel_selector.kernels import registry
+from kernel_selector.service.fleet import worker as workers
+from kernel_selector.service.fleet.jobs import JobRequest, cancel_job, create_job, get_job
+from kernel_selector.service.fleet.queue import Assignment, Claimant, DatabaseQueue, claim, ending
+from kernel_selector.service.fleet.worker import Interrupted, Worker
 from kernel_selector.service.jobs import list_jobs, list_tasks
 from selector import InvalidRequest, UnknownDevice, UnknownImplementation, UnknownOperator
 from selector.errors import ServiceError, UnknownJob
-from selector.profiling.fleet import worker as workers
-from selector.profiling.fleet.jobs import JobRequest, cancel_job, create_job, get_job
-from selector.profiling.fleet.queue import Assignment, Claimant, DatabaseQueue, claim, ending
-from selector.profiling.fleet.worker import Interrupted, Worker
 from selector.workloads.sampling import grid
 from tests.selector import replay
 from tests.selector.replay_session import ReplaySession
