@@ -20,7 +20,7 @@ from .errors import (
     InvalidModel,
     TaskLost,
 )
-from .identity import snapshot
+from .hashing import snapshot
 from .models import StoredModel
 from .rows import Figures
 

@@ -12,7 +12,7 @@ from sqlalchemy import func, insert, select
 from sqlalchemy.engine import Connection
 
 from .bulk import LOOKUP, insert_new, known
-from .identity import content_hash
+from .hashing import content_hash
 from .schema.imported import ImportedBatch, ImportedMeasurement, ImportedProblem
 
 PAGE = 10_000  # rows fetched at once

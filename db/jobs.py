@@ -18,7 +18,7 @@ from sqlalchemy.sql.dml import Update
 from kernel_selector.kernels.contract import Problem
 
 from .errors import IdempotencyKeyReused, TaskLost
-from .identity import content_hash
+from .hashing import content_hash
 from .schema.jobs import CANCELLED, DONE, FAILED, QUEUED, RUNNING, Job, Task, expired, now_s
 
 BATCH = 1000  # tasks in one statement

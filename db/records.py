@@ -11,13 +11,13 @@ from sqlalchemy.engine import Connection
 
 from kernel_selector.kernels.contract import CorruptRecord, Device, Environment, Record, Status
 
-from . import rows, tallies
+from . import counters, rows
 from .bulk import insert_new, known
 from .errors import DatabaseError
-from .identity import content_hash
+from .hashing import content_hash
+from .reference_rows import SharedRows, natural_key
 from .rows import Figures
 from .schema import measurements as tables
-from .shared import SharedRows, natural_key
 
 BATCH = 1000  # records at once while adding; more do not make it faster
 PAGE = 1000  # records fetched at once while finding
@@ -46,7 +46,7 @@ def add(connection: Connection, records: Iterable[Record], *, submission: int | 
         new = list(found.values())
         if insert_new(connection, tables.Measurement, new) != len(new):
             raise DatabaseError("Others stored the same records meanwhile: add them inside Database.write().")
-        tallies.count(connection, new)
+        counters.count(connection, new)
         added += len(new)
     return added
 
@@ -205,7 +205,7 @@ def counts(connection: Connection) -> list[dict[str, Any]]:
 
 def total(connection: Connection) -> int:
     """Number of records."""
-    return tallies.total(connection)
+    return counters.total(connection)
 
 
 def devices(connection: Connection) -> list[Device]:

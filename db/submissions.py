@@ -10,7 +10,7 @@ from sqlalchemy import insert, select
 from sqlalchemy.engine import Connection
 
 from .bulk import insert_new, known
-from .identity import content_hash
+from .hashing import content_hash
 from .schema.measurements import Quarantined, Submission
 
 

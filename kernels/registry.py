@@ -1,15 +1,17 @@
 """Operators and implementations, found by listing folders; there is no hand-kept list.
 
 A folder of `operators` with a `reference.py` is an operator; its `__init__` holds `OPERATOR`. Each other
-file in it whose name has no leading underscore is an implementation. `_runs.py`, where there is one, says in
-RUNS which implementations run the code of others, and `_retired.py` in RETIRED which ones there were.
+file in it whose name has no leading underscore is an implementation. `_delegates.py`, where there is one,
+says in DELEGATES which implementations run the code of others, and `_retired.py` in RETIRED which ones there
+were.
 """
 
 from __future__ import annotations
 
 import importlib
+import sys
 from collections.abc import Callable, Mapping
-from functools import cache
+from functools import cache, wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,9 +23,9 @@ from .contract import (
     Problem,
     UnknownImplementation,
     UnknownOperator,
+    Work,
 )
 from .contract.errors import shorten, suggest
-from .remembered import remember
 from .versions import Versions, standing_for
 
 if TYPE_CHECKING:
@@ -154,8 +156,38 @@ def _operator(name: str) -> Operator:
     found = _load(name, file, needs=("OPERATOR",)).OPERATOR
     if not isinstance(found, Operator):
         raise _broken(file, f"its OPERATOR is {shorten(found)}, not an Operator", ("OPERATOR",))
-    remember(found)
+    _cache_work(found)
     return found
+
+
+def _cache_work(operator: Operator) -> None:
+    """Cache an operator's work on each problem, also for implementations that call its `work` by name.
+
+    Most implementations count on from what their operator counts, a dozen of them for one problem. To be
+    called before they are imported.
+    """
+    work = operator.work
+    if hasattr(work, "__wrapped__"):  # another operator has the same
+        return
+    home = vars(sys.modules[work.__module__])
+    cached = cached_work(work, f"_work of {operator.name}")
+    if home.get("work") is work:
+        home["work"] = cached
+    object.__setattr__(operator, "work", cached)
+
+
+def cached_work(work: Callable[[Problem], Work], key: str) -> Callable[[Problem], Work]:
+    """The same counts, made once for each problem and kept in its `__dict__`."""
+
+    @wraps(work)
+    def cached(problem: Problem) -> Work:
+        kept: dict[str, Any] = vars(problem)
+        found: Work | None = kept.get(key)
+        if found is None:
+            found = kept[key] = work(problem)
+        return found
+
+    return cached
 
 
 def _implementation(operator_name: str, name: str, default: str) -> Implementation:
@@ -177,22 +209,22 @@ def _implementation(operator_name: str, name: str, default: str) -> Implementati
         build=module.build,
         work=getattr(module, "work", operator(operator_name).work),
         describe=getattr(module, "describe", None),
-        runs=_runs(operator_name).get(name),
+        runs=_delegates(operator_name).get(name),
         counted_by=counted_by,
     )
 
 
 @cache
-def _runs(operator_name: str) -> Mapping[str, Callable[[Problem, Device], str]]:
-    """RUNS of an operator's `_runs.py`, where it has one.
+def _delegates(operator_name: str) -> Mapping[str, Callable[[Problem, Device], str]]:
+    """DELEGATES of an operator's `_delegates.py`, where it has one.
 
     Not in the implementations' own files: what is known of code that is not ours changes no measurement.
     """
-    file = FOLDER / operator_name / "_runs.py"
+    file = FOLDER / operator_name / "_delegates.py"
     if not file.exists():
         return {}
     found: Mapping[str, Callable[[Problem, Device], str]]
-    found = _load(f"{operator_name}._runs", file, needs=("RUNS",)).RUNS
+    found = _load(f"{operator_name}._delegates", file, needs=("DELEGATES",)).DELEGATES
     return found
 
 

@@ -15,7 +15,7 @@ from .planning.training_setup import Training
 from .profiling.profile import opened
 from .selection.choice import Choice
 from .selection.database import require_database
-from .selection.shared import shared_selector
+from .selection.selector import shared_selector
 from .workloads.model import Model
 from .workloads.published_models import published
 

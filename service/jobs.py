@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 from kernel_selector.kernels.contract import CorruptRecord, Device, Environment
 from selector.errors import InvalidRequest
-from selector.profiling.fleet.jobs import KINDS, described, known_job
-from selector.profiling.fleet.queue import ClaimAnswer, Claimant, claim, ending
 from selector.profiling.profile import opened
 
 from .cached import Cached
+from .fleet.jobs import KINDS, described, known_job
+from .fleet.queue import ClaimAnswer, Claimant, claim, ending
 from .ingest.intake import Intake
 from .pagination import Page, cursor_after, place
 

@@ -34,8 +34,7 @@ from kernel_selector.db import records as stored
 from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import Device, Problem, Record
 from kernel_selector.kernels.measure.jobs import Job
-from selector.profiling.request import write_plan
-from selector.profiling.sweep import sweep_jobs
+from selector.profiling.sweep import sweep_jobs, write_plan
 from selector.selection.choice import Choice
 from selector.selection.query import Query
 from selector.selection.selector import Selector

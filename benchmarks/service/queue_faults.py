@@ -27,10 +27,10 @@ from benchmarks.common.serving import free_port
 from kernel_selector.db import Database, records
 from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import Problem
+from kernel_selector.service.fleet.jobs import JobRequest, create_job, get_job
+from kernel_selector.service.fleet.launch import Source
 from kernel_selector.service.tokens import create_token
-from selector.profiling.fleet.jobs import JobRequest, create_job, get_job
-from selector.profiling.fleet.launch import Source
-from tests.selector.profiling.queue_workers import start
+from tests.service.fleet.queue_workers import start
 
 WORKERS, SERVICES = 8, 2
 IMPLEMENTATION = "torch_lstm"
@@ -38,7 +38,7 @@ TASK_S = 0.005  # that a pretended measurement takes
 LEASE_S = 2.0
 OUTAGE_S = 3.0
 PRELOADED = [
-    "tests.selector.profiling.queue_workers",
+    "tests.service.fleet.queue_workers",
     "kernel_selector.db",
     "kernel_selector.service.app",
     "uvicorn",
@@ -211,7 +211,7 @@ class Processes:
 
 
 def _expiries(store: Database) -> int:
-    from selector.profiling.fleet.jobs import queue_depth
+    from kernel_selector.service.fleet.jobs import queue_depth
 
     return queue_depth(store)[1]
 

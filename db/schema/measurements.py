@@ -237,7 +237,7 @@ class Measurement(Base):
 class Tally(Base):
     """Count of measurements of an implementation's version on a device, by status.
 
-    What a service must know at its start, without reading them; see tallies.py. The digests add up
+    What a service must know at its start, without reading them; see counters.py. The digests add up
     the content hashes, eight digits each, the first ones in `digest_0`.
     """
 

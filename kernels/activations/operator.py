@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
-from ..contract import Hyperparameter, Inputs, Integer, Problem, Work
+from ..contract import Hyperparameter, Inputs, Integer, Problem, Space, Work
 from ..contract.hyperparameter import DTYPE, MODE
 
 ELEMENT_BYTES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}
@@ -50,3 +51,27 @@ class Pass:
 
 
 work = Pass().work
+
+# for tests and examples, and what random problems are drawn from
+EXAMPLES: tuple[dict[str, Any], ...] = (
+    {"elements": 1},
+    {"elements": 33},
+    {"elements": 4096},
+    {"elements": 100003},
+)
+
+SPACES = {
+    "cpu": Space(
+        sizes={"elements": (2**10, 2**22)},
+        values={"mode": ("training", "inference")},
+        max_flops=1e9,
+    ),
+    "cuda": Space(
+        sizes={"elements": (2**16, 2**29)},
+        values={
+            "dtype": ("float32", "float16", "bfloat16"),
+            "mode": ("training", "inference"),
+        },
+        max_flops=1e12,
+    ),
+}

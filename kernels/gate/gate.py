@@ -13,8 +13,8 @@ from ..contract import GateResult, Inputs, Problem
 from ..runtime.out_of_memory import is_out_of_memory
 from .answer import Answer
 from .dropout import DropoutCheck
-from .hard import HardAnswer, HardRuns
-from .longer import LongerAnswer
+from .extreme_inputs import HardAnswer, HardRuns
+from .full_length import LongerAnswer
 from .poison import poisoned_memory
 from .runs import Runs, draw, flatten, only_real
 from .strides import StridedRuns

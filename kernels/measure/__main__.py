@@ -17,9 +17,9 @@ import torch
 from .. import registry
 from ..contract import MeasurementFailed, SelectorError
 from .environment import default_torch_device
-from .fleet import Fleet, default_judges
 from .jobs import InvalidJobs, Job, read_jobs, share
 from .log import Log, say
+from .parallel import Fleet, default_judges
 from .policies import POLICIES, policy
 from .session import Session
 from .sweeps import Finished, check_output, parse_grid, parse_seconds, parse_seed

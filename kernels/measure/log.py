@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from statistics import median
 
 from ..contract import Record, Status
-from .fleet import Fleet, Step
 from .jobs import Job
+from .parallel import Fleet, Step
 
 MANY = 20  # problems from which on only what failed has a line of its own
 JUDGED_EVERY_S = 10.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import prod
 from typing import TYPE_CHECKING, Any
 
-from ..contract import Boolean, Hyperparameter, Inputs, Integer, Number, Problem, Work
+from ..contract import Boolean, Hyperparameter, Inputs, Integer, Number, Problem, Space, Work
 from ..contract.hyperparameter import DTYPE, MODE
 
 if TYPE_CHECKING:
@@ -198,3 +198,40 @@ def work(problem: Problem) -> Work:
         launches=steps * directions(problem),
         steps=steps,
     )
+
+
+# for tests and examples, and what random problems are drawn from
+LAYERS: tuple[dict[str, Any], ...] = (
+    {"hidden": 1, "batch": 1, "seq": 1},
+    {"hidden": 33, "input": 7, "batch": 3, "seq": 5},
+    {"hidden": 63, "input": 1, "batch": 1, "seq": 9, "bias": False},
+    {"hidden": 5, "batch": 33, "seq": 4, "bidirectional": True},
+    {"hidden": 8, "input": 3, "batch": 2, "seq": 6, "layers": 2, "bidirectional": True, "bias": False},
+    {"hidden": 12, "input": 9, "batch": 3, "seq": 6, "layers": 2, "bidirectional": True, "packed": True},
+    {"hidden": 9, "batch": 5, "seq": 7, "batch_first": True, "layers": 2, "dropout": 0.5},
+)
+LAST = {"hidden": 16, "batch": 4, "seq": 40, "layers": 3}
+EXAMPLES = (*LAYERS, LAST)
+
+FORM_VALUES = {
+    "layers": ("1", "1", "2"),
+    "bidirectional": ("false", "false", "false", "true"),
+    "batch_first": ("false", "true"),
+    "packed": ("false", "false", "false", "false", "false", "true"),
+    "dropout": ("0.0", "0.0", "0.2"),
+    "mode": ("training", "inference"),
+}
+SPACES = {
+    "cpu": Space(
+        sizes={"hidden": (8, 512), "batch": (1, 64), "seq": (1, 64)},
+        sometimes={"input": (1, 512)},
+        values=FORM_VALUES,
+        max_flops=3e9,
+    ),
+    "cuda": Space(
+        sizes={"hidden": (16, 2048), "batch": (1, 512), "seq": (1, 256)},
+        sometimes={"input": (1, 2048)},
+        values={**FORM_VALUES, "dtype": ("float32", "float16", "bfloat16")},
+        max_flops=2e11,
+    ),
+}

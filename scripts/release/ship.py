@@ -47,8 +47,8 @@ from kernel_selector.kernels.contract.record import TIMINGS
 from kernel_selector.kernels.measure.timing import timing
 from scripts.release.to_database import read_records
 from selector import NoMeasurements
+from selector.selection.records import pool
 from selector.selection.shipped import PACKED
-from selector.selection.visits import together
 from selector.training.train import train
 
 SAME_CLOCK = {"steady_survey": "steady"}  # policies that differ in how many samples they take
@@ -174,7 +174,7 @@ def _whole(found: Sequence[Record], measured: Iterable[Record]) -> Iterator[Reco
         visits[_candidate(record)][record.measured_at] = record
     for record in found:
         others = [one for at, one in visits[_candidate(record)].items() if at != record.measured_at]
-        yield _rounded(together([*others, record]))
+        yield _rounded(pool([*others, record]))
 
 
 def _candidate(record: Record) -> tuple[str, ...]:

@@ -16,6 +16,7 @@ from . import (
     models,
     recurrent,
     sealed_sets,
+    service,
     sublayers,
 )
 
@@ -39,5 +40,6 @@ TABLES: Mapping[str, Callable[[Path], str]] = {
     "hugging_face": partial(models.overview, comparison="hugging_face"),
     "choice_quality": choice_quality.overview,
     "sealed_sets": sealed_sets.overview,
+    "service": service.overview,
     "hugging_face_variants": partial(models.whole, comparison="hugging_face"),
 }

@@ -131,12 +131,9 @@ class Network:
         return {f"{prefix}_{name}": array for name, array in kept.items()}
 
     @classmethod
-    def from_arrays(cls, arrays: Mapping[str, Array], prefix: str) -> Network | None:
-        """The network that `arrays` wrote, or None without one. Raises KeyError for an incomplete one."""
-        names = {item.name: f"{prefix}_{item.name}" for item in fields(cls)}
-        if not any(name in arrays for name in names.values()):
-            return None
-        read = {name: arrays[stored] for name, stored in names.items()}
+    def from_arrays(cls, arrays: Mapping[str, Array], prefix: str) -> Network:
+        """The network that `arrays` wrote. Raises KeyError when an array is missing."""
+        read = {item.name: arrays[f"{prefix}_{item.name}"] for item in fields(cls)}
         return cls(**read | {name: read[name].astype(np.float32) for name in WEIGHTS})
 
 

@@ -58,9 +58,15 @@ class Regression:
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, NDArray[Any]], prefix: str) -> Regression:
         """The model that `arrays` wrote. Raises KeyError when an array is missing."""
+        sums, network = f"{prefix}_sums", f"{prefix}_network"  # fitted or not
         return cls(
             RooflineStage.from_arrays(arrays, f"{prefix}_physics"),
             FlatTrees.from_arrays(arrays, f"{prefix}_trees"),
-            Sums.from_arrays(arrays, f"{prefix}_sums") if f"{prefix}_sums_weights" in arrays else None,
-            Network.from_arrays(arrays, f"{prefix}_network"),
+            Sums.from_arrays(arrays, sums) if _has(arrays, sums) else None,
+            Network.from_arrays(arrays, network) if _has(arrays, network) else None,
         )
+
+
+def _has(arrays: Mapping[str, NDArray[Any]], prefix: str) -> bool:
+    """Whether any array is of the part with this prefix."""
+    return any(name.startswith(f"{prefix}_") for name in arrays)

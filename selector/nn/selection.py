@@ -18,7 +18,7 @@ from kernel_selector.kernels.contract import Problem, SelectorError, Unsupported
 
 from ..errors import InvalidRequest
 from ..selection.devices import identified
-from ..selection.shared import shared_selector
+from ..selection.selector import shared_selector
 from .hyperparameters import Values
 
 if TYPE_CHECKING:

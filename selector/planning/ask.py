@@ -14,7 +14,7 @@ from kernel_selector.kernels.contract.errors import shorten
 
 from ..cost_model.features.roofline import missing_rates
 from ..errors import InvalidRequest, NothingFits
-from ..selection.shared import shared_selector
+from ..selection.selector import shared_selector
 from ..text.units import format_bytes, parse_bytes
 from ..workloads.model import Model, parse_batch
 from .options import Prices

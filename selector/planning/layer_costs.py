@@ -20,9 +20,8 @@ from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import Device, Problem, Work
 
 from ..cost_model.features.roofline import terms_seconds
-from ..selection.alike import timed_alike
 from ..selection.evidence import FORWARD_SHARE, Evidence, Measured, StepCosts
-from ..selection.neighbours import distance, structure
+from ..selection.neighbours import distance, structure, timed_alike
 
 ROWS = ("rows", "batch", "elements")  # what grows with the number of samples
 HOST_BOUND = 2.0  # times the host's least: below it may be the host that was timed

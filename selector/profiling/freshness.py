@@ -26,7 +26,7 @@ from .run import Run
 
 if TYPE_CHECKING:
     from kernel_selector.db import Database
-    from kernel_selector.db.standing import Standing
+    from kernel_selector.db.freshness_rows import FreshnessRow
     from kernel_selector.kernels.measure.jobs import Job
 
 Pair = tuple[str, str]  # a problem's key and an implementation
@@ -68,13 +68,13 @@ def freshness(
     here: the software of this machine's devices by their fingerprint; None: looked up. Elsewhere the
     newest software is the device's. Reads every measurement. Raises the errors of the database.
     """
-    from kernel_selector.db import standing
+    from kernel_selector.db import freshness_rows
 
     present = local_software() if here is None else here
     with opened(database) as store, store.read() as connection:
-        software = standing.environments(connection)
-        groups: dict[tuple[str, str], list[Standing]] = defaultdict(list)
-        for one in standing.standings(connection):
+        software = freshness_rows.environments(connection)
+        groups: dict[tuple[str, str], list[FreshnessRow]] = defaultdict(list)
+        for one in freshness_rows.freshness_rows(connection):
             groups[one.operator, one.device_key].append(one)
     return [_freshness(found, software, present) for _, found in sorted(groups.items())]
 
@@ -87,10 +87,14 @@ def refresh_jobs(
     A problem is contested where the two fastest are close: there the winner may change. Raises the errors of
     the database.
     """
-    from kernel_selector.db import standing
+    from kernel_selector.db import freshness_rows
 
     with opened(database) as store, store.read() as connection:
-        mine = [one for one in standing.standings(connection) if one.device_fingerprint == device.fingerprint]
+        mine = [
+            one
+            for one in freshness_rows.freshness_rows(connection)
+            if one.device_fingerprint == device.fingerprint
+        ]
         return _jobs(connection, mine, {device.fingerprint: environment})
 
 
@@ -100,26 +104,26 @@ def refresh_plan(database: Database | str | Path | None, device: str | None = No
     Problems come with all implementations that were measured of them: the times of another machine compare
     with each other alone. The most contested first. Raises UnknownDevice and the errors of the database.
     """
-    from kernel_selector.db import records, standing
+    from kernel_selector.db import freshness_rows, records
 
     with opened(database) as store, store.read() as connection:
         key = resolve(device, records.devices(connection)).device.key
-        mine = [one for one in standing.standings(connection) if one.device_key == key]
+        mine = [one for one in freshness_rows.freshness_rows(connection) if one.device_key == key]
         return _jobs(connection, mine, {}, whole=True)
 
 
 def _jobs(
-    connection: Any, found: Sequence[Standing], here: Mapping[str, Environment], *, whole: bool = False
+    connection: Any, found: Sequence[FreshnessRow], here: Mapping[str, Environment], *, whole: bool = False
 ) -> list[Job]:
     """Jobs of the stale measurements, close races first; `whole`: with all other implementations measured
     on the same problems.
     """
-    from kernel_selector.db import standing
+    from kernel_selector.db import freshness_rows
     from kernel_selector.kernels.measure.jobs import Job
 
-    software = standing.environments(connection)
+    software = freshness_rows.environments(connection)
     times: dict[str, dict[str, float]] = defaultdict(dict)
-    groups: dict[str, list[Standing]] = defaultdict(list)
+    groups: dict[str, list[FreshnessRow]] = defaultdict(list)
     for one in found:
         if one.time_ms is not None:
             times[one.problem_key][one.implementation] = one.time_ms
@@ -175,26 +179,29 @@ class _Expected:
     """Reference for freshness: current sources, and the software of the local device or else the newest."""
 
     def __init__(
-        self, found: Sequence[Standing], software: Mapping[int, Environment], here: Mapping[str, Environment]
+        self,
+        found: Sequence[FreshnessRow],
+        software: Mapping[int, Environment],
+        here: Mapping[str, Environment],
     ) -> None:
         newest = max(found, key=lambda one: (one.device_fingerprint in here, one.measured_at))
         self.here = newest.device_fingerprint in here
         self.software = here[newest.device_fingerprint] if self.here else software[newest.environment_id]
         self._fingerprint, self._known = newest.device_fingerprint, software
 
-    def software_of(self, one: Standing) -> Environment:
+    def software_of(self, one: FreshnessRow) -> Environment:
         """Software versions of a measurement, without the thread count of another host."""
         own = self._known[one.environment_id]
         same = one.device_fingerprint == self._fingerprint
         return own if same else replace(own, threads=self.software.threads)
 
-    def holds(self, one: Standing) -> bool:
+    def holds(self, one: FreshnessRow) -> bool:
         """Whether a measurement is of the current sources and of this software."""
         return _is_present(one) and self.software_of(one).fingerprint == self.software.fingerprint
 
 
 def _freshness(
-    found: Sequence[Standing], software: Mapping[int, Environment], here: Mapping[str, Environment]
+    found: Sequence[FreshnessRow], software: Mapping[int, Environment], here: Mapping[str, Environment]
 ) -> Freshness:
     expected = _Expected(found, software, here)
     current = [one for one in found if expected.holds(one)]
@@ -218,7 +225,7 @@ def _freshness(
     )
 
 
-def _changes(stale: Sequence[Standing], expected: _Expected) -> tuple[str, ...]:
+def _changes(stale: Sequence[FreshnessRow], expected: _Expected) -> tuple[str, ...]:
     """Causes of staleness, the most frequent first: changed sources and software versions."""
     edited = Counter(f"{one.implementation} was changed" for one in stale if not _is_present(one))
     differing = Counter(
@@ -227,11 +234,11 @@ def _changes(stale: Sequence[Standing], expected: _Expected) -> tuple[str, ...]:
     return tuple(words for words, _ in (*differing.most_common(), *edited.most_common()))
 
 
-def _pair(one: Standing) -> Pair:
+def _pair(one: FreshnessRow) -> Pair:
     return one.problem_key, one.implementation
 
 
-def _is_present(one: Standing) -> bool:
+def _is_present(one: FreshnessRow) -> bool:
     now = _versions(one.operator).get(one.implementation)
     return holds(one.operator, one.implementation, one.version, now)
 
@@ -247,10 +254,10 @@ def _versions(operator: str) -> dict[str, str]:
 
 def _problems(connection: Any, keys: Collection[str]) -> dict[str, Problem]:
     """Problems that current operators accept, by key."""
-    from kernel_selector.db import standing
+    from kernel_selector.db import freshness_rows
 
     return {
         problem.key: problem
-        for problem in standing.problems(connection)
+        for problem in freshness_rows.problems(connection)
         if problem.key in keys and registry.is_valid(problem)
     }

@@ -41,7 +41,9 @@ __all__ = [
     "device_kind",
     "measure_into",
     "missing",
+    "open_session",
     "opened",
+    "policy_named",
     "profile",
     "profile_with",
     "session",
@@ -146,12 +148,24 @@ def opened(database: Database | str | Path | None, *, create: bool = False) -> I
 
 @contextmanager
 def session(device: str | None, policy: str | Policy = "quick") -> Iterator[Session]:
-    """Measuring session on a torch device, the machine's default when None."""
+    """Measuring session on a torch device, the machine's default when None; closed at the end."""
+    with open_session(device, policy) as measuring:
+        yield measuring
+
+
+def open_session(device: str | None, policy: str | Policy = "quick") -> Session:
+    """Measuring session, as of `session`, that the caller closes. Raises the error of an unknown policy."""
     from kernel_selector.kernels import measure
 
-    chosen = measure.policy(policy) if isinstance(policy, str) else policy
-    with measure.Session(device or default_torch_device(), policy=chosen) as measuring:
-        yield measuring
+    chosen = policy_named(policy) if isinstance(policy, str) else policy
+    return measure.Session(device or default_torch_device(), policy=chosen)
+
+
+def policy_named(name: str) -> Policy:
+    """Measuring policy of this name. Raises the error of an unknown one, which names the known."""
+    from kernel_selector.kernels import measure
+
+    return measure.policy(name)
 
 
 def device_kind(device: str | None) -> str:

@@ -12,7 +12,7 @@ from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import Problem, Record
 from kernel_selector.kernels.versions import holds
 
-from ..selection.network_place import network_warning
+from ..selection.database import network_warning
 from .events import (
     CandidateMeasured,
     Event,

@@ -1,6 +1,6 @@
-"""Problems of a sweep: published and random layers, in an order that may end anywhere.
+"""Jobs of a run: a sweep of published and random layers, logged questions, and lists as files.
 
-Every prefix of the order covers what the whole covers: operators take turns, and of each the published
+Every prefix of a sweep's order covers what the whole covers: operators take turns, and of each the published
 and the random problems, both of them shuffled. So a budget leaves out some of everything.
 """
 
@@ -9,13 +9,24 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator, Sequence
 from itertools import chain, islice, zip_longest
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias
 
 from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import Problem
-from kernel_selector.kernels.measure.jobs import Job
+from kernel_selector.kernels.measure.jobs import Job, write_jobs
 
+from ..errors import InvalidRequest
+from ..exchange.files import written
+from ..selection.query_log import asked
 from ..workloads.published_layers import published_problems
 from ..workloads.sampling import random_problems
+from .profile import opened
+
+if TYPE_CHECKING:
+    from kernel_selector.db import Database
+
+Jobs: TypeAlias = list[Job]
 
 # these compile for each problem anew, 10 to 60 s: they run on every so many problems of an operator
 COMPILED = ("torch_compile", "flex")
@@ -62,3 +73,38 @@ def named_operators(text: str) -> list[str]:
 def listed(text: str) -> list[str]:
     """Names in `lstm, attention`, without repetitions."""
     return list(dict.fromkeys(name.strip() for name in text.split(",") if name.strip())) or [text]
+
+
+def every_job(problems: list[Problem]) -> list[Job]:
+    """Jobs with all implementations of each problem."""
+    return [Job(problem, tuple(registry.implementations(problem.operator))) for problem in problems]
+
+
+def logged_problems(device: str | None, database: Database | str | Path | None) -> list[Problem]:
+    """Problems of the query log that were asked about a device and answered without being sure.
+
+    Raises InvalidRequest where there are none, and the errors of the database.
+    """
+    from kernel_selector.kernels.measure import identify
+
+    from ..selection.devices import default_torch_device
+
+    wanted = identify(device or default_torch_device())
+    with opened(database) as store:
+        found = asked(store, wanted.key)
+    if not found:
+        raise InvalidRequest(
+            f"Nothing was asked about {wanted.name} that was answered without being sure: there is "
+            "nothing to measure for it."
+        )
+    return found
+
+
+def write_plan(file: Path, jobs: Sequence[Job]) -> tuple[int, int]:
+    """Numbers of problems and candidates written to a file for `python -m kernels.measure --problems`.
+
+    Raises as `written`.
+    """
+    with written(file) as part:
+        write_jobs(part, jobs)
+    return len(jobs), sum(len(job.implementations) for job in jobs)

@@ -20,9 +20,9 @@ from ..cost_model.domain import UNSEEN_WIDTH
 from ..cost_model.estimate import Tier
 from ..errors import NoMeasurements
 from . import transfer
-from .alike import timed_alike
 from .choice import Choice
 from .evidence import Evidence, says_wrong
+from .neighbours import timed_alike
 from .policy import Decision, Figures, Question, combine, decide
 from .query import Request
 

@@ -21,7 +21,7 @@ from ..cost_model.domain import differences, seen_alike, unlike, words_of
 from ..cost_model.estimate import Estimate, Tier
 from ..cost_model.features.work_ratios import work_ratios
 from .neighbours import MAX_DISTANCE, Neighbours, distance, structure
-from .possible import Possible
+from .records import Possible
 
 if TYPE_CHECKING:
     from kernel_selector.db import Figures

@@ -1,17 +1,20 @@
-"""Neighbouring problems: same operator, words, flags and layer count; dimensions close in log2."""
+"""Problems that tell of each other: neighbours in log2 of their sizes, and those that take the same time."""
 
 from __future__ import annotations
 
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from functools import cache
 from itertools import product
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import Problem
+from kernel_selector.kernels.contract.hyperparameter import Value
 
 # beyond a fifth more or less in one dimension the cost model is the better witness
 MAX_DISTANCE = 0.27
@@ -93,3 +96,18 @@ def _cells(points: NDArray[np.float64]) -> set[tuple[int, ...]]:
     around = list(product((-1, 0, 1), repeat=min(CELL_SIZES, points.shape[1])))
     cells = {_cell(place) for place in points.tolist()}
     return {tuple(map(sum, zip(cell, step, strict=True))) for cell in cells for step in around}
+
+
+def timed_alike(problem: Problem) -> Problem:
+    """The problem with its operator's own epsilon, on which neither time nor bytes depend."""
+    epsilon = _epsilon(problem.operator)
+    if epsilon is None or problem["eps"] == epsilon:
+        return problem
+    return registry.operator(problem.operator).problem({**problem.as_dict, "eps": epsilon})
+
+
+@cache
+def _epsilon(operator: str) -> Value | None:
+    """That of an operator by default; None for one without."""
+    specs = registry.operator(operator).hyperparameters
+    return next((spec.default for spec in specs if spec.name == "eps"), None)

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
+import os
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
 from threading import Lock, RLock
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from kernel_selector.kernels.contract import Device, Problem, SelectorError
 
@@ -36,6 +38,7 @@ CACHE_SIZE = 8192
 SNAPSHOT_TRIES = 3
 
 Answer = Choice | SelectorError
+Found = TypeVar("Found")
 
 
 class Answers:
@@ -184,20 +187,30 @@ class Selector:
 
     def _answered(self, queries: list[Query]) -> list[Answer]:
         """The answers to questions from one snapshot; from several where the database changes too fast."""
-        tries = 0
-        while True:
-            try:
-                found = self._answers.each(queries)
-                break
-            except Changed as change:
-                self._load(change.pair)
-            tries += 1
-            if tries == SNAPSHOT_TRIES and len(queries) > 1:
-                return [self._answer_or_error(query) for query in queries]
-        if len(queries) == 1 and isinstance(found[0], Choice):
+        several = len(queries) > 1
+        try:
+            found = self._from_one_snapshot(
+                lambda: self._answers.each(queries), tries=SNAPSHOT_TRIES if several else None
+            )
+        except Changed:
+            return [self._answer_or_error(query) for query in queries]
+        if not several and queries and isinstance(found[0], Choice):
             with suppress(TypeError):  # a Device has no hash
                 self._asked.add((queries[0].operator, queries[0].device))
         return self._with_trouble(found)
+
+    def _from_one_snapshot(self, ask: Callable[[], Found], *, tries: int | None = None) -> Found:
+        """What `ask` finds, asked again after each change of the database that it meets.
+
+        Raises Changed where each of so many tries meets one.
+        """
+        while True:
+            try:
+                return ask()
+            except Changed as change:
+                self._load(change.pair)
+                if tries is not None and (tries := tries - 1) == 0:
+                    raise
 
     def _answer_or_error(self, query: Query) -> Answer:
         try:
@@ -249,11 +262,7 @@ class Selector:
     def evidence(self, operator: str, device_key: str) -> Evidence:
         """Measurements of an operator on a kind of device. Raises the errors of reading the database."""
         self._refresh()
-        try:
-            return self._knowledge.evidence(operator, device_key)
-        except Changed as change:
-            self._load(change.pair)
-            return self._knowledge.evidence(operator, device_key)
+        return self._from_one_snapshot(lambda: self._knowledge.evidence(operator, device_key))
 
     def known_each(self, problems: Sequence[Problem], device: Device) -> list[Known | SelectorError]:
         """The figures that `choose` decides on, for each problem on a device, or the error that it met.
@@ -265,12 +274,11 @@ class Selector:
             Query(hyperparameters=problem.as_dict, operator=problem.operator, device=device)
             for problem in problems
         ]
-        while True:
-            requests = [parse(self._knowledge, query) for query in queries]
-            try:
-                return known_each(self._knowledge, requests)
-            except Changed as change:
-                self._load(change.pair)
+
+        def found() -> list[Known | SelectorError]:
+            return known_each(self._knowledge, [parse(self._knowledge, query) for query in queries])
+
+        return self._from_one_snapshot(found)
 
     @property
     def shipped_database(self) -> Database | None:
@@ -393,3 +401,19 @@ class Selector:
         if not changed:
             self._stamp = stamp
         return changed
+
+
+def shared_selector(database: str | Path | Database | None = None) -> Selector:
+    """The Selector over a database, as `Selector` takes it. Raises as that."""
+    require_database(database)
+    environment_url = os.environ.get("SELECTOR_DATABASE_URL") if database is None else None
+    return _shared(database, environment_url, are_wanted())
+
+
+@lru_cache(maxsize=8)
+def _shared(
+    database: str | Path | Database | None,
+    environment_url: str | None,  # noqa: ARG001 - part of what makes one
+    shipped: bool,
+) -> Selector:
+    return Selector(database, shipped=shipped)

@@ -22,8 +22,7 @@ from ..cost_model.features.spec import FeatureSpec, runs
 from ..cost_model.intervals import situation
 from ..errors import TooFewProblems
 from ..selection.neighbours import Neighbours
-from ..selection.possible import Possible
-from ..selection.visits import standing
+from ..selection.records import Possible, pooled
 
 LEAST_PROBLEMS = 10  # below, held-out judgement is by a handful of problems and says nothing
 
@@ -168,7 +167,7 @@ def _numbered(labels: list[str]) -> NDArray[np.int64]:
 
 
 def build_dataset(operator: Operator, records: Iterable[Record], devices: Iterable[Device]) -> Dataset:
-    """The good records of one set of circumstances for each problem and device, see visits.standing.
+    """The good records of one set of circumstances for each problem and device, see records.pooled.
 
     `devices` are the measured devices as last probed: rates differ a little from probe to probe, and
     questions are answered with the last.
@@ -178,7 +177,7 @@ def build_dataset(operator: Operator, records: Iterable[Record], devices: Iterab
     groups: dict[tuple[str, str], dict[tuple[str, str], dict[str, Record]]] = {}
     left_out: Counter[str] = Counter()
     possible = Possible(records)
-    for record in standing(possible):
+    for record in pooled(possible):
         if record.status is not Status.OK:
             continue
         now = versions.get(record.implementation)

@@ -25,7 +25,7 @@ def status(database: DatabaseOption = None, as_json: JsonOption = False) -> None
       selector database status
       selector database status --database measurements.sqlite --json
     """
-    from selector.profiling.inspection import database_status
+    from selector.profiling.status import database_status
 
     found = database_status(database)
     if as_json:
@@ -63,7 +63,7 @@ def upgrade(database: DatabaseOption = None, as_json: JsonOption = False) -> Non
       selector database upgrade
       selector database upgrade --database postgresql://user@host/name
     """
-    from selector.profiling.inspection import upgrade_database
+    from selector.profiling.status import upgrade_database
 
     location = upgrade_database(database)
     if as_json:

@@ -77,9 +77,9 @@ def profile(
       selector fleet profile lstm --count 200 --device h200 --address auto
       selector fleet profile --job 7 --slurm logs --partition gpu --workers 16
     """
-    from selector.profiling.fleet.jobs import JobRequest, create_job, get_job
-    from selector.profiling.fleet.launch import WorkerSetup
-    from selector.profiling.fleet.local import FleetSpec, follow, shared
+    from ..fleet.jobs import JobRequest, create_job, get_job
+    from ..fleet.launch import WorkerSetup
+    from ..fleet.local import FleetSpec, follow, shared
 
     if (what is None) == (job is None):
         raise typer.BadParameter("expected either problems to measure or --job with a job to go on with.")
@@ -103,16 +103,16 @@ def profile(
 
 
 def _started(spec: Any, address: str | None, slurm: Path | None, partition: str | None, hours: float) -> Any:
-    from selector.profiling.fleet.local import LocalFleet, stopped
+    from ..fleet.local import LocalFleet, stopped
 
     if address is not None and slurm is not None:
         raise typer.BadParameter("expected one of --address and --slurm.")
     if address is not None:
-        from selector.profiling.fleet.ray import ray_fleet
+        from ..fleet.ray import ray_fleet
 
         return ray_fleet(spec, address)
     if slurm is not None:
-        from selector.profiling.fleet.slurm import SlurmFleet, SlurmSite
+        from ..fleet.slurm import SlurmFleet, SlurmSite
 
         return stopped(SlurmFleet(spec, SlurmSite(folder=slurm, partition=partition, hours=hours)))
     return stopped(LocalFleet(spec))

@@ -64,7 +64,7 @@ def create(
       selector jobs create lstm hidden=64,128,256 batch=8,32 --device cpu
       selector jobs create lstm --count 200 --device h200 --device nvidia-a100-sxm4-80gb
     """
-    from selector.profiling.fleet.jobs import JobRequest, create_job
+    from ..fleet.jobs import JobRequest, create_job
 
     operator, problems = drawn(what, device, count=count, seed=seed)
     request = JobRequest(
@@ -122,7 +122,7 @@ def show(number: Number, database: DatabaseOption = None, as_json: JsonOption = 
       selector jobs show 7
       selector jobs show 7 --json
     """
-    from selector.profiling.fleet.jobs import get_job
+    from ..fleet.jobs import get_job
 
     print_job(get_job(database, number), as_json=as_json)
 
@@ -136,7 +136,7 @@ def cancel(number: Number, database: DatabaseOption = None, as_json: JsonOption 
     \b
       selector jobs cancel 7
     """
-    from selector.profiling.fleet.jobs import cancel_job
+    from ..fleet.jobs import cancel_job
 
     print_job(cancel_job(database, number), as_json=as_json)
 

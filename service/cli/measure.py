@@ -84,7 +84,8 @@ def profile(
       selector profile --operator linear,lstm --doubtful --policy steady
     """
     from selector.profiling.profile import sweep
-    from selector.profiling.request import ProfileRequest
+
+    from .profile_request import ProfileRequest
 
     budget_s = None if budget is None else words.seconds(budget)
     name, given = words.split(what or [])
@@ -157,7 +158,7 @@ def require_unused(options: Mapping[str, object]) -> None:
 
 def show_plan(file: Path, jobs: Sequence[Any], *, as_json: bool) -> None:
     """Problems to a file, for a machine that has torch alone."""
-    from selector.profiling.request import write_plan
+    from selector.profiling.sweep import write_plan
 
     problems, candidates = write_plan(file, jobs)
     if as_json:

@@ -74,7 +74,7 @@ def devices(as_json: JsonOption = False) -> None:
       selector devices
       selector devices --json
     """
-    from selector.profiling.inspection import known_devices, local_devices
+    from selector.profiling.status import known_devices, local_devices
 
     here, known = local_devices(), known_devices()
     if as_json:

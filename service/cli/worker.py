@@ -54,7 +54,7 @@ def worker(
       selector worker --service https://selector.example --device cuda:1
       selector worker --database postgresql://user@host/name --until-empty
     """
-    from selector.profiling.fleet.launch import Source, WorkerSetup, work
+    from ..fleet.launch import Source, WorkerSetup, work
 
     setup = WorkerSetup(device=device, name=name, lease_s=words.seconds(lease), until_empty=until_empty)
     console = output.err()

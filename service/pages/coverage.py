@@ -49,7 +49,7 @@ class Coverage:
 def coverage(connection: Any) -> list[Coverage]:
     """Every operator on every kind of device that was measured. Counts their problems: about a second for a
     million measurements. Raises the errors of the database."""
-    from kernel_selector.db.coverage import problems, versions
+    from kernel_selector.db.counters import problems, versions
 
     by_pair: dict[tuple[str, str], list[dict[str, Any]]] = defaultdict(list)
     for row in versions(connection):

@@ -8,9 +8,9 @@ from typing import Any
 from fastapi import APIRouter, Request, Response
 
 from kernel_selector.kernels.contract import SelectorError
-from selector.profiling.fleet.jobs import queue_depth
 
 from ..access import allows
+from ..fleet.jobs import queue_depth
 from ..metrics import CONTENT_TYPE
 from ..openapi.document import problem_response
 from ..problem_details import LOGGER, NOT_READY, ProblemResponse, missing, problem

@@ -8,9 +8,9 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Body, Header, Path, Query, Request, Response
 
 from kernel_selector.kernels import registry
-from selector.profiling.fleet import jobs
-from selector.profiling.fleet.queue import renew
 
+from ..fleet import jobs
+from ..fleet.queue import renew
 from ..jobs import claimed, finish, list_jobs, list_tasks
 from ..openapi import job_examples as examples
 from ..openapi.document import problem_response

@@ -9,11 +9,11 @@ from fastapi import APIRouter, Body, Query, Request, Response
 from fastapi.responses import JSONResponse, PlainTextResponse
 
 from selector.errors import InvalidRequest
-from selector.selection.placement import measured_devices, placements, throughputs
 
 from ..openapi import examples
 from ..openapi.document import problem_response
 from ..scheduling import placement_formats, throughput_formats
+from ..scheduling.placement import measured_devices, placements, throughputs
 from ..schemas.layers import MOST_ANSWERS
 from ..schemas.planning import (
     PlacementRequest,

@@ -7,9 +7,10 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from kernel_selector.kernels.contract import UnknownDevice
-from selector.selection.placement import Job, Throughput, throughputs
 from selector.selection.query import Query
 from selector.selection.selector import Selector
+
+from .placement import Job, Throughput, throughputs
 
 BEST, NEUTRAL = 10, 5  # of Kubernetes' scale from 0
 # what NVIDIA's feature discovery adds to the name of a GPU that is shared

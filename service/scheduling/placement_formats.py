@@ -8,7 +8,8 @@ from typing import Any
 
 from kernel_selector.kernels.contract import Device
 from selector.selection.devices import RAY_LABEL
-from selector.selection.placement import Placement, feasible
+
+from .placement import Placement, feasible
 
 PRODUCT_LABEL = "nvidia.com/gpu.product"  # of NVIDIA's GPU feature discovery
 DRIVER = "gpu.nvidia.com"  # NVIDIA's driver for dynamic resource allocation, and its device class

@@ -15,7 +15,8 @@ from dataclasses import fields
 from typing import Any
 
 from selector.errors import InvalidRequest
-from selector.selection.placement import Throughput
+
+from .placement import Throughput
 
 CSV_COLUMNS = tuple(item.name for item in fields(Throughput))
 SIA_COLUMNS = ("gpu_type", "local_bsz", "placement", "step_time", "sync_time")

@@ -6,8 +6,7 @@ from typing import Annotated, Any, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from selector.selection.placement import Job
-
+from ..scheduling.placement import Job
 from .choices import MOST_DEVICES
 from .fields import Answer, Name, Request
 from .layers import MOST_ANSWERS, Layer

@@ -7,26 +7,16 @@ import re
 
 import pytest
 import torch
+from made_devices import CPU, H200
 from torch import nn
 
 from kernel_selector.kernels import registry
-from kernel_selector.kernels.contract import Device, Integer, InvalidHyperparameter, Work
+from kernel_selector.kernels.contract import Integer, InvalidHyperparameter, Work
 from kernel_selector.kernels.gate import Gate
 from tests.grids import thinned
 
 # torch says once that oneDNN has no projections
 pytestmark = pytest.mark.filterwarnings("ignore:LSTM with projections")
-CPU = Device(name="a processor", kind="cpu", multiprocessors=2, memory_bytes=8 * 2**30)
-H200 = Device(
-    name="NVIDIA H200",
-    kind="cuda",
-    vendor="NVIDIA",
-    compute_capability=(9, 0),
-    multiprocessors=132,
-    memory_bytes=150_754_820_096,
-    l2_bytes=60 * 2**20,
-    shared_bytes_per_multiprocessor=233_472,
-)
 PAIRS = [(operator, name) for operator in registry.operators() for name in registry.implementations(operator)]
 DTYPES = ["float64", "float32", "float16", "bfloat16"]
 

@@ -8,17 +8,16 @@ import pickle
 
 import parameter_storage as storage
 import pytest
+from made_devices import CPU
 from torch import nn
 from torch.nn.functional import linear
 
 from kernel_selector.kernels import registry
-from kernel_selector.kernels.contract import Device
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:LSTM with projections"),
     pytest.mark.filterwarnings("ignore:FSDP2-wrapped module"),
 ]
-CPU = Device(name="a processor", kind="cpu", multiprocessors=2, memory_bytes=8 * 2**30)
 
 
 def example(operator):

@@ -11,7 +11,7 @@ import timeit
 import pytest
 
 from kernel_selector.kernels import registry
-from kernel_selector.kernels.contract import Device, Problem, UnknownImplementation, UnknownOperator
+from kernel_selector.kernels.contract import Device, Problem, UnknownImplementation, UnknownOperator, Work
 from kernel_selector.kernels.versions import Versions
 
 PLANTED = '''"""nn.LSTM under another name, planted by a test."""
@@ -305,3 +305,29 @@ import kernels.gate
 print(json.dumps(list(registry.implementations("lstm"))))
 """
     assert "torch_lstm" in ask(checkout, script)
+
+
+def test_each_problem_is_counted_once():
+    counted = []
+
+    def work(problem):
+        counted.append(problem)
+        return Work(flops=problem["hidden"], moved_bytes=1, saved_bytes=1, launches=1, steps=1)
+
+    once = registry.cached_work(work, "_work of a test")
+    first, second = (registry.operator("lstm").problem(hidden=hidden, batch=1) for hidden in (8, 9))
+    assert [once(problem).flops for problem in (first, second, first)] == [8, 9, 8]
+    assert counted == [first, second]
+    assert first == registry.operator("lstm").problem(hidden=8, batch=1)
+
+
+@pytest.mark.parametrize("name", ["gru", "lstm", "rnn", "linear", "batched_matmul", "additive_attention"])
+def test_implementations_count_on_from_the_cached_work(name):
+    operator = registry.operator(name)
+    home = vars(sys.modules[operator.work.__module__])
+    assert home["work"].__wrapped__ is operator.work.__wrapped__
+    for item in registry.implementations(name).values():
+        for example in operator.examples:
+            problem, other = operator.problem(example), operator.problem(example)
+            operator.work(problem)  # before the implementation asks
+            assert item.work(problem) == item.work(other)

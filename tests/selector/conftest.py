@@ -17,7 +17,8 @@ from kernel_selector.db import Database, records
 from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import Problem, Record
 from selector import Selector
-from selector.selection import answer, devices, knowledge, shared, shipped
+from selector.selection import answer, devices, knowledge, shipped
+from selector.selection import selector as selector_module
 from selector.training import train as learning
 from selector.training.judgements import Judgements, judge_all
 from tests.selector import replay
@@ -72,7 +73,7 @@ def shipped_cache(shipped_file: Path, tmp_path: Path, monkeypatch: pytest.Monkey
     folder = tmp_path / "cache" / shipped_file.parent.name
     folder.mkdir(parents=True)
     (folder / shipped_file.name).symlink_to(shipped_file)
-    opened_before = knowledge._opened, shared._shared
+    opened_before = knowledge._opened, selector_module._shared
     for cached in opened_before:
         cached.cache_clear()
     yield

@@ -182,7 +182,7 @@ def test_an_error_of_ours_stops_no_pod(client, monkeypatch):
 
 def test_scores_are_whole_numbers_of_the_speed(selector, monkeypatch):
     from kernel_selector.service.scheduling import kubernetes
-    from selector.selection.placement import Throughput
+    from kernel_selector.service.scheduling.placement import Throughput
 
     times = {"nvidia-h200": 1.0, "tesla-t4": 3.0, "nvidia-l4": 100.0, "nvidia-a10": None}
 

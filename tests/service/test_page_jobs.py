@@ -12,8 +12,8 @@ from kernel_selector.kernels import registry
 from kernel_selector.service import cached
 from kernel_selector.service import jobs as shown
 from kernel_selector.service.app import create_app
+from kernel_selector.service.fleet.jobs import JobRequest, cancel_job, create_job
 from selector import Selector
-from selector.profiling.fleet.jobs import JobRequest, cancel_job, create_job
 from tests.service.page_reader import Page
 
 EVIL = "<script>alert(1)</script>"

@@ -9,9 +9,9 @@ from kernel_selector.db import Database, records
 from kernel_selector.kernels import registry
 from kernel_selector.service import tokens
 from kernel_selector.service.app import create_app
+from kernel_selector.service.fleet.service_queue import ServiceQueue
+from kernel_selector.service.fleet.worker import Worker
 from selector import Selector
-from selector.profiling.fleet.service_queue import ServiceQueue
-from selector.profiling.fleet.worker import Worker
 from tests.selector import replay
 from tests.selector.replay_session import ReplaySession
 

@@ -5,8 +5,8 @@ import io
 
 import pytest
 
+from kernel_selector.service.scheduling.placement import Job, throughputs
 from selector import Query
-from selector.selection.placement import Job, throughputs
 
 JOBS = [{"name": "small", "operator": "lstm", "hyperparameters": {"hidden": 64}}]
 LAYER = {"hyperparameters": {"hidden": 64, "batch": 8}}

@@ -9,8 +9,8 @@ import pytest
 from kernel_selector.kernels.contract import Device
 from kernel_selector.service.scheduling import placement_formats as places
 from kernel_selector.service.scheduling import throughput_formats as files
+from kernel_selector.service.scheduling.placement import Placement, Throughput, feasible
 from selector import InvalidRequest, NothingFits
-from selector.selection.placement import Placement, Throughput, feasible
 
 
 def row(batch, time_ms, **more):

@@ -26,7 +26,7 @@ from __future__ import annotations
 
 from ...contract import Boolean, Integer, OneOf, Operator, Space
 from ...contract.hyperparameter import DTYPE, MODE
-from ._problem import conflict, make_inputs, work
+from ._operator import conflict, make_inputs, work
 
 OPERATOR = Operator(
     name="additive_attention",

@@ -7,7 +7,7 @@ from dataclasses import replace
 from torch import nn
 
 from ...contract import Device, Problem, Work
-from . import _problem
+from . import _operator
 from ._equations import eager
 from ._module import Attention
 
@@ -24,11 +24,11 @@ def build(problem: Problem) -> nn.Module:
 
 def work(problem: Problem) -> Work:
     """The tanh of B * T * S * H elements is written, read and kept; with a layer norm its input as well."""
-    least = _problem.work(problem)
+    least = _operator.work(problem)
     if problem["score"] != "additive":
         return replace(least, launches=least.launches + (4 if problem["lengths"] else 0))
     training = problem["mode"] == "training"
-    wide = _problem.elements(problem) * _problem.element_bytes(problem)
+    wide = _operator.elements(problem) * _operator.element_bytes(problem)
     norm = bool(problem["layer_norm"])
     passes = (11 + 6 * norm) if training else (4 + 2 * norm)  # each reads or writes all of it
     return replace(

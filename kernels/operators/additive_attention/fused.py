@@ -2,7 +2,7 @@
 
 Forwards one kernel sums the scores and one turns them into weights; backwards one takes the softmax back and
 one makes every gradient from one tanh for each element, without atomics. Layouts are strides. The sums of a
-layer norm over the features of q + k are made of those of q and k and of a product: see `_kernels`.
+layer norm over the features of q + k are made of those of q and k and of a product: see `_triton`.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from dataclasses import replace
 from torch import Tensor, nn
 
 from ...contract import Device, Problem, Work
-from . import _problem
+from . import _operator
 from ._equations import attend
-from ._fused import weigh
 from ._module import Attention, Call, Parameters
-from ._tiles import backward_cut
+from ._triton.launch import weigh
+from ._triton.tiles import backward_cut
 
 LEAST_CAPABILITY = (8, 0)
 
@@ -46,7 +46,7 @@ def compute(query: Tensor, memory: Tensor, parameters: Parameters, call: Call) -
 
 def work(problem: Problem) -> Work:
     """The tanh once more, the scores in float32, and the parts of gradients that are added up in float32."""
-    least = _problem.work(problem)
+    least = _operator.work(problem)
     batch, target, source, heads = (problem[name] for name in ("batch", "target", "source", "heads"))
     pairs = batch * heads * target * source * 4  # bytes of the scores
     norm = bool(problem["layer_norm"])
@@ -62,7 +62,7 @@ def work(problem: Problem) -> Work:
     )
     return replace(
         least,
-        flops=least.flops + 4 * _problem.elements(problem),
+        flops=least.flops + 4 * _operator.elements(problem),
         moved_bytes=least.moved_bytes + parts + pairs * (4 + 14 * norm),
         launches=19 + 20 * norm,
         steps=14 + 10 * norm,

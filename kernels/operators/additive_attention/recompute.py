@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from ...contract import Device, Problem, Work
 from ...runtime.autograd import first_order
-from . import _problem
+from . import _operator
 from ._equations import attend, masked_softmax, product, scores_of
 from ._module import Attention, Call, Parameters
 
@@ -36,15 +36,15 @@ def build(problem: Problem) -> nn.Module:
 
 def work(problem: Problem) -> Work:
     """The counts: everything inside moves as in eager execution, and once more forwards."""
-    least = _problem.work(problem)
+    least = _operator.work(problem)
     training, norm = problem["mode"] == "training", bool(problem["layer_norm"])
-    wide = _problem.elements(problem) * _problem.element_bytes(problem)
+    wide = _operator.elements(problem) * _operator.element_bytes(problem)
     step = problem["batch"] * problem["source"] * problem["hidden"]
     blocks = -(-problem["target"] // max(1, BLOCK // step))
-    masked = _problem.features(problem, weights=1) * (2 if problem["lengths"] else 0)
+    masked = _operator.features(problem, weights=1) * (2 if problem["lengths"] else 0)
     return replace(
         least,
-        flops=least.flops + (4 * _problem.elements(problem) if training else 0),
+        flops=least.flops + (4 * _operator.elements(problem) if training else 0),
         moved_bytes=least.moved_bytes + wide * ((15 + 8 * norm) if training else (4 + 2 * norm)),
         saved_bytes=least.saved_bytes + masked if training else 0,
         launches=least.launches + blocks * ((16 + 4 * norm) if training else (4 + norm)),

@@ -10,8 +10,8 @@ from torch import nn
 
 from ...contract import Device, Problem, Work
 from ...runtime.torch_compile import refused_by_compiler
-from ._compiled import compiled_module, compiled_work
 from ._equations import eager_sum
+from ._torch_compile import compiled_module, compiled_work
 
 
 def unsupported(problem: Problem, device: Device) -> str | None:

@@ -25,7 +25,7 @@ from typing import Any
 
 from ...contract import Boolean, Integer, Number, Operator
 from ...contract.hyperparameter import DTYPE, MODE, OneOf
-from ._samples import EXAMPLES, SPACES, make_inputs
+from ._operator import EXAMPLES, SPACES, make_inputs
 from ._work import LEAST
 
 HYPERPARAMETERS = (

@@ -15,9 +15,9 @@ from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex
 
 from ...contract import Device, Problem, Work
 from ...runtime.torch_compile import refused_by_compiler
-from ._compiled import compiled
 from ._module import Attention, Call, Outputs
 from ._sdpa import in_rows
+from ._torch_compile import compiled
 from ._work import FLASH
 
 LEAST_FEATURES, MOST_FEATURES = 16, 256

@@ -16,9 +16,9 @@ from torch._compile import _disable_dynamo
 from ...contract import Device, Problem, Work
 from ...runtime.autograd import first_order
 from ...runtime.dropout import draw_seed
-from ._function import parts_of_backward, weights_of
+from ._backward import parts_of_backward, weights_of
+from ._dropout_mask import kept
 from ._module import Attention, Call, Outputs
-from ._replay import kept
 from ._sdpa import weighted
 from ._work import Counts
 

@@ -15,7 +15,7 @@ from torch._compile import _disable_dynamo
 
 from ...contract import Device, Problem, Work
 from ...runtime.autograd import first_order
-from ._function import parts_of_backward, summed_bias, weights_of
+from ._backward import parts_of_backward, summed_bias, weights_of
 from ._module import Attention, Call, Outputs
 from ._sdpa import weighted
 from ._work import ELEMENT_BYTES, Counts, pairs

@@ -11,9 +11,9 @@ from torch import Tensor, nn
 
 from ...contract import Device, Problem, Work
 from ...runtime.torch_compile import refused_by_compiler
-from ._compiled import compiled
 from ._module import Attention, Call, Outputs
 from ._sdpa import written_out
+from ._torch_compile import compiled
 from ._work import Counts
 from .written_out import kept
 

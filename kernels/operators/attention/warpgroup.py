@@ -1,13 +1,14 @@
 """CUDA kernels of our own for Hopper's warpgroup products; dropout costs a few instructions a weight.
 
-For heads of 64 features of 16 bits without mask and bias, as in BERT and GPT-2. Tiles of 64 queries by 64 keys,
-whose weights never leave the registers of a warpgroup. The least time is that of the products on tensor cores:
-4 B H S K D operations forwards and 14 B H S K D backwards, half of it if causal; on an H200 all take two to
-three times as long, for the arithmetic of exponentials and dropout. Dropout is in units of 1 / 4096: for
-each share a kernel is compiled at its first use, which must not be under the capture of a CUDA graph. Forward
-draws it from a seed and keeps a bit of each weight, which backward reads twice: half of out's bytes at 512 keys,
-eight times as many at 8192, and half of that if causal. Drawing again would be a tenth of its instructions.
-Backward has a kernel for dq and one for dk and dv, without atomics: equal calls give equal bits.
+For heads of 64 features of 16 bits without mask and bias, as in BERT and GPT-2. Tiles of 64 queries by 64
+keys, whose weights never leave the registers of a warpgroup. The least time is that of the products on
+tensor cores: 4 B H S K D operations forwards and 14 B H S K D backwards, half of it if causal; on an H200
+all take two to three times as long, for the arithmetic of exponentials and dropout. Dropout is in units of
+1 / 4096: for each share a kernel is compiled at its first use, which must not be under the capture of a
+CUDA graph. Forward draws it from a seed and keeps a bit of each weight, which backward reads twice: half of
+out's bytes at 512 keys, eight times as many at 8192, and half of that if causal. Drawing again would be a
+tenth of its instructions. Backward has a kernel for dq and one for dk and dv, without atomics: equal calls
+give equal bits.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ ELEMENT_BITS = 16
 
 
 def work(problem: Problem) -> Work:
-    """Seven products backwards; where something drops, training writes a bit of each pair and reads it twice."""
+    """Seven products backwards; where something drops, a bit of each pair is written and read twice."""
     bits = visible_pairs(problem) / pairs(problem) if problem["dropout"] else 0
     passes = (0, 3 * bits / ELEMENT_BITS)
     return Counts(products=(2, 7), launches=(1, 2), passes=passes, kept=_kept_bytes).work(problem)

@@ -16,8 +16,8 @@ from dataclasses import replace
 
 from ...contract import Boolean, Inputs, Number, OneOf, Operator, Problem, Work
 from ...contract.hyperparameter import DTYPE, MODE
-from ...norms.problems import AFFINE, BIAS, HIDDEN, ROWS, SPACES, added_work, epsilon
-from ...norms.problems import make_inputs as norm_inputs
+from ...norms.operator import AFFINE, BIAS, HIDDEN, ROWS, SPACES, added_work, epsilon
+from ...norms.operator import make_inputs as norm_inputs
 
 
 def make_inputs(problem: Problem, device: str, seed: int) -> Inputs:

@@ -11,7 +11,7 @@ from torch import nn
 
 from ...contract import Device, Problem, Work
 from ...norms.added import added_module, fused
-from ...norms.problems import added_work
+from ...norms.operator import added_work
 from ...norms.support import refused_by_triton
 
 

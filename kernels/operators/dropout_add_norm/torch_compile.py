@@ -9,7 +9,7 @@ from torch import nn
 
 from ...contract import Device, Problem
 from ...norms.added import added_module, plainly
-from ...norms.compiled import compiled
+from ...norms.torch_compile import compiled
 from ...runtime.torch_compile import refused_by_compiler
 
 

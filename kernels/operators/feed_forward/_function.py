@@ -11,8 +11,8 @@ from torch import Tensor
 from torch.nn.functional import linear
 
 from ...runtime.autograd import first_order
-from . import _plain
-from ._middle import BOTH, HIDDEN, NEITHER, OUTPUT, Middle
+from . import _eager
+from ._activation import BOTH, HIDDEN, NEITHER, OUTPUT, Middle
 from ._triton import launch as _triton
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"  # Triton's interpreter takes tensors of a CPU
@@ -34,7 +34,7 @@ def feed_forward(x: Tensor, weights: Weights, middle: Middle) -> Tensor:
 def _backend_of(h: Tensor) -> ModuleType:
     """Who computes what is between the products. Raises TypeError where nobody computes its dtype."""
     if not (h.is_cuda or INTERPRETED):
-        return _plain
+        return _eager
     if h.dtype == torch.float64:
         raise TypeError(f"Triton kernels of feed-forward layers compute in float32 inside, got {h.dtype}.")
     return _triton

@@ -8,8 +8,8 @@ from torch._compile import _disable_dynamo
 
 from ...contract import Problem
 from ...runtime.dropout import draw_seed
+from ._activation import Middle, threshold_of
 from ._function import Weights, feed_forward
-from ._middle import Middle, threshold_of
 
 
 class Layer(nn.Module):

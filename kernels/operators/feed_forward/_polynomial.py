@@ -13,13 +13,13 @@ import torch
 from torch import Tensor
 from torch.nn.functional import linear
 
-from ...activations.refusals import refused_by_triton
+from ...activations.support import refused_by_triton
 from ...contract import Device, Problem
 from ...runtime.autograd import first_order
 from ...runtime.dropout import draw_seed
 from ...runtime.triton_launch import launch
+from ._activation import BOTH, Middle, threshold_of
 from ._function import INTERPRETED
-from ._middle import BOTH, Middle, threshold_of
 from ._module import FeedForward, _cast
 from ._triton import launch as _triton
 

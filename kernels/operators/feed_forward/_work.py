@@ -11,7 +11,7 @@ FLOPS = {"gelu": 36, "gelu_tanh": 36, "relu": 2, "silu": 15}  # of an element, b
 
 
 @dataclass(frozen=True, kw_only=True)
-class Middle:
+class Counts:
     """Counts of what is between the products: passes over [N, F] in the problem's dtype, and what is kept.
 
     `dropout` adds to forward, backward and kept where the problem drops; `more_bytes` is kept of an element
@@ -49,4 +49,4 @@ class Middle:
         )
 
 
-work = Middle(relu=1).work
+work = Counts(relu=1).work

@@ -10,9 +10,9 @@ from torch import nn
 
 from ...contract import Device, Problem
 from ._cublaslt import EpilogueFeedForward, refused_by_epilogues
-from ._work import Middle
+from ._work import Counts
 
-work = Middle(forward=1, backward=2, relu=1, launches=(0, 1)).work
+work = Counts(forward=1, backward=2, relu=1, launches=(0, 1)).work
 
 
 def unsupported(problem: Problem, device: Device) -> str | None:

@@ -9,9 +9,9 @@ from torch import nn
 
 from ...contract import Device, Problem
 from ._cublaslt import EpilogueFeedForward, refused_by_epilogues
-from ._work import Middle
+from ._work import Counts
 
-work = Middle(forward=1, backward=4, kept=1, launches=(0, 2)).work
+work = Counts(forward=1, backward=4, kept=1, launches=(0, 2)).work
 
 
 def unsupported(problem: Problem, device: Device) -> str | None:

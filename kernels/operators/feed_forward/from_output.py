@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from torch import nn
 
-from ...activations.refusals import refused_by_triton
+from ...activations.support import refused_by_triton
 from ...contract import Device, Problem
-from ._middle import OUTPUT
+from ._activation import OUTPUT
 from ._module import FeedForward
-from ._refusals import refused_by_fit
-from ._work import Middle
+from ._support import refused_by_fit
+from ._work import Counts
 
-work = Middle(kept=1, more_bytes=1 / 8).work
+work = Counts(kept=1, more_bytes=1 / 8).work
 
 
 def unsupported(problem: Problem, device: Device) -> str | None:

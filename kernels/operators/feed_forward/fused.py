@@ -11,12 +11,12 @@ from __future__ import annotations
 from torch import nn
 
 from ...contract import Device, Problem
-from ._middle import BOTH, OUTPUT
+from ._activation import BOTH, OUTPUT
 from ._module import FeedForward
-from ._refusals import refused_between
-from ._work import Middle
+from ._support import refused_between
+from ._work import Counts
 
-work = Middle(relu=1).work
+work = Counts(relu=1).work
 
 
 def unsupported(problem: Problem, device: Device) -> str | None:

@@ -10,14 +10,14 @@ from __future__ import annotations
 
 from torch import nn
 
-from ...activations.refusals import refused_by_triton
+from ...activations.support import refused_by_triton
 from ...contract import Device, Problem
-from ._middle import CODES
+from ._activation import CODES
 from ._module import FeedForward
-from ._refusals import refused_by_codes
-from ._work import Middle
+from ._support import refused_by_codes
+from ._work import Counts
 
-work = Middle(forward=2.5, backward=3.5, kept=0, more_bytes=1 + 4 / 128).work
+work = Counts(forward=2.5, backward=3.5, kept=0, more_bytes=1 + 4 / 128).work
 
 
 def unsupported(problem: Problem, device: Device) -> str | None:

@@ -12,11 +12,11 @@ from __future__ import annotations
 from torch import nn
 
 from ...contract import Device, Problem
-from ._middle import BOTH
+from ._activation import BOTH
 from ._polynomial import PolynomialFeedForward, refused_by_polynomials
-from ._work import Middle
+from ._work import Counts
 
-work = Middle().work
+work = Counts().work
 
 
 def unsupported(problem: Problem, device: Device) -> str | None:

@@ -11,11 +11,11 @@ from __future__ import annotations
 from torch import nn
 
 from ...contract import Device, Problem
-from ._middle import HIDDEN
+from ._activation import HIDDEN
 from ._polynomial import PolynomialFeedForward, refused_by_polynomials
-from ._work import Middle
+from ._work import Counts
 
-work = Middle(backward=4, kept=1).work
+work = Counts(backward=4, kept=1).work
 
 
 def unsupported(problem: Problem, device: Device) -> str | None:

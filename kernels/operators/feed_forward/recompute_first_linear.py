@@ -8,12 +8,12 @@ from __future__ import annotations
 from torch import nn
 
 from ...contract import Device, Problem
-from ._middle import NEITHER
+from ._activation import NEITHER
 from ._module import FeedForward
-from ._refusals import refused_between
-from ._work import Middle
+from ._support import refused_between
+from ._work import Counts
 
-work = Middle(backward=4, kept=0, products=1).work
+work = Counts(backward=4, kept=0, products=1).work
 
 
 def unsupported(problem: Problem, device: Device) -> str | None:

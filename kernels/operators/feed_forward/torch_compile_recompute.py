@@ -10,10 +10,10 @@ from torch import nn
 
 from ...contract import Device, Problem
 from ...runtime.torch_compile import refused_by_compiler
-from ._compiled import CompiledFeedForward
-from ._work import Middle
+from ._torch_compile import CompiledFeedForward
+from ._work import Counts
 
-work = Middle(backward=4, kept=1, dropout=(0.5, 0.5, 0.5)).work
+work = Counts(backward=4, kept=1, dropout=(0.5, 0.5, 0.5)).work
 
 
 def unsupported(_problem: Problem, device: Device) -> str | None:

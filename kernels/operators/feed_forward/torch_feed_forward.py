@@ -9,11 +9,11 @@ from torch import Tensor, nn
 from torch.nn.functional import dropout
 
 from ...contract import Device, Problem
+from ._eager import activate
 from ._module import Layer
-from ._plain import activate
-from ._work import Middle
+from ._work import Counts
 
-work = Middle(relu=1, dropout=(2.5, 2.5, 1.5), launches=(2, 2)).work
+work = Counts(relu=1, dropout=(2.5, 2.5, 1.5), launches=(2, 2)).work
 
 
 class TorchFeedForward(Layer):

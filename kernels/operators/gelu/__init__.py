@@ -14,8 +14,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ...activations.operator import hyperparameters, make_inputs, work
-from ...activations.samples import EXAMPLES, SPACES
+from ...activations.operator import EXAMPLES, SPACES, hyperparameters, make_inputs, work
 from ...contract import OneOf, Operator
 
 APPROXIMATE = OneOf(

@@ -12,7 +12,7 @@ from torch import nn
 
 from ...activations.operator import Pass
 from ...activations.pointwise import OUTPUT, Pointwise
-from ...activations.refusals import refused_by_rounding, refused_by_triton
+from ...activations.support import refused_by_rounding, refused_by_triton
 from ...contract import Device, Problem
 
 work = Pass(bits=1).work

@@ -15,8 +15,7 @@ x [T, I], `batch_first` and a PackedSequence work as in torch; `dropout` acts be
 from __future__ import annotations
 
 from ...contract import Operator
-from ...recurrent.operator import hyperparameters, make_inputs, work
-from ...recurrent.samples import EXAMPLES, SPACES
+from ...recurrent.operator import EXAMPLES, SPACES, hyperparameters, make_inputs, work
 
 OPERATOR = Operator(
     name="gru",

@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from torch.nn.functional import linear
 
 from ...contract import Device, Problem
-from ...recurrent.compiled import compiled_layer, refused_by_compiler
 from ...recurrent.layer import States
 from ...recurrent.module import recurrent_module
+from ...recurrent.torch_compile import compiled_layer, refused_by_compiler
 from ...recurrent.work import Loop
 
 # two products and one kernel a step, and as many again twice in backward; what autograd keeps of a step

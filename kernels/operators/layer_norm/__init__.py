@@ -12,8 +12,8 @@ from __future__ import annotations
 
 from ...contract import Inputs, Operator, Problem, Work
 from ...contract.hyperparameter import DTYPE, MODE
-from ...norms.problems import AFFINE, BIAS, HIDDEN, ROWS, SPACES, epsilon, norm_work
-from ...norms.problems import make_inputs as norm_inputs
+from ...norms.operator import AFFINE, BIAS, HIDDEN, ROWS, SPACES, epsilon, norm_work
+from ...norms.operator import make_inputs as norm_inputs
 
 
 def make_inputs(problem: Problem, device: str, seed: int) -> Inputs:

@@ -9,8 +9,8 @@ from torch import Tensor, nn
 from torch.nn.functional import layer_norm
 
 from ...contract import Device, Problem
-from ...norms.compiled import compiled
 from ...norms.module import norm_module
+from ...norms.torch_compile import compiled
 from ...runtime.torch_compile import refused_by_compiler
 
 

@@ -23,8 +23,8 @@ from ...runtime.autograd import first_order
 from ...runtime.dropout import draw_seed
 from . import ELEMENT_BYTES, saved_bytes
 from . import work as plain_work
-from ._branches import side_by_side
 from ._module import Linear
+from ._streams import side_by_side
 
 LEAST_CAPABILITY = (8, 0)
 

@@ -12,7 +12,7 @@ from torch import nn
 
 from ...contract import Device, Problem, Work
 from . import ELEMENT_BYTES, counted
-from ._aligned import chunk_rows, loss
+from ._aligned_chunks import chunk_rows, loss
 from ._module import FusedLinearLoss
 from ._support import refused
 

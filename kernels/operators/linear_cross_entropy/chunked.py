@@ -11,7 +11,7 @@ from torch import nn
 from ...contract import Device, Problem, Work
 from . import ELEMENT_BYTES, counted
 from ._module import FusedLinearLoss
-from ._rows import chunk_rows, loss
+from ._row_chunks import chunk_rows, loss
 from ._support import refused
 
 

@@ -10,7 +10,7 @@ from torch import nn
 
 from ...contract import Device, Problem, Work
 from . import counted
-from ._columns import chunk_columns, loss
+from ._column_chunks import chunk_columns, loss
 from ._module import FusedLinearLoss
 from ._support import refused
 

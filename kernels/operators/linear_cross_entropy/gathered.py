@@ -14,8 +14,8 @@ from torch import Tensor, nn
 
 from ...contract import Device, Problem, Work
 from . import ELEMENT_BYTES, IGNORED, counted, labelled_rows
-from ._columns import chunk_columns
-from ._columns import loss as loss_of_rows
+from ._column_chunks import chunk_columns
+from ._column_chunks import loss as loss_of_rows
 from ._module import FusedLinearLoss, LossFunction, plain
 from ._support import refused
 

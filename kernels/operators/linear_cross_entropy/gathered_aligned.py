@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from ...contract import Device, Problem, Work
 from . import ELEMENT_BYTES, gathered, labelled_rows
-from ._aligned import loss as loss_of_rows
+from ._aligned_chunks import loss as loss_of_rows
 from ._module import FusedLinearLoss
 from .aligned import aligned_work
 

@@ -23,8 +23,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ...contract import Boolean, Integer, Operator
-from ...recurrent.operator import hyperparameters, make_inputs, work
-from ...recurrent.samples import LAST, LAYERS, SPACES
+from ...recurrent.operator import LAST, LAYERS, SPACES, hyperparameters, make_inputs, work
 
 
 def conflict(values: Mapping[str, Any]) -> str | None:

@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from ...contract import Problem
 from ...recurrent.layer import States
-from ...recurrent.stacked import Parameters, Stacked
+from ...recurrent.reference import Parameters, Stacked
 
 
 class Reference(Stacked):

@@ -9,8 +9,7 @@ torch keeps y for its backward pass, and so does `from_output`; `bit_mask` keeps
 
 from __future__ import annotations
 
-from ...activations.operator import hyperparameters, make_inputs, work
-from ...activations.samples import EXAMPLES, SPACES
+from ...activations.operator import EXAMPLES, SPACES, hyperparameters, make_inputs, work
 from ...contract import Operator
 
 OPERATOR = Operator(

@@ -10,7 +10,7 @@ from torch import nn
 
 from ...activations.operator import Pass
 from ...activations.pointwise import BITS, Pointwise
-from ...activations.refusals import refused_by_triton
+from ...activations.support import refused_by_triton
 from ...contract import Device, Problem
 
 work = Pass(backward=2, bits=1).work

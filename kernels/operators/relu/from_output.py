@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import nn
 
 from ...activations.pointwise import OUTPUT, Pointwise
-from ...activations.refusals import refused_by_triton
+from ...activations.support import refused_by_triton
 from ...contract import Device, Problem
 
 

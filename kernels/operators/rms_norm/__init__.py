@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from ...contract import Operator, Problem, Work
 from ...contract.hyperparameter import DTYPE, MODE
-from ...norms.problems import AFFINE, HIDDEN, ROWS, SPACES, epsilon, make_inputs, norm_work
+from ...norms.operator import AFFINE, HIDDEN, ROWS, SPACES, epsilon, make_inputs, norm_work
 
 
 def work(problem: Problem) -> Work:

@@ -11,7 +11,7 @@ from torch import nn
 from ...contract import Device, Problem, Work
 from ...norms.fused import FusedNorm
 from ...norms.module import norm_module
-from ...norms.problems import norm_work
+from ...norms.operator import norm_work
 from ...norms.support import refused_by_triton
 
 

@@ -13,8 +13,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ...contract import OneOf, Operator
-from ...recurrent.operator import hyperparameters, make_inputs, work
-from ...recurrent.samples import LAST, LAYERS, SPACES
+from ...recurrent.operator import LAST, LAYERS, SPACES, hyperparameters, make_inputs, work
 
 OPERATOR = Operator(
     name="rnn",

@@ -10,8 +10,7 @@ holds it.
 
 from __future__ import annotations
 
-from ...activations.operator import hyperparameters, make_inputs, work
-from ...activations.samples import EXAMPLES, SPACES
+from ...activations.operator import EXAMPLES, SPACES, hyperparameters, make_inputs, work
 from ...contract import Operator
 
 OPERATOR = Operator(

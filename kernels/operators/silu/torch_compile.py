@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from ...activations.compiled import call_compiled
+from ...activations.torch_compile import call_compiled
 from ...contract import Device, Problem
 from ...runtime.torch_compile import refused_by_compiler
 

@@ -17,7 +17,7 @@ from kernel_selector.kernels.contract import Problem, SelectorError, UnknownOper
 from kernel_selector.kernels.contract.errors import shorten, suggest
 
 from ...errors import InvalidRequest
-from ...selection.shared import shared_selector
+from ...selection.selector import shared_selector
 from .. import layers
 from ..layers import Layer
 from ..replay import replay as replaying

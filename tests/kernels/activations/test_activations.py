@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from made_devices import CPU, H200
 from programs import run
 from torch import nn
 
@@ -18,8 +19,6 @@ from kernel_selector.kernels.contract import Device, InvalidHyperparameter
 pytest.importorskip("triton", reason="Triton is not installed")
 
 FOLDER = Path(__file__).parents[1] / "helpers"
-CPU = Device(name="a processor", kind="cpu")
-H200 = Device(name="NVIDIA H200", kind="cuda", compute_capability=(9, 0))
 V100 = Device(name="V100", kind="cuda", compute_capability=(7, 0))
 TRITON = {
     "gelu": ["fused", "from_output"],

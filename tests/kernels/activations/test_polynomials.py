@@ -9,16 +9,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from made_devices import CPU, H200
 from programs import run
 from torch.nn.functional import gelu
 
 from kernel_selector.kernels import registry
 from kernel_selector.kernels.activations import polynomials
-from kernel_selector.kernels.contract import Device
 from tests.grids import batches, each_entry
 
-CPU = Device(name="a processor", kind="cpu")
-H200 = Device(name="NVIDIA H200", kind="cuda", compute_capability=(9, 0))
 NAMES = ["polynomial_gelu", "polynomial_gelu_recompute"]
 FORMS = [("GELU", "none"), ("GELU_TANH", "tanh")]
 

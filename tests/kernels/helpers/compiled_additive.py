@@ -17,11 +17,11 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from kernel_selector.kernels.operators.additive_attention import _kernels
 from kernel_selector.kernels.operators.additive_attention._equations import EPSILON
-from kernel_selector.kernels.operators.additive_attention._fused import SOFTMAX_BLOCK, STATISTICS_TILE
-from kernel_selector.kernels.operators.additive_attention._kernels_back import scores_backward_kernel
-from kernel_selector.kernels.operators.additive_attention._tiles import (
+from kernel_selector.kernels.operators.additive_attention._triton import forward as kernels
+from kernel_selector.kernels.operators.additive_attention._triton.backward import scores_backward_kernel
+from kernel_selector.kernels.operators.additive_attention._triton.launch import SOFTMAX_BLOCK, STATISTICS_TILE
+from kernel_selector.kernels.operators.additive_attention._triton.tiles import (
     BACKWARD_WARPS,
     FORWARD_WARPS,
     REGISTERS,
@@ -43,11 +43,11 @@ def constants(case):
     softmax = {"ROWS": SOFTMAX_BLOCK // block, "BLOCK": block}
     found = [
         (
-            _kernels.scores_kernel,
+            kernels.scores_kernel,
             tanh | {"WHOLE": forward.chunks == 1, "BLOCK_S": forward.block_s, "BLOCK_D": forward.block_d},
         ),
-        (_kernels.softmax_kernel, softmax),
-        (_kernels.softmax_backward_kernel, softmax),
+        (kernels.softmax_kernel, softmax),
+        (kernels.softmax_backward_kernel, softmax),
         (
             scores_backward_kernel,
             tanh
@@ -59,7 +59,7 @@ def constants(case):
         ),
     ]
     return (
-        [*found, (_kernels.statistics_kernel, {"EPSILON": EPSILON, **STATISTICS_TILE})]
+        [*found, (kernels.statistics_kernel, {"EPSILON": EPSILON, **STATISTICS_TILE})]
         if case["norm"]
         else found
     )

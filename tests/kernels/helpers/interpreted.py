@@ -26,7 +26,7 @@ import triton.language as tl
 from triton.runtime import interpreter
 
 from kernel_selector.kernels import registry
-from kernel_selector.kernels.gate import Gate, hard
+from kernel_selector.kernels.gate import Gate, extreme_inputs
 from kernel_selector.kernels.operators.attention._module import Attention
 from kernel_selector.kernels.operators.attention._sdpa import logits
 from kernel_selector.kernels.recurrent.triton import sequence as triton_sequence
@@ -144,7 +144,7 @@ def main() -> None:
     if "--together" in sys.argv:
         triton_sequence.PATIENCE = 5
         triton_sequence._limits = lambda _device: Limits(programs=132, shared_bytes=2**17)
-    hard.registry = GpuDefaults
+    extreme_inputs.registry = GpuDefaults
     for given in json.load(sys.stdin):
         operator = given.pop("operator")
         problem = registry.operator(operator).problem(given)

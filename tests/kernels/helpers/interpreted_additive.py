@@ -17,7 +17,8 @@ import torch
 
 from kernel_selector.kernels import registry
 from kernel_selector.kernels.gate import Gate
-from kernel_selector.kernels.operators.additive_attention import _fused, _tiles, fused
+from kernel_selector.kernels.operators.additive_attention import fused
+from kernel_selector.kernels.operators.additive_attention._triton import launch, tiles
 
 OPERATOR = registry.operator("additive_attention")
 SIZES = {"hidden": 22, "batch": 2, "source": 9, "target": 5}
@@ -25,10 +26,10 @@ SIZES = {"hidden": 22, "batch": 2, "source": 9, "target": 5}
 
 def cut_small(programs: int) -> None:
     """Several tiles, chunks and parts of the work even of a small problem."""
-    _tiles.FORWARD_TILES, _tiles.BACKWARD_TILES = ((2, 8),), ((4, 8),)
-    _tiles.BACKWARD_PROGRAMS, _tiles.LEAST_STEPS, _fused.SOFTMAX_BLOCK = programs, 2, 4
-    _tiles.forward_cut.cache_clear()
-    _tiles.backward_cut.cache_clear()
+    tiles.FORWARD_TILES, tiles.BACKWARD_TILES = ((2, 8),), ((4, 8),)
+    tiles.BACKWARD_PROGRAMS, tiles.LEAST_STEPS, launch.SOFTMAX_BLOCK = programs, 2, 4
+    tiles.forward_cut.cache_clear()
+    tiles.backward_cut.cache_clear()
 
 
 def every_cut_passes_the_gate() -> None:
@@ -40,7 +41,7 @@ def every_cut_passes_the_gate() -> None:
     ):
         cut_small(programs)
         problem = OPERATOR.problem({**SIZES, **given})
-        cut = _tiles.backward_cut(problem["batch"] * problem["heads"], 5, 9, 22 // problem["heads"])
+        cut = tiles.backward_cut(problem["batch"] * problem["heads"], 5, 9, 22 // problem["heads"])
         assert (cut.t_splits > 1) == (cut.s_splits > 1) == (programs > 1)
         assert cut.s_tiles == 3
         assert cut.chunks > 1
@@ -51,10 +52,10 @@ def every_cut_passes_the_gate() -> None:
 def planted_faults_are_found() -> None:
     problem = OPERATOR.problem({**SIZES, "layer_norm": True})
     gate = Gate(problem, "cpu")
-    original = _fused._through_norm
-    _fused._through_norm = lambda q, k, first, *_: (first[0].view(q.shape), first[1].view(k.shape))
+    original = launch._through_norm
+    launch._through_norm = lambda q, k, first, *_: (first[0].view(q.shape), first[1].view(k.shape))
     assert not gate.check(fused.build(problem)).passed
-    _fused._through_norm = original
+    launch._through_norm = original
     assert gate.check(fused.build(problem)).passed
 
 

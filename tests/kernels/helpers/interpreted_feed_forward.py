@@ -31,7 +31,7 @@ def masked(module, x, mask):
 
 def dropout(module, x):
     """Both passes use one mask, which the kernel tells when it is fed with ones."""
-    from kernel_selector.kernels.operators.feed_forward._middle import BOTH, Middle, threshold_of
+    from kernel_selector.kernels.operators.feed_forward._activation import BOTH, Middle, threshold_of
     from kernel_selector.kernels.operators.feed_forward._triton import launch as _triton
     from kernel_selector.kernels.runtime.dropout import draw_seed
 

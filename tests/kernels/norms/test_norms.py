@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from made_devices import CPU, H200, T4
 from torch import nn
 
 from kernel_selector.kernels import registry
@@ -17,8 +18,6 @@ TRITON = [
     for name in registry.implementations(operator)
     if name.startswith(("fused", "recompute", "from_output"))
 ]
-CPU = Device(name="a processor", kind="cpu")
-H200 = Device(name="NVIDIA H200", kind="cuda", compute_capability=(9, 0), multiprocessors=132)
 
 
 def problem_of(operator, **hyperparameters):
@@ -53,7 +52,7 @@ def test_references_are_torchs_norms(norm, affine):
     ("hyperparameters", "device", "reason"),
     [
         ({}, CPU, "compiles for GPUs"),
-        ({}, Device(name="T4", kind="cuda", compute_capability=(7, 5)), "compute capability 8.0"),
+        ({}, T4, "compute capability 8.0"),
         ({"dtype": "float64"}, H200, "float64"),
         ({"hidden": 16385}, H200, "registers, which 16385 features exceed"),
         ({"rows": 2**30}, H200, None),

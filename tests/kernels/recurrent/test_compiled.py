@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
+from made_devices import CPU, H200
 
 from kernel_selector.kernels import registry
-from kernel_selector.kernels.contract import Device
 from kernel_selector.kernels.gate import Gate
-
-H200 = Device(name="NVIDIA H200", kind="cuda", compute_capability=(9, 0), multiprocessors=132)
-CPU = Device(name="a processor", kind="cpu")
 
 
 @pytest.mark.parametrize("operator", ["lstm", "gru", "rnn"])

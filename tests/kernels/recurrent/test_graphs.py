@@ -8,9 +8,9 @@ import pickle
 
 import pytest
 import torch
+from made_devices import CPU, H200
 
 from kernel_selector.kernels import registry
-from kernel_selector.kernels.contract import Device
 from kernel_selector.kernels.recurrent.cuda_graphs import capture as graph_captures
 from kernel_selector.kernels.recurrent.cuda_graphs import copies as graph_copies
 from kernel_selector.kernels.recurrent.cuda_graphs import modules as graphs
@@ -18,8 +18,6 @@ from kernel_selector.kernels.recurrent.hoisted.layer import hoisted_layer
 from kernel_selector.kernels.recurrent.module import cell_of
 
 NAMES = {"lstm": "torch_lstm_graph", "gru": "torch_gru_graph", "rnn": "torch_rnn_graph"}
-H200 = Device(name="NVIDIA H200", kind="cuda", compute_capability=(9, 0), multiprocessors=132)
-CPU = Device(name="a processor", kind="cpu")
 
 
 class Graph:

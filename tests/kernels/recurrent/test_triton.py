@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import product
 
 import pytest
+from made_devices import CPU, H200, T4
 from programs import run
 
 from kernel_selector.kernels import registry
@@ -18,14 +19,6 @@ pytest.importorskip("triton", reason="Triton is not installed")
 
 NAMES = ["fused", "fused_batch_minor", "persistent_l2"]
 OPERATORS = ["lstm", "gru", "rnn"]
-CPU = Device(name="a processor", kind="cpu")
-H200 = Device(
-    name="NVIDIA H200",
-    kind="cuda",
-    compute_capability=(9, 0),
-    multiprocessors=132,
-    shared_bytes_per_multiprocessor=233_472,
-)
 SHAPES = [
     {"hidden": 1, "batch": 1, "seq": 1},
     {"hidden": 33, "input": 7, "batch": 3, "seq": 5, "bias": False},
@@ -173,7 +166,7 @@ def test_a_tile_is_there_where_a_best_one_is(cell, backward, element_bytes):
     ("hyperparameters", "device", "reason"),
     [
         ({}, CPU, "compiles for GPUs"),
-        ({}, Device(name="T4", kind="cuda", compute_capability=(7, 5)), "compute capability 8.0"),
+        ({}, T4, "compute capability 8.0"),
         ({"dtype": "float64"}, H200, "float64"),
         ({"batch": 2**20, "hidden": 4096}, H200, "32 bits"),
     ],

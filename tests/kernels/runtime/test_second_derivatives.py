@@ -7,13 +7,12 @@ from typing import Any
 
 import pytest
 import torch
+from made_devices import CPU
 from torch import Tensor, nn
 
 from kernel_selector.kernels import registry
-from kernel_selector.kernels.contract import Device
 
 pytestmark = pytest.mark.filterwarnings("ignore:LSTM with projections")
-CPU = Device(name="a processor", kind="cpu", multiprocessors=2, memory_bytes=8 * 2**30)
 
 
 def problem_of(operator: str) -> Any:

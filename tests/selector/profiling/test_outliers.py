@@ -8,9 +8,9 @@ import pytest
 
 from kernel_selector.db import Database, records
 from kernel_selector.kernels.contract import Record, UnknownDevice
+from kernel_selector.service.cli.profile_request import ProfileRequest
 from selector import InvalidRequest
 from selector.profiling.outliers import LEAST_LOSS, outlier_jobs
-from selector.profiling.request import ProfileRequest
 from tests.selector import replay
 
 pytestmark = pytest.mark.usefixtures("quick_learner")

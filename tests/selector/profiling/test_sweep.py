@@ -7,8 +7,8 @@ import pytest
 from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import UnknownOperator
 from kernel_selector.kernels.measure.jobs import read_jobs, write_jobs
+from kernel_selector.service.cli.profile_request import ProfileRequest
 from selector.errors import InvalidRequest
-from selector.profiling.request import ProfileRequest
 from selector.profiling.sweep import COMPILED, COMPILED_EVERY, named_operators, sweep_jobs
 from selector.workloads.published_layers import published_problems
 from tests.selector import replay

@@ -12,7 +12,7 @@ from kernel_selector.kernels.versions import aliases
 from kernel_selector.service.pages.winners import ComparedProblems
 from selector.profiling.freshness import freshness, refresh_jobs
 from selector.selection.evidence import Evidence
-from selector.selection.visits import standing
+from selector.selection.records import pooled
 from tests.selector import replay
 
 OLD = "feedfeedfeed"
@@ -56,7 +56,7 @@ def test_they_are_evidence_as_new_ones_are() -> None:
 
 def test_visits_of_old_and_new_versions_are_taken_together() -> None:
     both = [*swept(), *replay.sweep(PROBLEMS)]
-    assert len(list(standing(both))) == len(both) // 2
+    assert len(list(pooled(both))) == len(both) // 2
 
 
 def test_versions_without_an_alias_do_not_count() -> None:

@@ -7,9 +7,9 @@ import json
 import pytest
 
 from kernel_selector.db import Database, records
+from kernel_selector.service.cli.profile_request import ProfileRequest
 from selector import Selector
 from selector.errors import InvalidRequest
-from selector.profiling.request import ProfileRequest
 from selector.selection import query_log as asked
 from tests.selector import replay
 

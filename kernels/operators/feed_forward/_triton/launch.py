@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ....runtime.triton_launch import launch
-from .._middle import BOTH, CODES, HIDDEN, OUTPUT, Middle
+from .._activation import BOTH, CODES, HIDDEN, OUTPUT, Middle
 
 ROWS, GROUPS = 16, 16  # of a tile: 16 x 128 elements, 16 a thread, so two loads of 16 bytes in flight
 COLUMNS = 8 * GROUPS
@@ -45,7 +45,7 @@ def forward(h: Tensor, middle: Middle) -> tuple[Tensor, tuple[Tensor, ...]]:
 def backward(
     kept: Tensor | None, more: tuple[Tensor, ...], da: Tensor, middle: Middle, *, again: bool, bias: bool
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:
-    """dh, a and sums as in `_plain`, of h, of a where kept, or of codes in `more`; dh overwrites da."""
+    """dh, a and sums as in `_eager`, of h, of a where kept, or of codes in `more`; dh overwrites da."""
     from .kernels import feed_forward_backward_kernel
 
     rows, inner = da.shape

@@ -1,6 +1,6 @@
 """GELU between the products of a feed-forward layer, one kernel each way, for Triton.
 
-As in `_triton_kernels`, whose tiles these are, with less arithmetic, and for nothing but GELU in 16 bits.
+As in `kernels`, whose tiles these are, with less arithmetic, and for nothing but GELU in 16 bits.
 """
 
 # mypy: ignore-errors

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from made_devices import CPU, H200
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
@@ -14,8 +15,6 @@ from kernel_selector.kernels.operators.additive_attention import recompute
 from kernel_selector.kernels.runtime import torch_compile as compiling
 
 OPERATOR = registry.operator("additive_attention")
-CPU = Device(name="a processor", kind="cpu")
-H200 = Device(name="NVIDIA H200", kind="cuda", compute_capability=(9, 0), multiprocessors=132)
 HERE = ["eager", "recompute"]
 
 

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import pytest
+from made_devices import CPU, H200, T4
 from programs import run
 
 from kernel_selector.kernels import registry
-from kernel_selector.kernels.contract import Device
-from kernel_selector.kernels.operators.additive_attention._tiles import backward_cut, forward_cut
+from kernel_selector.kernels.operators.additive_attention._triton.tiles import backward_cut, forward_cut
 from tests.grids import batches, each_entry
 
 pytest.importorskip("triton", reason="Triton is not installed")
 
 OPERATOR = registry.operator("additive_attention")
-H200 = Device(name="NVIDIA H200", kind="cuda", compute_capability=(9, 0), multiprocessors=132)
 
 
 def problems():
@@ -77,8 +76,8 @@ def test_cuts_cover_everything_and_fill_a_gpu(sequences, target, source, width):
 @pytest.mark.parametrize(
     ("given", "device", "reason"),
     [
-        ({}, Device(name="a processor", kind="cpu"), "compiles for GPUs"),
-        ({}, Device(name="T4", kind="cuda", compute_capability=(7, 5)), "compute capability 8.0"),
+        ({}, CPU, "compiles for GPUs"),
+        ({}, T4, "compute capability 8.0"),
         ({"dtype": "float64"}, H200, "float64"),
         ({"score": "general"}, H200, "a product alone"),
     ],

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import pytest
 import torch
+from made_devices import CPU, H200
 from torch import nn
 from torch.nn.functional import scaled_dot_product_attention
 
 from kernel_selector.kernels import registry
-from kernel_selector.kernels.contract import Device, InvalidHyperparameter
+from kernel_selector.kernels.contract import InvalidHyperparameter
 from kernel_selector.kernels.gate import Gate
-from kernel_selector.kernels.operators.attention import _replay, recompute, tempo
+from kernel_selector.kernels.operators.attention import _dropout_mask, recompute, tempo
 from kernel_selector.kernels.operators.attention._module import Attention, Call
 from kernel_selector.kernels.operators.attention._sdpa import in_rows, joined
 
-CPU = Device(name="a processor", kind="cpu")
-H200 = Device(name="NVIDIA H200", kind="cuda", compute_capability=(9, 0))
 SMALL = {"batch": 2, "heads": 4, "seq": 9, "kv_seq": 13, "head_dim": 6}
 MANUAL = ["tempo", "recompute"]  # those with a backward pass by hand
 HERE = ["torch_sdpa", "sdpa_math", "written_out", *MANUAL]
@@ -159,7 +158,7 @@ def test_dropout_acts_in_training_alone_and_may_be_everything(name):
 def test_replayed_dropout_is_even():
     seeds = torch.tensor([2**40 + 7, 8, -5])
     rows = torch.arange(4096)[:, None] + 2**33
-    drawn = torch.stack([_replay.kept(seed[None], rows, 1000, 0.25) for seed in seeds]).double()
+    drawn = torch.stack([_dropout_mask.kept(seed[None], rows, 1000, 0.25) for seed in seeds]).double()
     assert abs(drawn.mean() - 0.75) < 1e-3
     for axis, size in ((1, 4096), (2, 1000)):  # shares by column and by row spread as those of coins do
         assert drawn.mean(axis).std() == pytest.approx((0.1875 / size) ** 0.5, rel=0.1)

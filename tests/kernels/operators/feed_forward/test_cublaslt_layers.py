@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import pytest
 import torch
+from made_devices import CPU, H200, T4
 from torch.autograd.graph import saved_tensors_hooks
 from torch.nn.functional import gelu, linear
 
 from kernel_selector.kernels import registry
-from kernel_selector.kernels.contract import Device
 from kernel_selector.kernels.gate import Gate
 
-H200 = Device(name="NVIDIA H200", kind="cuda", compute_capability=(9, 0))
 BOTH = ["cublaslt", "cublaslt_recompute"]
 OPERATOR = registry.operator("feed_forward")
 MORE = [
@@ -248,8 +247,8 @@ def test_compiled_around_they_give_the_same(lt, name):
 @pytest.mark.parametrize(
     ("name", "given", "device", "reason"),
     [
-        ("cublaslt", {}, Device(name="a processor", kind="cpu"), "this device is none"),
-        ("cublaslt", {}, Device(name="T4", kind="cuda", compute_capability=(7, 5)), "capability 8.0"),
+        ("cublaslt", {}, CPU, "this device is none"),
+        ("cublaslt", {}, T4, "capability 8.0"),
         ("cublaslt", {"dtype": "float32"}, H200, "16-bit elements, not float32"),
         ("cublaslt", {"activation": "gelu"}, H200, "relu and GELU by tanh, not gelu"),
         ("cublaslt", {"activation": "silu"}, H200, "relu and GELU by tanh, not silu"),

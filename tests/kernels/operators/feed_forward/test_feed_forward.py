@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import pytest
 import torch
+from made_devices import CPU, H200, T4
 from programs import run
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from kernel_selector.kernels import registry
-from kernel_selector.kernels.contract import Device
 from kernel_selector.kernels.gate import Gate
-from kernel_selector.kernels.operators.feed_forward import _plain
+from kernel_selector.kernels.operators.feed_forward import _eager
 from tests.grids import batches, each_entry, each_value, thinned
 
-CPU = Device(name="a processor", kind="cpu")
-H200 = Device(name="NVIDIA H200", kind="cuda", compute_capability=(9, 0))
 HERE = ["fused", "recompute_activation", "recompute_first_linear"]
 TRITON = [*HERE, "from_output", "int8_activation"]
 ACTIVATIONS = ["gelu", "gelu_tanh", "relu", "silu"]
@@ -155,8 +153,8 @@ def test_the_slope_of_the_other_gelu_is_found(name, monkeypatch):
     problem = problem_of(rows=100)
     gate = Gate(problem, "cpu")
     assert gate.check(build(name, rows=100)).passed
-    right = _plain._pull_back
-    monkeypatch.setattr(_plain, "_pull_back", lambda dy, h, _activation: right(dy, h, "gelu_tanh"))
+    right = _eager._pull_back
+    monkeypatch.setattr(_eager, "_pull_back", lambda dy, h, _activation: right(dy, h, "gelu_tanh"))
     assert not gate.check(build(name, rows=100)).passed
 
 
@@ -246,7 +244,7 @@ def test_kernels_compile_for_gpus_that_are_not_here_and_load_16_bytes_at_once():
     ("name", "given", "device", "reason"),
     [
         ("fused", {"dtype": "float64"}, H200, "not float64"),
-        ("fused", {}, Device(name="T4", kind="cuda", compute_capability=(7, 5)), "compute capability 8.0"),
+        ("fused", {}, T4, "compute capability 8.0"),
         ("from_output", {"dtype": "float32"}, H200, "fitted to 5e-4"),
         ("from_output", {}, CPU, "compiles for GPUs"),
         ("from_output", {"dtype": "bfloat16", "activation": "relu"}, H200, "no bits for relu"),

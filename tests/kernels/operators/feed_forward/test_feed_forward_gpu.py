@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import pytest
 import torch
+from made_devices import H200
 from torch.utils.checkpoint import checkpoint
 
 from kernel_selector.kernels import registry
-from kernel_selector.kernels.contract import Device
 from tests.kernels.helpers.gpu_feed_forward import both, build, problem_of
 
 pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU"),
 ]
-H200 = Device(name="NVIDIA H200", kind="cuda", compute_capability=(9, 0))
 NAMES = ["fused", "recompute_activation", "recompute_first_linear", "from_output", "int8_activation"]
 NAMES += ["polynomial_gelu", "polynomial_gelu_recompute"]
 

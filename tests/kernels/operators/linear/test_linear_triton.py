@@ -5,10 +5,10 @@ from __future__ import annotations
 import importlib.util
 
 import pytest
+from made_devices import CPU, T4
 from programs import run
 
 from kernel_selector.kernels import devices, registry
-from kernel_selector.kernels.contract import Device
 from tests.grids import batches, each_entry
 
 pytest.importorskip("triton", reason="Triton is not installed")
@@ -107,8 +107,8 @@ def test_products_compile_for_gpus_that_are_not_here():
 @pytest.mark.parametrize(
     ("name", "given", "device", "reason"),
     [
-        ("scheduled", {}, Device(name="a processor", kind="cpu"), "compiles for GPUs"),
-        ("scheduled", {}, Device(name="T4", kind="cuda", compute_capability=(7, 5)), "capability 8.0"),
+        ("scheduled", {}, CPU, "compiles for GPUs"),
+        ("scheduled", {}, T4, "capability 8.0"),
         ("scheduled", {"dtype": "float64"}, H200, "float64"),
         ("scheduled_gradients", {"mode": "inference"}, H200, "inference has none"),
         ("split_k", {"rows": 4096, "out_features": 4096}, H200, "4096 tiles"),
@@ -121,7 +121,7 @@ def test_products_compile_for_gpus_that_are_not_here():
         ("skinny_cores", {"rows": 2}, H200, "16-bit elements"),
         ("skinny_cores", {"rows": 2, "in_features": 1004, "dtype": "float16"}, H200, "no multiple"),
         ("cublas_then_fused", {"mode": "inference"}, H200, "nothing to fuse"),
-        ("torch_compile", {}, Device(name="a processor", kind="cpu"), "C++ compiler"),
+        ("torch_compile", {}, CPU, "C++ compiler"),
         ("padded", {}, H200, "nothing to pad"),
     ],
 )

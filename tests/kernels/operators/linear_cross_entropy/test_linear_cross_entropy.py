@@ -7,32 +7,30 @@ from functools import partial
 
 import pytest
 import torch
+from made_devices import H200, T4
 from torch.nn.functional import cross_entropy, linear
 
 from kernel_selector.kernels import registry
-from kernel_selector.kernels.contract import Device
 from kernel_selector.kernels.gate import Gate
 from kernel_selector.kernels.operators.linear_cross_entropy import (
-    _aligned,
-    _columns,
+    _aligned_chunks,
+    _column_chunks,
     _logits,
-    _rows,
+    _row_chunks,
     labelled_rows,
 )
 
 OPERATOR = registry.operator("linear_cross_entropy")
 NAMES = ["aligned", "chunked", "chunked_vocabulary", "gathered", "gathered_aligned"]
-H200 = Device(name="NVIDIA H200", kind="cuda", compute_capability=(9, 0))
-CHUNK_ROWS = _aligned.chunk_rows  # before tests make it smaller
-T4 = Device(name="T4", kind="cuda", compute_capability=(7, 5))
+CHUNK_ROWS = _aligned_chunks.chunk_rows  # before tests make it smaller
 SIZES = {"rows": 20, "hidden": 6, "vocabulary": 11, "labelled": 0.5}
 
 
 @pytest.fixture(autouse=True)
 def small_chunks(monkeypatch):
-    monkeypatch.setattr(_rows, "chunk_rows", lambda _: 8)
-    monkeypatch.setattr(_columns, "chunk_columns", lambda _: 4)
-    monkeypatch.setattr(_aligned, "chunk_rows", lambda *_: 8)
+    monkeypatch.setattr(_row_chunks, "chunk_rows", lambda _: 8)
+    monkeypatch.setattr(_column_chunks, "chunk_columns", lambda _: 4)
+    monkeypatch.setattr(_aligned_chunks, "chunk_rows", lambda *_: 8)
 
 
 def build(name, **hyperparameters):
@@ -199,8 +197,8 @@ def test_sums_in_float16_do_not_overflow_where_their_mean_does_not(name):
         module.weight.fill_(0)
         module.bias.fill_(0)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_rows, "chunk_rows", lambda _: 40_000)
-        patch.setattr(_aligned, "chunk_rows", lambda *_: 40_000)
+        patch.setattr(_row_chunks, "chunk_rows", lambda _: 40_000)
+        patch.setattr(_aligned_chunks, "chunk_rows", lambda *_: 40_000)
         loss = module(x, labels)
         _, weight, bias = gradients(loss, module, x)
     torch.testing.assert_close(weight[:, 0].float(), torch.tensor([-15.0, 15.0]), rtol=1e-2, atol=0)
@@ -237,13 +235,13 @@ def test_rows_that_are_left_out_are_those_without_a_label():
 
 
 def test_equal_chunks_of_aligned_rows_stay_within_their_limit():
-    assert _aligned.width(50257) == 50304
-    assert _aligned.width(64) == 64
+    assert _aligned_chunks.width(50257) == 50304
+    assert _aligned_chunks.width(64) == 64
     for rows in (1, 129, 2457, 16384, 131072):
         step = CHUNK_ROWS(rows, 50257)
         chunks = -(-rows // step)
         assert step % 128 == 0
-        assert step * 50304 <= _aligned.LOGITS + 128 * 50304
+        assert step * 50304 <= _aligned_chunks.LOGITS + 128 * 50304
         assert chunks * step - rows < 128 * chunks
 
 
@@ -284,5 +282,5 @@ def test_the_gate_finds_a_planted_fault(fault, dtype, monkeypatch):
     gate = Gate(OPERATOR.problem(SIZES, rows=40, label_smoothing=0.2, dtype=dtype), "cpu")
     module = build("chunked_vocabulary", label_smoothing=0.2, dtype=dtype)
     assert gate.check(module).passed
-    monkeypatch.setattr(_columns, name, lambda *given: right(*change(*given)))
+    monkeypatch.setattr(_column_chunks, name, lambda *given: right(*change(*given)))
     assert not gate.check(module).passed

@@ -11,7 +11,7 @@ from twins import GPU
 
 from kernel_selector.kernels import registry
 from kernel_selector.kernels.gate import Gate
-from kernel_selector.kernels.operators.linear_cross_entropy import _columns, _logits
+from kernel_selector.kernels.operators.linear_cross_entropy import _column_chunks, _logits
 
 pytestmark = GPU
 OPERATOR = registry.operator("linear_cross_entropy")
@@ -32,7 +32,7 @@ def made(name, **hyperparameters):
 @pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "bfloat16"])
 @pytest.mark.parametrize("more", [{}, {"bias": True, "label_smoothing": 0.1}], ids=["plain", "smoothed"])
 def test_all_pass_the_gate_over_several_chunks(dtype, more, monkeypatch):
-    monkeypatch.setattr(_columns, "chunk_columns", lambda _: 4096)
+    monkeypatch.setattr(_column_chunks, "chunk_columns", lambda _: 4096)
     gate = Gate(OPERATOR.problem({**SIZES, "dtype": dtype, **more}), "cuda")
     results = {name: gate.check(made(name, dtype=dtype, **more)[0]) for name in NAMES}
     if dtype == "float16":  # of a mean over 1,500 rows gradients fall below its normal numbers, torch's too

@@ -1,0 +1,105 @@
+"""Counts of measurements by implementation, device and status, kept up with each that is stored.
+
+Each function works in the transaction that it is given.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from sqlalchemy import case, func, select
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.engine import Connection
+
+from .schema.measurements import Device, Implementation, Measurement, Problem, Tally
+
+PART_BITS = 32  # of a content hash in a column: a `bigint` holds the sum of a thousand million
+DIGESTS = (Tally.digest_0, Tally.digest_1, Tally.digest_2, Tally.digest_3)
+KEY = ("implementation_id", "device_id", "status")
+
+
+def count(connection: Connection, rows: Iterable[Mapping[str, Any]]) -> None:
+    """Count rows of measurements that were stored just now, in the same transaction, and were not there."""
+    groups: dict[tuple[Any, ...], list[Mapping[str, Any]]] = defaultdict(list)
+    for row in rows:
+        groups[tuple(row[name] for name in KEY)].append(row)
+    if not groups:
+        return
+    table = Tally.__table__
+    dialect = postgresql if connection.dialect.name == "postgresql" else sqlite
+    insert = dialect.insert(table)
+    given = insert.excluded
+    added = {column.key: table.c[column.key] + given[column.key] for column in (Tally.records, *DIGESTS)}
+    last = table.c.last_measured_at
+    later = case((given.last_measured_at > last, given.last_measured_at), else_=last)
+    upsert = insert.on_conflict_do_update(index_elements=KEY, set_={**added, "last_measured_at": later})
+    connection.execute(upsert, [_tally(key, group) for key, group in groups.items()])
+
+
+def _tally(key: tuple[Any, ...], group: list[Mapping[str, Any]]) -> dict[str, Any]:
+    left, parts = sum(int(row["content_hash"], 16) for row in group), {}
+    for column in reversed(DIGESTS):
+        left, parts[column.key] = divmod(left, 1 << PART_BITS)
+    parts[DIGESTS[0].key] += left << PART_BITS  # what the sum has beyond its 128 bits
+    return {
+        **dict(zip(KEY, key, strict=True)),
+        **parts,
+        "records": len(group),
+        "last_measured_at": max(row["measured_at"] for row in group),
+    }
+
+
+def total(connection: Connection) -> int:
+    """Number of measurements."""
+    return int(connection.execute(select(func.coalesce(func.sum(Tally.records), 0))).scalar_one())
+
+
+def digest(connection: Connection) -> int:
+    """The sum of all content hashes."""
+    found = 0
+    for part in connection.execute(select(*map(func.sum, DIGESTS))).one():
+        found = (found << PART_BITS) + int(part or 0)
+    return found
+
+
+def versions(connection: Connection) -> list[dict[str, Any]]:
+    """Number of records of each version of an implementation on each kind of device, by status.
+
+    Each row has operator, implementation, version, device_key, device (its name), status, records and
+    last_measured_at.
+    """
+    kind = (
+        Implementation.operator,
+        Implementation.name.label("implementation"),
+        Implementation.version,
+        Device.key.label("device_key"),
+        Tally.status,
+    )
+    query = (
+        select(
+            *kind,
+            func.max(Device.name).label("device"),
+            func.sum(Tally.records).label("records"),
+            func.max(Tally.last_measured_at).label("last_measured_at"),
+        )
+        .select_from(Tally)
+        .join(Implementation)
+        .join(Device)
+        .group_by(*kind)
+        .order_by(*kind)
+    )
+    return [{**row, "records": int(row["records"])} for row in connection.execute(query).mappings()]
+
+
+def problems(connection: Connection) -> dict[tuple[str, str], int]:
+    """Number of distinct measured problems, by operator and key of the device."""
+    found = select(Measurement.problem_id, Measurement.device_id).distinct().subquery()
+    query = (
+        select(Problem.operator, Device.key, func.count(found.c.problem_id.distinct()))
+        .join(Problem, Problem.id == found.c.problem_id)
+        .join(Device, Device.id == found.c.device_id)
+        .group_by(Problem.operator, Device.key)
+    )
+    return {(operator, key): count for operator, key, count in connection.execute(query)}

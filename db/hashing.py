@@ -1,0 +1,32 @@
+"""Content hashes of records, and of a database's content."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+from sqlalchemy import select
+from sqlalchemy.engine import Connection
+
+from . import counters
+from .rows import canonical
+from .schema.imported import ImportedBatch
+
+SNAPSHOT_DIGITS = 12
+HASH_DIGITS = 32
+
+
+def content_hash(*parts: Any) -> str:
+    """128 bits in hexadecimal. Raises CorruptRecord for what cannot be stored."""
+    return hashlib.sha256(canonical(*parts)).hexdigest()[:HASH_DIGITS]
+
+
+def snapshot(connection: Connection) -> str:
+    """A short id of all measurements: equal for equal content, whatever the database or the order.
+
+    It is the sum of the records' content hashes, which is kept up with each that is stored. Batches of
+    imported ones have their sums with them.
+    """
+    total = counters.digest(connection)
+    total += sum(int(text, 16) for text in connection.execute(select(ImportedBatch.digest)).scalars())
+    return hashlib.sha256(str(total).encode()).hexdigest()[:SNAPSHOT_DIGITS]

@@ -1,0 +1,80 @@
+"""The table of what a service costs: its start, questions over REST, records in and out of the database."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from .parts import Result, plain, results, table
+
+HEAD = ("what", "figure", "measured on")
+
+
+def overview(folder: Path) -> str:
+    """A line for each figure of the service's benchmarks, with where and when it was measured."""
+    rows = (
+        (what, figure, f"{result['device']}, {result['cores']} cores, {result['measured_at'][:10]}")
+        for pattern, figures in FIGURES.items()
+        for result in results(folder, pattern)
+        for what, figure in figures(result)
+    )
+    return table(HEAD, rows)
+
+
+def _start(result: Result) -> Iterator[tuple[str, str]]:
+    figures, where = result["figures"], f"{result['records']:,} records in {_database(result)}"
+    yield f"start with {where}", f"{plain(figures['ready_s'])} s, {plain(figures['ready_mib'])} MiB"
+    yield f"first choice after that, {where}", f"{plain(figures['first_choice_s'])} s"
+
+
+def _rest(result: Result) -> Iterator[tuple[str, str]]:
+    for name, words in {"same_question": "a known question over REST", "new_question": "a new one"}.items():
+        yield words, _percentiles(result["figures"][name])
+
+
+def _load(result: Result) -> Iterator[tuple[str, str]]:
+    figures = result["figures"]
+    yield (
+        "known questions at 16 connections",
+        f"{figures['requests_per_s']:,.0f} a second, median {plain(figures['p50_ms'])} ms",
+    )
+
+
+def _ingest(result: Result) -> Iterator[tuple[str, str]]:
+    for name, figures in result["figures"].items():
+        yield (
+            f"records over REST into {_database({'database': name})}",
+            f"{figures['records_per_s']:,} a second",
+        )
+
+
+def _insert(result: Result) -> Iterator[tuple[str, str]]:
+    where = f"{result['records']:,} records, {_database(result)}, in process"
+    yield f"stored: {where}", f"{result['add_rows_per_s']:,} a second"
+    yield f"read: {where}", f"{result['find_rows_per_s']:,} a second"
+
+
+def _extender(result: Result) -> Iterator[tuple[str, str]]:
+    yield (
+        f"scores of {result['nodes']} nodes for Kubernetes' scheduler, a new pod",
+        _percentiles(result["figures"]["names_new"]),
+    )
+
+
+def _percentiles(figures: dict[str, Any]) -> str:
+    return f"median {plain(figures['p50_ms'])} ms, 99 % within {plain(figures['p99_ms'])} ms"
+
+
+def _database(result: Result) -> str:
+    return {"sqlite": "SQLite", "postgresql": "PostgreSQL"}[result["database"]]
+
+
+FIGURES = {
+    "service_start_*": _start,
+    "rest_latency": _rest,
+    "service_load": _load,
+    "service_ingest": _ingest,
+    "insert_records": _insert,
+    "extender_latency": _extender,
+}

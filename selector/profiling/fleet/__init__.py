@@ -1,1 +1,0 @@
-"""Profiling jobs, their queues, and fleets of workers."""

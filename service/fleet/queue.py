@@ -1,0 +1,218 @@
+"""Task queue as a worker sees it, and its database implementation."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol
+
+from kernel_selector.kernels import registry
+from kernel_selector.kernels.contract import Device, Environment, Problem, Record
+from selector.errors import InvalidRequest
+from selector.selection.catalogue import is_present
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from kernel_selector.db import Database
+
+DONE, RETURNED, FAILED = OUTCOMES = ("done", "returned", "failed")
+SHORTEST_LEASE_S, LONGEST_LEASE_S = 1.0, 86_400.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Claimant:
+    """Worker and device that claim a task. Tasks for the device come before those for its kind."""
+
+    name: str
+    device: Device
+    environment: Environment
+    lease_s: float
+
+    @property
+    def devices(self) -> tuple[str, ...]:
+        """Device names in tasks that this claimant can run."""
+        return self.device.key, self.device.kind
+
+
+@dataclass(frozen=True, kw_only=True)
+class Assignment:
+    """Claimed task. `finished` are implementations, each with its version, that have records here."""
+
+    task: int
+    lease: str
+    lease_s: float
+    job: int
+    problem: Problem
+    policy: str
+    implementations: tuple[str, ...] | None
+    finished: frozenset[tuple[str, str]]
+
+    def missing(self) -> list[str]:
+        """Implementations to measure, in this machine's versions."""
+        known = registry.implementations(self.problem.operator)
+        names = known if self.implementations is None else self.implementations
+        done = {name for name, version in self.finished if is_present(self.problem.operator, name, version)}
+        return [name for name in names if name not in done]
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-ready dictionary; `from_dict` reads it back."""
+        problem = {"operator": self.problem.operator, "hyperparameters": dict(self.problem.as_dict)}
+        return {**asdict(self), "problem": problem, "finished": sorted(map(list, self.finished))}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Assignment:
+        """Assignment from a dictionary of `to_dict`."""
+        problem, names = data["problem"], data["implementations"]
+        values = {
+            "problem": Problem(problem["operator"], tuple(problem["hyperparameters"].items())),
+            "implementations": None if names is None else tuple(names),
+            "finished": frozenset((name, version) for name, version in data["finished"]),
+        }
+        return cls(**{**data, **values})
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClaimAnswer:
+    """Answer to a claim: a task or None, and the number of `pending` tasks that others may return."""
+
+    assignment: Assignment | None
+    pending: int = 0
+
+
+class Queue(Protocol):
+    """Protocol of a task queue. Its methods may be called from several threads.
+
+    `passing` are the errors that end by themselves: a server that restarts, a lock.
+    """
+
+    passing: tuple[type[Exception], ...]
+
+    def claim(self, claimant: Claimant) -> ClaimAnswer:
+        """Task for the claimant, leased for `lease_s` from its last renewal."""
+
+    def renew(self, assignment: Assignment) -> None:
+        """Extend a task's lease to its full length from now.
+
+        Raises TaskLost.
+        """
+
+    def end(
+        self, assignment: Assignment, outcome: str, records: Sequence[Record] = (), reason: str = ""
+    ) -> None:
+        """Store the records and end the claim, in one transaction; a repetition changes nothing.
+
+        The task is done; or "returned", for others to go on with; or it failed, for a reason. Raises
+        TaskLost, and nothing is stored.
+        """
+
+    def close(self) -> None:
+        """Close the connections."""
+
+
+class DatabaseQueue:
+    """Task queue in an open database, which its owner closes."""
+
+    def __init__(self, store: Database) -> None:
+        from kernel_selector.db import DatabaseLocked, DatabaseUnreachable
+
+        self.passing: tuple[type[Exception], ...] = (DatabaseLocked, DatabaseUnreachable)
+        self._store = store
+
+    def claim(self, claimant: Claimant) -> ClaimAnswer:
+        """See Queue."""
+        return claim(self._store, claimant)
+
+    def renew(self, assignment: Assignment) -> None:
+        """See Queue."""
+        renew(self._store, assignment.task, assignment.lease)
+
+    def end(
+        self, assignment: Assignment, outcome: str, records: Sequence[Record] = (), reason: str = ""
+    ) -> None:
+        """See Queue."""
+        from kernel_selector import db
+
+        conclude = ending(assignment.task, assignment.lease, outcome, reason=reason, records=len(records))
+        with self._store.write() as connection:
+            again = conclude(connection) is False
+            added = db.records.add(connection, records)
+            if again:
+                db.jobs.require_no_more(added)
+
+    def close(self) -> None:
+        """No effect: the database is its owner's."""
+
+
+def claim(store: Database, claimant: Claimant) -> ClaimAnswer:
+    """Task of the database for a claimant, with the versions that have records already.
+
+    Raises InvalidRequest for a lease of no use, and the errors of the database.
+    """
+    from kernel_selector import db
+
+    if not SHORTEST_LEASE_S <= claimant.lease_s <= LONGEST_LEASE_S:
+        span = f"{SHORTEST_LEASE_S:g} to {LONGEST_LEASE_S:g}"
+        raise InvalidRequest(f"lease_s={claimant.lease_s}: expected {span} seconds.")
+    with store.write(in_turn=False) as connection:
+        devices = claimant.devices
+        found = db.jobs.claim(connection, devices=devices, owner=claimant.name, lease_s=claimant.lease_s)
+        if found is None:
+            return ClaimAnswer(assignment=None, pending=db.jobs.pending(connection, devices=devices))
+        finished = (
+            set()
+            if found.again
+            else db.records.finished(
+                connection,
+                operator=found.problem.operator,
+                device=claimant.device,
+                environment=claimant.environment,
+                policy=found.policy,
+                problem_key=found.problem.key,
+            )
+        )
+    return ClaimAnswer(
+        assignment=Assignment(
+            task=found.task,
+            lease=found.lease,
+            lease_s=found.lease_s,
+            job=found.job,
+            problem=found.problem,
+            policy=found.policy,
+            implementations=found.implementations,
+            finished=frozenset((name, version) for _, name, version in finished),
+        )
+    )
+
+
+def renew(store: Database, task: int, lease: str) -> None:
+    """Extend a task's lease to its full length from now.
+
+    Raises TaskLost.
+    """
+    from kernel_selector import db
+
+    with store.write(in_turn=False) as connection:
+        db.jobs.renew(connection, task=task, lease=lease)
+
+
+def ending(
+    task: int, lease: str, outcome: str, *, reason: str = "", records: int = 0
+) -> Callable[[Any], object]:
+    """Function that ends a claim within a transaction. It raises TaskLost, or returns False when this
+    claim was ended before: then no new record may come with it.
+
+    Raises InvalidRequest for an outcome that there is not, and for a failure without a reason.
+    """
+    from kernel_selector import db
+
+    if outcome not in OUTCOMES or (outcome == FAILED and not reason):
+        raise InvalidRequest(
+            f"outcome={outcome!r}, reason={reason!r}: expected one of {', '.join(OUTCOMES)}, "
+            "a failed one with its reason."
+        )
+    if outcome == FAILED:
+        return partial(db.jobs.fail, task=task, lease=lease, records=records, reason=reason)
+    how = db.jobs.finish if outcome == DONE else db.jobs.give_back
+    return partial(how, task=task, lease=lease, records=records)
