@@ -46,8 +46,11 @@ class Answers:
         self._remembered: OrderedDict[object, Choice] = OrderedDict()
         self._lock = Lock()
 
-    def each(self, queries: Sequence[Query]) -> list[Answer]:
-        """The choice for each question, or the error that it met, in their order. Raises Changed."""
+    def each(self, queries: Sequence[Query], *, kept: bool = True) -> list[Answer]:
+        """The choice for each question, or the error that it met, in their order. Raises Changed.
+
+        kept: whether new answers are remembered, and uncertain ones noted as the next to measure.
+        """
         keys = [_key(query) for query in queries]
         with self._lock:
             found: list[Answer | None] = [self._recalled(key) for key in keys]
@@ -55,6 +58,7 @@ class Answers:
         if new:
             for index, answer in zip(new, self._decided([queries[index] for index in new]), strict=True):
                 found[index] = answer
+        if new and kept:
             fresh = {index: one for index in new if isinstance(one := found[index], Choice)}
             with self._lock:
                 self._remembered |= {
@@ -167,13 +171,14 @@ class Selector:
         }
         return self.answer(Query(hyperparameters=hyperparameters, operator=operator, device=device, **more))
 
-    def choose_each(self, queries: Iterable[Query]) -> list[Answer]:
+    def choose_each(self, queries: Iterable[Query], *, kept: bool = True) -> list[Answer]:
         """The choice for each query, or the error that it met, in their order and from one snapshot.
 
-        Those that were not asked before go through the cost model together.
+        Those that were not asked before go through the cost model together. `kept=False` is for questions
+        that nobody has: uncertain answers to them are not noted as the next to measure.
         """
         self._refresh()
-        return self._answered(list(queries))
+        return self._answered(list(queries), kept=kept)
 
     def answer(self, query: Query) -> Choice:
         """The choice for a `Query`; raises as `choose`."""
@@ -182,12 +187,12 @@ class Selector:
             raise found
         return found
 
-    def _answered(self, queries: list[Query]) -> list[Answer]:
+    def _answered(self, queries: list[Query], *, kept: bool = True) -> list[Answer]:
         """The answers to questions from one snapshot; from several where the database changes too fast."""
         tries = 0
         while True:
             try:
-                found = self._answers.each(queries)
+                found = self._answers.each(queries, kept=kept)
                 break
             except Changed as change:
                 self._load(change.pair)
