@@ -15,11 +15,13 @@ if TYPE_CHECKING:
     from kernel_selector.db import Database
 
 
-def shared_selector(database: str | Path | Database | None = None) -> Selector:
-    """The Selector over a database, as `Selector` takes it. Raises as that."""
+def shared_selector(
+    database: str | Path | Database | None = None, *, shipped: bool | None = None
+) -> Selector:
+    """The Selector over a database, as `Selector` takes both. Raises as that."""
     require_database(database)
     environment_url = os.environ.get("SELECTOR_DATABASE_URL") if database is None else None
-    return _shared(database, environment_url, are_wanted())
+    return _shared(database, environment_url, are_wanted(shipped))
 
 
 @lru_cache(maxsize=8)
