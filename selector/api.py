@@ -88,6 +88,12 @@ def choose(
     )
 
 
+class Shipped(TypedDict, total=False):
+    """Further keyword arguments of `plan`: whether the measurements that come with this package count."""
+
+    shipped: bool | None
+
+
 class Use(TypedDict, total=False):
     """Further keyword arguments of `optimize`: the used outputs of the model."""
 
@@ -157,8 +163,7 @@ def optimize(
 
     require_database(database)
     outputs = more.pop("outputs", None)
-    if more:
-        raise TypeError(f"optimize() got an unexpected keyword argument {next(iter(more))!r}")
+    _require_no("optimize", more)
     if memory_limit is not None:
         if plan is not None:
             raise InvalidRequest("memory_limit and plan are both given: a plan has a limit of its own.")
@@ -221,6 +226,7 @@ def plan(
     training: Training | None = None,
     measure: Callable[[Plan], int] | None = None,
     database: str | Path | Database | None = None,
+    **more: Unpack[Shipped],
 ) -> Plan:
     """Fastest training plan of a model within a memory limit: implementations by layer, and the batch
     size.
@@ -240,6 +246,8 @@ def plan(
         Peak bytes of one real step of a plan. The plan is solved again, with more memory set aside, until the
         measured peak is within the limit.
     database : Database, URL or path, optional
+    shipped : bool, optional
+        Whether the measurements that come with this package count; SELECTOR_SHIPPED says it when None.
 
     Returns
     -------
@@ -250,7 +258,9 @@ def plan(
     NothingFits, NoMeasurements, InvalidRequest, UnknownDevice, UnsupportedProblem, and the errors of the
     database
     """
-    planner = ask.planner_of(_as_model(model), device, training, database)
+    shipped = more.pop("shipped", None)
+    _require_no("plan", more)
+    planner = ask.planner_of(_as_model(model), device, training, database, shipped)
     return ask.plan(planner, memory_limit, batch, measure)
 
 
@@ -262,14 +272,21 @@ def pareto(
     memory_limits: Sequence[str | int] = (),
     training: Training | None = None,
     database: str | Path | Database | None = None,
+    shipped: bool | None = None,
 ) -> list[Point]:
     """Pareto front of throughput and memory: one plan for each memory limit.
 
     Arguments and errors are those of `plan`. Without `memory_limits`, a dozen limits up to `memory_limit` are
     taken.
     """
-    planner = ask.planner_of(_as_model(model), device, training, database)
+    planner = ask.planner_of(_as_model(model), device, training, database, shipped)
     return ask.pareto(planner, memory_limit, memory_limits)
+
+
+def _require_no(function: str, more: Mapping[str, object]) -> None:
+    """Raise TypeError for keyword arguments that a function does not have."""
+    if more:
+        raise TypeError(f"{function}() got an unexpected keyword argument {next(iter(more))!r}")
 
 
 def _as_model(given: object) -> Model:

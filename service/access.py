@@ -26,7 +26,11 @@ from kernel_selector.kernels.contract import SelectorError
 from .problem_details import BY_STATUS, LOGGER, kind_of, problem, reason
 from .tokens import AccessList, Grant
 
-FREE = frozenset({"/healthz", "/readyz", "/openapi.json", "/docs", "/page/style.css", "/page/icon.svg"})
+LOOKS = frozenset({"/page/style.css", "/page/icon.svg"})
+DOCUMENTATION = frozenset(
+    {"/openapi.json", "/docs", "/docs/documentation.js", "/docs/swagger-ui-bundle.js", "/docs/swagger-ui.css"}
+)
+FREE = frozenset({"/healthz", "/readyz"}) | DOCUMENTATION | LOOKS
 PAGE = "/"
 BEARER = {"www-authenticate": "Bearer"}
 BASIC = {"www-authenticate": 'Basic realm="kernel-selector: a token as password", charset="UTF-8"'}

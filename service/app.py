@@ -87,6 +87,7 @@ def assemble(settings: Settings) -> FastAPI:
         summary="The best kernel for your hyperparameters",
         description=DESCRIPTION,
         openapi_tags=TAGS,
+        docs_url=None,  # ours needs no other host
         redoc_url=None,
         redirect_slashes=False,
         lifespan=_warm,

@@ -8,6 +8,7 @@ from kernel_selector.kernels.contract import SelectorError
 
 LIBRARIES = (
     "fastapi",
+    "fastapi_offline",
     "starlette",
     "jinja2",
     "pydantic",

@@ -33,9 +33,14 @@ POINTS = 12  # of a frontier
 
 
 def planner_of(
-    model: Model, device: object, training: Training | None, database: str | Path | Database | None
+    model: Model,
+    device: object,
+    training: Training | None,
+    database: str | Path | Database | None,
+    shipped: bool | None = None,
 ) -> Planner:
-    """The planner of a model by its parts on a device, with the prices that a database gives its layers.
+    """The planner of a model by its parts on a device, with the prices that a database and what ships give
+    its layers; `shipped` is as of `Selector`.
 
     Raises InvalidRequest for what is no Training, UnknownDevice, and the errors of the database.
     """
@@ -43,7 +48,7 @@ def planner_of(
         raise InvalidRequest(
             f"training={shorten(training)}: expected a Training, which is selector.Training."
         )
-    return Planner(prices_on(device, training or Training(), database), model)
+    return Planner(prices_on(device, training or Training(), database, shipped), model)
 
 
 def plan(
@@ -70,9 +75,14 @@ def pareto(
     return frontier(planner, limits)
 
 
-def prices_on(device: object, training: Training, database: str | Path | Database | None) -> Prices:
+def prices_on(
+    device: object,
+    training: Training,
+    database: str | Path | Database | None,
+    shipped: bool | None = None,
+) -> Prices:
     """Prices of layers on a device. Raises UnknownDevice and the errors of the database."""
-    selector = shared_selector(database)
+    selector = shared_selector(database, shipped=shipped)
     return Prices(selector, _device(selector, device), training)
 
 

@@ -49,8 +49,11 @@ class Answers:
         self._remembered: OrderedDict[object, Choice] = OrderedDict()
         self._lock = Lock()
 
-    def each(self, queries: Sequence[Query]) -> list[Answer]:
-        """The choice for each question, or the error that it met, in their order. Raises Changed."""
+    def each(self, queries: Sequence[Query], *, kept: bool = True) -> list[Answer]:
+        """The choice for each question, or the error that it met, in their order. Raises Changed.
+
+        kept: whether new answers are remembered, and uncertain ones noted as the next to measure.
+        """
         keys = [_key(query) for query in queries]
         with self._lock:
             found: list[Answer | None] = [self._recalled(key) for key in keys]
@@ -58,6 +61,7 @@ class Answers:
         if new:
             for index, answer in zip(new, self._decided([queries[index] for index in new]), strict=True):
                 found[index] = answer
+        if new and kept:
             fresh = {index: one for index in new if isinstance(one := found[index], Choice)}
             with self._lock:
                 self._remembered |= {
@@ -170,13 +174,14 @@ class Selector:
         }
         return self.answer(Query(hyperparameters=hyperparameters, operator=operator, device=device, **more))
 
-    def choose_each(self, queries: Iterable[Query]) -> list[Answer]:
+    def choose_each(self, queries: Iterable[Query], *, kept: bool = True) -> list[Answer]:
         """The choice for each query, or the error that it met, in their order and from one snapshot.
 
-        Those that were not asked before go through the cost model together.
+        Those that were not asked before go through the cost model together. `kept=False` is for questions
+        that nobody has: uncertain answers to them are not noted as the next to measure.
         """
         self._refresh()
-        return self._answered(list(queries))
+        return self._answered(list(queries), kept=kept)
 
     def answer(self, query: Query) -> Choice:
         """The choice for a `Query`; raises as `choose`."""
@@ -185,12 +190,12 @@ class Selector:
             raise found
         return found
 
-    def _answered(self, queries: list[Query]) -> list[Answer]:
+    def _answered(self, queries: list[Query], *, kept: bool = True) -> list[Answer]:
         """The answers to questions from one snapshot; from several where the database changes too fast."""
         several = len(queries) > 1
         try:
             found = self._from_one_snapshot(
-                lambda: self._answers.each(queries), tries=SNAPSHOT_TRIES if several else None
+                lambda: self._answers.each(queries, kept=kept), tries=SNAPSHOT_TRIES if several else None
             )
         except Changed:
             return [self._answer_or_error(query) for query in queries]
@@ -403,11 +408,13 @@ class Selector:
         return changed
 
 
-def shared_selector(database: str | Path | Database | None = None) -> Selector:
-    """The Selector over a database, as `Selector` takes it. Raises as that."""
+def shared_selector(
+    database: str | Path | Database | None = None, *, shipped: bool | None = None
+) -> Selector:
+    """The Selector over a database, as `Selector` takes both. Raises as that."""
     require_database(database)
     environment_url = os.environ.get("SELECTOR_DATABASE_URL") if database is None else None
-    return _shared(database, environment_url, are_wanted())
+    return _shared(database, environment_url, are_wanted(shipped))
 
 
 @lru_cache(maxsize=8)

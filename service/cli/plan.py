@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -68,8 +67,6 @@ def plan(
     """
     from selector.planning.training_setup import Training
 
-    if no_shipped:
-        os.environ["SELECTOR_SHIPPED"] = "off"  # for this process: what plans has no argument for it
     training = Training(
         optimizer=optimizer,
         accumulate=accumulate,
@@ -80,6 +77,7 @@ def plan(
         exclude=tuple(exclude.split(",")) if exclude else (),
     )
     asked: dict[str, Any] = {"device": device, "training": training, "database": database}
+    asked["shipped"] = False if no_shipped else None
     model = _model(what)
     if pareto or svg is not None:
         if batch != "auto":

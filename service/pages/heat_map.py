@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import Operator
 from selector import Selector
 
 from .coverage import Coverage
-from .fields import Field
+from .fields import Field, Form
 from .question import ONLY, Question
 from .sections import Subject
 from .winners import ComparedProblems, WinnerMap
@@ -20,14 +20,21 @@ COLOURS = 8  # of the style sheet; further implementations share its last one
 
 @dataclass(frozen=True, kw_only=True)
 class Winners:
-    """A map with the form that draws another one."""
+    """A map with the form that draws another one; None where that form has errors.
 
-    map: WinnerMap
-    colours: Mapping[str, str]  # classes of the style sheet, by implementation
-    axes: tuple[Field, ...]
-    filters: tuple[Field, ...]
+    The first fields of the form are the axes, the others hold hyperparameters.
+    """
+
+    form: Form
     filtered: bool
     alone: int  # problems at which one implementation alone was measured
+    map: WinnerMap | None = None
+    colours: Mapping[str, str] = field(default_factory=dict)  # classes of the style sheet, by implementation
+
+    @property
+    def status(self) -> int:
+        """Status of HTTP."""
+        return self.form.status
 
 
 def winners(
@@ -43,19 +50,17 @@ def winners(
     operator = registry.operator(about.operator)
     found = ComparedProblems.of(selector.evidence(about.operator, about.device), operator)
     x, y = _names(question, operator, found)
+    axes = (
+        Field(name=name, label=label, value=value, choices=tuple((axis, axis) for axis in found.axes))
+        for name, label, value in (("x", "across", x), ("y", "down", y))
+    )
+    form = Form.of([*axes, *_filters(question, found)], found.refusals(x, y, question.only))
+    shown = Winners(form=form, filtered=bool(question.only), alone=found.alone)
+    if form.status != 200:
+        return shown
     made = found.map(x, y, question.only)
     ranks = {name: min(rank, COLOURS - 1) for rank, (name, _) in enumerate(made.ranking)}
-    return Winners(
-        map=made,
-        colours={name: f"c{rank}" for name, rank in ranks.items()},
-        axes=tuple(
-            Field(name=name, label=label, value=value, choices=tuple((axis, axis) for axis in found.axes))
-            for name, label, value in (("x", "across", x), ("y", "down", y))
-        ),
-        filters=tuple(_filters(question, found)),
-        filtered=bool(question.only),
-        alone=found.alone,
-    )
+    return replace(shown, map=made, colours={name: f"c{rank}" for name, rank in ranks.items()})
 
 
 def _names(question: Question, operator: Operator, found: ComparedProblems) -> tuple[str, str]:

@@ -17,7 +17,7 @@ from ..jobs import JobsCache
 from . import explained, heat_map, sections
 from .coverage import Coverage, CoverageCache
 from .question import Question, parse
-from .sections import SectionError, Subject, guarded
+from .sections import SectionError, guarded
 
 PACKAGE = "kernel_selector.service"
 UNITS = (("day", 86400), ("hour", 3600), ("minute", 60))
@@ -45,31 +45,30 @@ def render(sources: Sources, parameters: Iterable[tuple[str, str]]) -> tuple[int
     selector = sources.selector
     rows = guarded(sources.coverage.rows)
     covered = [] if isinstance(rows, SectionError) else rows
-    asked = guarded(lambda: _asked(parameters, covered))
     context: dict[str, Any] = {"coverage": rows, "state": guarded(selector.status)}
-    if isinstance(asked, SectionError):
-        context |= {"fault": asked, "about": sections.subject(Question(), covered)}
-    else:
-        context |= _shown(selector, covered, *asked)
+    context |= _shown(selector, covered, guarded(lambda: parse(parameters)))
     context["jobs"] = guarded(sources.jobs.jobs)
     context["models"] = guarded(lambda: sections.models(selector))
     context["operators"] = list(registry.operators())
-    faults = [value.status for value in context.values() if isinstance(value, SectionError)]
+    faults = [value.status for value in context.values() if hasattr(value, "status")]
     return max(faults, default=200), _templates().get_template("page.html").render(context)
 
 
-def _asked(parameters: Iterable[tuple[str, str]], rows: list[Coverage]) -> tuple[Question, Subject]:
-    question = parse(parameters)
-    return question, sections.subject(question, rows)
-
-
-def _shown(selector: Selector, rows: list[Coverage], question: Question, about: Subject) -> dict[str, Any]:
-    return {
-        "fault": None,
+def _shown(selector: Selector, rows: list[Coverage], question: Question | SectionError) -> dict[str, Any]:
+    """What the parameters ask for; of an unknown operator its form alone, of unknown parameters nothing."""
+    nothing: dict[str, Any] = {"fault": None, "operator_form": None, "winners": None, "choice": None}
+    default = sections.subject(Question(), rows)
+    if isinstance(question, SectionError):
+        return nothing | {"about": default, "fault": question}
+    about = guarded(lambda: sections.subject(question, rows))
+    if isinstance(about, SectionError):
+        wrong = sections.operator_form(question.plain["operator"], error=about)
+        return nothing | {"about": default, "operator_form": wrong}
+    return nothing | {
         "about": about,
+        "operator_form": sections.operator_form(about.operator),
         "winners": guarded(lambda: heat_map.winners(selector, question, about, rows)),
-        "fields": guarded(lambda: explained.fields(selector, question, about)),
-        "explained": guarded(lambda: explained.explained(selector, question, about)),
+        "choice": guarded(lambda: explained.section(selector, question, about)),
     }
 
 

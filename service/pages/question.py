@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from kernel_selector.kernels.contract.errors import shorten, suggest
 from selector import InvalidRequest
 
-PLAIN = ("operator", "device", "x", "y", "memory", "objective")
+PLAIN = ("operator", "device", "x", "y", "memory", "objective", "over")
 ONLY, SET = "only.", "set."  # before a hyperparameter: what the map shows, what the choice is about
 MOST_PARAMETERS = 60
 LONGEST_VALUE = 200  # characters

@@ -13,6 +13,7 @@ from selector import Selector
 
 from ..problem_details import kind_of
 from .coverage import Coverage
+from .fields import Field, Form
 from .question import Question
 
 DEFAULT_OPERATOR = "lstm"  # where nothing is measured yet
@@ -74,6 +75,15 @@ def subject(question: Question, rows: Sequence[Coverage]) -> Subject:
     if best is None:
         return Subject(operator=operator or DEFAULT_OPERATOR, device=device)
     return Subject(operator=best.operator, device=best.device_key)
+
+
+def operator_form(chosen: str, error: SectionError | None = None) -> Form:
+    """The form that chooses the operator that the page is about."""
+    names = tuple((name, name) for name in registry.operators())
+    field = Field(
+        name="operator", label="operator", value=chosen, choices=names, error=error.text if error else ""
+    )
+    return Form(fields=(field,), status=error.status if error else 200)
 
 
 def models(selector: Selector) -> list[Model]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 from typing import TYPE_CHECKING
@@ -110,7 +110,8 @@ class ComparedProblems:
 
         Raises InvalidRequest for a name or a label that is not there.
         """
-        self._require(x, y, only)
+        for error in self.refusals(x, y, only):
+            raise error
         chosen = [
             one
             for one in self.found
@@ -129,20 +130,21 @@ class ComparedProblems:
             earlier=sum(1 for one in chosen if not one.current),
         )
 
-    def _require(self, x: str, y: str, only: Mapping[str, str]) -> None:
+    def refusals(self, x: str, y: str, only: Mapping[str, str]) -> Iterator[InvalidRequest]:
+        """Errors of the arguments of a map, each by itself."""
         for argument, name in (("x", x), ("y", y), *(("only", name) for name in only)):
             if name not in self.axes:
-                raise InvalidRequest(
+                yield InvalidRequest(
                     f"{argument}={shorten(name)}: expected a hyperparameter. {suggest(name, self.axes)}"
                 )
         for name, label in only.items():
-            if label not in self.axes[name].labels:
-                raise InvalidRequest(
+            if name in self.axes and label not in self.axes[name].labels:
+                yield InvalidRequest(
                     f"{name}={shorten(label)}: expected a value that was measured. "
                     f"{suggest(label, self.axes[name].labels)}"
                 )
         if x == y:
-            raise InvalidRequest(f"x={x} and y={y}: expected two different hyperparameters.")
+            yield InvalidRequest(f"x={x} and y={y}: expected two different hyperparameters.")
 
 
 def _compared(evidence: Evidence, problem: Problem, default: str) -> ComparedProblem | None:

@@ -1,8 +1,14 @@
-"""The page for people, with its style sheet and icon. Not part of the contract: it may change any time."""
+"""The pages for people: the measurements, and the API's documentation, with what they are made of.
+
+Not part of the contract: they may change any time. Nothing of them comes from another host.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from functools import partial
 from importlib.resources import files
+from importlib.resources.abc import Traversable
 
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import HTMLResponse
@@ -17,8 +23,16 @@ HEADERS = {
     "referrer-policy": "no-referrer",
     "x-content-type-options": "nosniff",
 }
+# Swagger UI is a script, has icons in its style sheet, and asks this service
+WITH_SCRIPT = {
+    **HEADERS,
+    "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; "
+    "img-src 'self' data:; connect-src 'self'; form-action 'none'; base-uri 'none'; frame-ancestors 'none'",
+}
 FRESH = {"cache-control": "private, no-store"}
 KEPT = {"cache-control": "public, max-age=3600"}
+OURS = files("kernel_selector.service") / "pages"
+SWAGGER_UI = files("fastapi_offline") / "static"
 
 
 @router.get("/")
@@ -29,18 +43,22 @@ def page(request: Request) -> HTMLResponse:
     return HTMLResponse(html, status_code=status, headers={**HEADERS, **FRESH})
 
 
-def _style(_: Request) -> Response:
-    return _file("style.css", "text/css")
+@router.get("/docs")
+def documentation() -> Response:
+    """The API's documentation: Swagger UI over `openapi.json`."""
+    return _file(OURS / "documentation.html", "text/html", WITH_SCRIPT)
 
 
-def _icon(_: Request) -> Response:
-    return _file("icon.svg", "image/svg+xml")
+def _asset(folder: Traversable, media_type: str, request: Request) -> Response:
+    return _file(folder / request.url.path.rpartition("/")[2], media_type)
 
 
-def _file(name: str, media_type: str) -> Response:
-    text = (files("kernel_selector.service") / "pages" / name).read_text()
-    return Response(text, media_type=media_type, headers={**HEADERS, **KEPT})
+def _file(path: Traversable, media_type: str, headers: Mapping[str, str] = HEADERS) -> Response:
+    return Response(path.read_bytes(), media_type=media_type, headers={**headers, **KEPT})
 
 
-router.add_route("/page/style.css", _style)
-router.add_route("/page/icon.svg", _icon)
+router.add_route("/page/style.css", partial(_asset, OURS, "text/css"))
+router.add_route("/page/icon.svg", partial(_asset, OURS, "image/svg+xml"))
+router.add_route("/docs/documentation.js", partial(_asset, OURS, "text/javascript"))
+router.add_route("/docs/swagger-ui-bundle.js", partial(_asset, SWAGGER_UI, "text/javascript"))
+router.add_route("/docs/swagger-ui.css", partial(_asset, SWAGGER_UI, "text/css"))

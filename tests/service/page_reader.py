@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from html.parser import HTMLParser
 
+from starlette.testclient import TestClient
+
 VOID = {"meta", "link", "input", "br"}
 ALLOWED = {
     *VOID,
     *("html", "head", "title", "body", "header", "main", "footer", "nav", "section", "h1", "h2", "h3", "h4"),
     *("p", "a", "ul", "li", "dl", "dt", "dd", "code", "small", "time", "div", "details", "summary"),
+    *("pre", "svg", "g", "line", "path", "text", "desc"),
     *("table", "caption", "thead", "tbody", "tr", "th", "td", "form", "label", "select", "option", "button"),
 }
 
@@ -61,8 +64,18 @@ class Page(HTMLParser):
         labelled = {attributes["for"] for attributes in self.all("label")}
         for tag, attributes in self.elements:
             for name in ("for", "aria-labelledby", "aria-describedby"):
-                if name in attributes and attributes[name] not in ids:
-                    self.faults.append(f"{name}={attributes[name]} leads nowhere")
+                for one in attributes.get(name, "").split():
+                    if one not in ids:
+                        self.faults.append(f"{name}={one} leads nowhere")
             entered = tag == "select" or (tag == "input" and attributes.get("type") != "hidden")
             if entered and attributes.get("id") not in labelled:
                 self.faults.append(f"<{tag}> {attributes} has no label")
+
+
+def read(client: TestClient, status: int = 200, **query: str) -> Page:
+    """The page at an address, which must have this status and be put together right."""
+    answer = client.get("/", params=query)
+    assert answer.status_code == status, answer.text
+    page = Page(answer.text)
+    assert page.faults == []
+    return page

@@ -16,9 +16,10 @@ from kernel_selector.service.app import create_app
 from kernel_selector.service.pages.page import age
 from kernel_selector.service.pages.question import LONGEST_VALUE, MOST_PARAMETERS
 from selector import Selector
+from selector.text.svg import MARKS, look
 from tests.selector import replay
 from tests.selector.conftest import shipped_cache, shipped_file  # noqa: F401 - fixtures
-from tests.service.page_reader import Page
+from tests.service.page_reader import read
 
 CHOICE = {"operator": "lstm", "set.hidden": "256", "set.batch": "32"}
 EVIL = "<script>alert(1)</script>\"'><img src=x onerror=alert(2)>{{7*7}}&lt;"
@@ -76,14 +77,6 @@ def opened(empty_database: Path):
     yield open_with
     for selector in selectors:
         selector.close()
-
-
-def read(client: TestClient, status: int = 200, **query: str) -> Page:
-    answer = client.get("/", params=query)
-    assert answer.status_code == status, answer.text
-    page = Page(answer.text)
-    assert page.faults == []
-    return page
 
 
 def test_all_sections_are_there(client: TestClient) -> None:
@@ -213,7 +206,7 @@ def test_bad_input_is_said_on_the_page(client: TestClient, query: dict[str, str]
     page = read(client, 422, **query)
     assert words in page.text
     assert ("h2", "Coverage") in page.texts  # the rest is there all the same
-    assert [item for item in page.all("p") if item.get("role") == "alert"]
+    assert [item for _, item in page.elements if item.get("role") == "alert"]
 
 
 def test_a_question_without_an_answer(client: TestClient) -> None:
@@ -305,7 +298,9 @@ def test_text_stands_out(client: TestClient, scheme: int) -> None:
     colours = dict(re.findall(r"--([\w-]+): (#\w{6})", blocks[scheme]))
     grounds = ("ground", "notice", "chosen", *(f"c{number}" for number in range(8)))
     pairs = [("text", ground) for ground in grounds]
-    pairs += [("faint", "ground"), ("link", "ground"), ("on-accent", "accent")]
-    for text, ground in pairs:
+    pairs += [("faint", "ground"), ("link", "ground"), ("on-accent", "accent"), ("wrong", "ground")]
+    lines = [(look(number), "ground") for number in range(len(MARKS))]
+    for text, ground in pairs + lines:
         dark, light = sorted((luminance(colours[text]), luminance(colours[ground])))
-        assert (light + 0.05) / (dark + 0.05) >= 4.5, (text, ground)
+        least = 3.0 if (text, ground) in lines else 4.5  # of graphical objects, of text
+        assert (light + 0.05) / (dark + 0.05) >= least, (text, ground)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -14,7 +15,8 @@ pytestmark = [
     pytest.mark.timeout(900),  # a busy machine takes minutes to start it
 ]
 CHOICE = "?operator=lstm&device=nvidia-h200&set.hidden=256&set.batch=32&set.dtype=bfloat16"
-PAGES = ("", CHOICE, "?operator=gru&x=seq&y=batch&only.mode=training", "?operator=" + "nonesuch" * 20)
+WRONG = "?operator=lstm&device=nvidia-h200&set.hidden=-1&memory=much&x=hiden&only.seq=-1"
+PAGES = ("", CHOICE, "?operator=gru&x=seq&y=batch&only.mode=training", "?operator=" + "nonesuch" * 20, WRONG)
 
 
 @pytest.fixture(scope="module")
@@ -45,6 +47,21 @@ def test_it_fits_and_says_nothing(
     assert browser.ask("document.styleSheets.length") == 1
     ground = browser.ask("getComputedStyle(document.body).backgroundColor")
     assert (ground == "rgb(255, 255, 255)") is not dark
+
+
+def test_the_documentation_is_drawn_without_another_host(browser: chromium.Tab, url: str) -> None:
+    browser.said.clear()
+    browser.open(f"{url}docs")
+    deadline = time.monotonic() + 120
+    while not browser.ask("document.querySelectorAll('.opblock').length") and time.monotonic() < deadline:
+        time.sleep(0.2)
+    paths = browser.ask(
+        "[...document.querySelectorAll('.opblock-summary-path')].map(one => one.dataset.path)"
+    )
+    assert "/v1/choices" in paths
+    hosts = browser.ask("performance.getEntriesByType('resource').map(one => new URL(one.name).origin)")
+    assert {f"{one}/" for one in hosts} == {url}
+    assert browser.said == []
 
 
 def test_a_script_would_not_run(browser: chromium.Tab, url: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import os
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ from torch import nn
 import selector
 from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import Device
+from kernel_selector.service.cli import main
 from selector import InvalidRequest
 from selector.planning.training_setup import AS_FUSED_IN_GRAPHS, Training
 from selector.selection import knowledge
@@ -74,6 +76,27 @@ def test_where_nothing_can_be_unpacked_the_plan_says_so(monkeypatch):
 def test_where_what_ships_is_turned_off_a_plan_rests_on_the_database_alone(sqlite_database):
     with pytest.raises(selector.NoMeasurements, match="Measure there"):
         selector.plan("bert-large", device=DEVICE, memory_limit="16GiB", database=sqlite_database)
+
+
+@pytest.mark.usefixtures("fresh")
+def test_what_ships_is_left_out_by_an_argument(sqlite_database, monkeypatch):
+    asked = {"device": DEVICE, "memory_limit": "16GiB", "database": sqlite_database}
+    for function in (selector.plan, selector.pareto):
+        with pytest.raises(selector.NoMeasurements, match="Measure there"):
+            function("bert-large", **asked, shipped=False)
+    assert os.environ["SELECTOR_SHIPPED"] == "on"
+    monkeypatch.setenv("SELECTOR_SHIPPED", "off")
+    assert selector.plan("bert-large", **asked, batch=1, shipped=True).layers
+    with pytest.raises(TypeError, match=r"plan\(\) got an unexpected keyword argument 'ships'"):
+        selector.plan("bert-large", **asked, ships=False)
+
+
+@pytest.mark.usefixtures("fresh")
+def test_the_command_leaves_out_what_ships_without_the_environment(sqlite_database, capsys):
+    words = ["plan", "bert-large", "--device", DEVICE, "--memory", "16GiB", "--database", sqlite_database.location]
+    assert main([*words, "--no-shipped"]) != 0
+    assert "Measure there" in capsys.readouterr().err
+    assert os.environ["SELECTOR_SHIPPED"] == "on"
 
 
 @pytest.mark.usefixtures("fresh")

@@ -1,0 +1,7 @@
+SwaggerUIBundle({
+  url: "openapi.json",
+  dom_id: "#documentation",
+  deepLinking: true,
+  defaultModelsExpandDepth: 0,
+  validatorUrl: null, // the one of its makers is another host
+});
