@@ -2,8 +2,8 @@
 
     python -m benchmarks.selection.transfer FILE [FILE ...] [--database URL]
 
-FILEs are records of sweeps on a kind of GPU that the database (default: what ships) has nothing of, such as
-`benchmarks/results/steady_nvidia-h100_survey.jsonl.xz`. Each problem is asked about on that device, and is
+FILEs are records of sweeps on a kind of GPU that the database (default: what ships) has nothing of, as
+`python -m kernels.measure --output FILE` writes them. Each problem is asked about on that device, and is
 judged by what was measured there: the choice against the fastest, times against times, and how often they are
 in their intervals, which are made for nine of ten. Writes `transfer_<device>.json`. Needs no GPU.
 """

@@ -2,7 +2,7 @@
 
     R=benchmarks/results
     python -m scripts.release.to_database $R/recurrent_nvidia-h200.json [--database URL]
-    python -m scripts.release.to_database $R/steady_nvidia-h100_sampling.jsonl.xz [--database URL]
+    python -m scripts.release.to_database $R/steady_survey_nvidia-h200_further.jsonl.xz [--database URL]
 
 Records that are there already stay as they are.
 """
