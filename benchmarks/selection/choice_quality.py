@@ -1,8 +1,8 @@
 """Quality of choices: python -m benchmarks.selection.choice_quality [--database URL] [--device NAME].
 
-From a checkout. Judges the cost model of every operator in the database on problems, implementations and
-devices that it has not seen, and holds the figures against what was asked. Nothing is measured: this reads
-measurements.
+From a checkout. Judges what the chooser answers for every operator in the database on problems and devices
+that neither its evidence nor its cost model has, and holds the figures against what was asked. Nothing is
+measured: this reads measurements.
 """
 
 from __future__ import annotations
@@ -19,11 +19,15 @@ from selector.selection.shipped import unpacked
 from selector.training.evaluation import MODEL
 from selector.training.judgements import BASELINES, Judgements, judge_all
 from selector.training.report import write_report
+from selector.training.train import SHAPES
+from selector.training.verdicts import GROUPS, grouped
+from selector.training.verdicts import figures as _figures_of
 
 # asked and aimed at, over the held-out shapes of all operators
 GMEAN = (1.015, 1.005)
 LIMITS = {"gmean": GMEAN, "p95": (1.10, 1.03), "p99": (1.30, 1.10)}
 WITHIN_5_PERCENT = (0.95, 0.99)
+UNJUDGED = (0.005, 0.0)  # choices that failed there, or were not measured there
 EXCEEDED = (0.005, 0.0)
 ERRORS = {"time": (0.06, 0.03), "memory": (0.02, 0.01)}  # medians over training steps
 COVERED = (0.85, 0.95)
@@ -35,9 +39,10 @@ def main() -> None:
     parser.add_argument("--database", help="URL or path (default: the measurements that ship)")
     parser.add_argument("--device", help="only measurements of this kind of device count, such as h200")
     parser.add_argument("--report", type=Path, help="folder for the written report with its plots")
+    parser.add_argument("--jobs", type=int, default=1, help="processes, each with an operator at a time")
     options = parser.parse_args()
     with Database.open(options.database or unpacked()) as database:
-        overview = judge_all(database, options.device)
+        overview = judge_all(database, options.device, jobs=options.jobs, implementations=False)
     if options.report:
         print(write_report(options.report, overview))
     print(overview.table())
@@ -47,13 +52,15 @@ def main() -> None:
 
 
 def figures(overview: Judgements) -> dict[str, Any]:
-    """Each figure with what was asked and aimed at."""
-    model = overview.pooled[MODEL]
-    found: dict[str, Any] = {name: _figure(getattr(model, name), *limits) for name, limits in LIMITS.items()}
+    """Each figure with what was asked and aimed at: of the choices on held-out shapes that have a time."""
+    model = _figures_of(overview.verdicts[SHAPES])
+    found: dict[str, Any] = {name: _figure(model[name], *limits) for name, limits in LIMITS.items()}
     # operators whose choices are hard have more problems: here each operator counts alike
-    each = [one.shapes[MODEL].gmean for one in overview.judgements if one.shapes]
-    found["gmean_of_operators"] = _figure(geometric_mean(each), *GMEAN)
-    found["within_5_percent"] = _figure(model.within_5_percent, *WITHIN_5_PERCENT)
+    each = grouped(overview.verdicts[SHAPES], GROUPS["operator"])
+    means = [one["gmean"] for one in each.values() if "gmean" in one]
+    found["gmean_of_operators"] = _figure(geometric_mean(means), *GMEAN)
+    found["within_5_percent"] = _figure(model["within_5_percent"], *WITHIN_5_PERCENT)
+    found["unjudged"] = _figure(model["unjudged"], *UNJUDGED)
     tried = [one.under_limits for one in overview.evaluations if one.under_limits]
     choices = sum(one.choices for one in tried)
     exceeded = sum(one.exceeded * one.choices for one in tried) / choices

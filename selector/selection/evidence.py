@@ -291,7 +291,7 @@ class Evidence:
 
         A problem with words that nothing was measured with is looked up with the nearest ones that were.
         """
-        alike = seen_alike(problem, self._words)
+        alike = seen_alike(problem, self._words, here)
         if alike.values in self._values and alike != problem:
             neighbour: Problem | None = alike
         else:

@@ -9,9 +9,10 @@ import numpy as np
 
 from ..errors import InvalidRequest
 from ..text.svg import Axis, Series, decades, plot
-from .evaluation import MODEL, Comparison, Quality
+from .evaluation import MODEL, Comparison
 from .judgements import BASELINES, Judgements
 from .train import Judgement
+from .verdicts import Quality
 
 FILE = "report.md"
 SLOWDOWNS = (1.0, 1.02, 1.05, 1.1, 1.2, 1.5, 2.0)  # ticks

@@ -8,6 +8,7 @@ from kernel_selector.db import Database, models
 from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import Device
 from selector import ModelVersionMismatch, Selector
+from selector.cost_model.domain import seen_alike
 from selector.cost_model.estimate import LEAST_GAIN, Estimate
 from selector.cost_model.predictor import Predictor
 from tests.selector import replay
@@ -117,6 +118,18 @@ def test_the_model_goes_before_the_nearest_problem(trained):
     near = problem.as_dict | {"seq": problem["seq"] + 1}
     assert trained.evidence("lstm", replay.HERE.key).near(LSTM.problem(near), replay.HERE, None)
     assert trained.choose(**near).source == "model"
+
+
+@pytest.mark.parametrize(
+    ("kind", "slower", "stands"), [("cuda", 1.1, True), ("cuda", 2.0, False), ("cpu", 1.0, False)]
+)
+def test_dtypes_of_16_bits_stand_for_each_other_on_a_gpu(kind, slower, stands):
+    rates = {"float32": 1e14, "float16": 8e14, "bfloat16": 8e14 / slower}
+    device = Device(name="GPU", kind=kind, matmul_flops_per_s=rates)
+    problem = LSTM.problem(hidden=96, batch=8, dtype="float16")
+    alike = seen_alike(problem, {"dtype": ["bfloat16", "float32"], "mode": ["inference"]}, device)
+    assert alike == (LSTM.problem({**problem.as_dict, "dtype": "bfloat16"}) if stands else problem)
+    assert seen_alike(problem, {"dtype": ["float32"]}, device) == problem
 
 
 def test_unknown_device_abstains(trained):
