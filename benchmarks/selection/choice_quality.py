@@ -13,15 +13,18 @@ from pathlib import Path
 from statistics import geometric_mean
 from typing import Any
 
-from benchmarks.common.result import write_result
+from benchmarks.common.lines import text_of
+from benchmarks.common.result import RESULTS, write_result
+from benchmarks.selection.visits import compared
 from kernel_selector.db import Database
+from kernel_selector.kernels.contract import Record
 from selector.selection.shipped import unpacked
 from selector.training.evaluation import MODEL
 from selector.training.judgements import BASELINES, Judgements, judge_all
 from selector.training.report import write_report
-from selector.training.train import SHAPES
+from selector.training.train import SHAPES, Judgement
 from selector.training.verdicts import GROUPS, grouped
-from selector.training.verdicts import figures as _figures_of
+from selector.training.verdicts import figures as figures_of
 
 # asked and aimed at, over the held-out shapes of all operators
 GMEAN = (1.015, 1.005)
@@ -31,6 +34,11 @@ UNJUDGED = (0.005, 0.0)  # choices that failed there, or were not measured there
 EXCEEDED = (0.005, 0.0)
 ERRORS = {"time": (0.06, 0.03), "memory": (0.02, 0.01)}  # medians over training steps
 COVERED = (0.85, 0.95)
+# sweeps of the same problems: minutes apart on one machine, and half a day apart on hosts that others use
+VISITS = (
+    ("visits_nvidia-h200_first", "visits_nvidia-h200_second"),
+    ("steady_survey_nvidia-h200_further", "steady_survey_nvidia-h200_further_again"),
+)
 
 
 def main() -> None:
@@ -42,18 +50,35 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=1, help="processes, each with an operator at a time")
     options = parser.parse_args()
     with Database.open(options.database or unpacked()) as database:
-        overview = judge_all(database, options.device, jobs=options.jobs, implementations=False)
+        overview = judge_all(database, options.device, jobs=options.jobs, implementations=False, done=_say)
     if options.report:
         print(write_report(options.report, overview))
     print(overview.table())
     payload = {"of_device": options.device, "figures": figures(overview), **overview.to_dict()}
+    payload["across_visits"] = across_visits()
     print(json.dumps(payload["figures"], indent=2))
     print(write_result("choice_quality", payload))
 
 
+def _say(one: Judgement) -> None:
+    """Print the figures of an operator."""
+    for words, verdicts in one.verdicts.items():
+        print(one.evaluation.operator, words, figures_of(verdicts), flush=True)
+
+
+def across_visits() -> dict[str, Any]:
+    """What choosing by one visit to a machine loses by another one, by operator: the noise of a verdict."""
+    found: dict[str, Any] = {}
+    for names in VISITS:
+        sweeps = [text_of(RESULTS / f"{name}.jsonl.xz").splitlines() for name in names]
+        for operator, one in compared(*[list(map(Record.from_json, each)) for each in sweeps]).items():
+            found.setdefault(operator, []).append({"problems": one["problems"], **one["choice_by_the_other"]})
+    return found
+
+
 def figures(overview: Judgements) -> dict[str, Any]:
     """Each figure with what was asked and aimed at: of the choices on held-out shapes that have a time."""
-    model = _figures_of(overview.verdicts[SHAPES])
+    model = figures_of(overview.verdicts[SHAPES])
     found: dict[str, Any] = {name: _figure(model[name], *limits) for name, limits in LIMITS.items()}
     # operators whose choices are hard have more problems: here each operator counts alike
     each = grouped(overview.verdicts[SHAPES], GROUPS["operator"])

@@ -103,8 +103,8 @@ def judged(
     if measured - wanted:
         raise SystemExit(
             f"{len(measured - wanted)} of {len(measured)} problems are not drawn by {commit} with --count "
-            f"{count}, for example: {next(iter(measured - wanted)).key}. Judge what `draw` wrote, by the same "
-            "code."
+            f"{count}, for example: {next(iter(measured - wanted)).key}. Judge what `draw` wrote, by the "
+            "same code."
         )
     early = [record for record in records if record.measured_at < since]
     if early:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import textwrap
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from itertools import repeat
@@ -128,20 +129,32 @@ def _line(name: str, found: Mapping[str, Quality]) -> str:
 
 
 def judge_all(
-    database: db.Database, device: str | None = None, *, jobs: int = 1, implementations: bool = True
+    database: db.Database,
+    device: str | None = None,
+    *,
+    jobs: int = 1,
+    implementations: bool = True,
+    done: Callable[[Judgement], None] = lambda _: None,
 ) -> Judgements:
     """Judge every operator, on the measurements of one kind of device where it is named.
 
-    `jobs` processes judge an operator each at a time. `implementations` judges each as if it had not been
-    measured, too. Raises NoMeasurements when none has enough problems, and the errors of the database.
+    `jobs` processes judge an operator each at a time, and `done` is told of each, in their order.
+    `implementations` judges each as if it had not been measured, too. Raises NoMeasurements when none has enough problems, and the errors of the database.
     """
     names = registry.operators()
     given = [names, repeat(device), repeat(implementations)]
-    if jobs > 1:
-        with ProcessPoolExecutor(jobs, get_context("spawn")) as pool:
-            found = list(pool.map(_judged_elsewhere, repeat(database.location), *given))
-    else:
-        found = list(map(_judged, repeat(database), *given))
+    found = []
+    results: Iterator[Judgement | TooFewProblems]
+    with ExitStack() as stack:
+        if jobs > 1:
+            pool = stack.enter_context(ProcessPoolExecutor(jobs, get_context("spawn")))
+            results = pool.map(_judged_elsewhere, repeat(database.location), *given)
+        else:
+            results = map(_judged, repeat(database), *given)
+        for one in results:
+            found.append(one)
+            if isinstance(one, Judgement):
+                done(one)
     judgements = tuple(one for one in found if isinstance(one, Judgement))
     too_few = {name: one for name, one in zip(names, found, strict=True) if isinstance(one, TooFewProblems)}
     if not judgements:
