@@ -24,7 +24,7 @@ from .features.work import least_work
 # because sizes that were seen one by one may be large together
 SIZE_SLACK, WORK_SLACK = 0.5, 1.0
 # Dtypes whose products run at one rate, over as many bytes. Of 191 problems of 11 operators measured in both
-# on an H200, none a layer of a published model, choices for float16 by the times in bfloat16 lose 1.1 % against
+# on an H200, none a layer of a published model, choices for float16 by times in bfloat16 lose 1.1 % against
 # the fastest, 1.2 % the other way, and always torch's own 29 %
 TWINS = {"float16": "bfloat16", "bfloat16": "float16"}
 LIKE_RATE = 1.25  # at most this factor between the rates of twins

@@ -99,6 +99,11 @@ class Dataset:
         return np.array([situation(record.problem["mode"], record.device) for record in self.records])
 
     @cached_property
+    def kinds(self) -> frozenset[str]:
+        """The kinds of device, such as `cuda`."""
+        return frozenset(record.device.kind for record in self.records)
+
+    @cached_property
     def situations(self) -> tuple[str, ...]:
         """The different situations, sorted."""
         return tuple(sorted(set(self.situation.tolist())))

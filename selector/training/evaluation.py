@@ -14,7 +14,18 @@ from numpy.typing import NDArray
 from ..cost_model.estimate import LEAST_GAIN
 from .dataset import LEAST_PROBLEMS, Dataset
 from .estimator import CostModel
-from .fit import FAILS, AnyDataset, Errors, Fold, HeldOut, errors, flat, time_model, unseen_model
+from .fit import (
+    FAILS,
+    AnyDataset,
+    Errors,
+    Fold,
+    HeldOut,
+    errors,
+    flat,
+    time_model,
+    unseen_model,
+    unseen_time_model,
+)
 from .imported_dataset import ImportedDataset
 from .memory_limits import UnderLimits
 from .robustness import Chooser, Coverage, by_model, contests, default_row, measured_again
@@ -177,7 +188,7 @@ def evaluate_split(
             reasons.append(f"{where} leaves {left} problems to learn from")
         else:
             try:
-                model = _fitted(time_model(dataset, int((~test).sum())), dataset, ~test)
+                model = _fitted(unseen_time_model(dataset, ~test), dataset, ~test)
             except FAILS as error:
                 reasons.append(f"{where} leaves what could not be learned: {error}")
                 continue

@@ -69,6 +69,19 @@ def time_model(dataset: AnyDataset, rows: int | None = None) -> CostModel:
     return model
 
 
+def unseen_time_model(dataset: AnyDataset, train: Flags) -> CostModel:
+    """An unfitted model of the time that learns where `train` holds, to be asked about the other rows.
+
+    A network answers for every implementation that it has learned on a kind of device, and trees for the
+    rest. Where there is no rest no more than one tree is grown: they take most of the time.
+    """
+    model = time_model(dataset, int(train.sum()))
+    has_outputs = isinstance(dataset, Dataset) and has_network(dataset) and len(dataset.kinds) == 1
+    if has_outputs and set(dataset.implementation[train].tolist()) == set(dataset.implementations):
+        model.max_iter = 1
+    return model
+
+
 def has_network(dataset: AnyDataset) -> bool:
     """Whether the model of the time is given a network."""
     return len(dataset.rows) >= dataset.least_of_network
@@ -125,10 +138,11 @@ def held_out_shapes(dataset: AnyDataset, steps: Steps | None = None, *, memory: 
     models, failed = dict[int, tuple[Regression, Regression | None]](), dict[int, str]()
     split = list(splitter.split(dataset.rows, groups=dataset.problem))[: dataset.judged_folds]
     for number, (train, test) in enumerate(split):
+        learned = np.isin(np.arange(len(dataset.rows)), train)
         rows, of_size = dataset.rows[train], None
         try:
             steps.begin("Fitting times, with problems held out")
-            of_time = time_model(dataset, len(train)).fit(
+            of_time = unseen_time_model(dataset, learned).fit(
                 rows, dataset.time_ms[train], dataset.contest[train], related
             )
             if memory and dataset.has_memory:

@@ -139,7 +139,8 @@ def judge_all(
     """Judge every operator, on the measurements of one kind of device where it is named.
 
     `jobs` processes judge an operator each at a time, and `done` is told of each, in their order.
-    `implementations` judges each as if it had not been measured, too. Raises NoMeasurements when none has enough problems, and the errors of the database.
+    `implementations` judges each as if it had not been measured, too. Raises NoMeasurements when none has
+    enough problems, and the errors of the database.
     """
     names = registry.operators()
     given = [names, repeat(device), repeat(implementations)]
