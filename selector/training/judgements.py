@@ -90,18 +90,14 @@ class Judgements:
         for one in self.judgements:
             lines += [_line(one.evaluation.operator, one.shapes)] if one.shapes else []
         lines += [_line("all", self.pooled)] if self.pooled else []
-        title = "Choices by what was held out, of all operators; the unjudged have no good time there:"
-        lines += [
-            "",
-            title,
-            "",
-            f"{'':39}{'problems':>9}{'unjudged':>9}{'gmean':>8}{'p95':>8}{'within 5%':>11}",
-        ]
+        title = "Choices by what was held out; the unjudged have no good time there:"
+        head = f"{'':39}{'problems':>9}{'unjudged':>9}{'gmean':>7}{'p95':>7}{'in 5%':>9}"
+        lines += ["", title, "", head]
         for words, verdicts in self.verdicts.items():
             found = figures(verdicts)
             lines.append(
-                f"{words:39}{found['problems']:9}{found['unjudged']:9.1%}{found.get('gmean', 0):8.4f}"
-                f"{found.get('p95', 0):8.3f}{found.get('within_5_percent', 0):11.1%}"
+                f"{words:39}{found['problems']:9}{found['unjudged']:9.1%}{found.get('gmean', 0):7.3f}"
+                f"{found.get('p95', 0):7.3f}{found.get('within_5_percent', 0):9.1%}"
             )
         for words, reason in self.not_judged.items():
             lines += textwrap.wrap(f"Not judged: {words}: {reason}", WIDTH, break_on_hyphens=False)
