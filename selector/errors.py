@@ -34,6 +34,10 @@ class TooFewProblems(NoMeasurements):
         return f"{self.found}. {self.way_out}" if self.way_out else self.found
 
 
+class LeakedProblems(SelectorError):
+    """Problems among those that choices are judged on that were learned from as well."""
+
+
 class ModelVersionMismatch(SelectorError):
     """Stored cost model of another schema version, or changed after it was stored."""
 

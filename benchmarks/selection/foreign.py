@@ -28,11 +28,11 @@ from sklearn.ensemble import HistGradientBoostingRegressor
 from benchmarks.common.result import write_result
 from kernel_selector.db import Database
 from selector.exchange.import_file import import_file
-from selector.training.evaluation import quality
 from selector.training.fit import HeldOut, folds, held_out_shapes
 from selector.training.imported_dataset import ImportedDataset
 from selector.training.robustness import by_model, contests
 from selector.training.train import load_dataset, train
+from selector.training.verdicts import quality
 from selector.workloads.imported_operator import imported_operators
 
 MULTIPROCESSORS, COPY_BYTES_PER_S = 132, 3.5e12

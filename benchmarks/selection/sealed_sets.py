@@ -18,13 +18,10 @@ from __future__ import annotations
 import argparse
 import json
 import subprocess
-from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, NamedTuple
-
-import numpy as np
+from typing import Any
 
 from benchmarks.common.lines import keep, text_of
 from benchmarks.common.result import RESULTS, ROOT, current_commit
@@ -36,26 +33,11 @@ from kernel_selector.kernels.contract import Device, Problem, Record
 from kernel_selector.kernels.measure.jobs import Job
 from selector.profiling.sweep import sweep_jobs, write_plan
 from selector.selection.choice import Choice
-from selector.selection.query import Query
 from selector.selection.selector import Selector
 from selector.selection.shipped import unpacked
-from selector.training.evaluation import quality
+from selector.training.verdicts import Contest, summed_up, verdict
 
 COUNT = 60  # problems of each operator
-SIZES_MS = {"below 0.1 ms": 0.1, "below 1 ms": 1.0, "1 ms or longer": float("inf")}
-PAIRS = 20  # that are named, of chosen and fastest implementation
-WORSE = 1.01  # times torch's own
-
-
-class Verdict(NamedTuple):
-    """Loss of one choice on one problem; `slowdown` is None where the choice has no good time."""
-
-    problem: Problem
-    choice: Choice
-    fastest: str
-    fastest_ms: float
-    slowdown: float | None
-    default_slowdown: float | None
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -116,11 +98,12 @@ def judged(
     if not records:
         raise SystemExit("No records: measure what `draw` wrote first.")
     wanted = {job.problem for job in drawn(commit, count)}
-    found = {record.problem for record in records}
-    if found - wanted:
+    measured = {record.problem for record in records}
+    if measured - wanted:
         raise SystemExit(
-            f"{len(found - wanted)} of {len(found)} problems are not drawn by {commit} with --count {count}, "
-            f"for example: {next(iter(found - wanted)).key}. Judge what `draw` wrote, by the same code."
+            f"{len(measured - wanted)} of {len(measured)} problems are not drawn by {commit} with --count "
+            f"{count}, for example: {next(iter(measured - wanted)).key}. Judge what `draw` wrote, by the "
+            "same code."
         )
     early = [record for record in records if record.measured_at < since]
     if early:
@@ -129,12 +112,12 @@ def judged(
         )
     device = records[0].device
     with Database.open(database or unpacked()) as opened:
-        leaked = known(opened, found, device.key, since)
+        leaked = known(opened, measured, device.key, since)
         if leaked:
             raise SystemExit(f"The database has measured {leaked} of these problems since {commit}: a leak.")
-        verdicts = asked(
-            Selector(opened, frozen=True, shipped=False), comparable(times_of(records)), device.key
-        )
+        found = contests(records, device.key)
+        choices = asked(Selector(opened, frozen=True, shipped=False), found)
+    verdicts = list(map(verdict, found, choices))
     return {
         "name": "sealed_set",
         "drawn_by": commit,
@@ -144,12 +127,9 @@ def judged(
         "device": device.name,
         "environment": records[0].environment.to_dict(),
         "drawn": len(wanted),
-        "measured": len(found),
+        "measured": len(measured),
         "records": f"sealed_set_{commit[:12]}_{device.key}.jsonl.xz",
-        "all": figures(verdicts),
-        **{name: grouped(verdicts, key) for name, key in GROUPS.items()},
-        "unjudged": unjudged(verdicts, records),
-        "pairs": pairs(verdicts),
+        **summed_up(verdicts),
     }
 
 
@@ -165,99 +145,25 @@ def known(database: Database, problems: set[Problem], device_key: str, since: da
     return len(late & problems)
 
 
-def asked(
-    selector: Selector, times: Mapping[Problem, Mapping[str, float]], device: str | Device
-) -> list[Verdict]:
-    """The verdict on what a user gets for each problem, by the times of its implementations in ms."""
-    queries = [
-        Query(hyperparameters=dict(problem.as_dict), operator=problem.operator, device=device)
-        for problem in times
-    ]
-    verdicts = []
-    for (problem, known), choice in zip(times.items(), selector.choose_each(queries), strict=True):
-        if not isinstance(choice, Choice):
-            raise choice
-        fastest = min(known, key=lambda name: known[name])
-        default = known.get(registry.operator(problem.operator).default)
-        mine, best = known.get(choice.implementation), known[fastest]
-        verdicts.append(
-            Verdict(problem, choice, fastest, best, mine and mine / best, default and default / best)
-        )
-    return verdicts
+def contests(records: Sequence[Record], device: str | Device) -> list[Contest]:
+    """Problems with several good times among records of one device, and how the others ended there."""
+    times = comparable(times_of(records))
+    outcomes: dict[Problem, dict[str, str]] = {problem: {} for problem in times}
+    samples: dict[Problem, dict[str, int]] = {problem: {} for problem in times}
+    for one in records:
+        if one.problem in times:
+            outcomes[one.problem][one.implementation] = one.status.value
+            samples[one.problem][one.implementation] = one.total.samples if one.total else 0
+    return [Contest(each, device, times[each], samples[each], outcomes[each]) for each in times]
 
 
-GROUPS: Mapping[str, Callable[[Verdict], str]] = {
-    "source": lambda one: one.choice.source,
-    "operator": lambda one: one.problem.operator,
-    "size": lambda one: next(name for name, most in SIZES_MS.items() if one.fastest_ms < most),
-    "dtype": lambda one: str(one.problem["dtype"]),
-    "mode": lambda one: str(one.problem["mode"]),
-}
-
-
-def grouped(verdicts: Sequence[Verdict], key: Callable[[Verdict], str]) -> dict[str, Any]:
-    """The figures of each group."""
-    found: dict[str, list[Verdict]] = defaultdict(list)
-    for one in verdicts:
-        found[key(one)].append(one)
-    return {name: figures(each) for name, each in sorted(found.items())}
-
-
-def figures(verdicts: Sequence[Verdict]) -> dict[str, Any]:
-    """The distribution of slowdowns, sampling errors of its mean and share, the share of unjudged choices."""
-    losses = [one.slowdown for one in verdicts if one.slowdown is not None]
-    found = {"problems": len(verdicts), "unjudged": round(1 - len(losses) / len(verdicts), 4)}
-    if not losses:
-        return found
-    spread = quality(losses)
-    worse = [
-        one.slowdown > WORSE * one.default_slowdown
-        for one in verdicts
-        if one.slowdown is not None and one.default_slowdown is not None
-    ]
-    within = spread.within_5_percent
-    return found | {
-        "gmean": round(spread.gmean, 4),
-        "gmean_error": round(float(np.std(np.log(losses)) / len(losses) ** 0.5), 4),
-        "p95": round(spread.p95, 3),
-        "p99": round(spread.p99, 3),
-        "within_5_percent": round(within, 4),
-        "within_5_percent_error": round((within * (1 - within) / len(losses)) ** 0.5, 4),
-        "slower_than_default": round(float(np.mean(worse)), 4) if worse else None,
-    }
-
-
-def unjudged(verdicts: Sequence[Verdict], records: Sequence[Record]) -> dict[str, int]:
-    """Number of choices that have no good time, by implementation and what became of it."""
-    status = {(record.problem, record.implementation): record.status.value for record in records}
-    found = Counter(
-        f"{one.problem.operator}.{one.choice.implementation}: "
-        f"{status.get((one.problem, one.choice.implementation), 'not measured')}"
-        for one in verdicts
-        if one.slowdown is None
-    )
-    return dict(found.most_common())
-
-
-def pairs(verdicts: Sequence[Verdict]) -> list[dict[str, Any]]:
-    """Chosen and fastest implementations by their share of the whole loss, the largest first."""
-    losses: dict[tuple[str, str, str], list[float]] = defaultdict(list)
-    for one in verdicts:
-        if one.slowdown is not None and one.slowdown > 1:
-            key = (one.problem.operator, one.choice.implementation, one.fastest)
-            losses[key].append(float(np.log(one.slowdown)))
-    total = sum(map(sum, losses.values()))
-    order = sorted(losses, key=lambda key: -sum(losses[key]))
-    return [
-        {
-            "operator": operator,
-            "chosen": chosen,
-            "fastest": fastest,
-            "problems": len(losses[operator, chosen, fastest]),
-            "share": round(sum(losses[operator, chosen, fastest]) / total, 4),
-        }
-        for operator, chosen, fastest in order[:PAIRS]
-    ]
+def asked(selector: Selector, found: Sequence[Contest]) -> list[Choice]:
+    """What a user gets for each problem. Raises the first error."""
+    answers = selector.choose_each([one.query for one in found])
+    for one in answers:
+        if not isinstance(one, Choice):
+            raise one
+    return [one for one in answers if isinstance(one, Choice)]
 
 
 if __name__ == "__main__":

@@ -25,9 +25,9 @@ from benchmarks.selection.visits import Times, times_of
 from kernel_selector.db import Database
 from kernel_selector.kernels.contract import Problem, Record
 from selector.training.dataset import Dataset
-from selector.training.evaluation import quality
 from selector.training.robustness import unseen_choices
 from selector.training.train import load_measured
+from selector.training.verdicts import quality
 
 # sweeps alike: a problem taken for a comparison has more samples, and says less of the others
 POLICIES = ("steady", "steady_survey")

@@ -11,7 +11,7 @@ in their intervals, which are made for nine of ten. Writes `transfer_<device>.js
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,14 +20,15 @@ import numpy as np
 
 from benchmarks.common.lines import text_of
 from benchmarks.common.result import RESULTS, write_result
-from benchmarks.selection.sealed_sets import GROUPS, Verdict, asked, figures, grouped
-from benchmarks.selection.visits import Times, comparable, times_of
+from benchmarks.selection.sealed_sets import asked, contests
 from kernel_selector.db import Database
 from kernel_selector.db import records as stored
 from kernel_selector.kernels import registry
-from kernel_selector.kernels.contract import Problem, Record
+from kernel_selector.kernels.contract import Record
+from selector.selection.choice import Choice
 from selector.selection.selector import Selector
 from selector.selection.shipped import unpacked
+from selector.training.verdicts import Contest, summed_up, verdict
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -39,19 +40,18 @@ def main(arguments: Sequence[str] | None = None) -> None:
     given = parser.parse_args(arguments)
     records = [Record.from_json(line) for file in given.sweeps for line in text_of(file).splitlines()]
     device = replace(records[0].device, host="")
-    times = comparable(times_of([one for one in records if _is_known(one)]))
+    found = contests([one for one in records if _is_known(one)], device)
     with Database.open(given.database or unpacked()) as database:
         with database.read() as connection:
             measured = stored.devices(connection)
         if device.key in {one.key for one in measured}:
             raise SystemExit(f"{device.name} is in the database: nothing would be carried over to it.")
-        verdicts = asked(Selector(database, frozen=True, shipped=False), times, device)
+        choices = asked(Selector(database, frozen=True, shipped=False), found)
     payload = {
         "of_device": device.to_dict(),
         "sweeps": [file.name for file in given.sweeps],
-        "all": figures(verdicts),
-        **{name: grouped(verdicts, key) for name, key in GROUPS.items()},
-        "times": errors(verdicts, times),
+        **summed_up(list(map(verdict, found, choices))),
+        "times": errors(found, choices),
     }
     print(payload["all"], payload["times"], sep="\n")
     print(write_result(f"transfer_{device.key}", payload, torch_device="cpu", folder=given.results))
@@ -62,13 +62,13 @@ def _is_known(record: Record) -> bool:
     return record.implementation in registry.implementations(record.problem.operator)
 
 
-def errors(verdicts: Sequence[Verdict], times: Mapping[Problem, Times]) -> dict[str, Any]:
+def errors(found: Sequence[Contest], choices: Sequence[Choice]) -> dict[str, Any]:
     """Relative errors of all candidates' times, quantiles in doublings, and how often intervals hold."""
     triples = [
-        (times[one.problem][candidate.name], candidate.time_ms, candidate.time_interval_ms)
-        for one in verdicts
-        for candidate in one.choice.candidates
-        if candidate.time_ms is not None and candidate.name in times[one.problem]
+        (contest.times[candidate.name], candidate.time_ms, candidate.time_interval_ms)
+        for contest, choice in zip(found, choices, strict=True)
+        for candidate in choice.candidates
+        if candidate.time_ms is not None and candidate.name in contest.times
     ]
     measured, foretold = (np.array([each[place] for each in triples]) for place in (0, 1))
     inside = [low <= time <= high for time, _, (low, high) in triples]

@@ -24,7 +24,7 @@ import numpy as np
 from benchmarks.common.lines import keep, text_of
 from benchmarks.common.result import RESULTS
 from kernel_selector.kernels.contract import Problem, Record, Status
-from selector.training.evaluation import quality
+from selector.training.verdicts import quality
 
 SHARES = (50, 80, 95)  # per cent of the candidates
 Times = dict[str, float]  # ms, by implementation

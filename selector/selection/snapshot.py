@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from threading import RLock
 from typing import TYPE_CHECKING, Any
 
@@ -67,6 +67,21 @@ class Body:
                 self._open(connection, complete, wanted)
         if complete:
             self._database = None
+
+    @classmethod
+    def of(
+        cls,
+        evidence: Mapping[Pair, Evidence],
+        models: Mapping[str, StoredModel],
+        devices: Iterable[Device],
+    ) -> Body:
+        """The body of evidence in memory: measurements, a cost model of each operator, and devices."""
+        body = cls(None)
+        body._evidence |= evidence
+        body._models |= models
+        body.devices = tuple(devices)
+        body.records = sum(len(group) for one in evidence.values() for group in one.groups.values())
+        return body
 
     @property
     def database(self) -> Database | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import cached_property
 from typing import Any, ClassVar
@@ -21,6 +21,7 @@ from ..cost_model.features.roofline import missing_rates
 from ..cost_model.features.spec import FeatureSpec, runs
 from ..cost_model.intervals import situation
 from ..errors import TooFewProblems
+from ..selection.alike import timed_alike
 from ..selection.neighbours import Neighbours
 from ..selection.records import Possible, pooled
 
@@ -32,7 +33,8 @@ class Dataset:
     """Rows of features with their figures; `records` has the records in the order of the rows.
 
     `left_out` counts, by reason, good records that cannot be used; `related` are datasets of operators
-    that cost alike, for networks to learn from as well.
+    that cost alike, for networks to learn from as well. `measured` are all records that it was made from,
+    failures among them, and `devices` all measured ones as last probed: what the chooser answers from.
     """
 
     has_memory: ClassVar[bool] = True
@@ -47,6 +49,13 @@ class Dataset:
     rows: NDArray[np.float64]  # [records, features]
     left_out: dict[str, int]
     related: tuple[Dataset, ...] = ()
+    measured: tuple[Record, ...] = ()
+    devices: tuple[Device, ...] = ()
+
+    def part(self, use: NDArray[np.bool_]) -> Dataset:
+        """The dataset of the rows where `use` holds."""
+        kept = tuple(self.records[row] for row in np.flatnonzero(use).tolist())
+        return replace(self, records=kept, rows=self.rows[use])
 
     @cached_property
     def time_ms(self) -> NDArray[np.float64]:
@@ -70,8 +79,8 @@ class Dataset:
 
     @cached_property
     def problem(self) -> NDArray[np.int64]:
-        """Number of the problem, equal on all devices, shape [records]."""
-        return _numbered([record.problem.key for record in self.records])
+        """Number of the problem, equal on all devices and for those that take the same time, [records]."""
+        return _numbered([timed_alike(record.problem).key for record in self.records])
 
     @cached_property
     def contest(self) -> NDArray[np.int64]:
@@ -87,6 +96,11 @@ class Dataset:
     def situation(self) -> NDArray[np.str_]:
         """Kind of device and mode, such as `cuda training`, shape [records]."""
         return np.array([situation(record.problem["mode"], record.device) for record in self.records])
+
+    @cached_property
+    def kinds(self) -> frozenset[str]:
+        """The kinds of device, such as `cuda`."""
+        return frozenset(record.device.kind for record in self.records)
 
     @cached_property
     def situations(self) -> tuple[str, ...]:
@@ -176,8 +190,9 @@ def build_dataset(operator: Operator, records: Iterable[Record], devices: Iterab
     versions = {name: item.version for name, item in registry.implementations(operator.name).items()}
     groups: dict[tuple[str, str], dict[tuple[str, str], dict[str, Record]]] = {}
     left_out: Counter[str] = Counter()
-    possible = Possible(records)
-    for record in pooled(possible):
+    possible, devices = Possible(records), tuple(devices)
+    measured = tuple(possible)
+    for record in pooled(measured):
         if record.status is not Status.OK:
             continue
         now = versions.get(record.implementation)
@@ -200,7 +215,15 @@ def build_dataset(operator: Operator, records: Iterable[Record], devices: Iterab
     code = {runs(operator, record.implementation, record.problem, record.device) for record in ordered}
     spec = FeatureSpec(operator, tuple(sorted(code)))
     probed = {device.fingerprint: device for device in devices}
-    return Dataset(operator, spec, ordered, _rows(spec, ordered, probed), dict(+left_out))
+    return Dataset(
+        operator,
+        spec,
+        ordered,
+        _rows(spec, ordered, probed),
+        dict(+left_out),
+        measured=measured,
+        devices=devices,
+    )
 
 
 def _weight(contest: Mapping[str, Record]) -> tuple[int, datetime]:

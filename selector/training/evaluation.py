@@ -3,37 +3,43 @@
 from __future__ import annotations
 
 import textwrap
-from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..cost_model.estimate import LEAST_GAIN
+from .dataset import LEAST_PROBLEMS, Dataset
 from .estimator import CostModel
-from .fit import AnyDataset, Errors, Fold, HeldOut, time_model
-from .robustness import Chooser, Coverage, UnderLimits, by_model, contests, default_row, measured_again
+from .fit import (
+    FAILS,
+    AnyDataset,
+    Errors,
+    Fold,
+    HeldOut,
+    errors,
+    flat,
+    time_model,
+    unseen_model,
+    unseen_time_model,
+)
+from .imported_dataset import ImportedDataset
+from .memory_limits import UnderLimits
+from .robustness import Chooser, Coverage, by_model, contests, default_row, measured_again
+from .splits import Split
+from .verdicts import Quality, Verdict, quality
+from .withheld import Replayed
+
+if TYPE_CHECKING:
+    from kernel_selector.db import StoredModel
 
 WIDTH = 80
 MODEL = "cost model"  # among the selectors that are compared
 Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Quality:
-    """The slowdown of choices against the best implementation (1 = always the best), over `problems`."""
-
-    problems: int
-    gmean: float
-    p90: float
-    p95: float
-    p99: float
-    worst: float
-    within_5_percent: float  # share of problems
-    top_1: float  # share of problems; misleads where implementations tie
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,6 +65,7 @@ class Evaluation:
     coverage: Coverage | None  # None where intervals were not judged
     under_limits: UnderLimits | None  # None where no contest has a choice to make
     comparisons: tuple[Comparison, ...]
+    not_judged: Mapping[str, str] = field(default_factory=dict)  # the reason, by what was to be held out
 
     def to_dict(self) -> dict[str, Any]:
         """The fields as JSON-ready data."""
@@ -81,6 +88,9 @@ class Evaluation:
         lines = [line for fact in facts for line in textwrap.wrap(fact, WIDTH, break_on_hyphens=False)]
         for comparison in self.comparisons:
             lines += ["", *_block(comparison)]
+        lines += [""] if self.not_judged else []
+        for words, reason in self.not_judged.items():
+            lines += textwrap.wrap(f"Not held out: {words}: {reason}", WIDTH, break_on_hyphens=False)
         return "\n".join(lines)
 
 
@@ -119,49 +129,89 @@ def _block(comparison: Comparison) -> list[str]:
     ]
 
 
-def quality(slowdowns: list[float]) -> Quality:
-    """The distribution of slowdowns, each at least 1."""
-    values = np.array(slowdowns)
-    return Quality(
-        problems=len(values),
-        gmean=float(np.exp(np.log(values).mean())),
-        p90=float(np.quantile(values, 0.9)),
-        p95=float(np.quantile(values, 0.95)),
-        p99=float(np.quantile(values, 0.99)),
-        worst=float(values.max()),
-        within_5_percent=float((values <= 1.05).mean()),
-        top_1=float((values == 1).mean()),
-    )
+class Found(NamedTuple):
+    """Slowdowns by selector, and the verdict on each choice of ours, where it was made by the chooser."""
+
+    slowdowns: dict[str, list[float]]
+    verdicts: list[Verdict]
+
+    def add(self, slowdowns: Mapping[str, list[float]], verdicts: Iterable[Verdict] = ()) -> None:
+        """Those of another part."""
+        for name, values in slowdowns.items():
+            self.slowdowns.setdefault(name, []).extend(values)
+        self.verdicts.extend(verdicts)
 
 
-def evaluate_shapes(dataset: AnyDataset, held_out: HeldOut, parts: list[Fold]) -> dict[str, list[float]]:
-    """Slowdowns by selector: every problem is judged by models and baselines made from the other folds."""
-    slowdowns: dict[str, list[float]] = defaultdict(list)
-    for test, noise in parts:
-        for name, values in _judge(dataset, held_out.time_ms, noise, ~test, test).items():
-            slowdowns[name] += values
+def unseen_models(
+    dataset: Dataset, held_out: HeldOut, parts: Sequence[Fold]
+) -> Iterator[tuple[Flags, StoredModel]]:
+    """The rows of each fold, with the model that has not seen them as a predictor reads it."""
+    for number, (test, noise) in zip(sorted(held_out.models), parts, strict=True):
+        yield test, unseen_model(dataset, ~test, held_out.models[number], noise)
+
+
+def evaluate_shapes(dataset: AnyDataset, held_out: HeldOut, parts: list[Fold]) -> Found:
+    """Every problem is judged by the chooser, models and baselines as they are without its fold."""
+    found = Found({}, [])
+    if isinstance(dataset, Dataset):
+        replayed = Replayed(dataset)
+        for test, model in unseen_models(dataset, held_out, parts):
+            verdicts = replayed.verdicts(test, model)
+            found.add({MODEL: [one.loss for one in verdicts]} if verdicts else {}, verdicts)
+            found.add(_judge(dataset, test, _baselines(dataset, ~test)))
+    else:
+        for test, noise in parts:
+            choosers = {MODEL: by_model(dataset, held_out.time_ms, noise), **_baselines(dataset, ~test)}
+            found.add(_judge(dataset, test, choosers))
     again = measured_again(dataset)
-    return {**slowdowns, **({"measured once before": again} if again and slowdowns else {})}
+    found.add({"measured once before": again} if again and found.slowdowns else {})
+    return found
 
 
-def evaluate_split(dataset: AnyDataset, noise: Errors, tests: Sequence[Flags]) -> dict[str, list[float]]:
-    """Slowdowns by selector of models, each trained where a test is false and judged where it is true.
+def evaluate_split(
+    dataset: AnyDataset, held_out: HeldOut, split: Split, not_judged: dict[str, str] | None = None
+) -> Found:
+    """What is found of the parts of a split, each by what is left without it.
 
-    A test that holds for no row, or for all of them, is passed over.
-
-    The cost model abstains, or wants a larger gain, where it would when asked. It learns without related
-    operators, which may have been measured where this was not.
+    A part that leaves fewer problems than a model learns from, or none to judge, is passed over, and so is
+    one whose fitting fails: `not_judged` says so, by the words of the split. The cost model learns without
+    related operators, which may have been measured where this was not. What is asked of an imported operator
+    is decided by predicted times alone.
     """
-    slowdowns: dict[str, list[float]] = defaultdict(list)
-    for test in tests:
-        if not test.any() or test.all():
-            continue
-        model = _fitted(time_model(dataset, int((~test).sum())), dataset, ~test)
-        predicted = np.zeros(len(dataset.rows))
-        predicted[test] = model.predict(dataset.rows[test], dataset.contest[test])
-        for name, values in _judge(dataset, predicted, noise, ~test, test, in_range=False).items():
-            slowdowns[name] += values
-    return slowdowns
+    found, reasons = Found({}, []), list[str]()
+    for number, test in enumerate(split.tests, 1):
+        where = f"part {number} of {len(split.tests)}" if len(split.tests) > 1 else "it"
+        left = len(set(dataset.problem[~test].tolist()))
+        if not test.any():
+            reasons.append(f"{where} has no problems")
+        elif left < LEAST_PROBLEMS:
+            reasons.append(f"{where} leaves {left} problems to learn from")
+        else:
+            try:
+                model = _fitted(unseen_time_model(dataset, ~test), dataset, ~test)
+            except FAILS as error:
+                reasons.append(f"{where} leaves what could not be learned: {error}")
+                continue
+            _add_part(found, dataset, held_out, split, test, model)
+    if reasons and not_judged is not None:
+        not_judged[split.words] = f"{'; '.join(reasons)}."
+    return found
+
+
+def _add_part(
+    found: Found, dataset: AnyDataset, held_out: HeldOut, split: Split, test: Flags, model: CostModel
+) -> None:
+    noise, baselines = errors(dataset, held_out, ~test), _baselines(dataset, ~test)
+    if isinstance(dataset, Dataset):
+        stored = unseen_model(dataset, ~test, (flat(model), None), noise)
+        verdicts = Replayed(dataset).verdicts(test, stored, split.part)
+        found.add({MODEL: [one.loss for one in verdicts]} if verdicts else {}, verdicts)
+        found.add(_judge(dataset, test, baselines))
+        return
+    predicted = np.zeros(len(dataset.rows))
+    predicted[test] = model.predict(dataset.rows[test], dataset.contest[test])
+    choosers = {MODEL: _anywhere(dataset, ~test, predicted, noise), **baselines}
+    found.add(_judge(dataset, test, choosers))
 
 
 def _fitted(model: CostModel, dataset: AnyDataset, train: Flags) -> CostModel:
@@ -183,8 +233,10 @@ def evaluate_implementation(dataset: AnyDataset, noise: Errors, name: str) -> Co
     rows = dataset.rows.copy()
     rows[np.ix_(mine, dataset.spec.implementation_columns)] = 0  # its name, and whose code it runs
     everything = np.ones(len(rows), dtype=bool)
-    slowdowns = _judge(dataset, model.predict(rows), noise, ~mine, everything, baselines=False)
-    return comparison(f"implementation {name}", slowdowns)
+    choosers = {MODEL: by_model(dataset, model.predict(rows), noise)}
+    if dataset.operator.default:
+        choosers["always the default"] = _by_default(dataset)
+    return comparison(f"implementation {name}", _judge(dataset, everything, choosers))
 
 
 def comparison(words: str, slowdowns: Mapping[str, list[float]]) -> Comparison:
@@ -192,26 +244,9 @@ def comparison(words: str, slowdowns: Mapping[str, list[float]]) -> Comparison:
     return Comparison(held_out=words, selectors={name: quality(values) for name, values in slowdowns.items()})
 
 
-def _judge(
-    dataset: AnyDataset,
-    predicted: Floats,
-    noise: Errors,
-    train: Flags,
-    test: Flags,
-    *,
-    in_range: bool = True,
-    baselines: bool = True,
-) -> dict[str, list[float]]:
+def _judge(dataset: AnyDataset, test: Flags, choosers: Mapping[str, Chooser]) -> dict[str, list[float]]:
     """Slowdowns by selector over the contests of the test rows that have a choice to make."""
     asked = [rows for rows in contests(dataset, test) if len(rows) > 1]
-    choosers: dict[str, Chooser] = {MODEL: by_model(dataset, predicted, noise)}
-    if not in_range:
-        choosers = {MODEL: _anywhere(dataset, train, predicted, noise)}
-    if baselines:
-        choosers["most frequent winner"] = _by_frequency(dataset, train)
-        choosers["nearest neighbour"] = _by_neighbour(dataset, train)
-    if dataset.operator.default:
-        choosers["always the default"] = _by_default(dataset)
     times = dataset.time_ms
     return {
         name: [float(times[choose(rows)] / times[rows].min()) for rows in asked]
@@ -220,15 +255,24 @@ def _judge(
     }
 
 
-def _anywhere(dataset: AnyDataset, train: Flags, predicted: Floats, noise: Errors) -> Chooser:
+def _baselines(dataset: AnyDataset, train: Flags) -> dict[str, Chooser]:
+    """What can be had without a model, by the rows where `train` holds."""
+    return {
+        "most frequent winner": _by_frequency(dataset, train),
+        "nearest neighbour": _by_neighbour(dataset, train),
+        **({"always the default": _by_default(dataset)} if dataset.operator.default else {}),
+    }
+
+
+def _anywhere(dataset: ImportedDataset, train: Flags, predicted: Floats, noise: Errors) -> Chooser:
     """By the model of the trained rows, which wants a larger gain outside of the sizes that it has seen.
 
-    Where it abstains, the default; without one the most frequent winner.
+    Where it abstains the most frequent winner.
     """
     domain = dataset.domain(train)
     inside = by_model(dataset, predicted, noise)
     extrapolated = by_model(dataset, predicted, noise, LEAST_GAIN)
-    otherwise = _by_default(dataset) if dataset.operator.default else _by_frequency(dataset, train)
+    otherwise = _by_frequency(dataset, train)
 
     def choose(rows: list[int]) -> int:
         problem, device = dataset.question(rows[0])

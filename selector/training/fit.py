@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from kernel_selector.db import StoredModel
 
 FOLDS = 5
+FAILS = (ValueError, ArithmeticError)  # of a fit to rows that do not determine it
 COVERAGE = 0.9  # share of unseen measurements that the interval shall hold
 LEAST_CASES = 10  # of an implementation in a situation
 LEAST_RESERVE = 2e-3  # sizes are rounded to an allocator's blocks
@@ -68,6 +69,19 @@ def time_model(dataset: AnyDataset, rows: int | None = None) -> CostModel:
     return model
 
 
+def unseen_time_model(dataset: AnyDataset, train: Flags) -> CostModel:
+    """An unfitted model of the time that learns where `train` holds, to be asked about the other rows.
+
+    A network answers for every implementation that it has learned on a kind of device, and trees for the
+    rest. Where there is no rest no more than one tree is grown: they take most of the time.
+    """
+    model = time_model(dataset, int(train.sum()))
+    has_outputs = isinstance(dataset, Dataset) and has_network(dataset) and len(dataset.kinds) == 1
+    if has_outputs and set(dataset.implementation[train].tolist()) == set(dataset.implementations):
+        model.max_iter = 1
+    return model
+
+
 def has_network(dataset: AnyDataset) -> bool:
     """Whether the model of the time is given a network."""
     return len(dataset.rows) >= dataset.least_of_network
@@ -95,12 +109,15 @@ def _model(dataset: AnyDataset, terms: tuple[int, ...], rows: int) -> CostModel:
 class HeldOut:
     """Predictions for each row by a model that has not seen the row's problem, and the row's fold.
 
-    The fold is -1 for rows that are not predicted, whose figures are NaN.
+    The fold is -1 for rows that are not predicted, whose figures are NaN. `models` has those of time and
+    memory by fold, and `failed` the reason, in words, why a fold has none.
     """
 
     fold: NDArray[np.int64]
     time_ms: Floats
     memory_bytes: Floats
+    models: Mapping[int, tuple[Regression, Regression | None]] = field(default_factory=dict)
+    failed: Mapping[int, str] = field(default_factory=dict)
 
     @property
     def tested(self) -> Flags:
@@ -112,29 +129,36 @@ class HeldOut:
 def held_out_shapes(dataset: AnyDataset, steps: Steps | None = None, *, memory: bool = True) -> HeldOut:
     """Cross-validation in folds of whole problems. Without `memory` no model of it is fitted, which takes
     nearly as long as one of time does, and bytes are those that were measured. Kin are learned from whole:
-    a problem of theirs is none of these."""
+    a problem of theirs is none of these. A fold whose fitting fails is left out, with the reason; raises the
+    last error where none is left."""
     splitter = GroupKFold(min(FOLDS, len(set(dataset.problem.tolist()))), shuffle=True, random_state=0)
     fold = np.full(len(dataset.rows), -1, dtype=np.int64)
     times, sizes = np.full(len(dataset.rows), np.nan), dataset.memory_bytes.astype(np.float64)
     related, steps = _related_examples(dataset), steps or Steps()
-    split = list(splitter.split(dataset.rows, groups=dataset.problem))
-    for number, (train, test) in enumerate(split[: dataset.judged_folds]):
-        fold[test] = number
-        rows = dataset.rows[train]
-        steps.begin("Fitting times, with problems held out")
-        times[test] = (
-            time_model(dataset, len(train))
-            .fit(rows, dataset.time_ms[train], dataset.contest[train], related)
-            .predict(dataset.rows[test], dataset.contest[test])
-        )
-        if memory and dataset.has_memory:
-            steps.begin("Fitting bytes, with problems held out")
-            sizes[test] = (
-                memory_model(dataset, len(train))
-                .fit(rows, dataset.memory_bytes[train])
-                .predict(dataset.rows[test])
+    models, failed = dict[int, tuple[Regression, Regression | None]](), dict[int, str]()
+    split = list(splitter.split(dataset.rows, groups=dataset.problem))[: dataset.judged_folds]
+    for number, (train, test) in enumerate(split):
+        learned = np.isin(np.arange(len(dataset.rows)), train)
+        rows, of_size = dataset.rows[train], None
+        try:
+            steps.begin("Fitting times, with problems held out")
+            of_time = unseen_time_model(dataset, learned).fit(
+                rows, dataset.time_ms[train], dataset.contest[train], related
             )
-    return HeldOut(fold, times, sizes)
+            if memory and dataset.has_memory:
+                steps.begin("Fitting bytes, with problems held out")
+                of_size = memory_model(dataset, len(train)).fit(rows, dataset.memory_bytes[train])
+        except FAILS as error:
+            if len(failed) == len(split) - 1:
+                raise
+            failed[number] = f"fold {number + 1} of {len(split)} could not be learned: {error}"
+            continue
+        fold[test] = number
+        times[test] = of_time.predict(dataset.rows[test], dataset.contest[test])
+        if of_size is not None:
+            sizes[test] = of_size.predict(dataset.rows[test])
+        models[number] = flat(of_time), None if of_size is None else flat(of_size.rest, of_size.sums_)
+    return HeldOut(fold, times, sizes, models, failed)
 
 
 def _related_examples(dataset: AnyDataset) -> Examples | None:
@@ -177,7 +201,7 @@ def folds(dataset: AnyDataset, held_out: HeldOut) -> list[Fold]:
 
     A single fold has no others: then the errors are its own.
     """
-    tests = [held_out.fold == number for number in sorted(set(held_out.fold[held_out.tested].tolist()))]
+    tests = [held_out.fold == number for number in sorted(held_out.models)]
     if len(tests) == 1:
         return [(tests[0], errors(dataset, held_out))]
     return [(test, errors(dataset, held_out, ~test)) for test in tests]
@@ -272,10 +296,33 @@ def stored_model(
     steps: Steps,
 ) -> StoredModel:
     """The fitted model with all that a predictor must know, ready for the database."""
+    return _stored(
+        dataset, fit_final(dataset, steps), errors(dataset, held_out), snapshot, evaluation, created_at
+    )
+
+
+def unseen_model(
+    dataset: AnyDataset, train: Flags, fitted: tuple[Regression, Regression | None], noise: Errors
+) -> StoredModel:
+    """The models that were fitted to the rows where `train` holds, as a predictor reads them.
+
+    noise: the errors that are known without the other rows.
+    """
+    return _stored(dataset.part(train), fitted, noise, "", {}, datetime.now(UTC))
+
+
+def _stored(
+    dataset: AnyDataset,
+    fitted: tuple[Regression, Regression | None],
+    noise: Errors,
+    snapshot: str,
+    evaluation: dict[str, Any],
+    created_at: datetime,
+) -> StoredModel:
     from kernel_selector.db import StoredModel
 
-    arrays = pack(*fit_final(dataset, steps), dataset.presence())
-    manifest = _manifest(dataset, held_out, snapshot) | {"sha256": hashlib.sha256(arrays).hexdigest()}
+    arrays = pack(*fitted, dataset.presence())
+    manifest = _manifest(dataset, noise, snapshot) | {"sha256": hashlib.sha256(arrays).hexdigest()}
     return StoredModel(
         operator=dataset.operator.name,
         version=f"{created_at.astimezone(UTC):%Y%m%d.%H%M%S}-{manifest['sha256'][:8]}",
@@ -287,12 +334,12 @@ def stored_model(
     )
 
 
-def _manifest(dataset: AnyDataset, held_out: HeldOut, snapshot: str) -> dict[str, Any]:
+def _manifest(dataset: AnyDataset, noise: Errors, snapshot: str) -> dict[str, Any]:
     return {
         "features_version": dataset.spec.VERSION,
         "features": list(dataset.spec.names),
         **dataset.manifest(),
-        "errors": errors(dataset, held_out),
+        "errors": noise,
         "rows": len(dataset.rows),
         "related_operators": {one.operator.name: len(one.rows) for one in dataset.related},
         "problems": len(set(dataset.problem.tolist())),

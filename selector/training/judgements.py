@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import textwrap
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from functools import cached_property
-from typing import Any
+from itertools import repeat
+from multiprocessing import get_context
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -15,9 +19,11 @@ from kernel_selector import db
 from kernel_selector.kernels import registry
 
 from ..errors import NoMeasurements, TooFewProblems
-from .evaluation import MODEL, WIDTH, Evaluation, Quality, quality
+from .evaluation import MODEL, WIDTH, Evaluation
 from .train import Judgement, judge
+from .verdicts import Quality, Verdict, figures, quality, summed_up
 
+Value = TypeVar("Value")
 BASELINES = ("always the default", "most frequent winner", "nearest neighbour")
 
 
@@ -44,10 +50,19 @@ class Judgements:
         return {name: quality(values) for name, values in self.slowdowns.items()}
 
     @cached_property
-    def hard(self) -> Mapping[str, Quality]:
-        """The cost model's slowdowns on hard splits, over all operators, by what was held out."""
-        joined = _joined(one.hard for one in self.judgements)
-        return {words: quality(values) for words, values in joined.items()}
+    def verdicts(self) -> Mapping[str, list[Verdict]]:
+        """The verdicts on choices of all operators, by what was held out."""
+        return _joined(one.verdicts for one in self.judgements)
+
+    @cached_property
+    def not_judged(self) -> Mapping[str, str]:
+        """Splits that could not be judged of any operator, with the reason of the first."""
+        return {
+            words: reason
+            for one in reversed(self.evaluations)
+            for words, reason in one.not_judged.items()
+            if words not in self.verdicts
+        }
 
     @property
     def step_errors(self) -> dict[str, float]:
@@ -62,7 +77,8 @@ class Judgements:
         """The fields as JSON-ready data."""
         return {
             "pooled": {name: asdict(found) for name, found in self.pooled.items()},
-            "hard_splits": {words: asdict(found) for words, found in self.hard.items()},
+            "splits": {words: summed_up(found) for words, found in self.verdicts.items()},
+            "not_judged": dict(self.not_judged),
             "operators": [one.to_dict() for one in self.evaluations],
             "too_few": dict(self.too_few),
         }
@@ -74,20 +90,25 @@ class Judgements:
         for one in self.judgements:
             lines += [_line(one.evaluation.operator, one.shapes)] if one.shapes else []
         lines += [_line("all", self.pooled)] if self.pooled else []
-        lines += ["", "Slowdown on hard splits, of all operators, by what was held out:", ""]
-        for words, found in self.hard.items():
+        title = "Choices by what was held out; the unjudged have no good time there:"
+        head = f"{'':39}{'problems':>9}{'unjudged':>9}{'gmean':>7}{'p95':>7}{'in 5%':>9}"
+        lines += ["", title, "", head]
+        for words, verdicts in self.verdicts.items():
+            found = figures(verdicts)
             lines.append(
-                f"{words:39}{found.problems:6}{found.gmean:8.3f}{found.p95:8.3f}{found.p99:8.3f}"
-                f"{found.within_5_percent:11.1%}"
+                f"{words:39}{found['problems']:9}{found['unjudged']:9.1%}{found.get('gmean', 0):7.3f}"
+                f"{found.get('p95', 0):7.3f}{found.get('within_5_percent', 0):9.1%}"
             )
+        for words, reason in self.not_judged.items():
+            lines += textwrap.wrap(f"Not judged: {words}: {reason}", WIDTH, break_on_hyphens=False)
         for reason in self.too_few.values():
             lines += textwrap.wrap(reason, WIDTH, break_on_hyphens=False)
         return "\n".join(lines)
 
 
-def _joined(each: Iterable[Mapping[str, list[float]]]) -> dict[str, list[float]]:
+def _joined(each: Iterable[Mapping[str, list[Value]]]) -> dict[str, list[Value]]:
     """The values of all operators by name."""
-    found: dict[str, list[float]] = defaultdict(list)
+    found: dict[str, list[Value]] = defaultdict(list)
     for one in each:
         for name, values in one.items():
             found[name] += values
@@ -103,21 +124,55 @@ def _line(name: str, found: Mapping[str, Quality]) -> str:
     )
 
 
-def judge_all(database: db.Database, device: str | None = None) -> Judgements:
+def judge_all(
+    database: db.Database,
+    device: str | None = None,
+    *,
+    jobs: int = 1,
+    implementations: bool = True,
+    done: Callable[[Judgement], None] = lambda _: None,
+) -> Judgements:
     """Judge every operator, on the measurements of one kind of device where it is named.
 
-    Raises NoMeasurements when none has enough problems, and the errors of the database.
+    `jobs` processes judge an operator each at a time, and `done` is told of each, in their order.
+    `implementations` judges each as if it had not been measured, too. Raises NoMeasurements when none has
+    enough problems, and the errors of the database.
     """
-    judgements, too_few = [], dict[str, TooFewProblems]()
-    for name in registry.operators():
-        try:
-            judgements.append(judge(name, database, device))
-        except TooFewProblems as error:
-            too_few[name] = error
+    names = registry.operators()
+    given = [names, repeat(device), repeat(implementations)]
+    found = []
+    results: Iterator[Judgement | TooFewProblems]
+    with ExitStack() as stack:
+        if jobs > 1:
+            pool = stack.enter_context(ProcessPoolExecutor(jobs, get_context("spawn")))
+            results = pool.map(_judged_elsewhere, repeat(database.location), *given)
+        else:
+            results = map(_judged, repeat(database), *given)
+        for one in results:
+            found.append(one)
+            if isinstance(one, Judgement):
+                done(one)
+    judgements = tuple(one for one in found if isinstance(one, Judgement))
+    too_few = {name: one for name, one in zip(names, found, strict=True) if isinstance(one, TooFewProblems)}
     if not judgements:
         some = [f" {error.found}." for error in too_few.values() if error.problems]
         raise NoMeasurements(
             f"No operator has problems enough to be judged.{''.join(some)} Measure more: "
             "`selector profile --operator all`."
         )
-    return Judgements(tuple(judgements), {name: str(error) for name, error in too_few.items()})
+    return Judgements(judgements, {name: str(error) for name, error in too_few.items()})
+
+
+def _judged(
+    database: db.Database, operator: str, device: str | None, implementations: bool
+) -> Judgement | TooFewProblems:
+    try:
+        return judge(operator, database, device, implementations=implementations)
+    except TooFewProblems as error:
+        return error
+
+
+def _judged_elsewhere(location: str, *given: Any) -> Judgement | TooFewProblems:
+    """The same in a process of its own."""
+    with db.Database.open(location) as database:
+        return _judged(database, *given)

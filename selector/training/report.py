@@ -4,18 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from ..errors import InvalidRequest
 from ..text.svg import Axis, Series, decades, plot
-from .evaluation import MODEL, Comparison, Quality
+from .evaluation import MODEL, Comparison
 from .judgements import BASELINES, Judgements
 from .train import Judgement
+from .verdicts import GROUPS, Quality, Verdict, summed_up
 
 FILE = "report.md"
 SLOWDOWNS = (1.0, 1.02, 1.05, 1.1, 1.2, 1.5, 2.0)  # ticks
 HEADINGS = ("gmean", "p95", "p99", "worst", "within 5 %", "best hit")
+
+CHOICES = ("problems", "unjudged", "gmean", "p95", "p99", "within 5 %")
+PAIR = ("operator", "chosen", "fastest")
 
 
 def write_report(folder: str | Path, overview: Judgements) -> Path:
@@ -48,11 +53,14 @@ def text(overview: Judgements) -> str:
         "",
         "Slowdown is the time of the choice over the time of the best implementation, 1 at best. Every "
         "problem is judged by models and baselines that have not seen it. *Measured once before* chooses by "
-        "half of each measurement's samples and is judged by the other half: what their noise leaves.",
+        "half of each measurement's samples and is judged by the other half: what their noise leaves. "
+        "A choice that failed there, or was not measured there, is unjudged, and a loss: as slow as "
+        "the slowest.",
         "",
         *_overall(overview),
         "",
         "![Shares of problems by slowdown](slowdown.svg)",
+        *(line for words, found in overview.verdicts.items() for line in _losses(words, found)),
     ]
     for one in overview.judgements:
         lines += ["", *_section(one)]
@@ -80,6 +88,34 @@ def _overall(overview: Judgements) -> list[str]:
         rows.append(row)
     left = [f"- `{name}` is not judged: {reason}" for name, reason in overview.too_few.items()]
     return [*_table(names, rows), *(["", *left] if left else [])]
+
+
+def _losses(words: str, verdicts: Sequence[Verdict]) -> list[str]:
+    """Where choices lose: by what they rest on and are of, and pair by pair."""
+    found = summed_up(verdicts)
+    rows = [["all", *_choices(found["all"])]]
+    rows += [[f"{key}: {name}", *_choices(one)] for key in GROUPS for name, one in found[key].items()]
+    pairs = [
+        [*(f"`{one[key]}`" for key in PAIR), str(one["problems"]), f"{one['share']:.1%}", str(one["samples"])]
+        for one in found["pairs"]
+    ]
+    unjudged = [f"- `{name}`, {count} problems" for name, count in found["unjudged"].items()]
+    return [
+        *("", f"## Choices, held out: {words}", ""),
+        *_table(("choices", *CHOICES), rows),
+        *(["", "Without a good time, by what became of them there:", "", *unjudged] if unjudged else []),
+        *("", "Of the whole loss, and the median of the samples behind the two times:", ""),
+        *_table((*PAIR, "problems", "share of the loss", "samples"), pairs),
+    ]
+
+
+def _choices(figures: Mapping[str, Any]) -> list[str]:
+    counts = [str(figures["problems"]), f"{figures['unjudged']:.1%}"]
+    if "gmean" not in figures:
+        return [*counts, *[""] * (len(CHOICES) - len(counts))]
+    within = f"{figures['within_5_percent']:.1%} ± {figures['within_5_percent_error']:.1%}"
+    mean = f"{figures['gmean']:.4f} ± {figures['gmean_error']:.4f}"
+    return [*counts, mean, f"{figures['p95']:.3f}", f"{figures['p99']:.3f}", within]
 
 
 def _cells(selectors: Mapping[str, Quality]) -> list[str]:

@@ -1,4 +1,4 @@
-"""Robustness of choices: coverage of intervals, random memory limits, and repeated measurements."""
+"""Choices by predicted times alone, coverage of intervals, and repeated measurements."""
 
 from __future__ import annotations
 
@@ -16,8 +16,6 @@ from ..selection.policy import LEAST_MARGIN
 from .fit import COVERAGE, AnyDataset, Errors, Flags, Floats, Fold, HeldOut, folds, held_out_shapes
 
 Chooser = Callable[[list[int]], int]  # rows of one contest to the row that is chosen
-LEAST_SPAN = 1.01  # of what the candidates of a contest need, for a limit between them to decide anything
-LIMITS = 8  # random memory limits for each contest
 LEAST_SAMPLES = 4  # of a measurement, for each half of them to say something
 
 
@@ -32,27 +30,6 @@ class Coverage:
         words = f"time {self.time:.1%}"
         words += "" if self.memory is None else f", memory {self.memory:.1%}"
         return f"Intervals made for {COVERAGE:.0%} of unseen measurements hold: {words}."
-
-
-@dataclass(frozen=True, kw_only=True)
-class UnderLimits:
-    """Choices by unseen predictions under random memory limits, LIMITS for each contest.
-
-    `exceeded` is the share of choices that need more than the limit when run; `refused` the share of limits
-    into which something fits, but nothing was expected to; `gmean` the slowdown of the choices that fit
-    against the fastest that does.
-    """
-
-    choices: int
-    exceeded: float
-    refused: float
-    gmean: float
-
-    def __str__(self) -> str:
-        return (
-            f"Under {self.choices} random memory limits: {self.exceeded:.2%} of choices exceed theirs, "
-            f"{self.refused:.2%} are refused although something fits, slowdown {self.gmean:.3f}."
-        )
 
 
 def contests(dataset: AnyDataset, use: Flags) -> list[list[int]]:
@@ -122,45 +99,6 @@ def _memory(dataset: AnyDataset, noise: Errors) -> list[dict[str, Any]]:
     """What is known of each row's error in memory."""
     rows = zip(dataset.implementation, dataset.situation, strict=True)
     return [noise[str(name)]["memory"][str(situation)] for name, situation in rows]
-
-
-def under_limits(dataset: AnyDataset, held_out: HeldOut, parts: list[Fold]) -> UnderLimits | None:
-    """Choices under limits drawn, on a logarithmic scale, from what the contest's candidates need.
-
-    A choice must be expected to fit with its uncertainty, as in policy.decide. None where no limit decides
-    anything, and where no bytes were measured.
-    """
-    if not dataset.has_memory:
-        return None
-    draw, needs = np.random.default_rng(0), dataset.memory_bytes
-    limits = choices = exceeded = 0
-    slowdowns: list[float] = []
-    for test, noise in parts:
-        expected = held_out.memory_bytes * np.array([one["safe"] for one in _memory(dataset, noise)])
-        model = by_model(dataset, held_out.time_ms, noise)
-        for rows in (rows for rows in contests(dataset, test) if len(rows) > 1):
-            least, most = needs[rows].min(), needs[rows].max()
-            if most < least * LEAST_SPAN:
-                continue
-            for limit in least * (most / least) ** draw.random(LIMITS):
-                limits += 1
-                allowed = [row for row in rows if expected[row] <= limit]
-                if not allowed:
-                    continue
-                chosen, choices = model(allowed), choices + 1
-                if needs[chosen] > limit:
-                    exceeded += 1
-                else:
-                    fastest = min(dataset.time_ms[row] for row in rows if needs[row] <= limit)
-                    slowdowns.append(float(dataset.time_ms[chosen] / fastest))
-    if not limits:
-        return None
-    return UnderLimits(
-        choices=choices,
-        exceeded=exceeded / max(choices, 1),
-        refused=1 - choices / limits,
-        gmean=float(np.exp(np.log(slowdowns or [1.0]).mean())),
-    )
 
 
 def measured_again(dataset: AnyDataset) -> list[float]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -21,17 +22,16 @@ from ..selection.catalogue import unknown_operator
 from ..selection.devices import resolve
 from ..workloads.imported_columns import load_columns
 from ..workloads.imported_operator import ImportedOperator, imported_operators
-from .dataset import Dataset, build_dataset
+from .dataset import LEAST_PROBLEMS, Dataset, build_dataset
 from .evaluation import (
-    MODEL,
     Comparison,
     Evaluation,
-    Quality,
     TrainingReport,
     comparison,
     evaluate_implementation,
     evaluate_shapes,
     evaluate_split,
+    unseen_models,
 )
 from .fit import (
     FOLDS,
@@ -48,9 +48,12 @@ from .fit import (
     stored_model,
 )
 from .imported_dataset import build_imported_dataset
+from .memory_limits import under_limits
 from .related_operators import RELATED
-from .robustness import coverage, under_limits
-from .splits import SHARES, largest_quarter, published, size_clusters
+from .robustness import coverage
+from .splits import QUARTER, Split, hard_splits, largest_quarter
+from .verdicts import Quality, Verdict
+from .withheld import Replayed
 
 SHAPES = "shapes, in folds of whole problems"
 
@@ -61,7 +64,7 @@ class Judgement:
 
     evaluation: Evaluation
     slowdowns: Mapping[str, list[float]]  # of held-out shapes, by selector
-    hard: Mapping[str, list[float]]  # of the cost model, by what was held out in hard splits
+    verdicts: Mapping[str, list[Verdict]]  # on the chooser's answers, by what was held out
     implementation: NDArray[np.str_]  # [records]
     measured_ms: Floats  # [records]
     predicted_ms: Floats  # [records], by models that have not seen the problem
@@ -149,12 +152,36 @@ def evaluate(
 
 
 def judge(
-    operator: str, database: db.Database, device: str | None = None, progress: Progress | None = None
+    operator: str,
+    database: db.Database,
+    device: str | None = None,
+    progress: Progress | None = None,
+    *,
+    implementations: bool = True,
 ) -> Judgement:
-    """An evaluation with its single figures. Raises as `evaluate`."""
+    """An evaluation with its single figures. Raises as `evaluate`.
+
+    implementations: whether each is judged as if it had not been measured, too.
+    """
     dataset, snapshot = load_dataset(operator, database, device)
+    _require_judged(dataset)
     steps = Steps(progress, _count(dataset))
-    return _judgement(dataset, held_out_shapes(dataset, steps), snapshot, steps, thorough=True)
+    held_out = held_out_shapes(dataset, steps)
+    names = dataset.implementations if implementations else ()
+    return _judgement(dataset, held_out, snapshot, steps, thorough=True, names=names)
+
+
+def _require_judged(dataset: AnyDataset) -> None:
+    """Raise TooFewProblems where a fold would leave fewer problems than a model learns from."""
+    problems = len(set(dataset.problem.tolist()))
+    left = problems - math.ceil(problems / FOLDS)
+    if left < LEAST_PROBLEMS:
+        raise TooFewProblems(
+            f"{problems} measured problems of {dataset.operator.name} are too few to be judged: without a "
+            f"fold of them {left} are left, and at least {LEAST_PROBLEMS} are needed to learn",
+            f"Measure more: `selector profile {dataset.operator.name} --count 60`.",
+            problems,
+        )
 
 
 def _count(dataset: AnyDataset) -> int:
@@ -215,19 +242,32 @@ def _enough(load: Callable[[str], Dataset], names: Iterable[str]) -> Iterator[Da
 
 
 def _judgement(
-    dataset: AnyDataset, held_out: HeldOut, snapshot: str, steps: Steps, *, thorough: bool
+    dataset: AnyDataset,
+    held_out: HeldOut,
+    snapshot: str,
+    steps: Steps,
+    *,
+    thorough: bool,
+    names: Iterable[str] = (),
 ) -> Judgement:
-    noise, parts, tested = errors(dataset, held_out), folds(dataset, held_out), held_out.tested
-    slowdowns = evaluate_shapes(dataset, held_out, parts)
+    """All figures; `names` are the implementations that are judged as if they had not been measured."""
+    parts, tested = folds(dataset, held_out), held_out.tested
+    not_judged = {f"{SHAPES}, {number + 1}": f"{why}." for number, why in held_out.failed.items()}
+    shapes = evaluate_shapes(dataset, held_out, parts)
     steps.begin("Fitting times, with the largest problems held out")
-    splits = {"the quarter of problems with most work": [largest_quarter(dataset)]}
-    comparisons = [comparison(SHAPES if tested.all() else f"{SHAPES}, one of {FOLDS}", slowdowns)]
-    unseen: list[Comparison | None] = []
-    if thorough and isinstance(dataset, Dataset):
-        splits |= _hard_splits(dataset)
-        unseen = [evaluate_implementation(dataset, noise, name) for name in dataset.implementations]
-    hard = {words: evaluate_split(dataset, noise, tests) for words, tests in splits.items()}
-    comparisons += [comparison(words, found) for words, found in hard.items() if found]
+    splits, unseen = [Split(QUARTER, (largest_quarter(dataset),))], list[Comparison | None]()
+    limited = None
+    if isinstance(dataset, Dataset):
+        models = unseen_models(dataset, held_out, parts)
+        limited = under_limits(dataset, Replayed(dataset), models)
+        if thorough:
+            splits += hard_splits(dataset, not_judged)
+            noise = errors(dataset, held_out)
+            unseen = [evaluate_implementation(dataset, noise, name) for name in names]
+    hard = {split.words: evaluate_split(dataset, held_out, split, not_judged) for split in splits}
+    words = SHAPES if tested.all() or held_out.failed else f"{SHAPES}, one of {FOLDS}"
+    comparisons = [comparison(words, shapes.slowdowns)]
+    comparisons += [comparison(words, found.slowdowns) for words, found in hard.items() if found.slowdowns]
     comparisons += [item for item in unseen if item is not None]
     time_error = np.abs(held_out.time_ms / dataset.time_ms - 1)[tested]
     memory_error = np.abs(held_out.memory_bytes / dataset.memory_bytes - 1)[tested]
@@ -241,13 +281,14 @@ def _judgement(
         time_error=float(np.median(time_error)),
         memory_error=float(np.median(memory_error)) if dataset.has_memory else None,
         coverage=coverage(dataset, held_out, parts),
-        under_limits=under_limits(dataset, held_out, parts),
+        under_limits=limited,
         comparisons=tuple(item for item in comparisons if item.selectors),
+        not_judged=not_judged,
     )
     return Judgement(
         evaluation,
-        slowdowns,
-        {words: found[MODEL] for words, found in hard.items() if found},
+        shapes.slowdowns,
+        {words: found.verdicts for words, found in {SHAPES: shapes, **hard}.items() if found.verdicts},
         implementation=dataset.implementation[tested],
         measured_ms=dataset.time_ms[tested],
         predicted_ms=held_out.time_ms[tested],
@@ -255,15 +296,3 @@ def _judgement(
         predicted_bytes=held_out.memory_bytes[tested],
         training=dataset.training[tested],
     )
-
-
-def _hard_splits(dataset: Dataset) -> dict[str, list[Flags]]:
-    """What is held out together, in words, and the rows of it; of each in one part or in several."""
-    devices, shares = sorted(set(dataset.device.tolist())), size_clusters(dataset)
-    splits = {
-        "all layers of published models": [published(dataset)],
-        "sizes, in folds of whole clusters": [shares == share for share in range(SHARES)],
-    }
-    if len(devices) > 1:
-        splits |= {f"device {key}": [dataset.device == key] for key in devices}
-    return splits

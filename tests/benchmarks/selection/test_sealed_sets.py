@@ -15,6 +15,8 @@ from kernel_selector.db import Database
 from kernel_selector.db import records as stored
 from kernel_selector.kernels.contract import Record, Status
 from kernel_selector.kernels.measure.jobs import Job, read_jobs
+from selector.selection.choice import Choice
+from selector.training.verdicts import figures, pairs, unjudged, verdict
 from tests.selector import replay
 
 KNOWN = tuple(replay.problems(hidden=(32, 64, 128), batch=(1, 4), seq=(10,), mode=("training",)))
@@ -57,21 +59,34 @@ def test_a_set_is_judged_once(judge: Any, tmp_path: Path) -> None:
 
 
 def test_a_choice_without_a_good_time_is_unjudged_and_said() -> None:
-    unjudged = sealed_sets.Verdict(DRAWN[0], Chosen(), "torch_lstm", 1.0, None, 1.0)  # type: ignore[arg-type]
-    verdicts = [unjudged, unjudged._replace(slowdown=1.2)]
-    assert sealed_sets.figures(verdicts)["unjudged"] == 0.5
-    assert sealed_sets.figures(verdicts[:1]) == {"problems": 1, "unjudged": 1.0}
     failed = replay.failed(DRAWN[0], "hoisted", Status.INCORRECT)
-    assert sealed_sets.unjudged(verdicts, [failed]) == {"lstm.hoisted: incorrect": 1}
-    assert sealed_sets.pairs(verdicts) == [
-        {"operator": "lstm", "chosen": "hoisted", "fastest": "torch_lstm", "problems": 1, "share": 1.0}
+    others = [one for one in replay.sweep(DRAWN[:1]) if one.implementation != "hoisted"]
+    (contest,) = sealed_sets.contests([*others, failed], replay.HERE)
+    none = verdict(contest, chosen())
+    verdicts = [none, none._replace(slowdown=1.2)]
+    assert none.slowdown is None
+    assert none.loss >= none.slowest > 1
+    assert figures(verdicts)["unjudged"] == 0.5
+    assert figures(verdicts[:1]) == {"problems": 1, "unjudged": 1.0}
+    assert unjudged(verdicts) == {"lstm.hoisted: incorrect": 1}
+    assert pairs(verdicts) == [
+        {
+            "operator": "lstm",
+            "chosen": "hoisted",
+            "fastest": none.fastest,
+            "problems": 1,
+            "share": 1.0,
+            "samples": 0,
+        }
     ]
 
 
-class Chosen:
-    """What a verdict reads of a choice."""
-
-    source, implementation = "model", "hoisted"
+def chosen() -> Choice:
+    """A choice by name."""
+    device, problem = replay.HERE.to_dict(), {"operator": "lstm", **DRAWN[0].as_dict}
+    known = {"implementation": "hoisted", "source": "model", "problem": problem, "device": device}
+    nothing = dict.fromkeys(Choice.__dataclass_fields__)
+    return Choice.from_dict({**nothing, "candidates": [], "caveats": [], "assumed": [], **known})
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from kernel_selector.db import Database, models
 from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import Device
 from selector import ModelVersionMismatch, Selector
-from selector.cost_model.domain import LEAST_GAIN_OF_WIDTH, UNSEEN_WIDTH
+from selector.cost_model.domain import LEAST_GAIN_OF_WIDTH, UNSEEN_WIDTH, seen_alike
 from selector.cost_model.estimate import LEAST_GAIN, WIDER_TIME, Estimate
 from selector.cost_model.predictor import Predictor
 from tests.selector import replay
@@ -120,6 +120,16 @@ def test_the_model_goes_before_the_nearest_problem(trained):
     near = problem.as_dict | {"seq": problem["seq"] + 1}
     assert trained.evidence("lstm", replay.HERE.key).near(LSTM.problem(near), replay.HERE, None)
     assert trained.choose(**near).source == "model"
+
+
+@pytest.mark.parametrize(
+    ("seen", "nearest"),
+    [(["bfloat16", "float32"], "bfloat16"), (["float32", "float64"], "float32"), (["float16"], "float16")],
+)
+def test_a_dtype_of_the_same_width_stands_for_one_that_was_not_seen_before_another(seen, nearest):
+    problem = LSTM.problem(hidden=96, batch=8, dtype="float16", mode="training")
+    alike = seen_alike(problem, {"dtype": seen, "mode": ["inference"]})
+    assert alike == LSTM.problem({**problem.as_dict, "dtype": nearest})
 
 
 def test_unknown_device_abstains(trained):

@@ -20,6 +20,11 @@ def test_the_report_has_every_split_and_baseline(judged):
         assert f"| {name} |" in found
     assert "- `gru` is not judged: 0 measured problems of gru" in found
     assert "random memory limits" in found
+    for words, verdicts in judged.verdicts.items():
+        assert f"## Choices, held out: {words}\n" in found
+        assert f"| source: {verdicts[0].source} |" in found
+    assert "| `lstm` | " in found  # of a pair
+    assert "Not judged: device replay-cpu-8: nothing else than Replay CPU 8 was" in judged.table()
 
 
 def test_tables_are_whole(judged):
