@@ -65,8 +65,8 @@ class Estimate(NamedTuple):
 class Tier(NamedTuple):
     """Estimates of one source by implementation, which compare with each other, and caveats about them.
 
-    `shipped` names those that come with this package. Of a prediction `model` is the cost model's version,
-    and `doublings` how far the problem is outside of what it has seen; of the nearest problem, how far that is.
+    `shipped` names those that come with this package. Of a prediction `model` is the cost model's version.
+    `doublings` is how far the problem is outside of what the model has seen, or from the nearest problem.
     """
 
     source: str  # "exact", "model", "near", "extrapolated" or "transfer"

@@ -229,7 +229,8 @@ def _further(beyond: Beyond | None, problem: Problem, seen: Problem, device: Dev
     unseen = differences(problem, seen)
     if not unseen:
         return beyond
-    doublings, words = unlike(problem, seen), f"from {', '.join(unseen)}, which was not measured on {device.name}"
+    doublings = unlike(problem, seen)
+    words = f"from {', '.join(unseen)}, which was not measured on {device.name}"
     least_gain = LEAST_GAIN_OF_WIDTH if is_of_another_width(problem, seen) else LEAST_GAIN
     if beyond is None:
         return Beyond(doublings, words, least_gain)
@@ -245,7 +246,10 @@ def _whole(size: Floats, rounded: np.ufunc, factor: Floats | float = 1.0) -> Flo
 def _tier(estimates: Mapping[str, Estimate], caveats: tuple[str, ...], beyond: Beyond | None) -> Tier:
     if beyond is None:
         return Tier("model", estimates, caveats)
-    wider = {name: estimate.extrapolated(beyond.doublings, beyond.least_gain) for name, estimate in estimates.items()}
+    wider = {
+        name: estimate.extrapolated(beyond.doublings, beyond.least_gain)
+        for name, estimate in estimates.items()
+    }
     caveats = (f"Extrapolated: {beyond.words}.", *caveats)
     return Tier("extrapolated", wider, caveats, doublings=beyond.doublings)
 

@@ -86,8 +86,8 @@ def _quantile_of_positive(values: Floats, share: float) -> Floats:
     ordered = np.sort(values, axis=0)
     positive = (ordered > 0).sum(axis=0)
     place = len(ordered) - positive + (positive - 1) * share
-    below = place.astype(np.intp)
-    low, high = (np.take_along_axis(ordered, at[None], 0)[0] for at in (below, np.ceil(place).astype(np.intp)))
+    below, above = np.floor(place).astype(np.intp), np.ceil(place).astype(np.intp)
+    low, high = (np.take_along_axis(ordered, each[None], axis=0)[0] for each in (below, above))
     found: Floats = low + (high - low) * (place - below)
     return found
 

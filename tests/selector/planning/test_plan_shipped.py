@@ -93,7 +93,16 @@ def test_what_ships_is_left_out_by_an_argument(sqlite_database, monkeypatch):
 
 @pytest.mark.usefixtures("fresh")
 def test_the_command_leaves_out_what_ships_without_the_environment(sqlite_database, capsys):
-    words = ["plan", "bert-large", "--device", DEVICE, "--memory", "16GiB", "--database", sqlite_database.location]
+    words = [
+        "plan",
+        "bert-large",
+        "--device",
+        DEVICE,
+        "--memory",
+        "16GiB",
+        "--database",
+        sqlite_database.location,
+    ]
     assert main([*words, "--no-shipped"]) != 0
     assert "Measure there" in capsys.readouterr().err
     assert os.environ["SELECTOR_SHIPPED"] == "on"
