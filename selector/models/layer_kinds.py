@@ -84,6 +84,14 @@ def _norm(module: Any, given: Given) -> Iterator[OperatorCall]:
         yield OperatorCall(operator, norm_values(module, x), x.dtype)
 
 
+def _written_rms_norm(module: Any, given: Given) -> Iterator[OperatorCall]:
+    """RMS norm that Hugging Face's decoders compute by operations of their own."""
+    x = _first(given)
+    eps = module.variance_epsilon if hasattr(module, "variance_epsilon") else module.eps
+    values: Values = {"rows": rows_of(x), "hidden": x.size(-1), "affine": True, "eps": eps}
+    yield OperatorCall("rms_norm", values, x.dtype)
+
+
 def _activation(module: Any, given: Given) -> Iterator[OperatorCall]:
     x = _first(given)
     values = activation_values(module, x)
@@ -202,6 +210,20 @@ def _fused_loss(module: Any, given: Given) -> Iterator[OperatorCall]:
 
 
 _TORCH, _TRANSFORMERS = "torch.nn.modules", "transformers.models"
+_RMS_NORMS = {  # by family of models
+    **{
+        family: f"{family.title()}RMSNorm"
+        for family in (
+            *("llama", "mistral", "mixtral", "granite", "glm", "glm4", "qwen2", "qwen3"),
+            *("gemma", "gemma2", "gemma3", "phi3", "olmo2"),
+        )
+    },
+    "qwen2_moe": "Qwen2MoeRMSNorm",
+    "qwen3_moe": "Qwen3MoeRMSNorm",
+    "deepseek_v3": "DeepseekV3RMSNorm",
+    "smollm3": "SmolLM3RMSNorm",
+    "t5": "T5LayerNorm",
+}
 _RECOGNISED: Mapping[str, Callable[[Any, Given], Iterator[OperatorCall]]] = {
     f"{_TORCH}.rnn.LSTM": _recurrent,
     f"{_TORCH}.rnn.GRU": _recurrent,
@@ -229,11 +251,16 @@ _RECOGNISED: Mapping[str, Callable[[Any, Given], Iterator[OperatorCall]]] = {
         )
     },
     f"{_TRANSFORMERS}.gpt2.modeling_gpt2.GPT2MLP": _transposed_feed_forward,
+    **{
+        f"{_TRANSFORMERS}.{family}.modeling_{family}.{name}": _written_rms_norm
+        for family, name in _RMS_NORMS.items()
+    },
 }
 
 _OPERATORS: Mapping[Callable[[Any, Given], Iterator[OperatorCall]], tuple[str, ...]] = {
     _recurrent: ("lstm", "gru", "rnn"),
     _norm: ("layer_norm", "rms_norm"),
+    _written_rms_norm: ("rms_norm",),
     _activation: ("gelu", "relu", "silu"),
     _multihead: ("attention",),
     _linear: ("linear",),

@@ -35,9 +35,10 @@ class Plan:
     """Plan to train a model within a memory limit. `memory` is the peak by what it is made of.
 
     A step is of `batch` samples, or of `accumulate` times as many. `samples_per_s` counts the optimizer.
-    `default` is the best plan with the framework's own implementations, recomputing nothing; None where
-    there is none. `measured_peak_bytes` is what one real step took, where one was run. `replayed` says that
-    it holds for blocks that `selector.replay` makes CUDA graphs of.
+    `default` is the best plan with the framework's own implementations, recomputing nothing: eager, or what
+    torch.compile makes of a layer where that is faster and its operator is among `compiled`, of which it has
+    a price; None where there is none. `measured_peak_bytes` is what one real step took, where one was run.
+    `replayed` says that it holds for blocks that `selector.replay` makes CUDA graphs of.
     """
 
     model: str
@@ -59,6 +60,7 @@ class Plan:
     default: Plan | None = None
     measured_peak_bytes: int | None = None
     replayed: bool = False
+    compiled: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """The fields as JSON-ready data."""
@@ -72,7 +74,11 @@ class Plan:
             layers = tuple(Layers(**one) for one in given.pop("layers"))
             default = given.pop("default")
             return cls(
-                **{**given, "caveats": tuple(given["caveats"])},
+                **{
+                    **given,
+                    "caveats": tuple(given["caveats"]),
+                    "compiled": tuple(given.get("compiled", ())),
+                },
                 layers=layers,
                 default=None if default is None else cls.from_dict(default),
             )
@@ -91,8 +97,17 @@ class Plan:
 
     @property
     def speed_up(self) -> float | None:
-        """Speed-up over the framework's own implementations within the same limit."""
+        """Speed-up over `default`, the framework's own implementations within the same limit."""
         return None if self.default is None else self.samples_per_s / self.default.samples_per_s
+
+    @property
+    def baseline(self) -> str:
+        """What `speed_up` is over, in words."""
+        eager = sorted({one.operator for one in self.layers} - {*self.compiled})
+        if not self.compiled:
+            return "the framework's own (eager: nothing is known of torch.compile)"
+        alone = f"; eager alone of {', '.join(eager)}" if eager else ""
+        return f"the framework's own (for each layer the faster of eager and torch.compile{alone})"
 
     @property
     def headline(self) -> str:
@@ -119,9 +134,7 @@ class Plan:
             apart = self.peak_bytes / self.measured_peak_bytes - 1
             lines.append(f"measured peak {format_bytes(self.measured_peak_bytes)} ({apart:+.1%} planned)")
         if self.default is not None:
-            lines.append(
-                f"with the framework's own implementations ({self.speed_up:.2f}x): {self.default.headline}"
-            )
+            lines.append(f"{self.speed_up:.2f}x over {self.baseline}: {self.default.headline}")
         return "\n".join([*lines, *(f"note  {caveat}" for caveat in self.caveats)])
 
 

@@ -19,6 +19,7 @@ from .plan import Layers, Plan
 
 MIB = 2**20
 BLAS_THREADS = 2  # one runs forward, the other backward
+COMPILED = "torch_compile"  # what torch.compile makes of the framework's own
 
 
 @dataclass(frozen=True)
@@ -111,11 +112,14 @@ class Planner:
         return self._workloads[batch]
 
     def _options(self, workload: Workload, *, own: bool) -> list[list[Option]]:
-        """What each part can be computed by; `own`: by the framework's own where that is possible."""
+        """What each part can be computed by; `own`: by the framework's own, eager or compiled, where that is
+        possible."""
         self._prices.look_up(workload.parts)
         every = [self._prices.options(part) for part in workload.parts]
         return [
-            undominated(some) if part.replaceable and not own else _defaults(some) or list(some)
+            undominated(some)
+            if part.replaceable and not own
+            else _frameworks(some, compiled=part.replaceable) or list(some)
             for part, some in zip(workload.parts, every, strict=True)
         ]
 
@@ -187,7 +191,13 @@ class Planner:
             caveats=tuple(self._caveats(layers)),
             snapshot=self._prices.snapshot,
             replayed=self.training.replayed,
+            compiled=tuple(sorted(self._compiled(workload))),
         )
+
+    def _compiled(self, workload: Workload) -> set[str]:
+        """The operators of which what torch.compile makes has a price."""
+        priced = ((part.problem.operator, self._prices.options(part)) for part in workload.parts)
+        return {name for name, some in priced if any(one.implementation == COMPILED for one in some)}
 
     def _memory(self, workload: Workload, solution: Solution) -> dict[str, int]:
         """The peak by what it is made of, at the moment when it is reached."""
@@ -242,8 +252,10 @@ def library_bytes(device: Device) -> int:
     return BLAS_THREADS * (32 * MIB if from_hopper else 8 * MIB + 2**17)
 
 
-def _defaults(options: Sequence[Option]) -> list[Option]:
-    return [one for one in options if one.default and not one.recomputed]
+def _frameworks(options: Sequence[Option], *, compiled: bool) -> list[Option]:
+    """The framework's own, recomputing nothing; `compiled`: what torch.compile makes of it too."""
+    kept = [one for one in options if not one.recomputed]
+    return undominated([one for one in kept if one.default or (compiled and one.implementation == COMPILED)])
 
 
 def _layers(part: Part, option: Option, count: int) -> Layers:

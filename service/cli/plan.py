@@ -159,6 +159,7 @@ def _print(found: Plan) -> None:
     console.print(f"[dim]memory[/]   {', '.join(parts)}", soft_wrap=True)
     if found.default is not None:
         console.print(f"[dim]default[/]  {escape(found.default.headline)}", soft_wrap=True)
+        console.print(f"[dim]gain[/]     {found.speed_up:.2f}x, over {found.baseline}", soft_wrap=True)
     for caveat in found.caveats:
         console.print(f"[yellow]note[/]     {escape(caveat)}", soft_wrap=True)
 

@@ -107,7 +107,7 @@ def kind_of(module: nn.Module) -> type[Selected] | str:
     if home is None:
         known = next((kind for kind in own.__mro__ if full_name(kind) in REPLACEMENTS), None)
         if known is None:
-            return f"{own.__name__} calls torch's function in its own code"
+            return f"{own.__name__} computes it in its own code"
         return f"{own.__name__} is a subclass of {known.__name__}, and may compute something else"
     forward = own.forward
     if forward.__module__ != own.__module__ or forward.__qualname__ != f"{own.__name__}.forward":

@@ -14,12 +14,14 @@ from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import Device
 from kernel_selector.service.cli import main
 from selector import InvalidRequest
+from selector.planning.plan import Plan
 from selector.planning.training_setup import AS_FUSED_IN_GRAPHS, Training
 from selector.selection import knowledge
 from selector.selection.shipped import CPU
 from selector.workloads.published_models import layer_problems
 
 DEVICE = "h200"
+NORMS = ("RMSNorm", "T5LayerNorm")
 RATED = Device(
     name="My GPU", kind="cuda", copy_bytes_per_s=1e12, launch_us=5.0, matmul_flops_per_s={"float32": 1e13}
 )
@@ -182,3 +184,49 @@ def test_a_device_of_few_measurements_or_none_is_planned_by_what_choices_rest_on
     plan = selector.plan("bert-base", device=device, memory_limit="16GiB", batch=8)
     assert sources <= {one.source for one in plan.layers}
     assert plan.samples_per_s > 0
+
+
+@pytest.mark.usefixtures("fresh")
+def test_gains_are_over_the_faster_of_eager_and_compiled():
+    model = nn.Sequential(nn.Linear(64, 256), nn.GELU(), nn.RMSNorm(256), nn.Linear(256, 64))
+    asked = {"device": DEVICE, "memory_limit": "16GiB", "batch": 131072}
+    plan = selector.plan((model, torch.randn(128, 64)), **asked)
+    assert set(plan.compiled) >= {"gelu", "rms_norm"}
+    assert "over the framework's own (for each layer the faster of eager and torch.compile" in plan.explain()
+    names = {one.operator: one.implementation for one in plan.default.layers}
+    assert {registry.operator(operator).default for operator in names} | {"torch_compile"} >= set(
+        names.values()
+    )
+    assert "torch_compile" in names.values()
+    eager = selector.plan(
+        (model, torch.randn(128, 64)), **asked, training=Training(exclude=("torch_compile",))
+    )
+    assert all(one.default for one in eager.default.layers)
+    assert eager.default.samples_per_s < plan.default.samples_per_s
+    assert "over the framework's own (eager: nothing is known of torch.compile)" in eager.explain()
+    assert Plan.from_dict(plan.to_dict()) == plan
+    earlier = {name: value for name, value in plan.to_dict().items() if name != "compiled"}
+    assert Plan.from_dict(earlier).compiled == ()
+
+
+@pytest.mark.usefixtures("fresh")
+@pytest.mark.parametrize("family", ["llama", "gemma2", "t5"])
+def test_rms_norms_that_a_model_writes_out_are_priced(family):
+    transformers = pytest.importorskip("transformers")
+    small = {
+        "llama": (transformers.LlamaConfig, {"num_key_value_heads": 4}),
+        "gemma2": (transformers.Gemma2Config, {"num_key_value_heads": 4, "head_dim": 16}),
+        "t5": (
+            transformers.T5Config,
+            {"d_model": 64, "d_ff": 128, "d_kv": 16, "num_layers": 2, "num_heads": 4},
+        ),
+    }
+    kind, sizes = small[family]
+    shared = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 128}
+    config = kind(vocab_size=100, **({} if family == "t5" else shared), **sizes)
+    model = transformers.AutoModel.from_config(config).train()
+    ids = torch.randint(0, 100, (2, 16))
+    inputs = {"input_ids": ids, **({"decoder_input_ids": ids} if family == "t5" else {})}
+    plan = selector.plan((model, inputs), device=DEVICE, memory_limit="16GiB", batch=4)
+    norms = sum(isinstance(one, nn.Module) and one._get_name().endswith(NORMS) for one in model.modules())
+    assert sum(one.count for one in plan.layers if one.operator == "rms_norm") == norms > 0
