@@ -46,6 +46,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--database", help="URL or path (default: the measurements that ship)")
     parser.add_argument("--device", help="only measurements of this kind of device count, such as h200")
+    parser.add_argument("--operators", nargs="+", default=(), metavar="NAME", help="(default: all)")
     parser.add_argument("--report", type=Path, help="folder for the written report with its plots")
     parser.add_argument("--jobs", type=int, default=1, help="processes, each with an operator at a time")
     options = parser.parse_args()

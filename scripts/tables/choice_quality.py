@@ -32,7 +32,8 @@ def _one(result: Result) -> str:
         for device, figures in found["device"].items()
     ]
     rows += [(words, "-", "-", "-", *NOTHING) for words in result["not_judged"]]
-    return f"{run(result)}:\n{table(HEAD, rows)}"
+    names = ", ".join(f"`{one['operator']}`" for one in result["operators"])
+    return f"{run(result)}; {names}:\n{table(HEAD, rows)}"
 
 
 def _cells(figures: Result) -> tuple[str, ...]:

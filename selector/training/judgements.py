@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
@@ -128,17 +128,18 @@ def judge_all(
     database: db.Database,
     device: str | None = None,
     *,
+    operators: Sequence[str] = (),
     jobs: int = 1,
     implementations: bool = True,
     done: Callable[[Judgement], None] = lambda _: None,
 ) -> Judgements:
-    """Judge every operator, on the measurements of one kind of device where it is named.
+    """Judge every operator, or those that are named, on the measurements of one kind of device or of all.
 
     `jobs` processes judge an operator each at a time, and `done` is told of each, in their order.
     `implementations` judges each as if it had not been measured, too. Raises NoMeasurements when none has
     enough problems, and the errors of the database.
     """
-    names = registry.operators()
+    names = operators or registry.operators()
     given = [names, repeat(device), repeat(implementations)]
     found = []
     results: Iterator[Judgement | TooFewProblems]
