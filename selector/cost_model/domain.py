@@ -25,10 +25,10 @@ from .features.work import least_work
 # because sizes that were seen one by one may be large together
 SIZE_SLACK, WORK_SLACK = 0.5, 1.0
 UNSEEN_WORD = 0.5  # doublings of a size that a word which was never seen counts for
-# doublings more for a dtype of another width. Of 2,398 pairs of one implementation's times in float32 and in a
-# dtype of 16 bits, on an H200 and an H100, 90 % are within 1.8 doublings of the ratio of counted work, and of
-# 1,737 in float16 and bfloat16 within 0.3. Choices by the times in the other width lose 10 to 13 % against the
-# fastest where a switch must gain a quarter, the default 16 to 41 %; by those of the same width 1 to 2 %
+# doublings more for a dtype of another width. Of 2,398 pairs of one implementation's times in float32 and in
+# a dtype of 16 bits, on an H200 and an H100, 90 % are within 1.8 doublings of the ratio of counted work, and
+# of 1,737 in float16 and bfloat16 within 0.3. Choices by the times in the other width lose 10 to 13 % against
+# the fastest where a switch must gain a quarter, the default 16 to 41 %; by those of the same width 1 to 2 %
 UNSEEN_WIDTH, LEAST_GAIN_OF_WIDTH = 4.0, 0.25
 
 

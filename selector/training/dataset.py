@@ -21,8 +21,7 @@ from ..cost_model.features.roofline import missing_rates
 from ..cost_model.features.spec import FeatureSpec, runs
 from ..cost_model.intervals import situation
 from ..errors import TooFewProblems
-from ..selection.alike import timed_alike
-from ..selection.neighbours import Neighbours
+from ..selection.neighbours import Neighbours, timed_alike
 from ..selection.records import Possible, pooled
 
 LEAST_PROBLEMS = 10  # below, held-out judgement is by a handful of problems and says nothing

@@ -16,9 +16,9 @@ from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import Record
 
 from ..errors import LeakedProblems
-from ..selection.alike import timed_alike
 from ..selection.evidence import Evidence
 from ..selection.knowledge import Knowledge
+from ..selection.neighbours import timed_alike
 from ..selection.query import Query
 from ..selection.selector import Answer, Answers
 from ..selection.shipped.rejections import rejected
