@@ -102,7 +102,7 @@ class Plan:
 
     @property
     def baseline(self) -> str:
-        """What `speed_up` is over, in words."""
+        """Description of what `speed_up` is over."""
         eager = sorted({one.operator for one in self.layers} - {*self.compiled})
         if not self.compiled:
             return "the framework's own (eager: nothing is known of torch.compile)"

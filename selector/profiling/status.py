@@ -9,7 +9,10 @@ from typing import TYPE_CHECKING, Any
 from kernel_selector.kernels.contract.errors import number_of
 
 from ..selection.database import network_warning, same_database
+from ..selection.knowledge import Knowledge
 from ..selection.query_log import asked
+from ..selection.shipped import VARIABLE, are_wanted
+from ..selection.snapshot import Body
 from .freshness import Freshness, freshness, refresh_jobs
 from .profile import opened
 
@@ -23,10 +26,13 @@ FIRST = 3  # problems that are named
 class Overview:
     """Rows by operator and device, and next steps in words with their commands.
 
-    `imported` are the operators of measurements that others took, of which nothing can become old.
+    `imported` are the operators of measurements that others took, of which nothing can become old. `own` and
+    `shipped` say in a line each how many measurements answers rest on: of this database, and of the package.
     """
 
     location: str
+    own: str
+    shipped: str
     rows: tuple[Freshness, ...]
     imported: tuple[dict[str, Any], ...]
     advice: tuple[str, ...]
@@ -36,6 +42,8 @@ class Overview:
         rows = [row.to_dict() for row in self.rows]
         return {
             "location": self.location,
+            "own": self.own,
+            "shipped": self.shipped,
             "rows": rows,
             "imported": list(self.imported),
             "advice": list(self.advice),
@@ -47,17 +55,37 @@ def overview(database: Database | str | Path | None = None) -> Overview:
 
     Raises DatabaseError.
     """
+    from kernel_selector.db import records
+
     with opened(database) as store:
         rows = tuple(freshness(store))
         with store.read() as connection:
             imported = tuple(imported_listing(connection))
+            own = records.total(connection) + sum(one["count"] for one in imported)
         where = same_database(database)
         todo = [*_stale(store, where), *_questions(store, where)]
         if not rows and not imported:
             todo = [f"Nothing is measured: selector quickstart{where}"]
         warning = network_warning(store.location)
         advice = (*([warning] if warning else []), *todo)
-        return Overview(location=store.location, rows=rows, imported=imported, advice=advice)
+        return Overview(
+            location=store.location,
+            own=f"Own: {number_of(own, 'measurement')} in this database, which the rows are about.",
+            shipped=shipped_words(),
+            rows=rows,
+            imported=imported,
+            advice=advice,
+        )
+
+
+def shipped_words() -> str:
+    """Line on the measurements that come with the package, and whether they count for answers."""
+    knowledge = Knowledge(Body(None), shipped=are_wanted())
+    if knowledge.shipped is None:
+        return f"Shipped: {knowledge.unusable or f'left out, by {VARIABLE}.'}"
+    devices = sorted({device.name for device in knowledge.shipped.devices})
+    count = number_of(knowledge.shipped.records, "measurement")
+    return f"Shipped: {count} on {', '.join(devices)} count for answers too, behind your own."
 
 
 def _stale(store: Database, where: str) -> list[str]:

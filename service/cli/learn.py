@@ -34,7 +34,8 @@ def train(
 ) -> None:
     """Train the cost models on all measurements in the database, and store them there.
 
-    With --json there is one document for each operator.
+    They learn from your own measurements alone, and are asked before the cost models that come with the
+    package. With --json there is one document for each operator.
 
     Examples:
 
@@ -177,7 +178,7 @@ def _while_saying(words: str, operator: str, work: Callable[[Progress], Result])
 def _trained(report: TrainingReport) -> str:
     """What was learned from, and how good the result is."""
     words = (
-        f"Trained {report.operator} {report.version} on {report.records} records of {report.problems} "
-        f"problems in {report.seconds:.1f} s, for {', '.join(report.implementations)}."
+        f"Trained {report.operator} {report.version} on {report.records} records of your own, of "
+        f"{report.problems} problems, in {report.seconds:.1f} s, for {', '.join(report.implementations)}."
     )
     return "\n".join([textwrap.fill(words, 80, break_on_hyphens=False), "", report.evaluation.table()])

@@ -47,6 +47,8 @@ def status(database: DatabaseOption = None, as_json: JsonOption = False) -> None
         console.print(
             f"{one['operator']}: {count} on {', '.join(one['devices'])}", markup=False, soft_wrap=True
         )
+    for line in (found.own, found.shipped):
+        console.print(line, markup=False, soft_wrap=True)
     for line in found.advice:
         console.print(escape(line), soft_wrap=True)
 
@@ -63,7 +65,7 @@ def refresh(
 
     What was measured before an update of the driver, of torch or triton, or before an implementation was
     changed, is measured anew on this machine; the older records stay. See: selector status. With --plan
-    the device may be elsewhere.
+    the device may be elsewhere. It is about your own measurements: what comes with the package stays.
 
     Examples:
 
@@ -82,6 +84,8 @@ def refresh(
     budget_s = None if budget is None else words.seconds(budget)
     events = run(device=device, database=database, policy=policy, budget_s=budget_s)
     report(events, database=database, as_json=as_json)
+    if not as_json:
+        output.err().print("Of your own measurements; those that come with the package stay as they are.")
 
 
 def _table(rows: Sequence[Freshness]) -> Table:

@@ -15,6 +15,7 @@ from kernel_selector.db import Database, records
 from kernel_selector.kernels.measure.jobs import read_jobs
 from kernel_selector.service.cli import main
 from tests.selector import replay
+from tests.selector.conftest import shipped_cache, shipped_file  # noqa: F401 - fixtures
 
 
 @pytest.fixture
@@ -48,6 +49,29 @@ def test_the_table_of_status_breaks_no_name(
     header, *rows = capsys.readouterr().out.splitlines()
     assert header.split() == ["operator", "device", "problems", "measured", "hold", "sources", "last"]
     assert re.search(r"^lstm .* \d{4}-\d\d-\d\d$", rows[1].rstrip())
+
+
+def test_status_says_what_is_own_and_what_ships(place: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with Database.open(place) as database, database.read() as connection:
+        count = records.total(connection)
+    assert main(["status", "--database", place]) == 0
+    text = capsys.readouterr().out
+    assert f"Own: {count} measurements in this database" in text
+    assert "Shipped: left out, by SELECTOR_SHIPPED." in text
+
+
+@pytest.mark.usefixtures("shipped_cache")
+def test_status_counts_what_ships(place: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["status", "--database", place, "--json"]) == 0
+    shipped = json.loads(capsys.readouterr().out)["shipped"]
+    ships = selector.Selector(place).status()["shipped_records"]
+    assert shipped.startswith(f"Shipped: {ships} measurements on ")
+    assert "NVIDIA H200" in shipped
+
+
+def test_refresh_says_whose_measurements_it_is_about(place: str, capsys: pytest.CaptureFixture[str]) -> None:
+    main(["refresh", "--database", place, "--device", "cpu"])
+    assert "Of your own measurements" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("command", ["status", "refresh"])
