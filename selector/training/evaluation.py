@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ..cost_model.estimate import LEAST_GAIN
 from .dataset import LEAST_PROBLEMS, Dataset
 from .estimator import CostModel
 from .fit import (
@@ -265,20 +264,12 @@ def _baselines(dataset: AnyDataset, train: Flags) -> dict[str, Chooser]:
 
 
 def _anywhere(dataset: ImportedDataset, train: Flags, predicted: Floats, noise: Errors) -> Chooser:
-    """By the model of the trained rows, which wants a larger gain outside of the sizes that it has seen.
-
-    Where it abstains the most frequent winner.
-    """
+    """By the model of the trained rows; where it abstains the most frequent winner."""
     domain = dataset.domain(train)
-    inside = by_model(dataset, predicted, noise)
-    extrapolated = by_model(dataset, predicted, noise, LEAST_GAIN)
-    otherwise = _by_frequency(dataset, train)
+    inside, otherwise = by_model(dataset, predicted, noise), _by_frequency(dataset, train)
 
     def choose(rows: list[int]) -> int:
-        problem, device = dataset.question(rows[0])
-        if domain.outside(problem, device):
-            return otherwise(rows)
-        return (extrapolated if domain.beyond(problem, device) else inside)(rows)
+        return (otherwise if domain.outside(*dataset.question(rows[0])) else inside)(rows)
 
     return choose
 

@@ -45,15 +45,15 @@ def default_row(dataset: AnyDataset, rows: list[int]) -> int | None:
     return next((row for row in rows if dataset.implementation[row] == dataset.operator.default), None)
 
 
-def by_model(dataset: AnyDataset, predicted: Floats, noise: Errors, least: float = LEAST_MARGIN) -> Chooser:
-    """The rule of policy.decide for times that come from the model alone; `least` is the least gain."""
+def by_model(dataset: AnyDataset, predicted: Floats, noise: Errors) -> Chooser:
+    """The rule of policy.decide for times that come from the model alone."""
 
     def choose(rows: list[int]) -> int:
         default = default_row(dataset, rows)
         for row in sorted(rows, key=lambda row: float(predicted[row])):
             if default is None or row == default:
                 return row
-            needed = max(least, noise[str(dataset.implementation[row])]["time_noise"])
+            needed = max(LEAST_MARGIN, noise[str(dataset.implementation[row])]["time_noise"])
             if predicted[default] / predicted[row] - 1 > needed:
                 return row
         raise AssertionError("the default is among the rows")
