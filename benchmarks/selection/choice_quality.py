@@ -68,7 +68,7 @@ def _say(one: Judgement) -> None:
 
 
 def across_visits() -> dict[str, Any]:
-    """What choosing by one visit to a machine loses by another one, by operator: the noise of a verdict."""
+    """Losses of choosing by one visit to a machine, judged by another: the noise of verdicts, by operator."""
     found: dict[str, Any] = {}
     for names in VISITS:
         sweeps = [text_of(RESULTS / f"{name}.jsonl.xz").splitlines() for name in names]

@@ -158,7 +158,7 @@ def contests(records: Sequence[Record], device: str | Device) -> list[Contest]:
 
 
 def asked(selector: Selector, found: Sequence[Contest]) -> list[Choice]:
-    """What a user gets for each problem. Raises the first error."""
+    """The choice that a user gets for each problem. Raises the first error."""
     answers = selector.choose_each([one.query for one in found])
     for one in answers:
         if not isinstance(one, Choice):

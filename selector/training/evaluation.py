@@ -135,7 +135,7 @@ class Found(NamedTuple):
     verdicts: list[Verdict]
 
     def add(self, slowdowns: Mapping[str, list[float]], verdicts: Iterable[Verdict] = ()) -> None:
-        """Those of another part."""
+        """Addition of the slowdowns and verdicts of another part."""
         for name, values in slowdowns.items():
             self.slowdowns.setdefault(name, []).extend(values)
         self.verdicts.extend(verdicts)
@@ -150,7 +150,7 @@ def unseen_models(
 
 
 def evaluate_shapes(dataset: AnyDataset, held_out: HeldOut, parts: list[Fold]) -> Found:
-    """Every problem is judged by the chooser, models and baselines as they are without its fold."""
+    """Judgement of every problem by the chooser and the baselines as they are without its fold."""
     found = Found({}, [])
     if isinstance(dataset, Dataset):
         replayed = Replayed(dataset)
@@ -170,7 +170,7 @@ def evaluate_shapes(dataset: AnyDataset, held_out: HeldOut, parts: list[Fold]) -
 def evaluate_split(
     dataset: AnyDataset, held_out: HeldOut, split: Split, not_judged: dict[str, str] | None = None
 ) -> Found:
-    """What is found of the parts of a split, each by what is left without it.
+    """Slowdowns and verdicts of the parts of a split, each by what is left without it.
 
     A part that leaves fewer problems than a model learns from, or none to judge, is passed over, and so is
     one whose fitting fails: `not_judged` says so, by the words of the split. The cost model learns without
