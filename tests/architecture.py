@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from typing import NamedTuple
@@ -104,12 +105,18 @@ def module_name(root: Path, path: Path) -> str:
     return ".".join(names[:-1] if names[-1] == "__init__" else names)
 
 
+@cache
+def _parsed(source: str) -> ast.Module:
+    """The syntax tree of a source, which several rules look at."""
+    return ast.parse(source)
+
+
 def imports(root: Path) -> list[Import]:
     """Every import statement of our five folders."""
     return [
         found
         for path, name in python_files(root, *FOLDERS)
-        for found in _imports_of(ast.parse(path.read_text()), path=path, root=root, name=name)
+        for found in _imports_of(_parsed(path.read_text()), path=path, root=root, name=name)
     ]
 
 
@@ -186,7 +193,7 @@ def bare_names(root: Path) -> list[str]:
     """`kernels` is Hugging Face's name; ours is kernel_selector.kernels. The same for db and service."""
     violations = []
     for path, name in python_files(root, *FOLDERS, "benchmarks", "scripts", "tests"):
-        for found in _imports_of(ast.parse(path.read_text()), path=path, root=root, name=name):
+        for found in _imports_of(_parsed(path.read_text()), path=path, root=root, name=name):
             if not found.relative and found.target.split(".")[0] in {"kernels", "db", "service"}:
                 violations.append(f"{found.where} imports {found.target} by its bare name")
     return violations
@@ -268,7 +275,7 @@ def function_sizes(root: Path) -> list[str]:
     """Functions stay short and take few parameters; GPU kernels may be longer and take what they need."""
     violations = []
     for path, name in python_files(root, *FOLDERS, "benchmarks", "scripts", "tests"):
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in ast.walk(_parsed(path.read_text())):
             if isinstance(node, Function):
                 where = f"{name}:{node.lineno} {node.name}"
                 violations += [f"{where} {problem}" for problem in _function_problems(node)]
@@ -290,7 +297,7 @@ def docstrings(root: Path) -> list[str]:
 
 
 def _nounless(source: str) -> Iterator[tuple[int, str]]:
-    tree = ast.parse(source)
+    tree = _parsed(source)
     public = [
         node
         for node in ast.walk(tree)
@@ -324,7 +331,7 @@ def public_names(root: Path) -> list[str]:
     """`__all__` of a package is sorted: constants, then classes, then functions."""
     violations = []
     for path, name in python_files(root, *FOLDERS):
-        for node in ast.parse(path.read_text()).body:
+        for node in _parsed(path.read_text()).body:
             if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
                 names = ast.literal_eval(node.value)
                 if names != sorted(set(names), key=_rank):

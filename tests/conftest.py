@@ -87,6 +87,16 @@ def sqlite_database(tmp_path: Path):
         yield database
 
 
+@pytest.fixture
+def quick_learner(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Cost models of a few trees and a network that hardly learns: for tests of what is done with them."""
+    from selector.training import estimator, network
+
+    trees = estimator.boosted_trees
+    monkeypatch.setattr(estimator, "boosted_trees", lambda most, *sizes: trees(min(most, 15), *sizes))
+    monkeypatch.setattr(network, "EPOCHS", 3)
+
+
 @pytest.fixture(scope="session")
 def postgres_server() -> Iterator[str]:
     """URL of a PostgreSQL database: TEST_DATABASE_URL, a local server, or one started for the tests."""

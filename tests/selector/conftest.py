@@ -110,16 +110,6 @@ def _train(path: Path) -> None:
         learning.train("lstm", database)
 
 
-@pytest.fixture
-def quick_learner(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Cost models of a few trees and a network that hardly learns: for tests of what is done with them."""
-    from selector.training import estimator, network
-
-    trees = estimator.boosted_trees
-    monkeypatch.setattr(estimator, "boosted_trees", lambda most, *sizes: trees(min(most, 15), *sizes))
-    monkeypatch.setattr(network, "EPOCHS", 3)
-
-
 @pytest.fixture(scope="session")
 def judged(trained_file: Path) -> Judgements:
     """All that is found out about the choices of that model."""

@@ -132,6 +132,7 @@ def test_names_with_brackets_are_shown_as_they_are(capsys, tmp_path, monkeypatch
     assert "m[bold].sqlite" in capsys.readouterr().out
 
 
+@pytest.mark.usefixtures("quick_learner")
 def test_training_without_a_name_is_of_all_that_was_measured(capsys, tmp_path):
     place = ["--database", str(tmp_path / "m.sqlite")]
     for operator, count in (("first", 60), ("second", 60), ("small", 1)):

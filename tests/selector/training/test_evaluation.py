@@ -96,6 +96,7 @@ def test_measuring_again_is_judged_by_the_other_half_of_the_samples():
     assert measured_again(found) == [1.5]  # torch_lstm looks best by its first half, and takes 3 ms, not 2
 
 
+@pytest.mark.usefixtures("quick_learner")
 def test_devices_are_held_out_when_there_are_two(sqlite_database):
     other = replace(replay.HERE, name="Other CPU", host="Other CPU", launch_us=8.0)
     which = list(replay.problems(layers=(1,), seq=(10,), mode=("inference",)))
@@ -188,7 +189,7 @@ def unseen(dataset):
     return test, unseen_model(dataset, ~test, (flat(model), None), errors(dataset, held_out, ~test))
 
 
-@pytest.mark.usefixtures("here")
+@pytest.mark.usefixtures("here", "quick_learner")
 def test_choices_are_those_of_a_database_without_the_judged_problems(few, sqlite_database):
     test, model = unseen(few)
     left = [one for one, judged in zip(few.records, test.tolist(), strict=True) if not judged]
@@ -235,6 +236,7 @@ def test_a_failed_or_unmeasured_choice_is_a_loss(few):
     assert figures([again, first])["within_5_percent_with_unjudged"] <= 0.5
 
 
+@pytest.mark.usefixtures("quick_learner")
 def test_an_unmeasured_device_is_judged_by_what_is_carried_over_to_it():
     near, far = (
         replace(replay.HERE, name=name, kind="cuda", compute_capability=(9, 0), copy_bytes_per_s=rate)
@@ -251,6 +253,7 @@ def test_an_unmeasured_device_is_judged_by_what_is_carried_over_to_it():
     assert "a host of gpu-one" in not_judged
 
 
+@pytest.mark.usefixtures("quick_learner")
 def test_hosts_are_held_out_where_there_are_two():
     other = replace(replay.HERE, host="Another host")
     which = list(replay.problems(layers=(1,), seq=(10,), mode=("inference",)))
@@ -266,6 +269,7 @@ def test_hosts_are_held_out_where_there_are_two():
     assert not_judged == {f"device {replay.HERE.key}": f"nothing else than {replay.HERE.name} was measured."}
 
 
+@pytest.mark.usefixtures("quick_learner")
 def test_report_says_what_was_left_out(sqlite_database):
     which = list(replay.problems(seq=(10,), layers=(1,), mode=("inference",)))
     found = replay.sweep(which)
@@ -285,6 +289,7 @@ def test_too_few_problems_are_refused(sqlite_database):
         train(database=sqlite_database)
 
 
+@pytest.mark.usefixtures("quick_learner")
 def test_twelve_problems_are_learned_from_and_not_judged(sqlite_database):
     with sqlite_database.write() as connection:
         records.add(connection, records=replay.sweep(list(replay.problems())[:12]))
@@ -300,6 +305,7 @@ def test_model_is_no_worse_than_the_default_on_recorded_measurements(sqlite_data
     assert shapes["cost model"].gmean <= shapes["always the default"].gmean
 
 
+@pytest.mark.usefixtures("quick_learner")
 def test_where_no_operator_can_be_judged_one_command_is_named(sqlite_database):
     with sqlite_database.write() as connection:
         records.add(connection, records=replay.sweep(list(replay.problems())[:3]))
