@@ -51,7 +51,14 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=1, help="processes, each with an operator at a time")
     options = parser.parse_args()
     with Database.open(options.database or unpacked()) as database:
-        overview = judge_all(database, options.device, jobs=options.jobs, implementations=False, done=_say)
+        overview = judge_all(
+            database,
+            options.device,
+            operators=options.operators,
+            jobs=options.jobs,
+            implementations=False,
+            done=_say,
+        )
     if options.report:
         print(write_report(options.report, overview))
     print(overview.table())
