@@ -33,7 +33,7 @@ from .joint_linear import Joint
 from .options import DEVICE_TIME, OBJECTIVES, OptimizeOptions, PlanImplementations, device_of
 from .outputs import require
 from .places import Place, is_written_out
-from .report import LeftAlone, Replaced, Report, headline, reason_of
+from .report import LeftAlone, Replaced, Report, each_once, headline, reason_of
 from .swap import Decision, put_back, swap, undo
 from .timing import Steps
 
@@ -235,7 +235,7 @@ def _decisions(
             why, more = decided
             left.append(LeftAlone(path=layer.path, problem=layer.problem, why=why))
             caveats |= dict.fromkeys(more)
-    return decisions, left, list(caveats)
+    return decisions, left, each_once(caveats)
 
 
 Left = tuple[str, tuple[str, ...]]  # why a layer is left alone, and the caveats of that

@@ -61,8 +61,8 @@ def place_of(model: nn.Module, layer: Layer) -> Place | str:
         path, _, name = layer.path.rpartition(".")
     elif layer.problem.operator == HEAD:
         return (
-            "its logits are an output of the model, which would be missing: outputs=('loss',) says that the "
-            "loss alone is used; a model of one's own can be built with selector.nn.LinearCrossEntropy"
+            "its logits are an output of the model, which would be missing: with outputs=('loss',) the loss "
+            "alone is used. A model of one's own can be built with selector.nn.LinearCrossEntropy"
         )
     module = model.get_submodule(path)
     kind = kind_of(module)

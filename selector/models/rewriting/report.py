@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
+from itertools import chain, groupby
+from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
 from kernel_selector.kernels.contract import Problem
@@ -13,6 +16,11 @@ from .paired_timing import Outcome
 
 if TYPE_CHECKING:
     from ...selection.choice import Choice
+
+WIDTH = 100  # columns
+NUMBERED = re.compile(
+    r"(?:(.*?)(?<![^.])(\d+)(?![^.]))?(.*)"
+)  # a path up to its first number, that, the rest
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,8 +44,9 @@ class LeftAlone:
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """Report of `selector.optimize`; printed, it is a table that begins with the step times before and
-    after.
+    """Report of `selector.optimize`; printed, it begins with the step times before and after.
+
+    Then stand the replaced layers and the others with the reasons, each layer once, and the notes, each once.
 
     `times` are those of the model as given and as it is now, where both were timed. `notes` are about the
     model as a whole.
@@ -56,7 +65,7 @@ class Report:
         ]
         for title, rows in (("Replaced:", _replaced(self.replaced)), ("Left alone:", _left(self.left_alone))):
             lines += [title, *(f"  {row}" for row in rows)] if rows else []
-        return "\n".join([*lines, *self.notes])
+        return "\n".join([*lines, *chain.from_iterable(wrap(note, WIDTH) for note in self.notes)])
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready dictionary."""
@@ -117,11 +126,42 @@ def _left(rows: Iterable[LeftAlone]) -> list[str]:
 
 
 def _grouped(rows: Iterable[tuple[str, str]]) -> list[str]:
-    """One line for each statement, with the paths that it is about."""
+    """Lines of each statement, and below it of the layers that it is about."""
     paths: dict[str, list[str]] = {}
     for path, statement in rows:
-        paths.setdefault(statement, []).append(path or "the model itself")
-    return [
-        f"{statement}: {own[0]}" + (f" and {len(own) - 1} more" if len(own) > 1 else "")
-        for statement, own in paths.items()
-    ]
+        paths.setdefault(statement, []).append(path)
+    lines: list[str] = []
+    for statement, own in paths.items():
+        lines += wrap(statement, WIDTH, break_long_words=False)
+        layers = ", ".join(_ranges(own))
+        lines += wrap(layers, WIDTH, initial_indent="  ", subsequent_indent="  ", break_long_words=False)
+    return lines
+
+
+def _ranges(paths: Iterable[str]) -> Iterator[str]:
+    """The paths, as one those that differ in their first number alone, such as `h.0-1.mlp`."""
+    numbers: dict[tuple[str, str], list[int]] = {}
+    for path in paths:
+        match = NUMBERED.fullmatch(path or "the model itself")
+        assert match is not None, path
+        before, number, after = match.groups("")
+        numbers.setdefault((before, after), []).extend([int(number)] if number else [])
+    for (before, after), found in numbers.items():
+        yield f"{before}{','.join(_runs(found))}{after}"
+
+
+def _runs(numbers: Iterable[int]) -> Iterator[str]:
+    """The numbers in order, those that follow each other as the first and the last of them."""
+    for _, run in groupby(enumerate(sorted(numbers)), key=lambda one: one[1] - one[0]):
+        first, *_, last = [number for _, number in run] * 2
+        yield str(first) if first == last else f"{first}-{last}"
+
+
+def each_once(caveats: Iterable[str]) -> list[str]:
+    """The caveats without repetitions, each way in which figures were extrapolated a caveat of its own."""
+    found: dict[str, None] = {}
+    for caveat in caveats:
+        head, _, rest = caveat.partition(": ")
+        parts = rest.removesuffix(".").split("; ") if head == "Extrapolated" else []
+        found |= dict.fromkeys([f"{head}: {part}." for part in parts] or [caveat])
+    return list(found)
