@@ -202,10 +202,10 @@ def test_doctor_reports_what_is_broken_and_exits_with_1(
 
 def test_profile_train_and_evaluate(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     database = ["--database", str(tmp_path / "new.sqlite")]
-    grid = ["lstm", "hidden=4,6,9,12", "batch=1,2,3", "seq=2", "mode=inference", "--device", "cpu"]
-    assert document(capsys, "profile", *grid, *database)["measured"] == 12
-    assert document(capsys, "profile", *grid, *database)["skipped"] == 12
-    assert document(capsys, "train", *database)["problems"] == 12
+    grid = ["lstm", "hidden=4,6,9,12,16", "batch=1,2,3", "seq=2", "mode=inference", "--device", "cpu"]
+    assert document(capsys, "profile", *grid, *database)["measured"] == 15
+    assert document(capsys, "profile", *grid, *database)["skipped"] == 15
+    assert document(capsys, "train", *database)["problems"] == 15
     assert main(["evaluate", "--report", str(tmp_path / "report"), *database]) == 0
     assert "Held out" in capsys.readouterr().out
     assert "Held out" in (tmp_path / "report/report.md").read_text()
