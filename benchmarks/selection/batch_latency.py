@@ -19,9 +19,10 @@ from collections.abc import Callable
 from typing import Any
 
 from benchmarks.common.result import write_result
+from benchmarks.selection.answered import queries
 from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import Device, Implementation, Problem
-from selector import Choice, Query, Selector
+from selector import Choice, Selector
 from selector.selection.shipped import unpacked
 from selector.workloads.sampling import random_problems
 
@@ -45,12 +46,12 @@ def main() -> None:
 def measure(selector: Selector, operator: str, batches: int) -> dict[str, Any]:
     """The figures of one operator; each problem is asked once."""
     drawn = random_problems(operator, "cuda", count=SIZE * (batches + 1), seed=1)
-    selector.choose_each(queries(drawn[:SIZE]))  # loads records and model
+    selector.choose_each(queries(drawn[:SIZE], DEVICE))  # loads records and model
     clock, processor, sources = [], [], Counter[str]()
     parts: dict[str, list[float]] = {"refusals": [], "counts": []}
     device = selector.device(DEVICE)
     for start in range(SIZE, len(drawn), SIZE):
-        asked = queries(drawn[start : start + SIZE])
+        asked = queries(drawn[start : start + SIZE], DEVICE)
         begun_ms, before_ms = time.perf_counter() * 1e3, time.process_time() * 1e3
         answers = selector.choose_each(asked)
         processor.append(time.process_time() * 1e3 - before_ms)
@@ -65,14 +66,6 @@ def measure(selector: Selector, operator: str, batches: int) -> dict[str, Any]:
         "processor_ms": spread(processor),
         **{f"of_which_{name}_ms": spread(times) for name, times in parts.items()},
     }
-
-
-def queries(problems: list[Problem]) -> list[Query]:
-    """The questions about these problems."""
-    return [
-        Query(operator=problem.operator, device=DEVICE, hyperparameters=dict(problem.as_dict))
-        for problem in problems
-    ]
 
 
 def counting(problems: list[Problem], device: Device) -> dict[str, float]:

@@ -226,11 +226,10 @@ class Predictor:
 
 def _further(beyond: Beyond | None, problem: Problem, seen: Problem, device: Device) -> Beyond | None:
     """How far a problem is outside of what the model has seen, where `seen` is what stands for its words."""
-    unseen = differences(problem, seen)
-    if not unseen:
+    if seen is problem:
         return beyond
     doublings = unlike(problem, seen)
-    words = f"from {', '.join(unseen)}, which was not measured on {device.name}"
+    words = f"from {', '.join(differences(problem, seen))}, which was not measured on {device.name}"
     least_gain = LEAST_GAIN_OF_WIDTH if is_of_another_width(problem, seen) else LEAST_GAIN
     if beyond is None:
         return Beyond(doublings, words, least_gain)

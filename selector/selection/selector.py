@@ -198,7 +198,7 @@ class Selector:
                 lambda: self._answers.each(queries, kept=kept), tries=SNAPSHOT_TRIES if several else None
             )
         except Changed:
-            return [self._answer_or_error(query) for query in queries]
+            return [self._answer_or_error(query, kept=kept) for query in queries]
         if not several and queries and isinstance(found[0], Choice):
             with suppress(TypeError):  # a Device has no hash
                 self._asked.add((queries[0].operator, queries[0].device))
@@ -217,11 +217,12 @@ class Selector:
                 if tries is not None and (tries := tries - 1) == 0:
                     raise
 
-    def _answer_or_error(self, query: Query) -> Answer:
+    def _answer_or_error(self, query: Query, *, kept: bool) -> Answer:
         try:
-            return self.answer(query)
+            (found,) = self._answered([query], kept=kept)
         except SelectorError as error:
             return error
+        return found
 
     def _with_trouble(self, found: list[Answer]) -> list[Answer]:
         """Answers with the caveat that the database cannot be read, if so."""
