@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any
 
 import pytest
@@ -26,6 +26,34 @@ def batches(cases: Iterable[Any], shows: Callable[..., Iterable[Hashable]]) -> l
     kept = [one.values[0] for one in grid if not one.marks]
     rest = [one.values[0] for one in grid if one.marks]
     return [pytest.param(kept), *([pytest.param(rest, marks=pytest.mark.full)] if rest else [])]
+
+
+def in_turns(
+    cases: Iterable[dict[str, Any]], names: Sequence[str], shows: Callable[..., Iterable[Hashable]]
+) -> list[Any]:
+    """The cases of `batches`, each with the implementations to run it on under "implementations".
+
+    Of the cases that are kept each runs on the next of `names`, until all cases and all names had their
+    turn; the other pairs of case and name are `full`.
+    """
+    cases = list(cases)
+    kept = batches(cases, shows)[0].values[0]
+    now: list[list[str]] = [[] for _ in kept]
+    for turn in range(max(len(kept), len(names))):
+        now[turn % len(kept)].append(names[turn % len(names)])
+    turns = [{**case, "implementations": some} for case, some in zip(kept, now, strict=True)]
+    rest = [
+        {**case, "implementations": others}
+        for case in cases
+        for had in [now[kept.index(case)] if case in kept else []]
+        if (others := [name for name in names if name not in had])
+    ]
+    return [pytest.param(turns), *([pytest.param(rest, marks=pytest.mark.full)] if rest else [])]
+
+
+def pairs_of(given: Iterable[dict[str, Any]]) -> int:
+    """The number of pairs of case and implementation."""
+    return sum(len(case["implementations"]) for case in given)
 
 
 def each_value(*values: Hashable) -> list[Hashable]:

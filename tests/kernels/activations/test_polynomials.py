@@ -15,7 +15,7 @@ from torch.nn.functional import gelu
 
 from kernel_selector.kernels import registry
 from kernel_selector.kernels.activations import polynomials
-from tests.grids import batches, each_entry
+from tests.grids import each_entry, in_turns, pairs_of
 
 NAMES = ["polynomial_gelu", "polynomial_gelu_recompute"]
 FORMS = [("GELU", "none"), ("GELU_TANH", "tanh")]
@@ -90,10 +90,10 @@ def problems():
     return [*given, large, *({**one, "mode": "inference"} for one in given[:4])]
 
 
-@pytest.mark.parametrize("given", batches(problems(), each_entry))
+@pytest.mark.parametrize("given", in_turns(problems(), NAMES, each_entry))
 def test_layers_pass_the_gate_in_the_interpreter(given):
-    results = run("interpreted.py", *NAMES, given=given)
-    assert len(results) == len(given) * len(NAMES)
+    results = run("interpreted.py", given=given)
+    assert len(results) == pairs_of(given)
     assert [result for result in results if not result[2]] == []
 
 

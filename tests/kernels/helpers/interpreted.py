@@ -1,10 +1,10 @@
 """Triton's interpreter on a CPU, rounding as GPUs do, and the gate over implementations that need a GPU.
 
-Run as a program, because the interpreter is chosen when kernels are imported: arguments are
-implementations; standard input is a JSON list of problems, each with its `operator`; standard output a
-line of JSON for each of them and implementation. With `--together` persistent kernels are cut as for a
-GPU, into programs that wait for each other: here they run one after another, and wait in vain. With
-`--calls` other calls than the gate's are compared with those of torch's module.
+Run as a program, because the interpreter is chosen when kernels are imported: standard input is a JSON list
+of problems, each with its `operator`, and with its `implementations` where they are not the arguments;
+standard output a line of JSON for each of them and implementation. With `--together` persistent kernels are
+cut as for a GPU, into programs that wait for each other: here they run one after another, and wait in vain.
+With `--calls` other calls than the gate's are compared with those of torch's module.
 """
 
 from __future__ import annotations
@@ -146,10 +146,10 @@ def main() -> None:
         triton_sequence._limits = lambda _device: Limits(programs=132, shared_bytes=2**17)
     extreme_inputs.registry = GpuDefaults
     for given in json.load(sys.stdin):
-        operator = given.pop("operator")
+        operator, some = given.pop("operator"), given.pop("implementations", names)
         problem = registry.operator(operator).problem(given)
         gate = Gate(problem, "cpu")
-        for name in names:
+        for name in some:
             file = importlib.import_module(f"kernel_selector.kernels.operators.{operator}.{name}")
             if further:
                 calls(operator, problem, partial(file.build, problem))

@@ -21,7 +21,7 @@ from kernel_selector.kernels.operators.additive_attention import fused
 from kernel_selector.kernels.operators.additive_attention._triton import launch, tiles
 
 OPERATOR = registry.operator("additive_attention")
-SIZES = {"hidden": 22, "batch": 2, "source": 9, "target": 5}
+SIZES = {"hidden": 18, "batch": 2, "source": 9, "target": 3}
 
 
 def cut_small(programs: int) -> None:
@@ -41,7 +41,7 @@ def every_cut_passes_the_gate() -> None:
     ):
         cut_small(programs)
         problem = OPERATOR.problem({**SIZES, **given})
-        cut = tiles.backward_cut(problem["batch"] * problem["heads"], 5, 9, 22 // problem["heads"])
+        cut = tiles.backward_cut(problem["batch"] * problem["heads"], 3, 9, 18 // problem["heads"])
         assert (cut.t_splits > 1) == (cut.s_splits > 1) == (programs > 1)
         assert cut.s_tiles == 3
         assert cut.chunks > 1
@@ -71,13 +71,13 @@ def odd_calls_are_as_torchs() -> None:
     module, (query, memory) = built()
     plain = registry.implementation("additive_attention", "eager").build(OPERATOR.problem(SIZES))
     plain.load_state_dict(module.state_dict())
-    wide = torch.randn(2, 5, 44).requires_grad_()
+    wide = torch.randn(2, 3, 36).requires_grad_()
     for call in (
         (query[:0], memory[:0]),
         (query[:, :0], memory),
         (wide[..., ::2], memory, torch.tensor([0, 0])),
-        (query, memory.expand(2, 9, 22), torch.tensor([3, 9], dtype=torch.int32), plain.key(memory)),
-        (torch.where(torch.arange(5)[:, None] == 2, torch.nan, query), memory),
+        (query, memory.expand(2, 9, 18), torch.tensor([3, 9], dtype=torch.int32), plain.key(memory)),
+        (torch.where(torch.arange(3)[:, None] == 2, torch.nan, query), memory),
     ):
         results = []
         for candidate in (module, plain):

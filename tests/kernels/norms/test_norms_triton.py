@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from programs import run
 
-from tests.grids import batches, each_entry
+from tests.grids import each_entry, in_turns, pairs_of
 
 pytest.importorskip("triton", reason="Triton is not installed")
 
@@ -57,16 +57,12 @@ def problems(operator):
 
 
 @pytest.mark.parametrize(
-    ("operator", "given"),
-    [
-        pytest.param(operator, *batch.values, marks=batch.marks)
-        for operator in SHAPES
-        for batch in batches(problems(operator), each_entry)
-    ],
+    "given",
+    [batch for operator in SHAPES for batch in in_turns(problems(operator), NAMES[operator], each_entry)],
 )
-def test_kernels_pass_the_gate_in_the_interpreter(operator, given):
-    results = run("interpreted.py", *NAMES[operator], given=given)
-    assert len(results) == len(given) * len(NAMES[operator])
+def test_kernels_pass_the_gate_in_the_interpreter(given):
+    results = run("interpreted.py", given=given)
+    assert len(results) == pairs_of(given)
     assert [result for result in results if not result[2]] == []
 
 

@@ -13,7 +13,7 @@ from kernel_selector.kernels.contract import Device
 from kernel_selector.kernels.recurrent.layer import GRU, LSTM, RNN_TANH
 from kernel_selector.kernels.recurrent.triton.sequence import _size
 from kernel_selector.kernels.recurrent.triton.tiles import WARPS, Limits, best_tile, has_tile
-from tests.grids import batches, each_entry
+from tests.grids import each_entry, in_turns, pairs_of
 
 pytest.importorskip("triton", reason="Triton is not installed")
 
@@ -41,11 +41,11 @@ def problems(operator):
 
 
 @pytest.mark.parametrize(
-    "given", [batch for operator in OPERATORS for batch in batches(problems(operator), each_entry)]
+    "given", [batch for operator in OPERATORS for batch in in_turns(problems(operator), NAMES, each_entry)]
 )
 def test_kernels_pass_the_gate_in_the_interpreter(given):
-    results = run("interpreted.py", *NAMES, given=given)
-    assert len(results) == len(given) * len(NAMES)
+    results = run("interpreted.py", given=given)
+    assert len(results) == pairs_of(given)
     assert [result for result in results if not result[2]] == []
 
 

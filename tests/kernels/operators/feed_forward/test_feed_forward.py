@@ -12,7 +12,7 @@ from torch.utils.checkpoint import checkpoint
 from kernel_selector.kernels import registry
 from kernel_selector.kernels.gate import Gate
 from kernel_selector.kernels.operators.feed_forward import _eager
-from tests.grids import batches, each_entry, each_value, thinned
+from tests.grids import each_entry, each_value, in_turns, pairs_of, thinned
 
 HERE = ["fused", "recompute_activation", "recompute_first_linear"]
 TRITON = [*HERE, "from_output", "int8_activation"]
@@ -177,20 +177,21 @@ def problems_of_two_ways():
     return [*given, *({**relu, "activation": "gelu", "dtype": dtype} for dtype in ("float32", "float16"))]
 
 
-@pytest.mark.parametrize("given", batches(problems(), each_entry))
+@pytest.mark.parametrize("given", in_turns(problems(), TRITON, each_entry))
 def test_kernels_pass_the_gate_in_the_interpreter(given):
-    results = run("interpreted.py", *TRITON, given=given)
-    assert len(results) == len(given) * len(TRITON)
+    results = run("interpreted.py", given=given)
+    assert len(results) == pairs_of(given)
     # in eight bits a row with outliers leaves its other numbers few steps: the gate rejects that alone
     coarse = [one for one in results if one[1] == "int8_activation" and "rows out of the ord" in one[3]]
     assert [result for result in results if not result[2] and result not in coarse] == []
 
 
-@pytest.mark.parametrize("given", batches(problems_of_two_ways(), each_entry))
+@pytest.mark.parametrize("given", in_turns(problems_of_two_ways(), HERE, each_entry))
 def test_kernels_of_each_type_pass_the_gate_in_the_interpreter(given):
-    results = run("interpreted.py", *HERE, given=given)
-    results += run("interpreted.py", "from_output", given=[one for one in given if one["dtype"] == "float16"])
-    assert len(results) == len(given) * len(HERE) + sum(one["dtype"] == "float16" for one in given)
+    for one in given:
+        one["implementations"] += ["from_output"] * (one["dtype"] == "float16")
+    results = run("interpreted.py", given=given)
+    assert len(results) == pairs_of(given)
     assert [result for result in results if not result[2]] == []
 
 

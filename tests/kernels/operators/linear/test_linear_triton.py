@@ -9,7 +9,7 @@ from made_devices import CPU, T4
 from programs import run
 
 from kernel_selector.kernels import devices, registry
-from tests.grids import batches, each_entry
+from tests.grids import each_entry, in_turns, pairs_of
 
 pytest.importorskip("triton", reason="Triton is not installed")
 
@@ -34,21 +34,25 @@ def problems():
     return cases + [{**cases[row], "mode": "inference"} for row in (2, 8)]
 
 
-@pytest.mark.parametrize("given", batches(problems(), each_entry))
+@pytest.mark.parametrize("given", in_turns(problems(), LINEAR, each_entry))
 def test_linear_passes_the_gate_in_the_interpreter(given):
-    results = run("interpreted.py", *LINEAR, given=given)
-    assert len(results) == len(given) * len(LINEAR)
+    results = run("interpreted.py", given=given)
+    assert len(results) == pairs_of(given)
     assert [result for result in results if not result[2]] == []
 
 
-def test_batched_products_pass_the_gate_in_the_interpreter():
-    shapes = registry.operator("batched_matmul").examples
-    given = [
+def batched_problems():
+    return [
         {"operator": "batched_matmul", **shape, "dtype": dtype}
-        for row, shape in enumerate(shapes)
+        for row, shape in enumerate(registry.operator("batched_matmul").examples)
         for dtype in ("float32", "bfloat16", "float16")[row % 2 : 2 + row % 2]
     ]
-    results = run("interpreted.py", "scheduled", given=given)
+
+
+@pytest.mark.parametrize("given", in_turns(batched_problems(), ["scheduled"], each_entry))
+def test_batched_products_pass_the_gate_in_the_interpreter(given):
+    results = run("interpreted.py", given=given)
+    assert len(results) == pairs_of(given)
     assert [result for result in results if not result[2]] == []
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from programs import run
 
-from tests.grids import batches, each_entry
+from tests.grids import each_entry, in_turns, pairs_of
 
 pytest.importorskip("triton", reason="Triton is not installed")
 
@@ -27,10 +27,10 @@ def problems():
     return cases + [{**case, "mode": "inference"} for case in cases[-2:]]
 
 
-@pytest.mark.parametrize("given", batches(problems(), each_entry))
+@pytest.mark.parametrize("given", in_turns(problems(), NAMES, each_entry))
 def test_kernels_pass_the_gate_in_the_interpreter(given):
-    results = run("interpreted_loss.py", *NAMES, given=given)
-    assert len(results) == len(given) * len(NAMES)
+    results = run("interpreted_loss.py", given=given)
+    assert len(results) == pairs_of(given)
     assert [result for result in results if not result[2]] == []
 
 
