@@ -35,9 +35,11 @@ import sqlite3
 import tempfile
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from datetime import datetime
-from itertools import chain
+from itertools import chain, repeat
+from multiprocessing import get_context
 from pathlib import Path
 
 from kernel_selector.db import Database, records
@@ -79,8 +81,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
         with Database.open(path, create=True) as database:
             with database.write() as connection:
                 print(f"{records.add(connection, found)} records, {len(base)} of them in {options.base}")
-            for operator in registry.operators():
-                print(_trained(operator, database))
+        with ProcessPoolExecutor(options.jobs, get_context("spawn")) as pool:
+            each = pool.map if options.jobs > 1 else map
+            for words in each(_trained, registry.operators(), repeat(path)):
+                print(words, flush=True)
         _tidy(path)
         options.output.write_bytes(lzma.compress(path.read_bytes(), preset=9 | lzma.PRESET_EXTREME))
     print(f"{options.output}: {options.output.stat().st_size:,} bytes")
@@ -95,6 +99,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     add("--base", type=Path, default=PACKED, help="packed database to extend (default: what ships)")
     add("--from-nothing", action="store_true", help="extend none")
     add("--output", type=Path, default=PACKED, help="default: what the package ships")
+    add("--jobs", type=int, default=1, help="processes, each of which trains an operator at a time")
     options = parser.parse_args(arguments)
     if options.from_nothing and not options.files:
         parser.error("--from-nothing needs files to make a database of")
@@ -244,11 +249,12 @@ def _of(file: Path) -> list[Record]:
     return [record for record in read_records(file) if record.status is not Status.OUT_OF_MEMORY]
 
 
-def _trained(operator: str, database: Database) -> str:
-    try:
-        report = train(operator, database)
-    except NoMeasurements as error:
-        return f"{operator}: no cost model. {error}"
+def _trained(operator: str, path: Path) -> str:
+    with Database.open(path) as database:
+        try:
+            report = train(operator, database)
+        except NoMeasurements as error:
+            return f"{operator}: no cost model. {error}"
     return f"{operator}: {report.records} records of {report.problems} problems, {report.seconds:.0f} s"
 
 

@@ -14,6 +14,12 @@ from selector.models.rewriting.paired_timing import Outcome, outcome
 from tests.selector.models.rewriting.replayed import Model
 
 
+@pytest.fixture(autouse=True)
+def _short_reports(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Step times of a report in a fifth of a second: nothing is decided by them, and each call takes some."""
+    monkeypatch.setattr(arrangement_search, "LEAST_SECONDS", 0.2)
+
+
 @pytest.fixture
 def model() -> Model:
     torch.manual_seed(0)
