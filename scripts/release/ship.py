@@ -78,9 +78,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     found = list(_of_one_host(list(_whole(found, chain(*(measured | again | later).values())))))
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "measurements.sqlite"
-        with Database.open(path, create=True) as database:
-            with database.write() as connection:
-                print(f"{records.add(connection, found)} records, {len(base)} of them in {options.base}")
+        with Database.open(path, create=True) as database, database.write() as connection:
+            print(f"{records.add(connection, found)} records, {len(base)} of them in {options.base}")
         with ProcessPoolExecutor(options.jobs, get_context("spawn")) as pool:
             each = pool.map if options.jobs > 1 else map
             for words in each(_trained, registry.operators(), repeat(path)):
