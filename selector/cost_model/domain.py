@@ -127,7 +127,12 @@ def unlike(problem: Problem, alike: Problem) -> float:
 
 def is_of_another_width(problem: Problem, other: Problem) -> bool:
     """Whether the elements of two problems of one operator have unlike numbers of bits."""
-    return _bits(problem["dtype"]) != _bits(other["dtype"])
+    return bits_of(problem["dtype"]) != bits_of(other["dtype"])
+
+
+def bits_of(dtype: str) -> int:
+    """Bits of an element, by the dtype's name."""
+    return 16 if dtype == "bfloat16" else int(dtype.removeprefix("float"))
 
 
 def differences(problem: Problem, alike: Problem) -> list[str]:
@@ -153,10 +158,6 @@ def _with_nearest(problem: Problem, name: str, seen: Sequence[Any]) -> Problem:
         number = 0.0 if isinstance(word, str) else abs(word - given)
         found[(not word) != (not given), abs(least_work(other).moved_bytes - work), number, word] = other
     return found[min(found)] if found else problem
-
-
-def _bits(dtype: str) -> int:
-    return 16 if dtype == "bfloat16" else int(dtype.removeprefix("float"))
 
 
 def _slack(name: str) -> float:

@@ -6,6 +6,8 @@ import math
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from kernel_selector.kernels.contract import Device, Problem
+
 # What a cost model errs outside of the sizes that it has seen: models of the 15 operators on an H200 learned
 # from three quarters of the problems and predicted the quarter with most work. Of 2,500 problems 1 to 9
 # doublings outside, 90 % of times are off by up to 0.45 doublings for each of these, and 95 % of bytes by up
@@ -65,8 +67,10 @@ class Estimate(NamedTuple):
 class Tier(NamedTuple):
     """Estimates of one source by implementation, which compare with each other, and caveats about them.
 
-    `shipped` names those that come with this package. Of a prediction `model` is the cost model's version.
-    `doublings` is how far the problem is outside of what the model has seen, or from the nearest problem.
+    `shipped` names those that come with this package. Of a prediction `model` is the cost model's version,
+    and `learned` how many measurements that has learned from; of others `problem` is the one that was
+    measured. `doublings` is how far the problem is outside of what the model has seen, or from the nearest
+    problem. `origin` is the device that was measured, where it is another one than was asked about.
     """
 
     source: str  # "exact", "model", "near", "extrapolated" or "transfer"
@@ -75,3 +79,6 @@ class Tier(NamedTuple):
     shipped: frozenset[str] = frozenset()
     model: str | None = None
     doublings: float = 0.0
+    problem: Problem | None = None
+    learned: int = 0
+    origin: Device | None = None

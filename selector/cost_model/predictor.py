@@ -68,6 +68,7 @@ class Predictor:
             self._domain = Domain(manifest["devices"])
         _check(stored, self._spec)
         names = tuple(manifest["implementations"])
+        self.learned: int = manifest["rows"]  # measurements
         self._places = {name: place for place, name in enumerate(names)}
         self._errors = ErrorFactors.of(manifest["errors"], names)
         self._environments = [Environment.from_dict(data) for data in manifest["environments"]]

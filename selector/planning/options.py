@@ -181,7 +181,7 @@ class Prices:
         if estimate is None or (is_measured and (beside is None or beside.source in MEASURED)):
             return found
         bytes_of = found or counted_bytes(problem, name, self.device, estimate.memory_bytes)
-        return foretold(bytes_of, estimate.time_ms, known.sources[name])
+        return foretold(bytes_of, estimate.time_ms, known.tiers[name].source)
 
     def _counted(self, problem: Problem, name: str) -> Figures:
         missing = missing_rates(self.device)

@@ -20,7 +20,8 @@ from ..cost_model.domain import UNSEEN_WIDTH
 from ..cost_model.estimate import Tier
 from ..errors import NoMeasurements
 from . import transfer
-from .choice import Choice
+from .basis import COUNTED, Ground
+from .choice import Candidate, Choice
 from .evidence import Evidence, says_wrong
 from .neighbours import timed_alike
 from .policy import Decision, Figures, Question, combine, decide
@@ -202,7 +203,9 @@ def _here(tier: Tier, problem: Problem, request: Request, origin: Device) -> Tie
     if request.imported is not None:
         is_own = origin is request.device
         is_asked = tier.source != "exact" or problem == request.problem
-        return tier if is_own and is_asked else tier._replace(source="near" if is_own else transfer.SOURCE)
+        if is_own:
+            return tier if is_asked else tier._replace(source="near")
+        return tier._replace(source=transfer.SOURCE, origin=origin)
     return tier if origin is request.device else transfer.carried(tier, problem, request.device, origin)
 
 
@@ -353,7 +356,7 @@ def _tiers_of(predictor: Predictor, asked: Sequence[Prepared], *, ships: bool) -
         least_noise=first.least_noise[ships],
     ):
         shipped = frozenset(tier.estimates) if ships else frozenset[str]()
-        yield tier._replace(model=predictor.version, shipped=shipped)
+        yield tier._replace(model=predictor.version, shipped=shipped, learned=predictor.learned)
 
 
 def finish(knowledge: Knowledge, known: Known) -> Choice:
@@ -361,7 +364,7 @@ def finish(knowledge: Knowledge, known: Known) -> Choice:
     prepared, _, figures = known
     if not prepared.question.default:
         _require_measurements(prepared.request, prepared.question, figures)
-    return _choice(knowledge, prepared.request, decide(prepared.question, figures), figures)
+    return _choice(knowledge, prepared, decide(prepared.question, figures), figures)
 
 
 def _tiers(knowledge: Knowledge, prepared: Prepared, predicted: Tier | None) -> Iterator[Tier]:
@@ -393,8 +396,8 @@ def _require_measurements(request: Request, question: Question, figures: Figures
         )
 
 
-def _choice(knowledge: Knowledge, request: Request, decision: Decision, figures: Figures) -> Choice:
-    chosen = decision.candidates[0]
+def _choice(knowledge: Knowledge, prepared: Prepared, decision: Decision, figures: Figures) -> Choice:
+    request, chosen = prepared.request, decision.candidates[0]
     caveats = [*knowledge.caveats, *_circumstances(knowledge, request, figures)]
     return Choice(
         problem=request.problem,
@@ -415,7 +418,21 @@ def _choice(knowledge: Knowledge, request: Request, decision: Decision, figures:
         model_version=figures.model,
         caveats=(*caveats, *decision.caveats),
         operator_assumed=request.operator_assumed,
+        ground=_ground(knowledge, prepared, chosen, figures),
     )
+
+
+def _ground(knowledge: Knowledge, prepared: Prepared, chosen: Candidate, figures: Figures) -> Ground:
+    """The evidence behind the chosen figures, or without any that of the device that was looked at."""
+    problem, request, tier = prepared.problem, prepared.request, figures.tiers.get(chosen.name)
+    counts_bytes = request.limit_bytes is not None or bool(
+        prepared.question.default and not chosen.default and request.override is None
+    )
+    source = chosen.source or (COUNTED if counts_bytes else "")
+    device = prepared.origin if tier is None else tier.origin or request.device
+    software = prepared.software if device is prepared.origin else None
+    evidence = knowledge.measurements(problem.operator, device.key)
+    return Ground.of(tier, source, problem, evidence, device, software)
 
 
 def _circumstances(knowledge: Knowledge, request: Request, figures: Figures) -> Iterator[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import textwrap
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from json import dumps
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -15,6 +15,7 @@ from kernel_selector.kernels.contract import Device, Problem, UnknownDevice
 
 from ..errors import NotBuildable
 from ..text.units import format_bytes, format_ms
+from .basis import Basis, Ground, basis_of
 
 if TYPE_CHECKING:
     from torch import nn
@@ -71,7 +72,7 @@ class Choice:
     parameters and inputs. Intervals: of measurements, from the time itself to the 80th percentile of its
     samples; of the cost model, the range that held for 90 % of measurements it had not seen. `margin` is how
     much worse the runner-up is, relative to the choice, by the objective; negative when it looks better but
-    within the noise.
+    within the noise. `basis` is worked out of `ground` when it is first asked for.
     """
 
     problem: Problem
@@ -92,6 +93,7 @@ class Choice:
     caveats: tuple[str, ...]
     operator_assumed: bool
     torch_device: str | None
+    ground: Ground | Basis | None = field(repr=False, compare=False)
 
     def __str__(self) -> str:
         """One line: what to use, where, what it takes and what that rests on."""
@@ -100,6 +102,26 @@ class Choice:
             return f"{line} ({self.source})"
         size = "" if self.memory_bytes is None else f", {format_bytes(self.memory_bytes)}"
         return f"{line}: {format_time(self)}{size} ({self.source})"
+
+    def __getstate__(self) -> dict[str, Any]:
+        """The fields, with the basis in place of all the evidence that it is worked out of."""
+        fields = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        return {**fields, "ground": self.basis}
+
+    @cached_property
+    def basis(self) -> Basis | None:
+        """Basis of the figures: whose measurements they are, how many, and the most similar one.
+
+        None of a choice that an earlier version has written, which did not say.
+        """
+        if not isinstance(self.ground, Ground):
+            return self.ground
+        return basis_of(self.ground, self.problem, self.implementation, self.time_ms)
+
+    @property
+    def rests_on(self) -> str:
+        """The basis in a line; "" where it is not known."""
+        return self.basis.words(self.problem, self.device.name) if self.basis else ""
 
     @property
     def may_be_beaten(self) -> bool:
@@ -144,19 +166,20 @@ class Choice:
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready."""
-        data = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        data = {name: getattr(self, name) for name in self.__dataclass_fields__ if name != "ground"}
         data["problem"] = {"operator": self.problem.operator, **self.problem.as_dict}
         data["assumed"] = list(self.problem.assumed)
         data["device"] = self.device.to_dict()
         data["candidates"] = [candidate._asdict() for candidate in self.candidates]
         data["caveats"] = list(self.caveats)
+        data["basis"] = self.basis and self.basis.to_dict()
         return data
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Choice:
         """The choice that `to_dict` wrote on another machine; so it has no `torch_device` here."""
         given = dict(data)
-        values = dict(given.pop("problem"))
+        values, basis = dict(given.pop("problem")), given.pop("basis", None)
         problem = Problem(values.pop("operator"), tuple(values.items()), tuple(given.pop("assumed")))
         candidates = tuple(Candidate(**_with_tuples(item)) for item in given.pop("candidates"))
         return cls(
@@ -166,6 +189,7 @@ class Choice:
                 "device": Device.from_dict(given["device"]),
                 "candidates": candidates,
                 "caveats": tuple(given["caveats"]),
+                "ground": basis and Basis.from_dict(basis),
                 "torch_device": None,
             }
         )
@@ -225,6 +249,7 @@ def _answer(choice: Choice) -> list[str]:
     default = next((item.name for item in choice.candidates if item.default), None)
     standing = " (the framework's default)" if choice.implementation == default else ""
     lines = [f"Choice      {choice.implementation}{standing}", f"Because     {SOURCES[choice.source]}"]
+    lines += [_wrapped("Rests on    ", choice.rests_on)] if choice.rests_on else []
     lines += [_wrapped("How         " if not row else " " * 12, text) for row, text in enumerate(how(choice))]
     if choice.time_ms is not None:
         lines.append(f"Time        {format_time(choice)}{_passes(choice) if ours else ''}")

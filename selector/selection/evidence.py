@@ -14,13 +14,14 @@ from datetime import datetime
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from kernel_selector.kernels.contract import Device, Environment, Problem, Record, Status
+from kernel_selector.kernels import registry
+from kernel_selector.kernels.contract import Device, Environment, Integer, Problem, Record, Status
 from kernel_selector.kernels.versions import standing_for
 
 from ..cost_model.domain import differences, seen_alike, unlike, words_of
 from ..cost_model.estimate import Estimate, Tier
 from ..cost_model.features.work_ratios import work_ratios
-from .neighbours import MAX_DISTANCE, Neighbours, distance, structure
+from .neighbours import MAX_DISTANCE, Neighbours, Similar, distance, structure
 from .records import Possible
 
 if TYPE_CHECKING:
@@ -247,7 +248,7 @@ class Evidence:
                 setting = self.settings[key]
                 differences = setting.differences(here, software)
                 least_noise = 0.0 if _same_host(setting, here) else OTHER_MACHINE
-                tier = self._tier(group, differences, current=current, least_noise=least_noise)
+                tier = self._tier(problem, group, differences, current=current, least_noise=least_noise)
                 if tier is not None:
                     yield tier
 
@@ -267,7 +268,7 @@ class Evidence:
         return same_host and same_software, same_host, own, covered, newest
 
     def _tier(
-        self, group: Group, differences: list[str], *, current: bool, least_noise: float
+        self, problem: Problem, group: Group, differences: list[str], *, current: bool, least_noise: float
     ) -> Tier | None:
         """Of implementations as they are; or else of all, if some were measured as they were before."""
         found = {name: item.estimate for name, item in group.items() if item.estimate is not None}
@@ -284,7 +285,7 @@ class Evidence:
             names = ", ".join(sorted(old))
             caveats.append(f"Measured with an earlier version of {names}: profile again to be sure.")
         shipped = frozenset([name for name in estimates if group[name].shipped])
-        return Tier(source="exact", estimates=estimates, caveats=tuple(caveats), shipped=shipped)
+        return Tier("exact", estimates, tuple(caveats), shipped, problem=problem)
 
     def near(self, problem: Problem, here: Device, software: Environment | None) -> Tier | None:
         """The tier of the nearest problem, scaled by counted work; None where nothing near was measured.
@@ -312,7 +313,23 @@ class Evidence:
             caveats=(f"Scaled from the measurement of {words}.", *tier.caveats),
             shipped=tier.shipped,
             doublings=apart,
+            problem=neighbour,
         )
+
+    def most_similar(self, problem: Problem) -> tuple[Problem, float] | None:
+        """The problem with a time that is most like one, and how far it is in doublings; None without any."""
+        return self._timed.nearest(problem)
+
+    @cached_property
+    def _timed(self) -> Similar:
+        """The problems with times; looked at where somebody wants to know what an answer rests on."""
+        timed = [one for one in self.problems.values() if self._has_times(one)]
+        specs = registry.operator(timed[0].operator).hyperparameters if timed else ()
+        return Similar(timed, [spec.name for spec in specs if isinstance(spec, Integer)])
+
+    def _has_times(self, problem: Problem) -> bool:
+        groups = self.measured_at(problem).values()
+        return any(one.estimate is not None for group in groups for one in group.values())
 
     def failures(self, problem: Problem, here: Device, default: str) -> tuple[dict[str, str], dict[str, str]]:
         """Reasons for exclusion and reasons for doubt, each by implementation.

@@ -14,6 +14,7 @@ from ..cost_model.estimate import Estimate, Tier
 from ..workloads.imported_columns import OK, STATUSES, Columns, Integers
 from ..workloads.imported_operator import NUMERIC, Value
 from .evidence import WORDS
+from .neighbours import Similar
 
 Words = tuple[Value, ...]  # the values of all hyperparameters that are no numbers
 
@@ -95,10 +96,25 @@ class ImportedEvidence:
                     noise=0.0,
                     memory_noise=0.0,
                 )
-        yield Tier(source="exact", estimates=estimates)
+        yield Tier(source="exact", estimates=estimates, problem=problem)
 
     def near(self, _problem: Problem, _here: Device, _software: Environment | None) -> None:
         """None: without counted work no measurement is scaled."""
+
+    def most_similar(self, problem: Problem) -> tuple[Problem, float] | None:
+        """The problem with a time that is most like one, and how far it is in doublings; None without any."""
+        return self._similar.nearest(problem)
+
+    @cached_property
+    def _similar(self) -> Similar:
+        """The problems with times; looked at where somebody wants to know what an answer rests on."""
+        operator, all_values = self._columns.operator, self._columns.problems
+        timed = np.unique(self._columns.problem[self._columns.status == OK]).tolist()
+        problems = [
+            Problem(operator.name, tuple([(name, all_values[place][name]) for name in operator.names]))
+            for place in timed
+        ]
+        return Similar(problems, [span.name for span in operator.hyperparameters if span.kind in NUMERIC])
 
     def failures(
         self, problem: Problem, _here: Device, _default: str

@@ -1,4 +1,4 @@
-"""Problems that tell of each other: neighbours in log2 of their sizes, and those that take the same time."""
+"""Problems that tell of each other: neighbours in log2 of sizes, the most similar, and those timed alike."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ from numpy.typing import NDArray
 from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import Problem
 from kernel_selector.kernels.contract.hyperparameter import Value
+
+from ..cost_model.domain import UNSEEN_WIDTH, UNSEEN_WORD, bits_of
 
 # beyond a fifth more or less in one dimension the cost model is the better witness
 MAX_DISTANCE = 0.27
@@ -96,6 +98,48 @@ def _cells(points: NDArray[np.float64]) -> set[tuple[int, ...]]:
     around = list(product((-1, 0, 1), repeat=min(CELL_SIZES, points.shape[1])))
     cells = {_cell(place) for place in points.tolist()}
     return {tuple(map(sum, zip(cell, step, strict=True))) for cell in cells for step in around}
+
+
+class Similar:
+    """Problems of one operator, for the one that is most like any other, whatever its words.
+
+    Distance is in log2 of the sizes; each other word counts UNSEEN_WORD, and another mode or a dtype of
+    another width UNSEEN_WIDTH more.
+    """
+
+    def __init__(self, problems: Iterable[Problem], sizes: Sequence[str]) -> None:
+        self._problems = sorted(problems, key=lambda problem: problem.key)
+        names = self._problems[0].complete if self._problems else ()
+        self._sizes, self._words = sizes, [name for name in names if name not in sizes]
+        self._codes: dict[object, int] = {}
+        self._points = np.array([self._point(one) for one in self._problems])
+        self._traits = np.array([[self._code(one) for one in self._marks(each)] for each in self._problems])
+        self._weights = np.array(
+            [UNSEEN_WORD + UNSEEN_WIDTH * (name == "mode") for name in self._words] + [UNSEEN_WIDTH]
+        )
+
+    def nearest(self, problem: Problem) -> tuple[Problem, float] | None:
+        """The most similar problem, the same one if it is there, and how far it is; None without any."""
+        if not self._problems:
+            return None
+        between = self._points - np.array(self._point(problem))
+        traits = np.array([self._codes.get(one, -1) for one in self._marks(problem)])
+        apart = np.sqrt((between**2).sum(1)) + (self._traits != traits) @ self._weights
+        best = int(apart.argmin())
+        return self._problems[best], float(apart[best])
+
+    def _point(self, problem: Problem) -> list[float]:
+        """log2 of the sizes; a missing one is none."""
+        return [math.log2(max(abs(problem[name] or 0), 1)) for name in self._sizes]
+
+    def _marks(self, problem: Problem) -> list[object]:
+        """Words with their names, and the width of the elements where there is a dtype of ours."""
+        marks: list[object] = [(name, problem[name]) for name in self._words]
+        has_dtype = problem.operator in registry.operators()
+        return [*marks, bits_of(problem["dtype"]) if has_dtype else 0]
+
+    def _code(self, mark: object) -> int:
+        return self._codes.setdefault(mark, len(self._codes))
 
 
 def timed_alike(problem: Problem) -> Problem:

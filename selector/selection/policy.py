@@ -60,7 +60,7 @@ class Decision(NamedTuple):
 
 
 class Figures(NamedTuple):
-    """Comparable estimates by implementation, and the tiers that they come from.
+    """Comparable estimates and the tiers that they come from, by implementation.
 
     `base` is None when too little is known to compare, and `doublings` is how far the problem is outside of
     what the base rests on. `shipped` names those of which the figures come with this package; `model` is the
@@ -69,7 +69,7 @@ class Figures(NamedTuple):
 
     base: str | None
     estimates: Mapping[str, Estimate]
-    sources: Mapping[str, str]  # of the tiers
+    tiers: Mapping[str, Tier]  # of which each estimate is
     caveats: tuple[str, ...]
     shipped: frozenset[str] = frozenset()
     model: str | None = None
@@ -80,7 +80,7 @@ def combine(tiers: Iterable[Tier], names: tuple[str, ...], default: str) -> Figu
     """Take each candidate's estimate from the tiers by the rule above; asks for no more tiers than needed."""
     base: Tier | None = None
     used: dict[str, Estimate] = {}
-    sources: dict[str, str] = {}
+    taken_from: dict[str, Tier] = {}
     caveats: list[str] = []
     shipped: set[str] = set()
     models: list[str] = []
@@ -90,7 +90,7 @@ def combine(tiers: Iterable[Tier], names: tuple[str, ...], default: str) -> Figu
         fresh = [name for name in covered if name not in used] if used else covered
         for name in fresh:
             used[name] = tier.estimates[name]
-            sources[name] = tier.source
+            taken_from[name] = tier
         shipped.update(tier.shipped.intersection(fresh))
         if fresh and tier.model is not None:
             models.append(tier.model)
@@ -112,7 +112,7 @@ def combine(tiers: Iterable[Tier], names: tuple[str, ...], default: str) -> Figu
             take(tier, covered)
     words, model = tuple(dict.fromkeys(caveats)), next(iter(models), None)
     source, doublings = (base.source, base.doublings) if base else (None, 0.0)
-    return Figures(source, used, sources, words, frozenset(shipped), model, doublings)
+    return Figures(source, used, taken_from, words, frozenset(shipped), model, doublings)
 
 
 def decide(question: Question, figures: Figures) -> Decision:
@@ -197,7 +197,7 @@ def _candidates(
             yield Candidate(name=name, default=is_default, excluded=excluded, note=note)
             continue
         time, low, high, size, least, most, *_ = estimate
-        source, memory = figures.sources[name], (least, most)
+        source, memory = figures.tiers[name].source, (least, most)
         found = Candidate(name, is_default, source, time, (low, high), size, memory, excluded, note)
         yield found if question.has_memory else found._replace(memory_bytes=None, memory_interval_bytes=None)
 
@@ -210,7 +210,7 @@ def _instead_of_a_wrong_default(
     others = [name for name in ranked if name != default]
     if others:
         caveats.append(f"{default}, the framework's default, is not chosen: it {reason}.")
-        return others[0], figures.sources[others[0]]
+        return others[0], figures.tiers[others[0]].source
     if default in question.excluded:  # else it is among the doubtful, which is said of all of them
         caveats.append(
             f"{default}, the framework's default, stays for want of a correct candidate: it {reason}. "
@@ -229,7 +229,7 @@ def _best(
         if not ranked:
             least = min(free, key=lambda name: (question.counted_bytes(name), name))
             return question.most_frequent_winner or least, "default", notes
-        return ranked[0], figures.sources[ranked[0]], notes
+        return ranked[0], figures.tiers[ranked[0]].source, notes
     if figures.base is None or default not in figures.estimates:
         return default, "default", notes
     theirs = figures.estimates[default]
@@ -240,10 +240,10 @@ def _best(
         gain = _advantage(question.objective, mine, theirs)
         needed = _needed(question.objective, mine, theirs)
         if gain > needed:
-            return name, figures.sources[name], notes
+            return name, figures.tiers[name].source, notes
         word = "smaller" if question.objective == "memory" else "faster"
         notes[name] = f"{gain:.1%} {word} than the default, within the noise of {needed:.1%}"
-    return default, figures.sources[default], notes
+    return default, figures.tiers[default].source, notes
 
 
 def least_gain(*noise: float) -> float:
@@ -305,7 +305,7 @@ def _need(question: Question, figures: Figures, name: str) -> tuple[float, str]:
         "extrapolated": "extrapolated, upper end",
         "transfer": "carried over, upper end",
     }
-    return max(estimate.high_bytes, estimate.safe_bytes), basis[figures.sources[name]]
+    return max(estimate.high_bytes, estimate.safe_bytes), basis[figures.tiers[name].source]
 
 
 def _last_resort(question: Question, figures: Figures) -> str:

@@ -79,7 +79,8 @@ def carried(tier: Tier, problem: Problem, device: Device, origin: Device) -> Tie
         return tier
     if origin.kind == "cpu":
         noisier = {name: one.timed(1.0, 1.0, OTHER_MACHINE) for name, one in tier.estimates.items()}
-        return tier._replace(estimates=noisier, caveats=(OF_ANOTHER.format(origin.name), *tier.caveats))
+        caveats = (OF_ANOTHER.format(origin.name), *tier.caveats)
+        return tier._replace(estimates=noisier, caveats=caveats, origin=origin)
     works = registry.implementations(problem.operator)
     doubt = SAME_CAPABILITY if _same(device, origin) else OTHER_CAPABILITY
     estimates = {
@@ -88,7 +89,7 @@ def carried(tier: Tier, problem: Problem, device: Device, origin: Device) -> Tie
     }
     nothing = f"nothing comparable of {problem.operator} was measured on {device.name}"
     words = f"Carried over from {origin.name}: {nothing}."
-    return tier._replace(source=SOURCE, estimates=estimates, caveats=(words, *tier.caveats))
+    return tier._replace(source=SOURCE, estimates=estimates, caveats=(words, *tier.caveats), origin=origin)
 
 
 def _same(device: Device, other: Device) -> bool:

@@ -113,6 +113,7 @@ def _print(choice: Choice, database: str | None) -> None:
     facts.add_row(
         "[dim]choice[/]", f"[bold green]{escape(choice.implementation)}[/]  [dim]source: {choice.source}[/]"
     )
+    facts.add_row("[dim]rests on[/]", escape(choice.rests_on))
     console.print(facts)
     table = output.table("implementation", "time", "memory", "source", "remark", numbers=("time", "memory"))
     for candidate in choice.candidates:

@@ -186,6 +186,7 @@ def _facts(made: Choice) -> Iterator[tuple[str, str]]:
     yield "Layer", str(made.problem)
     yield "Device", made.device.name
     yield "Because", SOURCES[made.source]
+    yield "Rests on", made.rests_on
     if lines := how(made):
         yield "How", " ".join(lines)
     if made.time_ms is not None:
@@ -196,4 +197,4 @@ def _facts(made: Choice) -> Iterator[tuple[str, str]]:
     if made.runner_up is not None and made.margin is not None:
         yield "Runner-up", f"{made.runner_up}, {format_margin(made)}"
     model = f" and cost model {made.model_version}" if made.model_version else ""
-    yield "Rests on", f"measurement snapshot {made.snapshot}{model}"
+    yield "Decided on", f"measurement snapshot {made.snapshot}{model}"

@@ -8,13 +8,14 @@ the thread pool, which alone takes as long as a whole answer from memory. Batche
 from __future__ import annotations
 
 from functools import partial
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Body, Request, Response
 from fastapi.concurrency import run_in_threadpool
 from pydantic_core import to_json
 
 from kernel_selector.kernels.contract import SelectorError
+from selector import Choice, Selector
 
 from ..openapi import examples
 from ..openapi.document import problem_response
@@ -46,7 +47,8 @@ async def choose(
     """The fastest implementation for these hyperparameters, or with `objective` "memory" the smallest."""
     selector = selector_of(request)
     ask = partial(
-        selector.choose,
+        _asked,
+        selector,
         question.operator,
         device=question.device,
         memory=question.memory,
@@ -56,10 +58,16 @@ async def choose(
         **question.hyperparameters,
     )
     at_once = selector.answers_at_once(question.operator, question.device)
-    choice = ask() if at_once else await run_in_threadpool(ask)
+    choice, answer = ask() if at_once else await run_in_threadpool(ask)
     request.app.state.metrics.choices([choice])
     # as it is: checking and writing it again would take longer than all the rest
-    return Response(choice.json, media_type="application/json")
+    return Response(answer, media_type="application/json")
+
+
+def _asked(selector: Selector, operator: str | None, /, **question: Any) -> tuple[Choice, bytes]:
+    """The choice and its document, for which the first one looks for the most similar of all measurements."""
+    choice = selector.choose(operator, **question)
+    return choice, choice.json
 
 
 @router.post(

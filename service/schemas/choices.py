@@ -63,6 +63,36 @@ class Candidate(Answer):
     note: str = Field(description="Why a better figure was not enough; else empty.")
 
 
+class SimilarMeasurement(Answer):
+    """The measured problem that is most like the one that was asked about."""
+
+    device: str = Field(description="The name of the device that it was measured on.")
+    values: dict[str, int | float | bool | str | None] = Field(
+        description="Its own hyperparameters where they differ from those asked about, by name."
+    )
+    doublings: float = Field(
+        description="How far it is, in log2 of the sizes; another word counts 0.5, another mode or a dtype "
+        "of another width 4 more."
+    )
+    times_ms: dict[str, float] = Field(description="Its times by implementation, the fastest first.")
+    shipped: bool = Field(description="Whether all of these came with the package.")
+
+
+class Basis(Answer):
+    """The measurements that the figures of the chosen implementation rest on."""
+
+    source: str = Field(
+        description="That of its figures: exact, model, near, extrapolated, transfer; counted where bytes "
+        'alone were counted from the equations, "" where nothing is known.'
+    )
+    own_measurements: int = Field(description="How many measurements of one's own stand behind them.")
+    shipped_measurements: int = Field(description="How many that came with the package do.")
+    learned: bool = Field(
+        description="Whether a cost model has learned from these; else they are of the most similar problem."
+    )
+    most_similar: SimilarMeasurement | None = Field(description="null where nothing was measured.")
+
+
 class ChoiceDocument(Answer):
     """The choice, the evidence for it, and every other candidate."""
 
@@ -90,6 +120,7 @@ class ChoiceDocument(Answer):
         "Negative when it looks better, but within the noise."
     )
     candidates: list[Candidate]
+    basis: Basis
     caveats: list[str] = Field(description="What weakens the answer, in words.")
     snapshot: str = Field(description="Identity of the measurements that were used.")
     model_version: str | None = Field(description="Version of the cost model that was used.")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from importlib import metadata
@@ -100,6 +101,7 @@ def test_choose_as_text_names_the_choice_and_the_code_to_build_it(
     text = capsys.readouterr().out
     chosen = document(capsys, "choose", *QUESTION, "--database", database_file)["implementation"]
     assert chosen in text
+    assert re.search(r"rests on +\d+ own measurements of this problem", text)
     where = f"device='cpu', database={str(database_file)!r}"
     assert f"selector.choose('lstm', hidden=256, batch=32, {where}).build()" in text
 
@@ -131,6 +133,7 @@ def test_explain(capsys: pytest.CaptureFixture[str], database_file: Path) -> Non
     explained = document(capsys, "explain", *QUESTION, "--database", database_file)
     assert explained["explanation"] == text.rstrip("\n")
     assert "Because" in text
+    assert re.search(r"^Rests on    \d+ own measurements of this problem$", text, re.MULTILINE)
 
 
 def test_operators_lists_one_alone(capsys: pytest.CaptureFixture[str]) -> None:

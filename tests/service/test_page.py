@@ -124,6 +124,7 @@ def test_what_ships_is_shown_as_such(opened) -> None:
 def test_a_choice_is_explained(client: TestClient) -> None:
     page = read(client, **CHOICE, **{"memory": "1GiB", "objective": "memory", "set.mode": "training"})
     assert ("dt", "Because") in page.texts
+    assert ("dt", "Rests on") in page.texts
     assert ("dd", "measured: this problem on this device") in page.texts
     chosen = next(attributes for attributes in page.all("tr") if attributes.get("class") == "chosen")
     assert chosen

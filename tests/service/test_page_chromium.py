@@ -44,6 +44,8 @@ def test_it_fits_and_says_nothing(
     # a 422 is what the page was meant to be answered with
     assert [message for message in browser.said if "422" not in str(message)] == []
     assert browser.ask("document.documentElement.scrollWidth") <= width
+    captions = "[...document.querySelectorAll('caption')].map(one => one.getBoundingClientRect().right)"
+    assert max(browser.ask(captions), default=0) <= width  # of tables that scroll by themselves, too
     assert browser.ask("document.styleSheets.length") == 1
     ground = browser.ask("getComputedStyle(document.body).backgroundColor")
     assert (ground == "rgb(255, 255, 255)") is not dark

@@ -76,6 +76,19 @@ def test_implementations_to_choose_from(client):
     assert [one["choice"]["implementation"] for one in answers] == ["hoisted", "torch_lstm"]
 
 
+def test_the_basis_says_whose_measurements_and_which_is_most_similar(client):
+    basis = choose(client)["basis"]
+    assert (basis["source"], basis["shipped_measurements"], basis["learned"]) == ("exact", 0, False)
+    assert basis["own_measurements"] == len(basis["most_similar"]["times_ms"])
+    assert basis["most_similar"]["values"] == {}
+
+
+@pytest.mark.parametrize("name", ["selector", "question"])
+def test_names_of_the_code_are_no_hyperparameters(client, name):
+    response = client.post("/v1/choices", json={"hyperparameters": {**SIZES, name: 1}})
+    assert (response.status_code, response.json()["title"]) == (422, "Unknown hyperparameter")
+
+
 def test_a_device_that_is_elsewhere(client):
     answer = choose(client, device="h200")
     assert answer["device"]["name"] == "NVIDIA H200"
