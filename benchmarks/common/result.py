@@ -46,10 +46,10 @@ def write_result(
     }
     folder.mkdir(exist_ok=True)
     path = folder / f"{name}.json"
-    text = json.dumps(result, indent=2, allow_nan=False)
+    text = json.dumps(result, indent=1, allow_nan=False)  # as many lines, and the tree stays small
     if lines:
         # one line a record: indented they would be most of the repository
-        text = text.removesuffix("\n}") + ',\n  "records": [\n' + ",\n".join(lines) + "\n  ]\n}"
+        text = text.removesuffix("\n}") + ',\n "records": [\n' + ",\n".join(lines) + "\n ]\n}"
     unfinished = path.with_suffix(".unfinished")
     unfinished.write_text(text + "\n")
     return unfinished.replace(path)
