@@ -83,7 +83,7 @@ def torch_operator(
     full = f"{NAMESPACE}::{name}"
     if seen:
         made: Any = torch.library.triton_op(full, compute, mutates_args=())
-        # the text of kernels is part of the keys of torch's cache of graphs, which looks no deeper than `compute`
+        # their text is part of the keys of torch's cache of graphs, which looks no deeper than `compute`
         torch._library.triton.triton_ops_to_kernels[full] = list(kernels)
     else:
         made = torch.library.custom_op(full, compute, mutates_args=())

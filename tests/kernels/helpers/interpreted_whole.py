@@ -61,6 +61,15 @@ def added_as_outside() -> None:
     as_outside(ADDED)
 
 
+def left_to_the_compiler() -> None:
+    """What torch.compile has compiled itself: torch's own operations, part of the graph around them."""
+    for operator in ("gelu", "layer_norm", "rms_norm", "dropout_add_norm"):
+        module, plain = (module_of(operator, name) for name in ("torch_compile", f"torch_{operator}"))
+        leaves = given(operator, 4)
+        found = results(compiled(module, "aot_eager", dynamic=True), module, leaves)
+        same(found, results(lambda *arguments, m=plain: called(m, arguments), plain, leaves))
+
+
 def other_calls() -> None:
     """Strided input, no rows, autocast, frozen parameters, and weights that cannot be looked at."""
     relu = module_of("relu", "bit_mask")
