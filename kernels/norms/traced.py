@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ..runtime.torch_operators import Backward, Contents, absent, torch_operator
+from ..runtime.torch_operators import Backward, absent, filled, torch_operator
 from .launch import Dropout, Form, Gradients, Kept, Outputs, backward, forward
 from .triton_kernels import norm_forward_kernel
 
@@ -130,7 +130,7 @@ def _fill_gradients(call: _Upstream, found: _Gradients) -> None:
 
 # opaque to the compiler: it would leave out the limit of registers, on which the number of programs relies
 norm_backward = torch_operator(
-    "norm_backward", _Upstream, _Gradients, Contents(_gradient_memory, _fill_gradients)
+    "norm_backward", _Upstream, _Gradients, filled(_gradient_memory, _fill_gradients)
 )
 
 
@@ -174,7 +174,7 @@ def _gradients(ctx: Any, dy: Tensor | None, dz: Tensor | None, *_: Any) -> Mappi
 
 
 operator = torch_operator(
-    "norm", Call, Results, Contents(_memory, _fill),
+    "norm", Call, Results, filled(_memory, _fill),
     backward=Backward(_keep, _gradients), kernels=(norm_forward_kernel,),
 )  # fmt: skip
 

@@ -27,7 +27,9 @@ def refused_by_compiler(device: Device) -> str | None:
 def compiled(function: Callable[..., Any], *circumstances: Any) -> Callable[..., Any]:
     """`function`, of a file and without a closure, compiled for one circumstance at its first call.
 
-    Itself where torch.compile traces the caller, which takes it from here. Whatever the compiled code may depend on has to be among the circumstances: shapes, strides, dtypes,
+    Itself where torch.compile traces the caller, which takes it from here.
+
+    Whatever the compiled code may depend on has to be among the circumstances: shapes, strides, dtypes,
     device, who needs a gradient. Of one code object torch compiles few variants and then none, hence the
     copies; a compiled backward pass runs once, as torch.compile has it, and says so.
     """

@@ -31,10 +31,10 @@ class Backward(NamedTuple):
 
 
 class Contents(NamedTuple):
-    """Results of an operator for its arguments: memory for them, and what fills it."""
+    """Results of an operator for its arguments: their memory, and with values."""
 
     memory: Callable[[Any], Any]  # arguments to results; a result that a call has not is `absent`
-    fill: Callable[[Any, Any], None]  # (arguments, results); changes no argument
+    compute: Callable[[Any], Any]  # the same with their values; changes no argument, and gives none of them
 
 
 def torch_operator(
@@ -74,10 +74,8 @@ def torch_operator(
     seen = bool(kernels) and all(map(_is_compiled, kernels))
 
     def compute(*call: Any) -> Any:
-        found = contents.memory(arguments(*call))
         with traced_launches() if seen else nullcontext():
-            contents.fill(arguments(*call), found)
-        return given(found)
+            return given(contents.compute(arguments(*call)))
 
     _sign(compute, arguments, results)
     full = f"{NAMESPACE}::{name}"
@@ -92,6 +90,17 @@ def torch_operator(
         _register(made, arguments, results, backward)
     operator: Callable[..., Any] = getattr(getattr(torch.ops, NAMESPACE), name).default
     return operator
+
+
+def filled(memory: Callable[[Any], Any], fill: Callable[[Any, Any], None]) -> Contents:
+    """Contents of an operator whose results are filled, by a function of (arguments, results)."""
+
+    def compute(call: Any) -> Any:
+        found = memory(call)
+        fill(call, found)
+        return found
+
+    return Contents(memory, compute)
 
 
 def absent(like: Tensor, dtype: torch.dtype | None = None) -> Tensor:

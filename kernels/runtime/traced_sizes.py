@@ -29,7 +29,7 @@ def _hint(size: Any) -> int:
     return int(size.node.hint) if size.node.has_hint() else 0
 
 
-_sizes = torch_operator("sizes", _Call, _Result, Contents(_example, lambda _call, _found: None))
+_sizes = torch_operator("sizes", _Call, _Result, Contents(_example, _example))
 
 
 def traced_sizes(x: Tensor) -> tuple[int, ...]:

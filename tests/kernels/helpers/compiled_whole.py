@@ -26,24 +26,29 @@ ADDED = [
     ("dropout_add_norm", "fused_bit_mask", {"norm": "layer", "prenorm": True, "dropout": 0.25}),
     ("dropout_add_norm", "from_output", {"norm": "rms", "affine": False, "dropout": 0.25}),
 ]
-CASES = [*ACTIVATIONS, *NORMS, *ADDED]
+LINEAR = [
+    ("linear", "scheduled", {"activation": "gelu", "dropout": 0.25, "residual": True}),
+    ("linear", "scheduled_gradients", {}),
+    ("linear", "cublas_then_fused", {"activation": "relu", "bias": False}),
+]
+SIZES = {"gelu": {"elements": 240}, "linear": {"rows": 6, "in_features": 40, "out_features": 40}}
+SIZES |= dict.fromkeys(("relu", "silu"), SIZES["gelu"])
 
 
 def module_of(operator, name, device="cpu", **hyperparameters):
     """An implementation with random parameters."""
     found = registry.operator(operator)
-    sizes = {"elements": 240} if operator in ("gelu", "relu", "silu") else {"rows": 6, "hidden": 40}
-    problem = found.problem({**sizes, **hyperparameters})
+    problem = found.problem({**SIZES.get(operator, {"rows": 6, "hidden": 40}), **hyperparameters})
     path = f"kernel_selector.kernels.operators.{operator}.{name}"
     module = importlib.import_module(path).build(problem)
     module.load_state_dict(found.make_inputs(problem, "cpu", 5).state_dict)
     return module.to(device)
 
 
-def given(operator, batch, device="cpu", dtype="float32"):
-    """Random arguments [batch, 3, 40] that want gradients."""
+def given(operator, batch, device="cpu", *, dtype="float32", residual=False, **_more):
+    """Random arguments [batch, 3, 40] that want gradients, for a problem with these hyperparameters."""
     generator = torch.Generator().manual_seed(batch)
-    count = 2 if operator == "dropout_add_norm" else 1
+    count = 2 if residual or operator == "dropout_add_norm" else 1
     many = [torch.randn(batch, 3, 40, generator=generator) for _ in range(count)]
     return [one.to(device, getattr(torch, dtype)).requires_grad_() for one in many]
 

@@ -12,7 +12,7 @@ import interpreted  # chooses the interpreter
 import numpy as np
 import pytest
 import torch
-from compiled_whole import ACTIVATIONS, ADDED, NORMS, called, compiled, given, module_of, results
+from compiled_whole import ACTIVATIONS, ADDED, LINEAR, NORMS, called, compiled, given, module_of, results
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.library import opcheck
 from torch.testing._internal.optests.generate_tests import OpCheckError
@@ -20,7 +20,8 @@ from torch.utils.checkpoint import checkpoint
 
 from kernel_selector.kernels.activations import traced as activations
 from kernel_selector.kernels.norms import traced as norms
-from kernel_selector.kernels.runtime.torch_operators import Contents, torch_operator
+from kernel_selector.kernels.operators.linear import _traced as linear
+from kernel_selector.kernels.runtime.torch_operators import Contents, filled, torch_operator
 
 PLAIN = norms.Call(None, None, None, None, None, rms=False, eps=1e-5, p=0.0, dtype=torch.float32)
 
@@ -36,11 +37,11 @@ def same(found, expected) -> None:
 def as_outside(cases) -> None:
     """One graph, forwards and backwards, of any batch: the bits of a call outside of torch.compile."""
     for number, (operator, name, hyperparameters) in enumerate(cases):
-        module, dtype = module_of(operator, name, **hyperparameters), hyperparameters.get("dtype", "float32")
+        module = module_of(operator, name, **hyperparameters)
         for dynamic, batches in ((False, (4,)), (True, (4, 7)))[number > 0 :]:  # one of each kind is static
             call = compiled(module, "aot_eager", dynamic=dynamic)
             for batch in batches:
-                leaves = given(operator, batch, dtype=dtype)
+                leaves = given(operator, batch, **hyperparameters)
                 expected = results(lambda *arguments, m=module: called(m, arguments), module, leaves)
                 same(results(call, module, leaves), expected)
         with torch.no_grad():
@@ -61,9 +62,13 @@ def added_as_outside() -> None:
     as_outside(ADDED)
 
 
+def linear_as_outside() -> None:
+    as_outside(LINEAR)
+
+
 def left_to_the_compiler() -> None:
     """What torch.compile has compiled itself: torch's own operations, part of the graph around them."""
-    for operator in ("gelu", "layer_norm", "rms_norm", "dropout_add_norm"):
+    for operator in ("gelu", "layer_norm", "rms_norm", "dropout_add_norm", "linear"):
         module, plain = (module_of(operator, name) for name in ("torch_compile", f"torch_{operator}"))
         leaves = given(operator, 4)
         found = results(compiled(module, "aot_eager", dynamic=True), module, leaves)
@@ -118,6 +123,12 @@ def operators_are_what_they_say() -> None:
         (x,) = given(operator, 4, dtype=more["dtype"])
         opcheck(activations.activation, (x, module.activation, module.keep))
         opcheck(activations.activation, (x.detach(), module.activation, "nothing"))
+    module = module_of("linear", "scheduled")
+    x, z = torch.randn(6, 40, requires_grad=True), torch.randn(6, 40)
+    call = (x, module.weight, module.bias, z, torch.tensor([5]), module._engine_names, "gelu", 0.5, True)
+    opcheck(linear.operator, (*call, torch.float32, True))
+    kept = (z, x.detach(), module.weight.detach(), z, None, module._engine_names, "gelu", 0.0)
+    opcheck(linear.linear_backward, (*kept, True, False, True))
     x, residual = given("dropout_add_norm", 4)
     weight, bias, seed = (
         torch.rand(40, requires_grad=True),
@@ -206,7 +217,7 @@ def faults_are_found() -> None:
         call.x.zero_()
 
     for name, contents in (
-        ("wider", Contents(wider, lambda *_: None)), ("changing", Contents(norms._memory, changing))
+        ("wider", Contents(wider, wider)), ("changing", filled(norms._memory, changing))
     ):  # fmt: skip
         made = torch_operator(name, norms.Call, norms.Results, contents)
         with pytest.raises(OpCheckError):

@@ -9,6 +9,7 @@ CALLS = (
     "activations_as_outside",
     "norms_as_outside",
     "added_as_outside",
+    "linear_as_outside",
     "left_to_the_compiler",
     "other_calls",
     "dropout_is_replayed",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from compiled_whole import ACTIVATIONS, ADDED, NORMS, called, compiled, given, module_of, results
+from compiled_whole import ACTIVATIONS, ADDED, LINEAR, NORMS, called, compiled, given, module_of, results
 from torch.utils.checkpoint import checkpoint
 from twins import GPU
 
@@ -12,7 +12,7 @@ pytestmark = GPU
 EVERY = [
     *ACTIVATIONS,
     *NORMS,
-    *((operator, name, {**more, "dropout": 0.0}) for operator, name, more in ADDED),
+    *((operator, name, more | {"dropout": 0.0}) for operator, name, more in (*ADDED, *LINEAR)),
 ]
 every = pytest.mark.parametrize(("operator", "name", "more"), EVERY)
 
@@ -20,10 +20,10 @@ every = pytest.mark.parametrize(("operator", "name", "more"), EVERY)
 @every
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_inductor_gives_what_a_call_outside_gives(operator, name, more, dynamic):
-    module, dtype = module_of(operator, name, "cuda", **more), more.get("dtype", "float32")
+    module = module_of(operator, name, "cuda", **more)
     call = compiled(module, "inductor", dynamic=dynamic)
     for batch in (64, 96) if dynamic else (64,):
-        leaves = given(operator, batch, "cuda", dtype)
+        leaves = given(operator, batch, "cuda", **more)
         expected = results(lambda *arguments: called(module, arguments), module, leaves)
         for one, other in zip(results(call, module, leaves), expected, strict=True):
             torch.testing.assert_close(one, other)
