@@ -18,7 +18,7 @@ from torch.nn.utils.rnn import PackedSequence
 from kernel_selector.kernels.contract.errors import shorten
 
 from ..errors import InvalidRequest
-from .hyperparameters import Values, as_made
+from .hyperparameters import Values, as_made, computed_dtype
 from .replay_state import hooked
 from .selection import Policy, Selection
 from .signature import Signed
@@ -357,7 +357,13 @@ class OneInput(Selected):
         chosen = self._chosen_for_call(x)
         if chosen is None:
             return ""
-        key = repr((sizes, dtype, device, wants_gradient, torch.is_grad_enabled(), *circumstances))
+        lent = [
+            (name, one.shape, one.dtype, one.requires_grad)
+            for name, one in self._lent("").items()
+            if one is not None
+        ]
+        modes = torch.is_grad_enabled(), computed_dtype(x)
+        key = repr((sizes, dtype, device, wants_gradient, lent, *modes, *circumstances))
         for part in chosen.modules():  # of this call alone; a graph gives weights to each of its own
             part._parameters = {
                 name: None if one is None else nn.Parameter(one.detach().to("meta"), one.requires_grad)

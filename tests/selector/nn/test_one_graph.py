@@ -101,6 +101,19 @@ def test_freezing_another_mode_and_other_parameters_are_seen() -> None:
     assert {one.device.type for one in built.parameters()} == {"meta"}  # no graph keeps a weight
 
 
+def test_frozen_parameters_and_autocast_get_choices_of_their_own() -> None:
+    ours = drop_in.Linear(6, 8, implementation="column_major").eval()
+    call, x = compiled(ours), torch.randn(4, 6)
+    same([call(x)], [ours(x)])
+    with torch.autocast("cpu", torch.bfloat16):
+        same([call(x)], [ours(x)])
+    ours.requires_grad_(False)
+    same([call(x)], [ours(x)])
+    found = [(one.problem["mode"], one.problem["dtype"]) for one in ours.choices]
+    assert found == [("training", "float32"), ("training", "bfloat16"), ("inference", "float32")]
+    assert len(ours._selections[""].recorded) == 3
+
+
 def test_a_computed_weight() -> None:
     ours = nn.utils.parametrizations.weight_norm(drop_in.Linear(6, 8, implementation="column_major"))
     x = torch.randn(4, 6)
