@@ -38,16 +38,17 @@ def as_outside(cases) -> None:
     """One graph, forwards and backwards, of any batch: the bits of a call outside of torch.compile."""
     for number, (operator, name, hyperparameters) in enumerate(cases):
         module = module_of(operator, name, **hyperparameters)
-        for dynamic, batches in ((False, (4,)), (True, (4, 7)))[number > 0 :]:  # one of each kind is static
+        for dynamic, batches in ((False, (4,)), (True, (4, 7)))[number > 0 :]:  # one of each kind
             call = compiled(module, "aot_eager", dynamic=dynamic)
             for batch in batches:
                 leaves = given(operator, batch, **hyperparameters)
                 expected = results(lambda *arguments, m=module: called(m, arguments), module, leaves)
                 same(results(call, module, leaves), expected)
-        with torch.no_grad():
-            torch.manual_seed(7)
-            found = call(*leaves)
-            same(found, expected[: len(found)])
+        if number == 0:
+            with torch.no_grad():
+                torch.manual_seed(7)
+                found = call(*leaves)
+                same(found, expected[: len(found)])
 
 
 def activations_as_outside() -> None:
@@ -122,7 +123,7 @@ def operators_are_what_they_say() -> None:
         module = module_of(operator, name, **more)
         (x,) = given(operator, 4, dtype=more["dtype"])
         opcheck(activations.activation, (x, module.activation, module.keep))
-        opcheck(activations.activation, (x.detach(), module.activation, "nothing"))
+    opcheck(activations.activation, (x.detach(), "relu", "nothing"))
     module = module_of("linear", "scheduled")
     x, z = torch.randn(6, 40, requires_grad=True), torch.randn(6, 40)
     call = (x, module.weight, module.bias, z, torch.tensor([5]), module._engine_names, "gelu", 0.5, True)
