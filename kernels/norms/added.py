@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch._compile import _disable_dynamo
 
 from ..contract import Problem
 from ..runtime.autograd import anchor, first_order
@@ -114,14 +113,14 @@ def fused(
     x: Tensor, residual: Tensor, weight: Tensor | None, bias: Tensor | None, call: Call
 ) -> tuple[Tensor, Tensor | None]:
     """An AddedFunction of Triton's kernels; backward replays dropout from its seed."""
-    return _outside_of_graphs(x, residual, weight, bias, call, Keeping())
+    return _fused(x, residual, weight, bias, call, Keeping())
 
 
 def fused_bit_mask(
     x: Tensor, residual: Tensor, weight: Tensor | None, bias: Tensor | None, call: Call
 ) -> tuple[Tensor, Tensor | None]:
     """The AddedFunction `fused`, with a bit of a mask kept for each element in place of a seed."""
-    return _outside_of_graphs(x, residual, weight, bias, call, Keeping(bit_mask=True))
+    return _fused(x, residual, weight, bias, call, Keeping(bit_mask=True))
 
 
 class FusedFromOutput:
@@ -134,12 +133,14 @@ class FusedFromOutput:
         self, x: Tensor, residual: Tensor, weight: Tensor | None, bias: Tensor | None, call: Call
     ) -> tuple[Tensor, Tensor | None]:
         """x, residual [..., H] to y and, with prenorm, z."""
-        return _outside_of_graphs(x, residual, weight, bias, call, self._keeping)
+        return _fused(x, residual, weight, bias, call, self._keeping)
 
 
 def _fused(
     x: Tensor, residual: Tensor, weight: Tensor | None, bias: Tensor | None, call: Call, keeping: Keeping
 ) -> tuple[Tensor, Tensor | None]:
+    if torch.compiler.is_compiling():
+        return _traced(x, residual, weight, bias, call, keeping)
     if wants_gradients(x, residual, weight, bias):
         y, z, _ = _DropoutAddNorm.apply(x, residual, weight, bias, call, keeping)  # type: ignore[no-untyped-call]
         return y, z
@@ -151,12 +152,29 @@ def _fused(
     return y, z
 
 
-_apart = _disable_dynamo(_fused)
+def _traced(
+    x: Tensor, residual: Tensor, weight: Tensor | None, bias: Tensor | None, call: Call, keeping: Keeping
+) -> tuple[Tensor, Tensor | None]:
+    """The same as nodes of the graph that torch.compile records, the drawing of the seed among them."""
+    from . import traced
 
-
-def _outside_of_graphs(*arguments: Any) -> tuple[Tensor, Tensor | None]:
-    """A graph break under torch.compile; a plain call, without its cost, elsewhere."""
-    return _apart(*arguments) if torch.compiler.is_compiling() else _fused(*arguments)
+    dtype = output_dtype(residual, rms=call.form.rms)
+    kept = wants_gradients(x, residual, weight, bias)
+    output = keeping.output
+    from_output = (
+        kept and output is not None and not call.prenorm and output.keeps_output(weight, bias, dtype)
+    )
+    found = traced.norm(
+        traced.Call(
+            x, residual, weight, bias, draw_seed(x.device) if call.p else None, *call.form, call.p, dtype,
+            with_z=call.prenorm or (kept and not from_output),
+            with_mean=kept and not (call.form.rms or from_output),
+            with_rstd=kept,
+            with_mask=kept and keeping.bit_mask and call.p > 0,
+            from_output=from_output,
+        )
+    )  # fmt: skip
+    return found.y, found.z if call.prenorm else None
 
 
 class _DropoutAddNorm(torch.autograd.Function):

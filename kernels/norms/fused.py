@@ -22,6 +22,8 @@ class FusedNorm:
     def __call__(self, x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float) -> Tensor:
         """x [..., H], weight and bias [H] or None, to y [..., H]."""
         form = Form(self.rms, eps)
+        if torch.compiler.is_compiling():
+            return self._traced(x, weight, bias, form)
         if wants_gradients(x, weight, bias):
             y: Tensor = _Norm.apply(x, weight, bias, form, self)  # type: ignore[no-untyped-call]
             return y
@@ -32,6 +34,21 @@ class FusedNorm:
     def keeps_output(self, _weight: Tensor | None, _bias: Tensor | None, _dtype: torch.dtype) -> bool:
         """Whether a call keeps y in place of x."""
         return False
+
+    def _traced(self, x: Tensor, weight: Tensor | None, bias: Tensor | None, form: Form) -> Tensor:
+        """The same as a node of the graph that torch.compile records."""
+        from .traced import Call, norm
+
+        dtype, kept = output_dtype(x, rms=self.rms), wants_gradients(x, weight, bias)
+        from_output = kept and self.keeps_output(weight, bias, dtype)
+        statistics = kept and self.statistics
+        return norm(
+            Call(
+                x, None, weight, bias, None, *form, 0.0, dtype,
+                with_mean=statistics and not (form.rms or from_output), with_rstd=statistics,
+                from_output=from_output,
+            )
+        ).y  # fmt: skip
 
 
 class FromOutput(FusedNorm):
@@ -44,11 +61,13 @@ class FromOutput(FusedNorm):
     def keeps_output(self, weight: Tensor | None, bias: Tensor | None, dtype: torch.dtype) -> bool:
         """True where no weight is so small that the rounding of y would grow more than threefold.
 
-        Waits for the device once for each version of the parameters. While a CUDA graph is captured
-        nothing can be waited for, and replays may find other weights: False.
+        Waits for the device once for each version of the parameters. While a CUDA graph is captured, and
+        while torch.compile traces, nothing can be waited for, and later calls may find other weights: False.
         """
         if weight is None:
             return True
+        if torch.compiler.is_compiling():
+            return False
         if weight.is_cuda and torch.cuda.is_current_stream_capturing():
             return False
         given = [one for one in (weight, bias) if one is not None]

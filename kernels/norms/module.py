@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch._compile import _disable_dynamo
 
 from ..contract import Problem
 
@@ -29,7 +28,7 @@ class LayerNorm(nn.LayerNorm):
         """x [..., H] to y [..., H]; torch's errors for other shapes."""
         if x.shape[-1:] != self.normalized_shape:
             return super().forward(x)  # raises torch's error
-        return _outside_of_graphs(self.function, x, self.weight, self.bias, self.eps)
+        return self.function(x, self.weight, self.bias, self.eps)
 
 
 class RMSNorm(nn.RMSNorm):
@@ -44,7 +43,7 @@ class RMSNorm(nn.RMSNorm):
         """x [..., H] to y [..., H]; torch's errors for other shapes."""
         if x.shape[-1:] != self.normalized_shape:
             return super().forward(x)  # raises torch's error
-        return _outside_of_graphs(self.function, x, self.weight, None, epsilon(self))
+        return self.function(x, self.weight, None, epsilon(self))
 
 
 def norm_module(problem: Problem, function: NormFunction) -> nn.Module:
@@ -89,15 +88,18 @@ def output_dtype(x: Tensor, *, rms: bool) -> torch.dtype:
     if x.dtype not in FLOATS:
         raise TypeError(f"x has dtype {x.dtype}: expected one of {', '.join(map(str, FLOATS))}.")
     if torch._C._is_any_autocast_enabled() and torch.is_autocast_enabled(x.device.type):
-        return _under_autocast(x.device.type, x.dtype, rms)
+        asked = _torchs_dtype if torch.compiler.is_compiling() else _known_dtype
+        return asked(x.device.type, x.dtype, rms)
     return x.dtype
 
 
-@cache
-def _under_autocast(device: str, dtype: torch.dtype, rms: bool) -> torch.dtype:
+def _torchs_dtype(device: str, dtype: torch.dtype, rms: bool) -> torch.dtype:
     """Asked of torch, whose versions and devices differ over rms_norm; layer_norm gives float32."""
     norm = nn.functional.rms_norm if rms else nn.functional.layer_norm
     return norm(torch.ones(1, 1, dtype=dtype, device=device), (1,)).dtype
+
+
+_known_dtype = cache(_torchs_dtype)
 
 
 def wants_gradients(*tensors: Tensor | None) -> bool:
@@ -110,14 +112,3 @@ def statistics_for(x: Tensor, rms: bool) -> tuple[Tensor | None, Tensor]:
     rows = x.numel() // x.size(-1)
     rstd = x.new_empty(rows, dtype=torch.float32)
     return None if rms else torch.empty_like(rstd), rstd
-
-
-@_disable_dynamo
-def _apart(function: NormFunction, *arguments: Any) -> Any:
-    return function(*arguments)
-
-
-def _outside_of_graphs(function: NormFunction, *arguments: Any) -> Tensor:
-    """A graph break under torch.compile; a plain call, without its cost, elsewhere."""
-    y: Tensor = _apart(function, *arguments) if torch.compiler.is_compiling() else function(*arguments)
-    return y

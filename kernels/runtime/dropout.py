@@ -13,4 +13,8 @@ from torch import Tensor
 
 def draw_seed(device: torch.device) -> Tensor:
     """A seed, int64 [1] on `device`; from torch's default generator there."""
-    return torch.empty(1, dtype=torch.int64, device=device).random_()
+    seed = torch.empty(1, dtype=torch.int64, device=device)
+    if torch.compiler.is_compiling():  # which records no random_; a checkpoint's second pass draws the same
+        drawn: Tensor = torch.ops.aten.random.default(seed)
+        return drawn
+    return seed.random_()

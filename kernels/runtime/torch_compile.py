@@ -24,14 +24,20 @@ def refused_by_compiler(device: Device) -> str | None:
     return None
 
 
-@lru_cache(maxsize=COPIES)
-def compiled(function: Callable[..., Any], *_circumstances: Any) -> Callable[..., Any]:
+def compiled(function: Callable[..., Any], *circumstances: Any) -> Callable[..., Any]:
     """`function`, of a file and without a closure, compiled for one circumstance at its first call.
+
+    Itself where torch.compile traces the caller, which takes it from here.
 
     Whatever the compiled code may depend on has to be among the circumstances: shapes, strides, dtypes,
     device, who needs a gradient. Of one code object torch compiles few variants and then none, hence the
     copies; a compiled backward pass runs once, as torch.compile has it, and says so.
     """
+    return function if torch.compiler.is_compiling() else _copy(function, *circumstances)
+
+
+@lru_cache(maxsize=COPIES)
+def _copy(function: Callable[..., Any], *_circumstances: Any) -> Callable[..., Any]:
     assert isinstance(function, FunctionType)
     own = FunctionType(function.__code__.replace(), function.__globals__, function.__name__)
     own.__kwdefaults__ = function.__kwdefaults__

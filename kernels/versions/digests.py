@@ -15,7 +15,11 @@ from .definitions import Place, Sources
 
 # ways to reach what is computed: checks, states and packing of modules, launching, autograd's wrappers. What
 # is added to a GPU's work does not belong into these files
-HOST = ("runtime/autograd.py", "runtime/triton_launch.py", "norms/module.py", "recurrent/module.py")
+HOST = (
+    *("runtime/autograd.py", "runtime/torch_operators.py", "runtime/triton_launch.py"),
+    *("activations/traced.py", "norms/module.py", "norms/traced.py", "operators/linear/_traced.py"),
+    "recurrent/module.py",
+)
 DEVICE = ("mapping", "matmul")  # folders of kernels' generators, and of what chooses their launches
 NOTHING = "nothing"
 

@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 from torch import Tensor, nn
 from torch._compile import _disable_dynamo
+from torch.func import functional_call
 from torch.nn.utils.rnn import PackedSequence
 
 from kernel_selector.kernels.contract.errors import shorten
 
 from ..errors import InvalidRequest
-from .hyperparameters import Values, as_made
+from .hyperparameters import Values, as_made, computed_dtype
 from .replay_state import hooked
 from .selection import Policy, Selection
 from .signature import Signed
@@ -282,9 +283,16 @@ def outside_of_graphs(forward: Callable[..., Any]) -> Callable[..., Any]:
     return either
 
 
+def constant_in_graphs(method: Callable[..., Any]) -> Callable[..., Any]:
+    """Method that torch.compile calls while it traces; its result is a constant of the graph."""
+    # as torch.compiler.assume_constant_result, which imports all of torch.compile
+    method._dynamo_marked_constant = True  # type: ignore[attr-defined]
+    return method
+
+
 def _is_looked_into(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
     """Whether torch.export, torch.jit.trace or torch.fx traces the call, or the call has no tensor."""
-    if torch.compiler.is_exporting() or torch._C._get_tracing_state() is not None:
+    if _is_exporting() or torch._C._get_tracing_state() is not None:
         return True
     if torch.compiler.is_compiling():  # which looks at an argument as soon as it is asked about one
         return False
@@ -292,16 +300,74 @@ def _is_looked_into(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
     return not isinstance(first, (Tensor, PackedSequence))
 
 
+@constant_in_graphs
+def _is_exporting() -> bool:
+    """Whether torch.export traces the call; torch.compile of torch 2.11 would take it for true."""
+    return torch.compiler.is_exporting()
+
+
 class OneInput(Selected):
     """Base class of modules with one tensor argument; subclasses define the selection."""
 
-    @outside_of_graphs
     def forward(self, input: Tensor) -> Tensor:
         """Output y of x, with the shapes of torch's module."""
-        chosen = None if input.is_nested else self._chosen_for_call(input)
-        y: Tensor = super().forward(input) if chosen is None else chosen(input)
+        if _is_looked_into((input,), {}):
+            y: Tensor = self._torchs(input)
+        elif torch.compiler.is_compiling():
+            y = self._in_graph(input)
+        else:
+            chosen = None if input.is_nested else self._chosen_for_call(input)
+            y = super().forward(input) if chosen is None else chosen(input)
         return y
 
     def _chosen_for_call(self, x: Tensor) -> nn.Module | None:
         """Implementation for x; None for torch's own forward."""
         raise NotImplementedError
+
+    def _in_graph(self, x: Tensor) -> Tensor:
+        """Output of a call that torch.compile traces; the choice is made meanwhile, and is a constant of the
+        graph. For a graph of any size it is that of the call that is traced.
+        """
+        from kernel_selector.kernels.runtime.traced_sizes import traced_sizes
+
+        selection, key = self._selections[""], ""
+        if type(x) in PLAIN and not x.is_nested:
+            circumstances = x.requires_grad, self.training, selection.frozen
+            key = self._choose_in_graph(traced_sizes(x), x.dtype, x.device, *circumstances)
+        given = {name: one for name, one in self._lent("").items() if one is not None}
+        if not key:
+            y: Tensor = self._torchs(x)
+        elif given:
+            y = functional_call(selection.recorded[key], given, (x,))
+        else:
+            y = selection.recorded[key](x)
+        return y
+
+    @constant_in_graphs
+    def _choose_in_graph(
+        self,
+        sizes: tuple[int, ...],
+        dtype: torch.dtype,
+        device: torch.device,
+        wants_gradient: bool,
+        *circumstances: Any,
+    ) -> str:
+        """Key of the implementation for a call in `recorded`; empty for torch's own forward."""
+        x = torch.empty(1, dtype=dtype, device=device).expand(sizes).requires_grad_(wants_gradient)
+        chosen = self._chosen_for_call(x)
+        if chosen is None:
+            return ""
+        lent = [
+            (name, one.shape, one.dtype, one.requires_grad)
+            for name, one in self._lent("").items()
+            if one is not None
+        ]
+        modes = torch.is_grad_enabled(), computed_dtype(x)
+        key = repr((sizes, dtype, device, wants_gradient, lent, *modes, *circumstances))
+        for part in chosen.modules():  # of this call alone; a graph gives weights to each of its own
+            part._parameters = {
+                name: None if one is None else nn.Parameter(one.detach().to("meta"), one.requires_grad)
+                for name, one in part._parameters.items()
+            }
+        self._selections[""].recorded.setdefault(key, chosen)
+        return key

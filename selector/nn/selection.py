@@ -137,6 +137,7 @@ class Selection:
 
     def _forget(self) -> None:
         self._calls: OrderedDict[Any, Chosen] = OrderedDict()
+        self.recorded: dict[str, nn.Module] = {}  # what graphs of torch.compile call, without weights
         self._classes: OrderedDict[Any, Chosen] = OrderedDict()
         self._agreed: dict[Any, str] = {}  # names by class that were chosen for this module elsewhere
         self._deciding = Lock()  # threads that share a module decide one after another

@@ -10,7 +10,15 @@ from kernel_selector.kernels.matmul import cublaslt, cublaslt_library
 from kernel_selector.kernels.runtime import nvrtc
 
 # importlib mode puts no test folder on the path: the helpers are loaded by file
-for _name in ("cublaslt_twin", "made_devices", "parameter_storage", "planted", "programs", "twins"):
+for _name in (
+    "compiled_whole",
+    "cublaslt_twin",
+    "made_devices",
+    "parameter_storage",
+    "planted",
+    "programs",
+    "twins",
+):
     _spec = importlib.util.spec_from_file_location(_name, Path(__file__).parent / "helpers" / f"{_name}.py")
     _module = importlib.util.module_from_spec(_spec)
     sys.modules[_name] = _module

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from torch import nn
 
-from ...activations.pointwise import INPUT, Pointwise
+from ...activations.launch import INPUT
+from ...activations.pointwise import Pointwise
 from ...activations.support import refused_by_triton
 from ...contract import Device, Problem
 

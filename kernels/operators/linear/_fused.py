@@ -1,52 +1,23 @@
-"""The layer whose product is fused with all that follows it, and whose backward pass is written by hand.
-
-Kept for backward is z alone, in the layer's dtype: dropout is replayed from its seed, and the activation
-is not kept beside its argument.
-"""
+"""The layer whose product is fused with all that follows it, and whose backward pass is written by hand."""
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch._compile import _disable_dynamo
 
 from ...contract import Device, Problem, Work
-from ...matmul.backward import dropout_scale, row_sums, through_epilogue
-from ...matmul.epilogue import ACTIVATIONS, BIAS, DROPOUT, KEEP, RESIDUAL, Step
-from ...matmul.launch import DTYPES, Epilogue
+from ...matmul.launch import DTYPES
 from ...runtime.autograd import first_order
 from ...runtime.dropout import draw_seed
 from . import ELEMENT_BYTES, saved_bytes
 from . import work as plain_work
 from ._module import Linear
-from ._streams import side_by_side
+from ._passes import Engine, Options, forward_pass, parameter_and_input_gradients
 
 LEAST_CAPABILITY = (8, 0)
-
-Product = Callable[[Tensor, Tensor], Tensor]  # a [M, K] and b [K, N] to a b
-
-
-class Engine(NamedTuple):
-    """Functions that compute the products, each of a file, because copies of a module keep them by name."""
-
-    forward: Callable[[Tensor, Tensor, Epilogue, torch.dtype], Tensor]  # x [M, K], W [N, K] to [M, N]
-    x_gradient: Product = torch.mm  # dz [M, N] W [N, K]
-    weight_gradient: Product = torch.mm  # dz^T [N, M] x [M, K]
-
-
-class Options(NamedTuple):
-    """Options of one call of the layer, beside its tensors."""
-
-    engine: Engine
-    activation: str
-    p: float
-    needs_z: bool  # by the activation's derivative, and not to be had from y
-    dtype: torch.dtype  # of y
 
 
 def refused(problem: Problem, device: Device) -> str | None:
@@ -85,16 +56,11 @@ class FusedLinear(Linear):
 
     def __init__(self, problem: Problem, engine: Engine) -> None:
         super().__init__(problem)
-        self._engine = engine
+        self._engine, self._engine_names = engine, engine.names
 
     def forward(self, input: Tensor, residual: Tensor | None = None) -> Tensor:
         """See `Linear.forward`."""
-        if "torch._dynamo" in sys.modules:  # else nothing is compiled
-            y: Tensor = _outside_of_graphs(self, input, residual)
-            return y
-        return self._forward(input, residual)
-
-    def _forward(self, x: Tensor, residual: Tensor | None) -> Tensor:
+        x = input
         weight: Tensor = self.weight
         bias: Tensor | None = self.bias
         if not self._takes(x, residual):
@@ -113,10 +79,15 @@ class FusedLinear(Linear):
             x if flat else x.reshape(-1, self.in_features), weight, bias,
             None if residual is None else residual.reshape(-1, self.out_features).contiguous(),
         )  # fmt: skip
-        if torch.is_grad_enabled() and any(one is not None and one.requires_grad for one in given):
-            y: Tensor = _Layer.apply(options, *given)  # type: ignore[no-untyped-call]
+        keep = torch.is_grad_enabled() and any(one is not None and one.requires_grad for one in given)
+        if torch.compiler.is_compiling():
+            from ._traced import layer
+
+            y = layer(self._engine_names, options, given, keep=keep)
+        elif keep:
+            y = _Layer.apply(options, *given)  # type: ignore[no-untyped-call]
         else:
-            y = _forward(options, given, keep=False)[0]
+            y, _ = forward_pass(options, given, draw_seed(x.device) if p else None, keep=False)
         return y if flat else y.view(*x.shape[:-1], self.out_features)
 
     def _takes(self, x: Any, residual: Any) -> bool:
@@ -146,46 +117,14 @@ class FusedLinear(Linear):
         )
 
 
-@_disable_dynamo  # as torch.compiler.disable, but imports torch.compile at the first call, not here
-def _outside_of_graphs(module: FusedLinear, x: Tensor, residual: Tensor | None) -> Tensor:
-    """A graph break: the kernel's launch is no operation that torch.compile knows."""
-    return module._forward(x, residual)
-
-
-def _forward(
-    options: Options, given: tuple[Tensor | None, ...], *, keep: bool
-) -> tuple[Tensor, Tensor | None, Tensor | None]:
-    """y [M, N]; with `keep` also what the activation's derivative needs; and dropout's seed."""
-    x, weight, bias, residual = given
-    assert x is not None
-    assert weight is not None
-    steps: list[Step] = []
-    values: list[Any] = []
-    kept = seed = None
-    if bias is not None:
-        steps, values = [BIAS], [bias.contiguous()]
-    if keep and options.needs_z:
-        kept = torch.empty(x.size(0), weight.size(0), dtype=x.dtype, device=x.device)
-        steps, values = [*steps, KEEP], [*values, kept]
-    if options.activation != "none":
-        steps.append(ACTIVATIONS[options.activation])
-    if options.p:
-        seed = draw_seed(x.device)
-        steps, values = [*steps, DROPOUT], [*values, seed, options.p, dropout_scale(options.p)]
-    if residual is not None:
-        steps, values = [*steps, RESIDUAL], [*values, residual]
-    fused = Epilogue(tuple(steps), tuple(values))
-    y = options.engine.forward(x, weight, fused, options.dtype)
-    return y, y if keep and options.activation == "relu" and not options.needs_z else kept, seed
-
-
 class _Layer(torch.autograd.Function):
     """x [M, K], W [N, K], b [N] and the residual [M, N] to y [M, N]."""
 
     @staticmethod
     def forward(ctx: Any, options: Options, *given: Tensor | None) -> Tensor:
-        """See `_forward`."""
-        y, kept, seed = _forward(options, given, keep=True)
+        """See `forward_pass`."""
+        seed = draw_seed(given[0].device) if options.p else None  # type: ignore[union-attr]
+        y, kept = forward_pass(options, given, seed, keep=True)
         ctx.save_for_backward(given[0], given[1], kept, seed)
         ctx.options, ctx.residual_dtype = options, None if given[3] is None else given[3].dtype
         return y
@@ -193,30 +132,9 @@ class _Layer(torch.autograd.Function):
     @staticmethod
     @first_order
     def backward(ctx: Any, dy: Tensor) -> tuple[Any, ...]:
-        """One pointwise pass, a product for x, one for the weight, and a sum for the bias.
-
-        In a graph the product for x and what the parameters need are branches side by side.
-        """
-        x, weight, kept, seed = ctx.saved_tensors
-        options: Options = ctx.options
-        engine = options.engine
-        _, for_x, for_weight, for_bias, for_residual = ctx.needs_input_grad
-        dx = dw = db = None
-        if for_x or for_weight or for_bias:
-            dz, sums = through_epilogue(
-                dy, kept, seed, activation=options.activation, p=options.p, dtype=x.dtype, for_bias=for_bias
-            )
-
-            def parameters() -> tuple[Tensor | None, Tensor | None]:
-                return (
-                    engine.weight_gradient(dz.t(), x) if for_weight else None,
-                    None if sums is None else row_sums(sums, dz.dtype),
-                )
-
-            if for_x and (for_weight or for_bias):
-                flops = 4.0 * weight.numel() * len(x)
-                (dw, db), dx = side_by_side(parameters, lambda: engine.x_gradient(dz, weight), dz, flops)
-            else:
-                dw, db = parameters()
-                dx = engine.x_gradient(dz, weight) if for_x else None
-        return None, dx, dw, db, dy.to(ctx.residual_dtype) if for_residual else None
+        """See `parameter_and_input_gradients`."""
+        _, *wanted, for_residual = ctx.needs_input_grad
+        found: tuple[Tensor | None, ...] = (None, None, None)
+        if any(wanted):
+            found = parameter_and_input_gradients(ctx.options, dy, ctx.saved_tensors, tuple(wanted))
+        return None, *found, dy.to(ctx.residual_dtype) if for_residual else None

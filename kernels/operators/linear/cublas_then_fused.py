@@ -18,8 +18,9 @@ from ...matmul.backward import after_product
 from ...matmul.epilogue import ACTIVATIONS, BIAS, DROPOUT, KEEP, RESIDUAL
 from ...matmul.launch import Epilogue
 from . import ELEMENT_BYTES
-from ._fused import Engine, build_fused, fused_work, refused
+from ._fused import build_fused, fused_work, refused
 from ._layouts import in_words
+from ._passes import Engine
 
 
 def work(problem: Problem) -> Work:

@@ -11,7 +11,8 @@ from torch import Tensor, nn
 from ...contract import Device, Problem, Work
 from ...matmul.launch import matmul
 from ._describe import described
-from ._fused import Engine, build_fused, fused_work, refused
+from ._fused import build_fused, fused_work, refused
+from ._passes import Engine
 from .scheduled import forward
 
 

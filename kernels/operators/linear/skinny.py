@@ -15,7 +15,8 @@ from ...matmul.launch import Epilogue, matmul
 from ...matmul.limits import limits_of
 from ...matmul.skinny import ACCESS_BYTES, MOST_ROWS, MOST_ROWS_OF_CORES, on_cores, plan, skinny, takes
 from . import ELEMENT_BYTES
-from ._fused import Engine, build_fused, fused_work, refused
+from ._fused import build_fused, fused_work, refused
+from ._passes import Engine
 
 
 def work(problem: Problem) -> Work:

@@ -15,7 +15,8 @@ from ...matmul.launch import Epilogue
 from ...matmul.limits import limits_of
 from ...matmul.skinny import ACCESS_BYTES, MOST_ROWS_OF_CORES, plan_of_cores
 from . import ELEMENT_BYTES
-from ._fused import Engine, build_fused, fused_work, refused
+from ._fused import build_fused, fused_work, refused
+from ._passes import Engine
 from .skinny import few_rows
 
 

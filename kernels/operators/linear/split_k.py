@@ -13,7 +13,8 @@ from ...contract import Device, Problem, Work
 from ...matmul.launch import Epilogue, matmul
 from ...matmul.limits import limits_of
 from ._describe import described
-from ._fused import Engine, build_fused, fused_work, refused
+from ._fused import build_fused, fused_work, refused
+from ._passes import Engine
 
 TILE = 64  # rows and columns; with more tiles of these than multiprocessors, nothing is gained by splitting
 LEAST_DEPTH = 256

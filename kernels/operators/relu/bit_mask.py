@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from torch import nn
 
+from ...activations.launch import BITS
 from ...activations.operator import Pass
-from ...activations.pointwise import BITS, Pointwise
+from ...activations.pointwise import Pointwise
 from ...activations.support import refused_by_triton
 from ...contract import Device, Problem
 

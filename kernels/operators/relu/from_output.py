@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from torch import nn
 
-from ...activations.pointwise import OUTPUT, Pointwise
+from ...activations.launch import OUTPUT
+from ...activations.pointwise import Pointwise
 from ...activations.support import refused_by_triton
 from ...contract import Device, Problem
 

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 from torch import nn
 
+from ...activations.launch import OUTPUT
 from ...activations.operator import Pass
-from ...activations.pointwise import OUTPUT, Pointwise
+from ...activations.pointwise import Pointwise
 from ...activations.support import refused_by_rounding, refused_by_triton
 from ...contract import Device, Problem
 

@@ -1,0 +1,25 @@
+"""Operators of torch.library, and modules that torch.compile takes as one graph, without a GPU."""
+
+from __future__ import annotations
+
+import pytest
+from programs import run
+
+CALLS = (
+    "activations_as_outside",
+    "norms_as_outside",
+    "added_as_outside",
+    "linear_as_outside",
+    "left_to_the_compiler",
+    "other_calls",
+    "dropout_is_replayed",
+    "operators_are_what_they_say",
+    "tensors_without_values",
+    "breaks_are_found",
+    "faults_are_found",
+)
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_in_the_interpreter(call):
+    assert run("interpreted_whole.py", call) == []
