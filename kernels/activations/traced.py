@@ -10,7 +10,6 @@ from torch import Tensor
 
 from ..runtime.torch_operators import Backward, filled, torch_operator
 from .launch import INPUT, OUTPUT, dense, has_bits, launch_backward, launch_forward
-from .triton_pointwise import pointwise_backward_kernel, pointwise_forward_kernel
 
 
 class _Call(NamedTuple):
@@ -63,7 +62,6 @@ def _fill_gradient(call: _Gradient, found: _Dx) -> None:
 
 activation_backward = torch_operator(
     "activation_backward", _Gradient, _Dx, filled(_gradient_memory, _fill_gradient),
-    kernels=(pointwise_backward_kernel,),
 )  # fmt: skip
 
 
@@ -83,7 +81,7 @@ def _gradients(ctx: Any, dy: Tensor | None, _bits: Tensor | None) -> Mapping[str
 
 activation = torch_operator(
     "activation", _Call, _Results, filled(_memory, _fill),
-    backward=Backward(_keep, _gradients), kernels=(pointwise_forward_kernel,),
+    backward=Backward(_keep, _gradients),
 )  # fmt: skip
 
 

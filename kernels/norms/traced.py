@@ -10,7 +10,6 @@ from torch import Tensor
 
 from ..runtime.torch_operators import Backward, absent, filled, torch_operator
 from .launch import Dropout, Form, Gradients, Kept, Outputs, backward, forward
-from .triton_kernels import norm_forward_kernel
 
 
 class Call(NamedTuple):
@@ -175,7 +174,7 @@ def _gradients(ctx: Any, dy: Tensor | None, dz: Tensor | None, *_: Any) -> Mappi
 
 operator = torch_operator(
     "norm", Call, Results, filled(_memory, _fill),
-    backward=Backward(_keep, _gradients), kernels=(norm_forward_kernel,),
+    backward=Backward(_keep, _gradients),
 )  # fmt: skip
 
 

@@ -9,14 +9,11 @@ from __future__ import annotations
 
 import typing
 from collections.abc import Callable, Mapping
-from contextlib import nullcontext
 from inspect import Parameter, Signature
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-
-from .triton_launch import traced_launches
 
 NAMESPACE = "kernel_selector"
 
@@ -44,9 +41,8 @@ def torch_operator(
     contents: Contents,
     *,
     backward: Backward | None = None,
-    kernels: tuple[Any, ...] = (),
 ) -> Callable[..., Any]:
-    """Registration of an operator `kernel_selector::name`.
+    """Registration of an operator `kernel_selector::name`, of which the compiler sees no launches.
 
     Parameters
     ----------
@@ -58,9 +54,6 @@ def torch_operator(
         What it computes. A tracer asks for the memory alone.
     backward : Backward, optional
         Without it the operator has no derivative.
-    kernels : tuple of Triton kernels, optional
-        All that are launched, where the compiler shall see the launches, which halves their cost for the
-        host. It knows no limit of registers (`maxnreg`). Without them it sees the operator alone.
 
     Returns
     -------
@@ -71,20 +64,12 @@ def torch_operator(
     def given(found: Any) -> Any:
         return found[0] if len(found) == 1 else tuple(found)
 
-    seen = bool(kernels) and all(map(_is_compiled, kernels))
-
     def compute(*call: Any) -> Any:
-        with traced_launches() if seen else nullcontext():
-            return given(contents.compute(arguments(*call)))
+        return given(contents.compute(arguments(*call)))
 
     _sign(compute, arguments, results)
     full = f"{NAMESPACE}::{name}"
-    if seen:
-        made: Any = torch.library.triton_op(full, compute, mutates_args=())
-        # their text is part of the keys of torch's cache of graphs, which looks no deeper than `compute`
-        torch._library.triton.triton_ops_to_kernels[full] = list(kernels)
-    else:
-        made = torch.library.custom_op(full, compute, mutates_args=())
+    made = torch.library.custom_op(full, compute, mutates_args=())
     made.register_fake(lambda *call: given(contents.memory(arguments(*call))))
     if backward is not None:
         _register(made, arguments, results, backward)
@@ -117,13 +102,6 @@ def _sign(compute: Any, arguments: type[Any], results: type[Any]) -> None:
     count = len(results._fields)
     given: Any = Tensor if count == 1 else tuple[(Tensor,) * count]  # type: ignore[misc]
     compute.__signature__ = Signature(taken, return_annotation=given)
-
-
-def _is_compiled(kernel: Any) -> bool:
-    """Whether a kernel is one that Triton compiles; those of its interpreter the compiler cannot see."""
-    import triton  # type: ignore[import-untyped]
-
-    return isinstance(kernel, triton.JITFunction)
 
 
 def _register(made: Any, arguments: type[Any], results: type[Any], backward: Backward) -> None:

@@ -7,6 +7,7 @@ function of this file; it fails by raising.
 from __future__ import annotations
 
 import sys
+import warnings
 
 import interpreted  # chooses the interpreter
 import numpy as np
@@ -65,6 +66,18 @@ def added_as_outside() -> None:
 
 def linear_as_outside() -> None:
     as_outside(LINEAR)
+
+
+def by_inductor() -> None:
+    """Code that Inductor generates for a processor, of any batch: the bits of a call outside of it."""
+    warnings.filterwarnings("ignore", "`torch.jit.script_method`", DeprecationWarning)  # of its own import
+    for operator, name, more in (ACTIVATIONS[0], ADDED[0], LINEAR[0]):
+        module = module_of(operator, name, **more)
+        call = compiled(module, "inductor", dynamic=True)
+        for batch in (4, 7):
+            leaves = given(operator, batch, **more)
+            expected = results(lambda *arguments, m=module: called(m, arguments), module, leaves)
+            same(results(call, module, leaves), expected)
 
 
 def left_to_the_compiler() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+
 import pytest
 from programs import run
 
@@ -23,3 +25,8 @@ CALLS = (
 @pytest.mark.parametrize("call", CALLS)
 def test_in_the_interpreter(call):
     assert run("interpreted_whole.py", call) == []
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="g++ is not installed, by which Inductor compiles")
+def test_inductor_gives_the_same_bits():
+    assert run("interpreted_whole.py", "by_inductor") == []
