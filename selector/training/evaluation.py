@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from .dataset import LEAST_PROBLEMS, Dataset
+from .dataset import LEAST_PROBLEMS
 from .estimator import CostModel
 from .fit import (
     FAILS,
@@ -25,7 +25,6 @@ from .fit import (
     unseen_model,
     unseen_time_model,
 )
-from .imported_dataset import ImportedDataset
 from .memory_limits import UnderLimits
 from .robustness import Chooser, Coverage, by_model, contests, default_row, measured_again
 from .splits import Split
@@ -142,7 +141,7 @@ class Found(NamedTuple):
 
 
 def unseen_models(
-    dataset: Dataset, held_out: HeldOut, parts: Sequence[Fold]
+    dataset: AnyDataset, held_out: HeldOut, parts: Sequence[Fold]
 ) -> Iterator[tuple[Flags, StoredModel]]:
     """The rows of each fold, with the model that has not seen them as a predictor reads it."""
     for number, (test, noise) in zip(sorted(held_out.models), parts, strict=True):
@@ -151,17 +150,9 @@ def unseen_models(
 
 def evaluate_shapes(dataset: AnyDataset, held_out: HeldOut, parts: list[Fold]) -> Found:
     """Judgement of every problem by the chooser and the baselines as they are without its fold."""
-    found = Found({}, [])
-    if isinstance(dataset, Dataset):
-        replayed = Replayed(dataset)
-        for test, model in unseen_models(dataset, held_out, parts):
-            verdicts = replayed.verdicts(test, model)
-            found.add({MODEL: [one.loss for one in verdicts]} if verdicts else {}, verdicts)
-            found.add(_judge(dataset, test, _baselines(dataset, ~test)))
-    else:
-        for test, noise in parts:
-            choosers = {MODEL: by_model(dataset, held_out.time_ms, noise), **_baselines(dataset, ~test)}
-            found.add(_judge(dataset, test, choosers))
+    found, replayed = Found({}, []), Replayed(dataset)
+    for test, model in unseen_models(dataset, held_out, parts):
+        _add_part(found, dataset, test, replayed.verdicts(test, model))
     again = measured_again(dataset)
     found.add({"measured once before": again} if again and found.slowdowns else {})
     return found
@@ -174,10 +165,9 @@ def evaluate_split(
 
     A part that leaves fewer problems than a model learns from, or none to judge, is passed over, and so is
     one whose fitting fails: `not_judged` says so, by the words of the split. The cost model learns without
-    related operators, which may have been measured where this was not. What is asked of an imported operator
-    is decided by predicted times alone.
+    related operators, which may have been measured where this was not.
     """
-    found, reasons = Found({}, []), list[str]()
+    found, replayed, reasons = Found({}, []), Replayed(dataset), list[str]()
     for number, test in enumerate(split.tests, 1):
         where = f"part {number} of {len(split.tests)}" if len(split.tests) > 1 else "it"
         left = len(set(dataset.problem[~test].tolist()))
@@ -191,26 +181,18 @@ def evaluate_split(
             except FAILS as error:
                 reasons.append(f"{where} leaves what could not be learned: {error}")
                 continue
-            _add_part(found, dataset, held_out, split, test, model)
+            noise = errors(dataset, held_out, ~test)
+            stored = unseen_model(dataset, ~test, (flat(model), None), noise)
+            _add_part(found, dataset, test, replayed.verdicts(test, stored, split.part))
     if reasons and not_judged is not None:
         not_judged[split.words] = f"{'; '.join(reasons)}."
     return found
 
 
-def _add_part(
-    found: Found, dataset: AnyDataset, held_out: HeldOut, split: Split, test: Flags, model: CostModel
-) -> None:
-    noise, baselines = errors(dataset, held_out, ~test), _baselines(dataset, ~test)
-    if isinstance(dataset, Dataset):
-        stored = unseen_model(dataset, ~test, (flat(model), None), noise)
-        verdicts = Replayed(dataset).verdicts(test, stored, split.part)
-        found.add({MODEL: [one.loss for one in verdicts]} if verdicts else {}, verdicts)
-        found.add(_judge(dataset, test, baselines))
-        return
-    predicted = np.zeros(len(dataset.rows))
-    predicted[test] = model.predict(dataset.rows[test], dataset.contest[test])
-    choosers = {MODEL: _anywhere(dataset, ~test, predicted, noise), **baselines}
-    found.add(_judge(dataset, test, choosers))
+def _add_part(found: Found, dataset: AnyDataset, test: Flags, verdicts: Sequence[Verdict]) -> None:
+    """The verdicts on a part's choices, and the baselines as they are without it."""
+    found.add({MODEL: [one.loss for one in verdicts]} if verdicts else {}, verdicts)
+    found.add(_judge(dataset, test, _baselines(dataset, ~test)))
 
 
 def _fitted(model: CostModel, dataset: AnyDataset, train: Flags) -> CostModel:
@@ -261,17 +243,6 @@ def _baselines(dataset: AnyDataset, train: Flags) -> dict[str, Chooser]:
         "nearest neighbour": _by_neighbour(dataset, train),
         **({"always the default": _by_default(dataset)} if dataset.operator.default else {}),
     }
-
-
-def _anywhere(dataset: ImportedDataset, train: Flags, predicted: Floats, noise: Errors) -> Chooser:
-    """By the model of the trained rows; where it abstains, the most frequent winner."""
-    domain = dataset.domain(train)
-    inside, otherwise = by_model(dataset, predicted, noise), _by_frequency(dataset, train)
-
-    def choose(rows: list[int]) -> int:
-        return (otherwise if domain.outside(*dataset.question(rows[0])) else inside)(rows)
-
-    return choose
 
 
 def _by_default(dataset: AnyDataset) -> Chooser:

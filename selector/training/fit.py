@@ -302,7 +302,7 @@ def stored_model(
 
 
 def unseen_model(
-    dataset: Dataset, train: Flags, fitted: tuple[Regression, Regression | None], noise: Errors
+    dataset: AnyDataset, train: Flags, fitted: tuple[Regression, Regression | None], noise: Errors
 ) -> StoredModel:
     """The models that were fitted to the rows where `train` holds, as a predictor reads them.
 
