@@ -64,6 +64,10 @@ class Dataset:
         kept = tuple(self.records[row] for row in np.flatnonzero(use).tolist())
         return replace(self, records=kept, rows=self.rows[use])
 
+    def rows_without(self, _judged: NDArray[np.bool_]) -> NDArray[np.float64]:
+        """Features of all rows as they are before some are seen: no feature is of a measured time."""
+        return self.rows
+
     @cached_property
     def time_ms(self) -> NDArray[np.float64]:
         """Times of undisturbed runs, shape [records]."""

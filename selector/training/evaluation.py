@@ -196,7 +196,8 @@ def _add_part(found: Found, dataset: AnyDataset, test: Flags, verdicts: Sequence
 
 
 def _fitted(model: CostModel, dataset: AnyDataset, train: Flags) -> CostModel:
-    return model.fit(dataset.rows[train], dataset.time_ms[train], dataset.contest[train])
+    rows = dataset.rows_without(~train)
+    return model.fit(rows[train], dataset.time_ms[train], dataset.contest[train])
 
 
 def evaluate_implementation(dataset: AnyDataset, noise: Errors, name: str) -> Comparison | None:
@@ -211,7 +212,7 @@ def evaluate_implementation(dataset: AnyDataset, noise: Errors, name: str) -> Co
     unfitted = time_model(dataset, int((~mine).sum()))
     unfitted.input_columns = None
     model = _fitted(unfitted, dataset, ~mine)
-    rows = dataset.rows.copy()
+    rows = dataset.rows_without(mine).copy()
     rows[np.ix_(mine, dataset.spec.implementation_columns)] = 0  # its name, and whose code it runs
     everything = np.ones(len(rows), dtype=bool)
     choosers = {MODEL: by_model(dataset, model.predict(rows), noise)}

@@ -146,7 +146,19 @@ class ImportedDataset:
         """The dataset of the rows where `use` holds, without any measurement of the others' contests."""
         kept = ~np.isin(_contests(self.columns), self.contest[~use])
         places = (np.cumsum(kept) - 1)[self.places[use]]
-        return replace(self, columns=self.columns.part(kept), places=places, rows=self.rows[use])
+        return replace(
+            self,
+            columns=self.columns.part(kept),
+            places=places,
+            spec=replace(self.spec, effects=tuple(_effects(self.columns, self.places[use]).tolist())),
+            rows=self.rows_without(~use)[use],
+        )
+
+    def rows_without(self, judged: Flags) -> Floats:
+        """Features of all rows as they are before some are seen: mean effects are of the others' times."""
+        rows, effects = self.rows.copy(), _effects(self.columns, self.places[~judged])
+        rows[:, self.spec.names.index("mean_effect")] = effects[self.columns.implementation[self.places]]
+        return rows
 
     def question(self, row: int) -> tuple[Problem, Device]:
         """The problem and the device of a row."""

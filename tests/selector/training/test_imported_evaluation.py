@@ -62,7 +62,8 @@ def unseen(few):
     @functools.cache
     def learned(is_judged):
         test = judged_rows(few, is_judged)
-        model = time_model(few).fit(few.rows[~test], few.time_ms[~test], few.contest[~test])
+        rows = few.rows_without(test)
+        model = time_model(few).fit(rows[~test], few.time_ms[~test], few.contest[~test])
         noise = errors(few, held_out_shapes(few, memory=False), ~test)
         return test, unseen_model(few, ~test, (flat(model), None), noise)
 
@@ -131,6 +132,19 @@ def test_choices_are_those_of_a_database_without_the_judged_problems(
     verdicts = replayed.verdicts(test, model, part)
     names = [one.implementation if isinstance(one, Choice) else type(one).__name__ for one in expected]
     assert [one.chosen for one in verdicts] == names
+
+
+def test_judged_times_are_in_no_feature(few, imported):
+    slower = [
+        one | {"milliseconds": 9 * one["milliseconds"]}
+        if one["implementation"] == "large" and "milliseconds" in one and some("", one["hyperparameters"])
+        else one
+        for one in made()
+    ]
+    other, test = imported[0](slower), judged_rows(few, some)
+    assert (other.rows != few.rows).any()
+    assert (other.rows_without(test) == few.rows_without(test)).all()
+    assert other.part(~test).spec == few.part(~test).spec
 
 
 def test_many_questions_are_asked_in_batches(few, unseen, monkeypatch):
