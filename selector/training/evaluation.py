@@ -28,7 +28,7 @@ from .fit import (
 from .memory_limits import UnderLimits
 from .robustness import Chooser, Coverage, by_model, contests, default_row, measured_again
 from .splits import Split
-from .verdicts import Quality, Verdict, quality
+from .verdicts import Quality, Verdict, figures, quality
 from .withheld import Replayed
 
 if TYPE_CHECKING:
@@ -46,6 +46,7 @@ class Comparison:
 
     held_out: str  # in words: "shapes", "the largest quarter by work", "implementation hoisted", ...
     selectors: Mapping[str, Quality]  # by selector
+    unjudged: float = 0.0  # share of the cost model's choices that have no time there, and count as losses
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,6 +121,9 @@ def _block(comparison: Comparison) -> list[str]:
         f"Held out: {comparison.held_out} ({count} problems)",
         f"  {'':24}{'gmean':>8}{'p95':>8}{'p99':>8}{'worst':>8}{'within 5%':>11}{'best hit':>10}",
     ]
+    if comparison.unjudged:
+        words = "of the choices failed there or were never measured there: as slow as the slowest."
+        lines.insert(1, f"  {comparison.unjudged:.1%} {words}")
     return lines + [
         f"  {name:24}{item.gmean:8.3f}{item.p95:8.3f}{item.p99:8.3f}{item.worst:8.3f}"
         f"{item.within_5_percent:11.1%}{item.top_1:10.1%}"
@@ -221,9 +225,15 @@ def evaluate_implementation(dataset: AnyDataset, noise: Errors, name: str) -> Co
     return comparison(f"implementation {name}", _judge(dataset, everything, choosers))
 
 
-def comparison(words: str, slowdowns: Mapping[str, list[float]]) -> Comparison:
+def comparison(
+    words: str, slowdowns: Mapping[str, list[float]], verdicts: Sequence[Verdict] = ()
+) -> Comparison:
     """The distributions of slowdowns by selector, on what was held out in these words."""
-    return Comparison(held_out=words, selectors={name: quality(values) for name, values in slowdowns.items()})
+    return Comparison(
+        held_out=words,
+        selectors={name: quality(values) for name, values in slowdowns.items()},
+        unjudged=figures(verdicts)["unjudged"] if verdicts else 0.0,
+    )
 
 
 def _judge(dataset: AnyDataset, test: Flags, choosers: Mapping[str, Chooser]) -> dict[str, list[float]]:

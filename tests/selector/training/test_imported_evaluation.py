@@ -187,10 +187,13 @@ def test_a_failed_or_unmeasured_choice_is_a_loss(few, unseen, imported, line, ou
 
 
 def test_figures_are_of_the_verdicts_on_what_the_chooser_answers(imported, sqlite_database):
-    imported[1](sqlite_database, made())
+    imported[1](sqlite_database, [one for number, one in enumerate(made()) if number % 5])
     judgement = judge(foreign.OPERATOR, sqlite_database)
     assert {SHAPES, QUARTER} == set(judgement.verdicts)
     assert judgement.slowdowns[MODEL] == [one.loss for one in judgement.verdicts[SHAPES]]
     found = summed_up(judgement.verdicts[SHAPES])
     assert found["all"]["problems"] == len(judgement.slowdowns[MODEL])
     assert list(found["dtype"]) == ["none"]
+    shapes = judgement.evaluation.comparisons[0]
+    assert shapes.unjudged == found["all"]["unjudged"] > 0
+    assert f"{shapes.unjudged:.1%} of the choices failed there or" in judgement.evaluation.table()
