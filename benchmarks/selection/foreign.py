@@ -2,10 +2,11 @@
 
 Makes up measurements of a batched matrix product on one GPU: twelve implementations with tiles, split sums,
 alignment that some of them need, waves over the multiprocessors, dtypes, layouts and 2 % of noise. They are
-written to a file, imported, and a cost model is trained. Its choices on held-out problems stand beside those
-of a plain model: boosted trees of log time over the raw columns, scikit-learn's defaults, words and
-implementation as categories. `--import-only` stops after the import. `--file` takes a file of measurements
-instead. Prints the figures and writes them to `benchmarks/results/foreign_N.json`.
+written to a file, imported, and a cost model is trained. What the chooser answers about held-out problems,
+as `selector evaluate` judges it, stands beside the choices of a plain model among what was timed there:
+boosted trees of log time over the raw columns, scikit-learn's defaults, words and implementation as
+categories. `--import-only` stops after the import. `--file` takes a file of measurements instead. Prints
+the figures and writes them to `benchmarks/results/foreign_N.json`.
 """
 
 from __future__ import annotations
@@ -28,11 +29,12 @@ from sklearn.ensemble import HistGradientBoostingRegressor
 from benchmarks.common.result import write_result
 from kernel_selector.db import Database
 from selector.exchange.import_file import import_file
+from selector.training.evaluation import MODEL
 from selector.training.fit import HeldOut, folds, held_out_shapes
 from selector.training.imported_dataset import ImportedDataset
 from selector.training.robustness import by_model, contests
 from selector.training.train import load_dataset, train
-from selector.training.verdicts import quality
+from selector.training.verdicts import Quality, quality
 from selector.workloads.imported_operator import imported_operators
 
 MULTIPROCESSORS, COPY_BYTES_PER_S = 132, 3.5e12
@@ -149,19 +151,25 @@ def judged(dataset: ImportedDataset, held_out: HeldOut, predicted: np.ndarray) -
     choose, times = by_model(dataset, predicted, {}), dataset.time_ms
     asked = [rows for rows in contests(dataset, held_out.tested) if len(rows) > 1]
     found = [float(times[choose(rows)] / times[rows].min()) for rows in asked]
-    return {name: round(value, 5) for name, value in vars(quality(found)).items()}
+    return rounded(quality(found))
+
+
+def rounded(found: Quality) -> dict[str, float]:
+    """The figures by name."""
+    return {name: round(value, 5) for name, value in vars(found).items()}
 
 
 def learned(database: Database) -> dict[str, Any]:
     """Train, and compare with the plain model on the problems that the cost model was judged on."""
     with database.read() as connection:
         (operator,) = imported_operators(connection).values()
-    seconds, _ = timed(lambda: train(operator.name, database, lambda *step: print(*step, flush=True)))
+    seconds, report = timed(lambda: train(operator.name, database, lambda *step: print(*step, flush=True)))
     dataset, _ = load_dataset(operator.name, database)
     assert isinstance(dataset, ImportedDataset)
     held_out = held_out_shapes(dataset, memory=False)
     plain_seconds, plain = timed(lambda: plain_predictions(dataset, held_out))
-    ours, theirs = judged(dataset, held_out, held_out.time_ms), judged(dataset, held_out, plain)
+    ours = rounded(report.evaluation.comparisons[0].selectors[MODEL])
+    theirs = judged(dataset, held_out, plain)
     return {
         "operator": operator.name,
         "implementations": len(operator.implementations),

@@ -152,6 +152,7 @@ def timed_alike(problem: Problem) -> Problem:
 
 @cache
 def _epsilon(operator: str) -> Value | None:
-    """That of an operator by default; None for one without."""
-    specs = registry.operator(operator).hyperparameters
+    """That of an operator by default; None for one without, as imported ones are."""
+    known = registry.operators().get(operator)
+    specs = known.hyperparameters if known else ()
     return next((spec.default for spec in specs if spec.name == "eps"), None)

@@ -71,16 +71,23 @@ class Body:
     @classmethod
     def of(
         cls,
-        evidence: Mapping[Pair, Evidence],
+        evidence: Mapping[Pair, Evidence | ImportedEvidence],
         models: Mapping[str, StoredModel],
-        devices: Iterable[Device],
+        devices: Iterable[Device] = (),
+        imported: Iterable[ImportedOperator] = (),
     ) -> Body:
-        """The body of evidence in memory: measurements, a cost model of each operator, and devices."""
+        """The body of evidence in memory: measurements, a cost model of each operator, and devices.
+
+        `imported` describe the operators that have ImportedEvidence, on devices that they name themselves.
+        """
         body = cls(None)
         body._evidence |= evidence
         body._models |= models
         body.devices = tuple(devices)
-        body.records = sum(len(group) for one in evidence.values() for group in one.groups.values())
+        body.imported |= {operator.name: operator for operator in imported}
+        of_ours = [one for one in evidence.values() if isinstance(one, Evidence)]
+        body.records = sum(len(group) for one in of_ours for group in one.groups.values())
+        body.records += sum(operator.rows for operator in body.imported.values())
         return body
 
     @property

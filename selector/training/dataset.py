@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,9 +21,17 @@ from ..cost_model.features.roofline import missing_rates
 from ..cost_model.features.spec import FeatureSpec, runs
 from ..cost_model.intervals import situation
 from ..errors import TooFewProblems
+from ..selection.evidence import Evidence
 from ..selection.neighbours import Neighbours, timed_alike
 from ..selection.records import Possible, pooled
+from ..selection.shipped.rejections import rejected
+from ..selection.snapshot import Body
 
+if TYPE_CHECKING:
+    from kernel_selector.db import StoredModel
+
+# the part that what is measured of a problem on a device belongs to, which is withheld as a whole
+Withheld = Callable[[Problem, Device], object]
 LEAST_PROBLEMS = 10  # below, held-out judgement is by a handful of problems and says nothing
 
 
@@ -55,6 +63,10 @@ class Dataset:
         """The dataset of the rows where `use` holds."""
         kept = tuple(self.records[row] for row in np.flatnonzero(use).tolist())
         return replace(self, records=kept, rows=self.rows[use])
+
+    def rows_without(self, _judged: NDArray[np.bool_]) -> NDArray[np.float64]:
+        """Features of all rows as they are before some are seen: no feature is of a measured time."""
+        return self.rows
 
     @cached_property
     def time_ms(self) -> NDArray[np.float64]:
@@ -128,13 +140,54 @@ class Dataset:
         """The samples of each row's time in milliseconds."""
         return [record.total.raw_ms if record.total else () for record in self.records]
 
-    def domain(self, use: NDArray[np.bool_]) -> Domain:
-        """The domain of a model that learns from the rows where `use` holds."""
-        return Domain.of(self.operator, [self.records[row] for row in np.flatnonzero(use).tolist()])
+    def sample_count(self, row: int) -> int:
+        """The number of samples behind a row's time, of which not all may have been kept."""
+        total = self.records[row].total
+        return total.samples if total else 0
+
+    @cached_property
+    def _probed(self) -> dict[str, Device]:
+        """The devices as last probed, by fingerprint."""
+        return {device.fingerprint: device for device in self.devices}
 
     def question(self, row: int) -> tuple[Problem, Device]:
-        """The problem and the device of a row."""
-        return self.records[row].problem, self.records[row].device
+        """The problem of a row, and its device as last probed."""
+        device = self.records[row].device
+        return self.records[row].problem, self._probed.get(device.fingerprint, device)
+
+    @cached_property
+    def _outcomes(self) -> dict[tuple[str, str], dict[str, str]]:
+        """The last outcome of each implementation in words, by problem and device."""
+        found: dict[tuple[str, str], dict[str, str]] = {}
+        for record in sorted(self.measured, key=lambda one: one.measured_at):
+            key = record.problem.key, record.device.fingerprint
+            good = "measured under other circumstances" if record.status == "ok" else record.status.value
+            found.setdefault(key, {})[record.implementation] = good
+        return found
+
+    def outcomes(self, row: int) -> Mapping[str, str]:
+        """The last outcome of each implementation for a row's problem on its device, in words."""
+        record = self.records[row]
+        return self._outcomes.get((record.problem.key, record.device.fingerprint), {})
+
+    def parts(self, of: Withheld) -> list[object]:
+        """The part that each row belongs to."""
+        return [of(record.problem, record.device) for record in self.records]
+
+    def left(self, of: Withheld, withheld: Set[object], model: StoredModel) -> Body:
+        """The body of evidence without these parts, with a cost model that has not seen them."""
+        left = [record for record in self.measured if of(record.problem, record.device) not in withheld]
+        there = {record.device.fingerprint for record in left}
+        devices = tuple(device for device in self.devices if device.fingerprint in there)
+        name = self.operator.name
+        versions = {each: one.version for each, one in registry.implementations(name).items()}
+        evidence = {}
+        for key in {device.key for device in devices}:
+            device = next(one for one in devices if one.key == key)
+            verdicts = [one for one in rejected(name, device) if of(one.problem, one.device) not in withheld]
+            mine = [record for record in left if record.device.key == key]
+            evidence[name, key] = Evidence(mine, versions, verdicts)
+        return Body.of(evidence, {name: model}, devices)
 
     def nearest(self, use: NDArray[np.bool_]) -> Callable[[int], list[int]]:
         """A function from a row to the rows of the nearest problem among those where `use` holds.

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from .dataset import LEAST_PROBLEMS, Dataset
+from .dataset import LEAST_PROBLEMS
 from .estimator import CostModel
 from .fit import (
     FAILS,
@@ -25,11 +25,10 @@ from .fit import (
     unseen_model,
     unseen_time_model,
 )
-from .imported_dataset import ImportedDataset
 from .memory_limits import UnderLimits
 from .robustness import Chooser, Coverage, by_model, contests, default_row, measured_again
 from .splits import Split
-from .verdicts import Quality, Verdict, quality
+from .verdicts import Quality, Verdict, figures, quality
 from .withheld import Replayed
 
 if TYPE_CHECKING:
@@ -47,6 +46,7 @@ class Comparison:
 
     held_out: str  # in words: "shapes", "the largest quarter by work", "implementation hoisted", ...
     selectors: Mapping[str, Quality]  # by selector
+    unjudged: float = 0.0  # share of the cost model's choices that have no time there, and count as losses
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,6 +121,9 @@ def _block(comparison: Comparison) -> list[str]:
         f"Held out: {comparison.held_out} ({count} problems)",
         f"  {'':24}{'gmean':>8}{'p95':>8}{'p99':>8}{'worst':>8}{'within 5%':>11}{'best hit':>10}",
     ]
+    if comparison.unjudged:
+        words = "of the choices failed there or were never measured there: as slow as the slowest."
+        lines.insert(1, f"  {comparison.unjudged:.1%} {words}")
     return lines + [
         f"  {name:24}{item.gmean:8.3f}{item.p95:8.3f}{item.p99:8.3f}{item.worst:8.3f}"
         f"{item.within_5_percent:11.1%}{item.top_1:10.1%}"
@@ -142,7 +145,7 @@ class Found(NamedTuple):
 
 
 def unseen_models(
-    dataset: Dataset, held_out: HeldOut, parts: Sequence[Fold]
+    dataset: AnyDataset, held_out: HeldOut, parts: Sequence[Fold]
 ) -> Iterator[tuple[Flags, StoredModel]]:
     """The rows of each fold, with the model that has not seen them as a predictor reads it."""
     for number, (test, noise) in zip(sorted(held_out.models), parts, strict=True):
@@ -151,17 +154,9 @@ def unseen_models(
 
 def evaluate_shapes(dataset: AnyDataset, held_out: HeldOut, parts: list[Fold]) -> Found:
     """Judgement of every problem by the chooser and the baselines as they are without its fold."""
-    found = Found({}, [])
-    if isinstance(dataset, Dataset):
-        replayed = Replayed(dataset)
-        for test, model in unseen_models(dataset, held_out, parts):
-            verdicts = replayed.verdicts(test, model)
-            found.add({MODEL: [one.loss for one in verdicts]} if verdicts else {}, verdicts)
-            found.add(_judge(dataset, test, _baselines(dataset, ~test)))
-    else:
-        for test, noise in parts:
-            choosers = {MODEL: by_model(dataset, held_out.time_ms, noise), **_baselines(dataset, ~test)}
-            found.add(_judge(dataset, test, choosers))
+    found, replayed = Found({}, []), Replayed(dataset)
+    for test, model in unseen_models(dataset, held_out, parts):
+        _add_part(found, dataset, test, replayed.verdicts(test, model))
     again = measured_again(dataset)
     found.add({"measured once before": again} if again and found.slowdowns else {})
     return found
@@ -174,10 +169,9 @@ def evaluate_split(
 
     A part that leaves fewer problems than a model learns from, or none to judge, is passed over, and so is
     one whose fitting fails: `not_judged` says so, by the words of the split. The cost model learns without
-    related operators, which may have been measured where this was not. What is asked of an imported operator
-    is decided by predicted times alone.
+    related operators, which may have been measured where this was not.
     """
-    found, reasons = Found({}, []), list[str]()
+    found, replayed, reasons = Found({}, []), Replayed(dataset), list[str]()
     for number, test in enumerate(split.tests, 1):
         where = f"part {number} of {len(split.tests)}" if len(split.tests) > 1 else "it"
         left = len(set(dataset.problem[~test].tolist()))
@@ -191,30 +185,23 @@ def evaluate_split(
             except FAILS as error:
                 reasons.append(f"{where} leaves what could not be learned: {error}")
                 continue
-            _add_part(found, dataset, held_out, split, test, model)
+            noise = errors(dataset, held_out, ~test)
+            stored = unseen_model(dataset, ~test, (flat(model), None), noise)
+            _add_part(found, dataset, test, replayed.verdicts(test, stored, split.part))
     if reasons and not_judged is not None:
         not_judged[split.words] = f"{'; '.join(reasons)}."
     return found
 
 
-def _add_part(
-    found: Found, dataset: AnyDataset, held_out: HeldOut, split: Split, test: Flags, model: CostModel
-) -> None:
-    noise, baselines = errors(dataset, held_out, ~test), _baselines(dataset, ~test)
-    if isinstance(dataset, Dataset):
-        stored = unseen_model(dataset, ~test, (flat(model), None), noise)
-        verdicts = Replayed(dataset).verdicts(test, stored, split.part)
-        found.add({MODEL: [one.loss for one in verdicts]} if verdicts else {}, verdicts)
-        found.add(_judge(dataset, test, baselines))
-        return
-    predicted = np.zeros(len(dataset.rows))
-    predicted[test] = model.predict(dataset.rows[test], dataset.contest[test])
-    choosers = {MODEL: _anywhere(dataset, ~test, predicted, noise), **baselines}
-    found.add(_judge(dataset, test, choosers))
+def _add_part(found: Found, dataset: AnyDataset, test: Flags, verdicts: Sequence[Verdict]) -> None:
+    """The verdicts on a part's choices, and the baselines as they are without it."""
+    found.add({MODEL: [one.loss for one in verdicts]} if verdicts else {}, verdicts)
+    found.add(_judge(dataset, test, _baselines(dataset, ~test)))
 
 
 def _fitted(model: CostModel, dataset: AnyDataset, train: Flags) -> CostModel:
-    return model.fit(dataset.rows[train], dataset.time_ms[train], dataset.contest[train])
+    rows = dataset.rows_without(~train)
+    return model.fit(rows[train], dataset.time_ms[train], dataset.contest[train])
 
 
 def evaluate_implementation(dataset: AnyDataset, noise: Errors, name: str) -> Comparison | None:
@@ -229,7 +216,7 @@ def evaluate_implementation(dataset: AnyDataset, noise: Errors, name: str) -> Co
     unfitted = time_model(dataset, int((~mine).sum()))
     unfitted.input_columns = None
     model = _fitted(unfitted, dataset, ~mine)
-    rows = dataset.rows.copy()
+    rows = dataset.rows_without(mine).copy()
     rows[np.ix_(mine, dataset.spec.implementation_columns)] = 0  # its name, and whose code it runs
     everything = np.ones(len(rows), dtype=bool)
     choosers = {MODEL: by_model(dataset, model.predict(rows), noise)}
@@ -238,9 +225,15 @@ def evaluate_implementation(dataset: AnyDataset, noise: Errors, name: str) -> Co
     return comparison(f"implementation {name}", _judge(dataset, everything, choosers))
 
 
-def comparison(words: str, slowdowns: Mapping[str, list[float]]) -> Comparison:
+def comparison(
+    words: str, slowdowns: Mapping[str, list[float]], verdicts: Sequence[Verdict] = ()
+) -> Comparison:
     """The distributions of slowdowns by selector, on what was held out in these words."""
-    return Comparison(held_out=words, selectors={name: quality(values) for name, values in slowdowns.items()})
+    return Comparison(
+        held_out=words,
+        selectors={name: quality(values) for name, values in slowdowns.items()},
+        unjudged=figures(verdicts)["unjudged"] if verdicts else 0.0,
+    )
 
 
 def _judge(dataset: AnyDataset, test: Flags, choosers: Mapping[str, Chooser]) -> dict[str, list[float]]:
@@ -261,17 +254,6 @@ def _baselines(dataset: AnyDataset, train: Flags) -> dict[str, Chooser]:
         "nearest neighbour": _by_neighbour(dataset, train),
         **({"always the default": _by_default(dataset)} if dataset.operator.default else {}),
     }
-
-
-def _anywhere(dataset: ImportedDataset, train: Flags, predicted: Floats, noise: Errors) -> Chooser:
-    """By the model of the trained rows; where it abstains, the most frequent winner."""
-    domain = dataset.domain(train)
-    inside, otherwise = by_model(dataset, predicted, noise), _by_frequency(dataset, train)
-
-    def choose(rows: list[int]) -> int:
-        return (otherwise if domain.outside(*dataset.question(rows[0])) else inside)(rows)
-
-    return choose
 
 
 def _by_default(dataset: AnyDataset) -> Chooser:

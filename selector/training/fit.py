@@ -139,24 +139,24 @@ def held_out_shapes(dataset: AnyDataset, steps: Steps | None = None, *, memory: 
     split = list(splitter.split(dataset.rows, groups=dataset.problem))[: dataset.judged_folds]
     for number, (train, test) in enumerate(split):
         learned = np.isin(np.arange(len(dataset.rows)), train)
-        rows, of_size = dataset.rows[train], None
+        rows, of_size = dataset.rows_without(~learned), None
         try:
             steps.begin("Fitting times, with problems held out")
             of_time = unseen_time_model(dataset, learned).fit(
-                rows, dataset.time_ms[train], dataset.contest[train], related
+                rows[train], dataset.time_ms[train], dataset.contest[train], related
             )
             if memory and dataset.has_memory:
                 steps.begin("Fitting bytes, with problems held out")
-                of_size = memory_model(dataset, len(train)).fit(rows, dataset.memory_bytes[train])
+                of_size = memory_model(dataset, len(train)).fit(rows[train], dataset.memory_bytes[train])
         except FAILS as error:
             if len(failed) == len(split) - 1:
                 raise
             failed[number] = f"fold {number + 1} of {len(split)} could not be learned: {error}"
             continue
         fold[test] = number
-        times[test] = of_time.predict(dataset.rows[test], dataset.contest[test])
+        times[test] = of_time.predict(rows[test], dataset.contest[test])
         if of_size is not None:
-            sizes[test] = of_size.predict(dataset.rows[test])
+            sizes[test] = of_size.predict(rows[test])
         models[number] = flat(of_time), None if of_size is None else flat(of_size.rest, of_size.sums_)
     return HeldOut(fold, times, sizes, models, failed)
 
@@ -302,7 +302,7 @@ def stored_model(
 
 
 def unseen_model(
-    dataset: Dataset, train: Flags, fitted: tuple[Regression, Regression | None], noise: Errors
+    dataset: AnyDataset, train: Flags, fitted: tuple[Regression, Regression | None], noise: Errors
 ) -> StoredModel:
     """The models that were fitted to the rows where `train` holds, as a predictor reads them.
 

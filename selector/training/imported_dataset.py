@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Set
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,10 +16,15 @@ from kernel_selector.kernels.contract import Device, Problem
 from ..cost_model.features.imported_spec import ImportedDomain, ImportedSpec
 from ..cost_model.flat_trees import FlatTrees
 from ..errors import TooFewProblems
-from ..workloads.imported_columns import OK, Columns
+from ..selection.imported_evidence import ImportedEvidence
+from ..selection.snapshot import Body
+from ..workloads.imported_columns import OK, STATUSES, Columns
 from ..workloads.imported_operator import ImportedOperator
-from .dataset import LEAST_PROBLEMS
+from .dataset import LEAST_PROBLEMS, Withheld
 from .estimator import boosted_trees, one_thread
+
+if TYPE_CHECKING:
+    from kernel_selector.db import StoredModel
 
 MOST_ROWS = 100_000  # that a model learns from: whole problems, drawn at random, beyond
 MANY_ROWS = 20_000  # from here on one fold of problems is judged, not each in turn
@@ -91,7 +96,7 @@ class ImportedDataset:
     @cached_property
     def contest(self) -> Integers:
         """Number of the problem on one device: within it times compare, [rows]."""
-        return _contests(self.columns, self.places)
+        return _contests(self.columns)[self.places]
 
     @cached_property
     def situation(self) -> NDArray[np.str_]:
@@ -118,6 +123,10 @@ class ImportedDataset:
     def samples(self) -> None:
         """The samples of each row's time: an import has none."""
 
+    def sample_count(self, _row: int) -> int:
+        """The number of samples behind a row's time, which an import does not say."""
+        return 0
+
     @cached_property
     def _values(self) -> list[Mapping[str, Any]]:
         """The hyperparameters of each problem that has rows."""
@@ -133,16 +142,68 @@ class ImportedDataset:
         numbers, of_row = np.unique(self.problem, return_inverse=True)
         return numbers, of_row.ravel()
 
-    def domain(self, use: Flags) -> ImportedDomain:
-        """The domain of a model that learns from the rows where `use` holds."""
-        return ImportedDomain.of(self.columns, self.places[use])
+    def part(self, use: Flags) -> ImportedDataset:
+        """The dataset of the rows where `use` holds, without any measurement of the others' contests."""
+        kept = ~np.isin(_contests(self.columns), self.contest[~use])
+        places = (np.cumsum(kept) - 1)[self.places[use]]
+        return replace(
+            self,
+            columns=self.columns.part(kept),
+            places=places,
+            spec=replace(self.spec, effects=tuple(_effects(self.columns, self.places[use]).tolist())),
+            rows=self.rows_without(~use)[use],
+        )
+
+    def rows_without(self, judged: Flags) -> Floats:
+        """Features of all rows as they are before some are seen: mean effects are of the others' times."""
+        rows, effects = self.rows.copy(), _effects(self.columns, self.places[~judged])
+        rows[:, self.spec.names.index("mean_effect")] = effects[self.columns.implementation[self.places]]
+        return rows
 
     def question(self, row: int) -> tuple[Problem, Device]:
         """The problem and the device of a row."""
-        values = self._values[self._value_of_row[row]]
-        names = self.operator.names
-        problem = Problem(self.operator.name, tuple((name, values[name]) for name in names))
-        return problem, Device(name=str(self.device[row]), kind="")
+        return self._question(int(self.places[row]))
+
+    def _question(self, place: int) -> tuple[Problem, Device]:
+        """The problem and the device of a measurement."""
+        columns, operator = self.columns, self.operator
+        values = columns.problems[columns.problem[place]]
+        problem = Problem(operator.name, tuple([(name, values[name]) for name in operator.names]))
+        return problem, Device(name=operator.devices[columns.device[place]], kind="")
+
+    @cached_property
+    def _outcomes(self) -> dict[int, dict[str, str]]:
+        """The outcomes of implementations that failed in words, by contest."""
+        columns, names = self.columns, self.columns.implementations
+        failed = np.flatnonzero(columns.status != OK)
+        found: dict[int, dict[str, str]] = {}
+        for place, contest in zip(failed.tolist(), _contests(columns)[failed].tolist(), strict=True):
+            words = STATUSES[columns.status[place]].value
+            found.setdefault(contest, {})[names[columns.implementation[place]]] = words
+        return found
+
+    def outcomes(self, row: int) -> Mapping[str, str]:
+        """The outcomes of implementations that failed in the contest of a row, in words."""
+        return self._outcomes.get(int(self.contest[row]), {})
+
+    def parts(self, of: Withheld) -> list[object]:
+        """The part that each row belongs to."""
+        every = self._parts(of)
+        return [every[place] for place in self.places.tolist()]
+
+    def _parts(self, of: Withheld) -> list[object]:
+        """The part that each measurement belongs to, failed ones and those that were not drawn included."""
+        _, first, contest = np.unique(_contests(self.columns), return_index=True, return_inverse=True)
+        found = [of(*self._question(place)) for place in first.tolist()]
+        return [found[number] for number in contest.ravel().tolist()]
+
+    def left(self, of: Withheld, withheld: Set[object], model: StoredModel) -> Body:
+        """The body of evidence without these parts, with a cost model that has not seen them."""
+        use = np.array([part not in withheld for part in self._parts(of)], dtype=bool)
+        columns = self.columns.part(use).described_alone()
+        name, devices = columns.operator.name, columns.operator.measured_devices
+        evidence = {(name, key): ImportedEvidence(columns.on(one.name)) for key, one in devices.items()}
+        return Body.of(evidence, {name: model}, imported=[columns.operator])
 
     def nearest(self, use: Flags) -> Callable[[int], list[int]]:
         """A function from a row to the rows of the nearest problem among those where `use` holds."""
@@ -231,7 +292,7 @@ def _effects(columns: Columns, places: Integers) -> Floats:
     Shape [implementations]; least squares, in turns.
     """
     y, which = np.log(columns.time_ms[places]), columns.implementation[places]
-    contest = np.unique(_contests(columns, places), return_inverse=True)[1].ravel()
+    contest = np.unique(_contests(columns)[places], return_inverse=True)[1].ravel()
     effects = np.zeros(len(columns.implementations))
     for _ in range(ROUNDS):
         level = _means(y - effects[which], contest, int(contest.max()) + 1)
@@ -239,9 +300,9 @@ def _effects(columns: Columns, places: Integers) -> Floats:
     return effects
 
 
-def _contests(columns: Columns, places: Integers) -> Integers:
-    """The number of the problem and device of each measurement, [places]."""
-    return columns.problem[places] * len(columns.operator.devices) + columns.device[places]
+def _contests(columns: Columns) -> Integers:
+    """The number of the problem and device of each measurement."""
+    return columns.problem * len(columns.operator.devices) + columns.device
 
 
 def _means(values: Floats, group: Integers, groups: int) -> Floats:

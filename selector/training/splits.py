@@ -12,9 +12,9 @@ from sklearn.cluster import KMeans  # type: ignore[import-untyped]
 from kernel_selector.kernels.contract import Integer
 
 from ..workloads.published_layers import published_problems
-from .dataset import Dataset
+from .dataset import Dataset, Withheld
 from .fit import AnyDataset, Flags
-from .withheld import Withheld, of_device, of_host, of_problem
+from .withheld import of_device, of_host, of_problem
 
 QUARTER = "the quarter of problems with most work"
 CLUSTERS = 25  # of sizes, dealt into SHARES that are held out one after another

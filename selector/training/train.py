@@ -266,8 +266,8 @@ def _judgement(
             unseen = [evaluate_implementation(dataset, noise, name) for name in names]
     hard = {split.words: evaluate_split(dataset, held_out, split, not_judged) for split in splits}
     words = SHAPES if tested.all() or held_out.failed else f"{SHAPES}, one of {FOLDS}"
-    comparisons = [comparison(words, shapes.slowdowns)]
-    comparisons += [comparison(words, found.slowdowns) for words, found in hard.items() if found.slowdowns]
+    comparisons = [comparison(words, *shapes)]
+    comparisons += [comparison(words, *found) for words, found in hard.items() if found.slowdowns]
     comparisons += [item for item in unseen if item is not None]
     time_error = np.abs(held_out.time_ms / dataset.time_ms - 1)[tested]
     memory_error = np.abs(held_out.memory_bytes / dataset.memory_bytes - 1)[tested]

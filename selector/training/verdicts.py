@@ -105,7 +105,8 @@ def verdict(contest: Contest, answer: Choice | SelectorError) -> Verdict:
     chosen = answer.implementation if isinstance(answer, Choice) else type(answer).__name__
     times, best = contest.times, min(contest.times.values())
     fastest = min(times, key=lambda name: times[name])
-    default = times.get(registry.operator(contest.problem.operator).default)
+    operator = registry.operators().get(contest.problem.operator)
+    default = times.get(operator.default) if operator else None  # an imported one has none
     mine = times.get(chosen)
     return Verdict(
         problem=contest.problem,
@@ -128,10 +129,15 @@ GROUPS: Mapping[str, Callable[[Verdict], str]] = {
     "source": lambda one: one.source,
     "operator": lambda one: one.problem.operator,
     "size": lambda one: next(name for name, most in SIZES_MS.items() if one.fastest_ms < most),
-    "dtype": lambda one: str(one.problem["dtype"]),
-    "mode": lambda one: str(one.problem["mode"]),
+    "dtype": lambda one: _value(one, "dtype"),
+    "mode": lambda one: _value(one, "mode"),
     "device": lambda one: one.device_key,
 }
+
+
+def _value(one: Verdict, name: str) -> str:
+    """A hyperparameter's value as text, "none" of an imported operator that has no such."""
+    return str(one.problem[name]) if name in one.problem else "none"
 
 
 def grouped(verdicts: Iterable[Verdict], key: Callable[[Verdict], str]) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -11,10 +11,11 @@ from numpy.typing import NDArray
 
 from kernel_selector.kernels.contract import Status
 
-from .imported_operator import ImportedOperator
+from .imported_operator import ImportedOperator, described
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
+Flags = NDArray[np.bool_]
 Name = TypeVar("Name", bound=Hashable)
 STATUSES = tuple(Status)
 OK = STATUSES.index(Status.OK)
@@ -49,6 +50,57 @@ class Columns:
 
     def __len__(self) -> int:
         return len(self.problem)
+
+    def part(self, use: Flags) -> Columns:
+        """The measurements where `use` holds and their problems, of the operator as it is."""
+        places = np.flatnonzero(use)
+        kept, problem = np.unique(self.problem[places], return_inverse=True)
+        reasons = {
+            position: self.reasons[place]
+            for position, place in enumerate(places.tolist())
+            if place in self.reasons
+        }
+        return Columns(
+            operator=self.operator,
+            problems=tuple([self.problems[number] for number in kept.tolist()]),
+            problem=problem.ravel(),
+            implementation=self.implementation[places],
+            device=self.device[places],
+            status=self.status[places],
+            time_ms=self.time_ms[places],
+            memory_bytes=self.memory_bytes[places],
+            reasons=reasons,
+        )
+
+    def on(self, device: str) -> Columns:
+        """The measurements on one device, as `load_columns` has them."""
+        return self.part(self.device == self.operator.devices.index(device))
+
+    def described_alone(self) -> Columns:
+        """The same, of an operator that these alone describe: as if no other had ever been imported."""
+        from kernel_selector import db
+
+        rows = [
+            db.imported.ImportedRow(
+                values=self.problems[problem],
+                implementation=self.implementations[implementation],
+                status=STATUSES[status],
+                time_ms=time_ms,
+                memory_bytes=None if np.isnan(memory_bytes) else int(memory_bytes),
+            )
+            for problem, implementation, status, time_ms, memory_bytes in zip(
+                *(self.problem.tolist(), self.implementation.tolist(), self.status.tolist()),
+                *(self.time_ms.tolist(), self.memory_bytes.tolist()),
+                strict=True,
+            )
+        ]
+        devices, device = np.unique(self.device, return_inverse=True)
+        whole = {"source": "", "summary": db.imported.summary(rows)}
+        batches = [{**whole, "device": self.operator.devices[each]} for each in devices.tolist()]
+        operator = described(self.operator.name, batches)
+        operator = replace(operator, sources=self.operator.sources, rows=len(self))
+        names = np.unique(self.implementation, return_inverse=True)[1]
+        return replace(self, operator=operator, implementation=names.ravel(), device=device.ravel())
 
 
 def load_columns(connection: Any, operator: ImportedOperator, device: str | None = None) -> Columns:
