@@ -210,7 +210,7 @@ def test_compiled_equations_are_one_graph_for_each_circumstance(name, monkeypatc
         seen.append(function)
         return function
 
-    compiling.compiled.cache_clear()
+    compiling._copy.cache_clear()
     monkeypatch.setattr(torch, "compile", compile_eagerly)
     for lengths in (False, True):
         problem = OPERATOR.problem(
@@ -227,7 +227,7 @@ def test_compiled_equations_are_one_graph_for_each_circumstance(name, monkeypatc
         result = Gate(problem, "cpu").check(module)
         assert result.passed, result.detail
     assert len(seen) == 4  # with and without lengths, with and without strides of their own
-    compiling.compiled.cache_clear()
+    compiling._copy.cache_clear()
     unsupported = registry.implementation("additive_attention", name).unsupported
     assert "C++ compiler" in unsupported(problem, CPU)
     assert "7.0" in unsupported(problem, Device(name="K80", kind="cuda", compute_capability=(3, 7)))
