@@ -46,7 +46,7 @@ def write_result(
     }
     folder.mkdir(exist_ok=True)
     path = folder / f"{name}.json"
-    text = json.dumps(result, indent=1, allow_nan=False)  # as many lines, and the tree stays small
+    text = json.dumps(result, indent=1, allow_nan=False)  # the tree that travels stays small
     if lines:
         # one line a record: indented they would be most of the repository
         text = text.removesuffix("\n}") + ',\n "records": [\n' + ",\n".join(lines) + "\n ]\n}"

@@ -77,6 +77,28 @@ def run(result: Result) -> str:
     )
 
 
+LOSSES = ("problems", "unjudged", "geometric mean", "p95", "p99", "within 5 %")
+
+
+def losses(figures: Result) -> tuple[str, ...]:
+    """The cells below LOSSES of what choices lose; dashes where none of them has a time."""
+    if "gmean" not in figures:
+        return (str(figures["problems"]), "all", *("-",) * 4)
+    return (
+        str(figures["problems"]),
+        f"{figures['unjudged']:.1%}",
+        f"{figures['gmean']:.4f} ± {figures['gmean_error']:.4f}",
+        f"{figures['p95']:.3f}",
+        f"{figures['p99']:.3f}",
+        f"{figures['within_5_percent']:.1%} ± {figures['within_5_percent_error']:.1%}",
+    )
+
+
+def share(value: float | None) -> str:
+    """A share in per cent; a dash for one that there is not."""
+    return "-" if value is None else f"{value:.1%}"
+
+
 def row_table(shown: Mapping[str, str]) -> Callable[[Result], str]:
     """A line for each row of a comparison: its figures under the heads that `shown` has."""
     head = ("layers", *shown.values())

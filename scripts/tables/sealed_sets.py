@@ -6,18 +6,9 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
-from .parts import Result, table
+from .parts import LOSSES, Result, losses, share, table
 
-HEAD = (
-    "choices",
-    "problems",
-    "unjudged",
-    "geometric mean",
-    "p95",
-    "p99",
-    "within 5 %",
-    "slower than torch's",
-)
+HEAD = ("choices", *LOSSES, "slower than torch's")
 
 
 def overview(folder: Path) -> str:
@@ -43,16 +34,4 @@ def _rows(line: Result) -> Iterator[tuple[str, ...]]:
 
 
 def _row(name: str, figures: Result) -> tuple[str, ...]:
-    if "gmean" not in figures:
-        return (name, str(figures["problems"]), "all", *("-",) * 5)
-    worse = figures["slower_than_default"]
-    return (
-        name,
-        str(figures["problems"]),
-        f"{figures['unjudged']:.1%}",
-        f"{figures['gmean']:.4f} ± {figures['gmean_error']:.4f}",
-        f"{figures['p95']:.3f}",
-        f"{figures['p99']:.3f}",
-        f"{figures['within_5_percent']:.1%} ± {figures['within_5_percent_error']:.1%}",
-        "-" if worse is None else f"{worse:.1%}",
-    )
+    return (name, *losses(figures), share(figures.get("slower_than_default")))
