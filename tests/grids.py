@@ -22,10 +22,18 @@ def thinned(cases: Iterable[Any], shows: Callable[..., Iterable[Hashable]]) -> l
 
 def batches(cases: Iterable[Any], shows: Callable[..., Iterable[Hashable]]) -> list[Any]:
     """The cases as two parameters for a test that takes many at once: those that are kept, and the others."""
+    return _two(*_parted(cases, shows))
+
+
+def _parted(cases: Iterable[Any], shows: Callable[..., Iterable[Hashable]]) -> tuple[list[Any], list[Any]]:
+    """The cases that are kept, and the others."""
     grid = thinned(cases, shows)
-    kept = [one.values[0] for one in grid if not one.marks]
-    rest = [one.values[0] for one in grid if one.marks]
-    return [pytest.param(kept), *([pytest.param(rest, marks=pytest.mark.full)] if rest else [])]
+    return [one.values[0] for one in grid if not one.marks], [one.values[0] for one in grid if one.marks]
+
+
+def _two(now: list[Any], rest: list[Any]) -> list[Any]:
+    """What runs every time as one parameter, and the rest, if there is any, as another."""
+    return [pytest.param(now), *([pytest.param(rest, marks=pytest.mark.full)] if rest else [])]
 
 
 def in_turns(
@@ -36,19 +44,18 @@ def in_turns(
     Of the cases that are kept each runs on the next of `names`, until all cases and all names had their
     turn; the other pairs of case and name are `full`.
     """
-    cases = list(cases)
-    kept = batches(cases, shows)[0].values[0]
+    kept, others = _parted(cases, shows)
     now: list[list[str]] = [[] for _ in kept]
     for turn in range(max(len(kept), len(names))):
         now[turn % len(kept)].append(names[turn % len(names)])
-    turns = [{**case, "implementations": some} for case, some in zip(kept, now, strict=True)]
-    rest = [
-        {**case, "implementations": others}
-        for case in cases
-        for had in [now[kept.index(case)] if case in kept else []]
-        if (others := [name for name in names if name not in had])
-    ]
-    return [pytest.param(turns), *([pytest.param(rest, marks=pytest.mark.full)] if rest else [])]
+    rest = [[name for name in names if name not in had] for had in now]
+    left = [*zip(kept, rest, strict=True), *((case, list(names)) for case in others)]
+    return _two(_with(zip(kept, now, strict=True)), _with(pair for pair in left if pair[1]))
+
+
+def _with(pairs: Iterable[tuple[dict[str, Any], list[str]]]) -> list[dict[str, Any]]:
+    """The cases with the implementations to run them on."""
+    return [{**case, "implementations": names} for case, names in pairs]
 
 
 def pairs_of(given: Iterable[dict[str, Any]]) -> int:
