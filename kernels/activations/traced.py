@@ -61,8 +61,8 @@ def _fill_gradient(call: _Gradient, found: _Dx) -> None:
 
 
 activation_backward = torch_operator(
-    "activation_backward", _Gradient, _Dx, filled(_gradient_memory, _fill_gradient),
-)  # fmt: skip
+    "activation_backward", _Gradient, _Dx, filled(_gradient_memory, _fill_gradient)
+)
 
 
 def _keep(ctx: Any, call: _Call, found: _Results) -> None:
@@ -80,9 +80,8 @@ def _gradients(ctx: Any, dy: Tensor | None, _bits: Tensor | None) -> Mapping[str
 
 
 activation = torch_operator(
-    "activation", _Call, _Results, filled(_memory, _fill),
-    backward=Backward(_keep, _gradients),
-)  # fmt: skip
+    "activation", _Call, _Results, filled(_memory, _fill), backward=Backward(_keep, _gradients)
+)
 
 
 def activated(x: Tensor, kind: str, keep: str) -> Tensor:

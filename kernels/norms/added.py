@@ -108,6 +108,12 @@ class Keeping(NamedTuple):
     bit_mask: bool = False  # one bit an element in place of the seed
     output: FromOutput | None = None  # y in place of z, where it says that y determines z
 
+    def keeps_output(
+        self, call: Call, weight: Tensor | None, bias: Tensor | None, dtype: torch.dtype
+    ) -> bool:
+        """Whether a call keeps y, of this dtype, in place of z."""
+        return self.output is not None and not call.prenorm and self.output.keeps_output(weight, bias, dtype)
+
 
 def fused(
     x: Tensor, residual: Tensor, weight: Tensor | None, bias: Tensor | None, call: Call
@@ -160,10 +166,7 @@ def _traced(
 
     dtype = output_dtype(residual, rms=call.form.rms)
     kept = wants_gradients(x, residual, weight, bias)
-    output = keeping.output
-    from_output = (
-        kept and output is not None and not call.prenorm and output.keeps_output(weight, bias, dtype)
-    )
+    from_output = kept and keeping.keeps_output(call, weight, bias, dtype)
     found = traced.norm(
         traced.Call(
             x, residual, weight, bias, draw_seed(x.device) if call.p else None, *call.form, call.p, dtype,
@@ -186,10 +189,7 @@ class _DropoutAddNorm(torch.autograd.Function):
         ctx.set_materialize_grads(False)
         x, residual = x.contiguous(), residual.contiguous()
         y = torch.empty_like(residual, dtype=output_dtype(residual, rms=call.form.rms))
-        output = keeping.output
-        ctx.from_output = (
-            output is not None and not call.prenorm and output.keeps_output(weight, bias, y.dtype)
-        )
+        ctx.from_output = keeping.keeps_output(call, weight, bias, y.dtype)
         z = None if ctx.from_output else torch.empty_like(residual)
         mean, rstd = statistics_for(x, call.form.rms or ctx.from_output)
         seed = draw_seed(x.device) if call.p else None

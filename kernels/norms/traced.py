@@ -127,7 +127,6 @@ def _fill_gradients(call: _Upstream, found: _Gradients) -> None:
     backward(Form(call.rms, call.eps), call.dy.contiguous(), dz, kept, out, dropout)
 
 
-# opaque to the compiler: it would leave out the limit of registers, on which the number of programs relies
 norm_backward = torch_operator(
     "norm_backward", _Upstream, _Gradients, filled(_gradient_memory, _fill_gradients)
 )
@@ -172,10 +171,7 @@ def _gradients(ctx: Any, dy: Tensor | None, dz: Tensor | None, *_: Any) -> Mappi
     }
 
 
-operator = torch_operator(
-    "norm", Call, Results, filled(_memory, _fill),
-    backward=Backward(_keep, _gradients),
-)  # fmt: skip
+operator = torch_operator("norm", Call, Results, filled(_memory, _fill), backward=Backward(_keep, _gradients))
 
 
 def norm(call: Call) -> Results:

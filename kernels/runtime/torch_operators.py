@@ -2,7 +2,9 @@
 
 An operator has memory for its results apart from what fills it, because a tracer needs the memory alone.
 Arguments and results are the fields of NamedTuples. Files that register operators are imported when a call is
-traced: they need Triton and parts of the compiler, which nothing else of a module does.
+traced: they need Triton and parts of the compiler, which nothing else of a module does. The compiler sees no
+launch in an operator; of the norms' backward it never may: it would leave out the limit of registers
+(`maxnreg`), on which the number of programs relies.
 """
 
 from __future__ import annotations
