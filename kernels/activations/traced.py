@@ -10,6 +10,7 @@ from torch import Tensor
 
 from ..runtime.torch_operators import Backward, filled, torch_operator
 from .launch import INPUT, OUTPUT, dense, has_bits, launch_backward, launch_forward
+from .triton_pointwise import pointwise_backward_kernel, pointwise_forward_kernel
 
 
 class _Call(NamedTuple):
@@ -61,8 +62,9 @@ def _fill_gradient(call: _Gradient, found: _Dx) -> None:
 
 
 activation_backward = torch_operator(
-    "activation_backward", _Gradient, _Dx, filled(_gradient_memory, _fill_gradient)
-)
+    "activation_backward", _Gradient, _Dx, filled(_gradient_memory, _fill_gradient),
+    kernels=(pointwise_backward_kernel,),
+)  # fmt: skip
 
 
 def _keep(ctx: Any, call: _Call, found: _Results) -> None:
@@ -80,8 +82,9 @@ def _gradients(ctx: Any, dy: Tensor | None, _bits: Tensor | None) -> Mapping[str
 
 
 activation = torch_operator(
-    "activation", _Call, _Results, filled(_memory, _fill), backward=Backward(_keep, _gradients)
-)
+    "activation", _Call, _Results, filled(_memory, _fill),
+    backward=Backward(_keep, _gradients), kernels=(pointwise_forward_kernel,),
+)  # fmt: skip
 
 
 def activated(x: Tensor, kind: str, keep: str) -> Tensor:

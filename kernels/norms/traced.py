@@ -10,6 +10,7 @@ from torch import Tensor
 
 from ..runtime.torch_operators import Backward, absent, filled, torch_operator
 from .launch import Dropout, Form, Gradients, Kept, Outputs, backward, forward
+from .triton_kernels import norm_forward_kernel
 
 
 class Call(NamedTuple):
@@ -127,6 +128,7 @@ def _fill_gradients(call: _Upstream, found: _Gradients) -> None:
     backward(Form(call.rms, call.eps), call.dy.contiguous(), dz, kept, out, dropout)
 
 
+# opaque to the compiler: it would leave out the limit of registers, on which the number of programs relies
 norm_backward = torch_operator(
     "norm_backward", _Upstream, _Gradients, filled(_gradient_memory, _fill_gradients)
 )
@@ -171,7 +173,10 @@ def _gradients(ctx: Any, dy: Tensor | None, dz: Tensor | None, *_: Any) -> Mappi
     }
 
 
-operator = torch_operator("norm", Call, Results, filled(_memory, _fill), backward=Backward(_keep, _gradients))
+operator = torch_operator(
+    "norm", Call, Results, filled(_memory, _fill),
+    backward=Backward(_keep, _gradients), kernels=(norm_forward_kernel,),
+)  # fmt: skip
 
 
 def norm(call: Call) -> Results:

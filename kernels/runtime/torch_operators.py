@@ -2,20 +2,21 @@
 
 An operator has memory for its results apart from what fills it, because a tracer needs the memory alone.
 Arguments and results are the fields of NamedTuples. Files that register operators are imported when a call is
-traced: they need Triton and parts of the compiler, which nothing else of a module does. The compiler sees no
-launch in an operator; of the norms' backward it never may: it would leave out the limit of registers
-(`maxnreg`), on which the number of programs relies.
+traced: they need Triton and parts of the compiler, which nothing else of a module does.
 """
 
 from __future__ import annotations
 
 import typing
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from inspect import Parameter, Signature
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+
+from .triton_launch import traced_launches
 
 NAMESPACE = "kernel_selector"
 
@@ -43,8 +44,9 @@ def torch_operator(
     contents: Contents,
     *,
     backward: Backward | None = None,
+    kernels: tuple[Any, ...] = (),
 ) -> Callable[..., Any]:
-    """Registration of an operator `kernel_selector::name`, of which the compiler sees no launches.
+    """Registration of an operator `kernel_selector::name`.
 
     Parameters
     ----------
@@ -56,6 +58,9 @@ def torch_operator(
         What it computes. A tracer asks for the memory alone.
     backward : Backward, optional
         Without it the operator has no derivative.
+    kernels : tuple of Triton kernels, optional
+        All that are launched, where the compiler shall see the launches, which halves their cost for the
+        host. It knows no limit of registers (`maxnreg`). Without them it sees the operator alone.
 
     Returns
     -------
@@ -66,12 +71,20 @@ def torch_operator(
     def given(found: Any) -> Any:
         return found[0] if len(found) == 1 else tuple(found)
 
+    seen = bool(kernels) and all(map(_is_compiled, kernels))
+
     def compute(*call: Any) -> Any:
-        return given(contents.compute(arguments(*call)))
+        with traced_launches() if seen else nullcontext():
+            return given(contents.compute(arguments(*call)))
 
     _sign(compute, arguments, results)
     full = f"{NAMESPACE}::{name}"
-    made = torch.library.custom_op(full, compute, mutates_args=())
+    if seen:
+        made: Any = torch.library.triton_op(full, compute, mutates_args=())
+        # their text is part of the keys of torch's cache of graphs, which looks no deeper than `compute`
+        torch._library.triton.triton_ops_to_kernels[full] = list(kernels)
+    else:
+        made = torch.library.custom_op(full, compute, mutates_args=())
     made.register_fake(lambda *call: given(contents.memory(arguments(*call))))
     if backward is not None:
         _register(made, arguments, results, backward)
@@ -104,6 +117,13 @@ def _sign(compute: Any, arguments: type[Any], results: type[Any]) -> None:
     count = len(results._fields)
     given: Any = Tensor if count == 1 else tuple[(Tensor,) * count]  # type: ignore[misc]
     compute.__signature__ = Signature(taken, return_annotation=given)
+
+
+def _is_compiled(kernel: Any) -> bool:
+    """Whether a kernel is one that Triton compiles; those of its interpreter the compiler cannot see."""
+    import triton  # type: ignore[import-untyped]
+
+    return isinstance(kernel, triton.JITFunction)
 
 
 def _register(made: Any, arguments: type[Any], results: type[Any], backward: Backward) -> None:

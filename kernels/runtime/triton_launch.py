@@ -9,6 +9,9 @@ a profiler's hooks are there, takes Triton's own way.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from threading import local
 from typing import Any, NamedTuple
 
 import torch
@@ -35,7 +38,22 @@ class _Ready(NamedTuple):
     hooks: tuple[list[Any], ...]  # called around launches, by profilers
 
 
+class _Tracing(local):
+    on = False
+
+
 _ready: dict[tuple[Any, ...], _Ready] = {}
+_tracing = _Tracing()
+
+
+@contextmanager
+def traced_launches() -> Iterator[None]:
+    """Launches of this thread as nodes of the graph that torch traces; as ever where it traces none."""
+    before, _tracing.on = _tracing.on, True
+    try:
+        yield
+    finally:
+        _tracing.on = before
 
 
 def launch(kernel: Any, grid: Grid, *arguments: Any, **constants: Any) -> None:
@@ -45,6 +63,9 @@ def launch(kernel: Any, grid: Grid, *arguments: Any, **constants: Any) -> None:
     Does nothing where the grid has no programs.
     """
     if 0 in grid:
+        return
+    if _tracing.on and torch._library.triton.is_wrap_triton_enabled():
+        torch.library.wrap_triton(kernel)[grid](*arguments, **constants)
         return
     device = _device(arguments)
     if device < 0 or device == torch.cuda.current_device():

@@ -99,6 +99,7 @@ def _compute_gradients(call: _Upstream) -> _Gradients:
     return _Gradients(*(absent(call.x) if one is None else one.contiguous() for one in found))
 
 
+# opaque to the compiler, as products that cuBLAS computes or that are chosen by what was tuned are
 linear_backward = torch_operator(
     "linear_backward", _Upstream, _Gradients, Contents(_gradient_memory, _compute_gradients)
 )

@@ -32,6 +32,7 @@ def test_inductor_gives_what_a_call_outside_gives(operator, name, more, dynamic)
             torch.testing.assert_close(one, other)
 
 
+@pytest.mark.filterwarnings("ignore:The CUDA Graph is empty")  # of torch's own first capture
 @pytest.mark.parametrize("mode", ["default", "reduce-overhead"])
 @pytest.mark.parametrize("name", ["fused", "fused_bit_mask"])
 def test_each_call_drops_anew_and_alike_in_both_passes(name, mode):
@@ -52,3 +53,17 @@ def test_each_call_drops_anew_and_alike_in_both_passes(name, mode):
             masks.append((z != 0).clone())
         assert abs(float(masks[0].float().mean()) - 0.5) < 0.01
         assert not torch.equal(masks[-1], masks[-2])
+
+
+@pytest.mark.parametrize("operator", ["layer_norm", "gelu"])
+def test_the_compiler_sees_the_launch_forwards(operator):
+    from torch._inductor.utils import run_and_get_code
+
+    module = module_of(operator, "fused", "cuda")
+    (x,) = given(operator, 64, "cuda")
+    torch._dynamo.reset()
+    with torch.no_grad():
+        _, code = run_and_get_code(torch.compile(module, fullgraph=True), x)
+    kernel = "norm_forward_kernel" if operator == "layer_norm" else "pointwise_forward_kernel"
+    assert any(kernel in text for text in code)
+    assert not any("torch.ops.kernel_selector" in text for text in code)
