@@ -12,6 +12,7 @@ from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import CorruptRecord, Record, RecordReader
 from selector.errors import InvalidRequest
 
+from .bounds import too_long
 from .review import Review
 
 if TYPE_CHECKING:
@@ -153,11 +154,16 @@ def _records(lines: Iterable[str]) -> list[Numbered]:
         if len(found) == MOST_RECORDS:
             raise InvalidRequest(f"More than {MOST_RECORDS} records at once: send them in parts.")
         try:
-            found.append((number, line, reader.read(line)))
+            record = reader.read(line)
+            fault = too_long(record)
         except CorruptRecord as error:
-            count += 1
-            if len(faults) < SHOWN_FAULTS:
-                faults.append(BadLine(line=number, detail=str(error)))
+            fault = str(error)
+        if fault is None:
+            found.append((number, line, record))
+            continue
+        count += 1
+        if len(faults) < SHOWN_FAULTS:
+            faults.append(BadLine(line=number, detail=fault))
     if faults:
         first = f"Line {faults[0].line}: {faults[0].detail}"
         words = "1 line is no record" if count == 1 else f"{count} lines are no records"
