@@ -53,7 +53,7 @@ def add(connection: Connection, records: Iterable[Record], *, submission: int | 
 
 def stored(connection: Connection, found: Iterable[Record]) -> list[bool]:
     """Presence in the database of each record."""
-    hashes = list(map(_hash, found))
+    hashes = list(map(hash_of, found))
     there = set(known(connection, tables.Measurement, hashes))
     return [hashed in there for hashed in hashes]
 
@@ -238,7 +238,13 @@ def devices(connection: Connection) -> list[Device]:
     return [rows.device_of(row._mapping) for row in connection.execute(query)]
 
 
-def _hash(record: Record) -> str:
+def by_id(connection: Connection, ids: Collection[int]) -> Iterator[tuple[RowMapping, Record]]:
+    """Rows with these ids, each with the record that it is read as."""
+    query = select(tables.Measurement.__table__).where(tables.Measurement.id.in_(list(ids)))
+    return _revive(connection, query, rows.record_of)
+
+
+def hash_of(record: Record) -> str:
     """The content hash of a record; "" for one that no database can hold."""
     try:
         return content_hash(*natural_key(record), rows.distinctive(rows.measurement_row(record)))

@@ -34,6 +34,8 @@ def make_engine(path: Path, *, busy_timeout_s: float, create: bool = False, chec
     """
 
     def connect() -> sqlite3.Connection:
+        if create:
+            make_private(path)
         connection = sqlite3.connect(
             _uri(path, create),
             uri=True,
@@ -136,6 +138,12 @@ def prepare(path: Path) -> None:
             "Give a place that you may write, for example in SELECTOR_DATABASE_URL."
         ) from error
     check_writable(path)
+
+
+def make_private(path: Path) -> None:
+    """Make an empty file that its owner alone may read and write, where there is none; so will its log be."""
+    if not path.exists() and _allowed(path.parent):
+        path.touch(mode=0o600)
 
 
 def check_writable(path: Path) -> None:

@@ -13,7 +13,6 @@ from kernel_selector.kernels.contract import Device, Record, Status
 from kernel_selector.kernels.contract.errors import shorten
 from kernel_selector.kernels.contract.hyperparameter import DTYPE
 from kernel_selector.kernels.contract.record import TIMINGS
-from kernel_selector.kernels.versions.aliases import successors
 from selector.text.units import format_bytes, format_ms
 
 # far more than this package writes itself, whose longest reason among what ships has 353 characters
@@ -109,10 +108,9 @@ def unknown_version(record: Record) -> str | None:
     earlier one that does the same; None for a known one.
     """
     operator, name, version = record.problem.operator, record.implementation, record.implementation_version
-    now = registry.implementation(operator, name).version
-    if version == now or version in successors().get((operator, name), {}):
+    if registry.is_known_version(operator, name, version):
         return None
     return (
-        f"{name} in a version {shorten(version)} that is unknown here, where {now} runs: upgrade the "
-        "service, then send the record again"
+        f"{name} in a version {shorten(version)} that is unknown here, where it has "
+        f"{registry.implementation(operator, name).version}: upgrade the service, then send the record again"
     )

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 
 from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import Device, Problem, Record, UnknownDevice
-from kernel_selector.kernels.versions.aliases import equivalents
 from selector.selection.evidence import FAILURES, WORDS, Measured
 from selector.text.units import format_ms
 
@@ -115,10 +114,9 @@ class Review:
         """Objection to a time that is far from what all authors ever sent of the same, each counting once."""
         from kernel_selector.db import records
 
-        now = registry.implementation(record.problem.operator, record.implementation).version
-        versions = equivalents(record.problem.operator, record.implementation, now)
-        if record.implementation_version not in versions:
-            versions = (record.implementation_version,)
+        versions = registry.versions_alike(
+            record.problem.operator, record.implementation, record.implementation_version
+        )
         with self._selector.database.read() as connection:
             authors = records.times_by_author(connection, record, versions)
         middle_ms = statistics.median(map(statistics.median, authors.values()))
