@@ -71,11 +71,15 @@ def extender(
         }
     import uvicorn
 
+    from ..connections import BoundedProtocol
+
     collect_seldom()
     application = create_extender(
         Selector(database, shipped=False if no_shipped else None), nodes=_products(nodes)
     )
-    configuration = uvicorn.Config(application, host=host, port=port, log_level="warning", **tls)
+    configuration = uvicorn.Config(
+        application, http=BoundedProtocol, host=host, port=port, log_level="warning", **tls
+    )
     try:
         configuration.load()
     except OSError as error:  # of ssl, which names no file
