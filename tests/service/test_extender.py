@@ -5,11 +5,14 @@ The shapes are those of kubernetes/kube-scheduler, extender/v1/types.go and its 
 
 import json
 import time
+from datetime import datetime
 
 import pytest
 from starlette.testclient import TestClient
 
-from kernel_selector.service.extender import ANNOTATION, create_extender, filtered, prioritized
+from kernel_selector.service.extender import Extender, create_extender
+from kernel_selector.service.recent import Recent
+from kernel_selector.service.scheduling.extender_arguments import ANNOTATION
 from kernel_selector.service.scheduling.kubernetes import judge
 from selector import Selector
 from selector.selection.query import Query
@@ -83,6 +86,8 @@ def test_what_does_not_fit_says_why(client, names):
     (message,) = found["FailedAndUnresolvableNodes"].values()
     assert found["FailedAndUnresolvableNodes"].keys() == {"a"}
     assert "Nothing fits into memory=1 bytes" in message
+    # older schedulers do not know the other field
+    assert found["FailedNodes"] == found["FailedAndUnresolvableNodes"]
     kept = found["NodeNames"] or [item["metadata"]["name"] for item in found["Nodes"]["items"]]
     assert "a" not in kept
     assert "b" in kept
@@ -203,11 +208,95 @@ def test_a_hundred_nodes_take_milliseconds(selector, form):
     products = {f"node-{number}": PRODUCT for number in range(100)}
     names = list(products) if form == "names" else None
     body = json.dumps(arguments(names=names, nodes=products.items())).encode()
-    filtered(selector, products, body)
+    extender = Extender(selector, products)
+    extender.filter(body)
     spent = []
     for _ in range(5):
         started = time.process_time()
-        assert filtered(selector, products, body)["FailedAndUnresolvableNodes"] == {}
-        assert len(prioritized(selector, products, body)) == 100
+        assert extender.filter(body)["FailedAndUnresolvableNodes"] == {}
+        assert len(extender.prioritize(body)) == 100
         spent.append(time.process_time() - started)
     assert min(spent) < 0.010
+
+
+def preemption(problem=PROBLEM, *, kind="NodeNameToVictims", nodes=("a", "b")):
+    """What the scheduler sends: whole pods, or their UIDs where `nodeCacheCapable` is true."""
+    whole = kind == "NodeNameToVictims"
+    pods = {
+        name: [{"metadata": {"name": "v", "uid": f"uid-{name}"}}] if whole else [{"UID": f"uid-{name}"}]
+        for name in nodes
+    }
+    victims = {name: {"Pods": pods[name], "NumPDBViolations": 1} for name in nodes}
+    other = "NodeNameToMetaVictims" if whole else "NodeNameToVictims"
+    return {"Pod": arguments(problem)["Pod"], kind: victims, other: None}
+
+
+KINDS = ("NodeNameToVictims", "NodeNameToMetaVictims")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_pod_is_evicted_from_a_node_that_filter_refuses(client, kind):
+    found = post(client, "preempt", preemption(TOO_LARGE, kind=kind))
+    assert found == {
+        "NodeNameToMetaVictims": {"b": {"Pods": [{"UID": "uid-b"}], "NumPDBViolations": 1}},
+    }
+    kept = post(client, "preempt", preemption(kind=kind))
+    assert kept["NodeNameToMetaVictims"].keys() == {"a", "b"}
+    assert kept["NodeNameToMetaVictims"]["a"] == {"Pods": [{"UID": "uid-a"}], "NumPDBViolations": 1}
+
+
+@pytest.mark.parametrize("verb", ["filter", "prioritize"])
+def test_products_for_a_preemption_are_those_of_the_nodes_that_came_before(selector, verb):
+    client = TestClient(create_extender(selector))
+    asked = preemption(TOO_LARGE)
+    assert post(client, "preempt", asked)["NodeNameToMetaVictims"].keys() == {"a", "b"}
+    post(client, verb, arguments(None))  # of any pod
+    assert post(client, "preempt", asked)["NodeNameToMetaVictims"].keys() == {"b"}
+    post(client, verb, arguments(None, nodes=[("a", "NVIDIA-X"), ("b", PRODUCT)]))  # as they are labelled now
+    assert post(client, "preempt", asked)["NodeNameToMetaVictims"].keys() == {"a"}
+
+
+def test_a_pod_without_a_problem_may_evict_as_ever(client):
+    for problem in (None, "{", {**PROBLEM, "unknown": 1}):
+        assert post(client, "preempt", preemption(problem))["NodeNameToMetaVictims"].keys() == {"a", "b"}
+    assert post(client, "preempt", preemption(nodes=()))["NodeNameToMetaVictims"] == {}
+
+
+@pytest.mark.parametrize(
+    "victims",
+    [
+        {},
+        {"NodeNameToVictims": None, "NodeNameToMetaVictims": None},
+        {"NodeNameToVictims": ["a"]},
+        {"NodeNameToVictims": {"a": None}},
+        {"NodeNameToVictims": {"a": {"Pods": [{"metadata": {"name": "no uid"}}]}}},
+        {"NodeNameToMetaVictims": {"a": {"Pods": [1]}}},
+    ],
+)
+def test_a_preemption_that_is_not_understood_is_an_error(client, victims):
+    """The scheduler then leaves this extender out; an empty answer would say that evicting helps nowhere."""
+    answer = client.post("/k8s/v1/preempt", json={"Pod": {}, **victims})
+    assert answer.status_code == 400
+    assert answer.json()["Error"].startswith("Not understood")
+
+
+def test_what_is_remembered_is_bounded():
+    recent = Recent(2)
+    assert [recent.put(key, key.upper()) for key in "abac"] == [True, True, False, True]
+    assert [recent.get(key) for key in "abc"] == ["A", None, "C"]
+
+
+def test_a_pod_without_an_answer_is_logged_once_by_name_and_time(client, caplog):
+    def body(name, uid):
+        asked = arguments({**PROBLEM, "unknown": 1})
+        asked["Pod"]["metadata"] |= {"name": name, "namespace": "team", "uid": uid}
+        return asked
+
+    for name, uid in (("p", "1"), ("q", "2"), ("p", "1"), ("p", "3")):
+        for verb in ("filter", "prioritize"):
+            post(client, verb, body(name, uid))
+    lines = [record.getMessage() for record in caplog.records if "has no answer" in record.getMessage()]
+    assert [line.split(" has")[0].split(" pod ")[1] for line in lines] == ["team/p", "team/q", "team/p"]
+    for line in lines:
+        datetime.fromisoformat(line.split()[0])
+        assert "unknown" in line

@@ -16,7 +16,8 @@ from kernel_selector.kernels import measure, registry
 from kernel_selector.kernels.contract import Timing
 from kernel_selector.kernels.devices import known_device
 from kernel_selector.service.app import create_app
-from kernel_selector.service.extender import ANNOTATION, PREFIX, create_extender
+from kernel_selector.service.extender import PREFIX, create_extender
+from kernel_selector.service.scheduling.extender_arguments import ANNOTATION
 from kernel_selector.service.schemas.layers import Layer
 from selector import Selector
 from tests.service.conftest import measured_records
@@ -103,7 +104,10 @@ def test_the_schedulers_configuration_names_our_routes():
     assert f"/{verbs['filter']}" in str(create_extender(None).routes)
     paths = {route.path for route in create_extender(None).routes}
     assert {f"{PREFIX}/{verb}" for verb in verbs.values()} <= paths
+    assert verbs.keys() == {"filter", "prioritize", "preempt"}
     assert re.search(r"urlPrefix: \S+:8010" + PREFIX + r"\n", text)
+    # which the scheduler has from nowhere else when it has a file
+    assert re.search(r"^clientConnection:\n  kubeconfig: /", text, re.MULTILINE)
 
 
 def test_the_pods_annotation_is_a_question():
