@@ -11,8 +11,8 @@ A pod says what it computes in the annotation `kernel-selector/problem`, as JSON
 from __future__ import annotations
 
 import json
-import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from typing import Any
 
@@ -26,9 +26,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from kernel_selector.kernels import registry
+from kernel_selector.kernels.contract import SelectorError
 from selector import Query, Selector
 
 from .middleware import BodyLimit
+from .problem_details import LOGGER, missing
 from .recent import Recent
 from .scheduling.extender_arguments import (
     Candidates,
@@ -40,7 +43,6 @@ from .scheduling.extender_arguments import (
 from .scheduling.kubernetes import NEUTRAL, Verdict, judge
 from .schemas.layers import Layer
 
-LOGGER = logging.getLogger("uvicorn.error.kernel_selector")
 MOST_BODY_BYTES = 64 * 2**20  # real nodes have tens of kilobytes each
 MOST_NODES = 2**14  # of which products are remembered: Kubernetes itself is meant for 5,000
 MOST_PODS = 2**12  # that were warned about
@@ -113,7 +115,7 @@ class Extender:
 
 
 def create_extender(selector: Selector, *, nodes: Mapping[str, str] | None = None) -> Starlette:
-    """The extender over a selector; `nodes` as of `Extender`."""
+    """The extender over a selector, which is warmed up before it listens; `nodes` as of `Extender`."""
     extender = Extender(selector, nodes or {})
 
     def answering(verb: Callable[[bytes], object]) -> Callable[[Request], Any]:
@@ -133,16 +135,45 @@ def create_extender(selector: Selector, *, nodes: Mapping[str, str] | None = Non
     async def alive(_: Request) -> Response:
         return _json({"status": "ok"})
 
+    async def ready(_: Request) -> Response:
+        lacking = missing(await run_in_threadpool(selector.status))
+        if lacking is None:
+            return _json({"status": "ready"})
+        _warn(f"not ready: {lacking[1]}")
+        return _json({"status": "not ready", "reason": lacking[0]}, status=503)
+
+    @asynccontextmanager
+    async def warmed(_: Starlette) -> AsyncIterator[None]:
+        await run_in_threadpool(warm_up, selector)
+        yield
+
     app = Starlette(
+        lifespan=warmed,
         routes=[
             Route(f"{PREFIX}/filter", answering(extender.filter), methods=["POST"]),
             Route(f"{PREFIX}/prioritize", answering(extender.prioritize), methods=["POST"]),
             Route(f"{PREFIX}/preempt", preempt, methods=["POST"]),
             Route("/healthz", alive),
-        ]
+            Route("/readyz", ready),
+        ],
     )
     app.add_middleware(BodyLimit, max_bytes=MOST_BODY_BYTES, larger={})
     return app
+
+
+def warm_up(selector: Selector) -> None:
+    """Answer a question about each operator on each measured GPU, so that none of the scheduler's, which
+    waits half a second, is the first. What cannot be read is no reason to stop: `/readyz` says why."""
+    try:
+        gpus = [one["key"] for one in selector.devices() if one["measured"] and one["kind"] == "cuda"]
+        questions = [
+            Query(operator=name, hyperparameters=operator.examples[0], device=key)
+            for name, operator in registry.operators().items()
+            for key in gpus
+        ]
+        selector.choose_each(questions, kept=False)
+    except SelectorError as error:
+        _warn(f"not warmed up: {error}")
 
 
 def _json(document: object, *, status: int = 200) -> Response:

@@ -10,11 +10,12 @@ from datetime import datetime
 import pytest
 from starlette.testclient import TestClient
 
+from kernel_selector.kernels import registry
 from kernel_selector.service.extender import Extender, create_extender
 from kernel_selector.service.recent import Recent
 from kernel_selector.service.scheduling.extender_arguments import ANNOTATION
 from kernel_selector.service.scheduling.kubernetes import judge
-from selector import Selector
+from selector import NoMeasurements, Selector
 from selector.selection.query import Query
 from tests.selector import replay
 from tests.selector.conftest import here, trained_file  # noqa: F401 - fixtures
@@ -278,6 +279,61 @@ def test_a_preemption_that_is_not_understood_is_an_error(client, victims):
     answer = client.post("/k8s/v1/preempt", json={"Pod": {}, **victims})
     assert answer.status_code == 400
     assert answer.json()["Error"].startswith("Not understood")
+
+
+def test_it_warms_up_before_it_listens():
+    """The scheduler waits 500 ms; the first question about an operator took up to a second."""
+    asked = []
+
+    class Counted:
+        def devices(self):
+            return [
+                {"key": key, "kind": kind, "measured": measured}
+                for key, kind, measured in (("h", "cuda", True), ("t", "cuda", False), ("c", "cpu", True))
+            ]
+
+        def choose_each(self, queries, *, kept):
+            assert not kept  # nobody asked
+            asked.extend((query.operator, query.device) for query in queries)
+
+    with TestClient(create_extender(Counted())):
+        assert asked == [(name, "h") for name in registry.operators()]
+
+
+def test_the_first_question_is_answered_in_time(monkeypatch, tmp_path):
+    operators = {"gru": registry.operator("gru")}
+    monkeypatch.setattr("kernel_selector.service.extender.registry.operators", lambda: operators)
+    monkeypatch.setenv("SELECTOR_DATABASE_URL", str(tmp_path / "none.sqlite"))
+    opened = Selector(shipped=True)
+    with TestClient(create_extender(opened)) as client:
+        assert client.get("/readyz").json() == {"status": "ready"}
+        assert not list(tmp_path.glob("*.asked.jsonl"))  # nobody asked what it warmed up with
+        nodes = (("a", "NVIDIA-H200"), ("b", "NVIDIA-H100-80GB-HBM3"), ("c", "NVIDIA-A100-SXM4-80GB"))
+        problem = {"operator": "gru", "hyperparameters": {"hidden": 1000, "batch": 60}}
+        started = time.process_time()
+        scores = post(client, "prioritize", arguments(problem, nodes=nodes))
+        assert time.process_time() - started < 0.25
+    assert scores[0] == {"Host": "a", "Score": 10}
+    opened.close()
+
+
+def test_without_anything_to_answer_from_it_lives_and_is_not_ready(tmp_path, monkeypatch):
+    monkeypatch.setenv("SELECTOR_DATABASE_URL", str(tmp_path / "none.sqlite"))
+    with TestClient(create_extender(Selector(shipped=False))) as client:
+        assert client.get("/healthz").status_code == 200
+        answer = client.get("/readyz")
+    assert answer.status_code == 503
+    assert "no measurements" in answer.json()["reason"]
+
+
+def test_what_cannot_be_read_is_no_reason_to_stop(caplog):
+    class Broken:
+        def devices(self):
+            raise NoMeasurements("gone")
+
+    with TestClient(create_extender(Broken())) as client:
+        assert client.get("/healthz").status_code == 200
+    assert any("not warmed up: gone" in record.getMessage() for record in caplog.records)
 
 
 def test_what_is_remembered_is_bounded():

@@ -110,6 +110,13 @@ def test_the_schedulers_configuration_names_our_routes():
     assert re.search(r"^clientConnection:\n  kubeconfig: /", text, re.MULTILINE)
 
 
+def test_probes_ask_for_routes_of_the_extender():
+    text = (FOLDER / "extender.yaml").read_text()
+    probes = dict(re.findall(r"(\w+)Probe:.*\n.*port: 8010, path: (\S+)}", text))
+    assert probes == {"startup": "/readyz", "readiness": "/readyz", "liveness": "/healthz"}
+    assert set(probes.values()) <= {route.path for route in create_extender(None).routes}
+
+
 def test_the_pods_annotation_is_a_question():
     (found,) = re.findall(rf"{ANNOTATION}: '(.*)'", (FOLDER / "pod.yaml").read_text())
     assert Layer.model_validate_json(found).operator == "lstm"
