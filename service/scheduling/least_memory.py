@@ -7,16 +7,24 @@ from functools import lru_cache
 
 from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import Problem
+from selector.planning.layer_costs import ROWS
 from selector.workloads.model import ELEMENT_BYTES
 
-MOST_PROBLEMS = 4096  # whose count is kept
+MOST_LAYERS = 4096  # whose parameters are kept counted
 
 
-@lru_cache(maxsize=MOST_PROBLEMS)
+@lru_cache(maxsize=MOST_LAYERS)
 def parameter_bytes(problem: Problem) -> int:
     """Bytes of a layer's parameters in its dtype; 0 for an imported operator, of which nothing is known."""
     if problem.operator not in registry.operators():
         return 0
+    given = problem.as_dict
+    one_row = {name: 1 for name in ROWS if name in given}  # parameters are the same at any number of them
+    return _counted(registry.operator(problem.operator).problem({**given, **one_row}))
+
+
+@lru_cache(maxsize=MOST_LAYERS)
+def _counted(problem: Problem) -> int:
     import torch
 
     with torch.device("meta"):  # shapes alone
@@ -33,5 +41,17 @@ def least_bytes(problem: Problem, names: Iterable[str]) -> int:
     parameters = parameter_bytes(problem)
     if not parameters or problem["mode"] != "training":
         return parameters
-    kept = (registry.implementation(problem.operator, name).work(problem).saved_bytes for name in names)
-    return parameters + max(parameters, round(min(kept)))
+    return parameters + max(parameters, min(_kept_bytes(problem, name) for name in names))
+
+
+def may_fit(problem: Problem, names: Iterable[str], memory_bytes: int) -> bool:
+    """Whether `least_bytes` is no more than that; counts the bytes of no more implementations than needed."""
+    parameters = parameter_bytes(problem)
+    room = memory_bytes - parameters
+    if not parameters or problem["mode"] != "training":
+        return room >= 0
+    return parameters <= room and any(_kept_bytes(problem, name) <= room for name in names)
+
+
+def _kept_bytes(problem: Problem, name: str) -> int:
+    return round(registry.implementation(problem.operator, name).work(problem).saved_bytes)

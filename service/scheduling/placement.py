@@ -19,7 +19,7 @@ from selector.selection.choice import Choice
 from selector.selection.query import Query
 from selector.text.units import format_bytes, format_ms
 
-from .least_memory import least_bytes, parameter_bytes
+from .least_memory import least_bytes, may_fit, parameter_bytes
 
 IMPOSSIBLE = (NothingFits, UnsupportedProblem)
 BATCH = "batch"  # the hyperparameter that counts items
@@ -148,9 +148,9 @@ def _within_devices(selector: Selector, queries: Sequence[Query]) -> list[Choice
 def _too_large(choice: Choice, memory_bytes: int) -> NothingFits | None:
     """The error of a layer that no implementation fits into a device's memory, or None."""
     names = [one.name for one in choice.candidates if one.excluded is None] or [choice.implementation]
-    least = least_bytes(choice.problem, names)
-    if least <= memory_bytes:
+    if may_fit(choice.problem, names, memory_bytes):
         return None
+    least = least_bytes(choice.problem, names)
     parameters = format_bytes(parameter_bytes(choice.problem))
     return NothingFits(
         f"It needs {format_bytes(least)} or more, {parameters} of them for parameters, and "

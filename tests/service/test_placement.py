@@ -9,7 +9,7 @@ import pytest
 from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import UnknownDevice, UnknownHyperparameter
 from kernel_selector.service.scheduling.kubernetes import judge
-from kernel_selector.service.scheduling.least_memory import least_bytes, parameter_bytes
+from kernel_selector.service.scheduling.least_memory import least_bytes, may_fit, parameter_bytes
 from kernel_selector.service.scheduling.placement import Job, measured_devices, placements, throughputs
 from selector import Query
 from tests.selector import replay
@@ -61,10 +61,13 @@ def test_parameters_are_counted_as_they_are_made(name):
         problem = operator.problem(example)
         made = operator.make_inputs(problem, "cpu", 0).state_dict.values()
         assert parameter_bytes(problem) == sum(tensor.numel() * tensor.element_size() for tensor in made)
+        names = list(registry.implementations(name))
+        least = least_bytes(problem, names)
+        assert may_fit(problem, names, least)
+        assert not may_fit(problem, names, least - 1)
 
 
-def test_the_least_memory_is_in_the_record_of_a_step():
-    """Bytes of torch's own layer, as they were measured here: gradients, outputs and what is kept."""
+def test_the_least_memory_is_parameters_with_gradients_or_what_is_kept():
     problem = registry.operator("lstm").problem(hidden=512, batch=4, seq=3)
     parameters = 4 * 512 * (512 + 512 + 2) * 4
     assert parameter_bytes(problem) == parameters
