@@ -8,8 +8,9 @@ local M = {
   url = os.getenv("KERNEL_SELECTOR_URL") or "http://127.0.0.1:8000",
   -- a file with the line `Authorization: Bearer ks_...`: on the command line all users would see it
   header_file = os.getenv("KERNEL_SELECTOR_HEADER_FILE"),
-  -- a file with the kinds of GPU that this site has, as its nodes have them as features: `h200 a100`.
-  -- Slurm refuses a job that names a feature of no node, so others are never named
+  -- a file with the kinds of GPU that this site has, as its nodes have them as features: `h200 a100`, or by
+  -- partition, the default one with a star: `gpu*: h200 a100`. Slurm refuses a job that names a feature of no
+  -- node, or of none in its partition, so others are never named
   kinds_file = os.getenv("KERNEL_SELECTOR_KINDS_FILE") or "/etc/slurm/kernel_selector.kinds",
   seconds = 0.5, -- slurmctld waits that long with its locks held, if it is the one that asks
 }
@@ -24,15 +25,27 @@ local function quoted(text)
   return "'" .. text:gsub("'", "'\\''") .. "'"
 end
 
--- The site's kinds, in the order of the file; none where there is no file.
-function M.kinds()
-  local found, file = {}, io.open(M.kinds_file, "r")
-  if not file then return found end
+-- The kinds that a partition has, nil for the default one: those after its name, else those after none.
+function M.kinds(partition)
+  local own, general, file = nil, {}, io.open(M.kinds_file, "r")
+  if not file then return general end
   for line in file:lines() do
-    for word in line:gsub("#.*", ""):gmatch("[%w_-]+") do table.insert(found, word) end
+    local text = line:gsub("#.*", "")
+    local name, rest = text:match("^%s*([^%s:]+)%s*:(.*)$")
+    local into = general
+    if name then
+      local is_default, plain = name:match("%*$"), name:gsub("%*$", "")
+      if plain == partition or (is_default and not partition) then
+        own = own or {}
+        into = own
+      else
+        into = {} -- of another partition
+      end
+    end
+    for word in (rest or text):gmatch("[%w_-]+") do table.insert(into, word) end
   end
   file:close()
-  return found
+  return own or general
 end
 
 -- The question in a comment, about the site's kinds unless it names some itself; nil for a comment that is
@@ -86,13 +99,15 @@ local function asked(question)
   return nil, "HTTP " .. status .. ": " .. detail:sub(1, LONGEST_REASON)
 end
 
--- The constraint for a job with this comment, or nil.
-function M.constraint(comment)
-  local kinds = M.kinds()
+-- The constraint for a job with this comment in a partition, nil for the default one; or nil.
+function M.constraint(comment, partition)
+  if M.unset(partition) then partition = nil end
+  local kinds = M.kinds(partition)
   local question = M.question(comment, kinds)
   if not question then return nil end
   if #kinds == 0 then
-    say("no constraint: " .. M.kinds_file .. " names no kind of GPU; expected features such as h200 a100")
+    local where = partition and " in partition " .. partition or ""
+    say("no constraint: " .. M.kinds_file .. " names no kind of GPU" .. where .. "; expected h200 a100, for example")
     return nil
   end
   local answer, reason = asked(question)

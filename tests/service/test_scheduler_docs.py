@@ -131,6 +131,23 @@ def test_other_comments_are_none_of_ours(lua, comment):
 
 
 @pytest.mark.parametrize(
+    ("partition", "kinds"),
+    [
+        (None, ["h200", "a100"]),  # of the default one
+        ("gpu", ["h200", "a100"]),
+        ("old", ["v100"]),
+        ("cpu", []),
+        ("other", ["l4"]),
+        ("ol", ["l4"]),
+    ],
+)
+def test_a_partition_has_kinds_of_its_own(lua, partition, kinds):
+    text = "gpu*: h200\nold: v100 # soon gone\nl4\n gpu* : a100\ncpu:\n"
+    Path(lua.shared.kinds_file).write_text(text)
+    assert list(lua.shared.kinds(partition).values()) == kinds
+
+
+@pytest.mark.parametrize(
     ("comment", "devices"),
     [(QUESTION, ["h200", "A100", "v100"]), ("{ }", ["h200", "A100", "v100"]), ('{"devices": ["x"]}', ["x"])],
 )
@@ -163,13 +180,14 @@ def test_only_kinds_of_the_site_are_taken_from_an_answer(lua, answer, constraint
 
 @pytest.mark.parametrize("given", [None, "", "(null)", "mine"])
 def test_both_scripts_set_a_constraint_only_where_there_is_none(lua, given):
-    lua.shared.constraint = lambda comment: "h200|a100" if comment == QUESTION else None
+    answers = {(QUESTION, "gpu"): "h200|a100"}
+    lua.shared.constraint = lambda comment, partition: answers.get((comment, partition))
     expected = given if given == "mine" else "h200|a100"
     names = lua.runtime.globals()
-    options = lua.runtime.table_from({"comment": QUESTION, "constraint": given})
+    options = lua.runtime.table_from({"comment": QUESTION, "partition": "gpu", "constraint": given})
     assert names.slurm_cli_pre_submit(options, 0) == 0
     assert options["constraint"] == expected
-    job = lua.runtime.table_from({"comment": QUESTION, "features": given})
+    job = lua.runtime.table_from({"comment": QUESTION, "partition": "gpu", "features": given})
     assert names.slurm_job_submit(job, None, 0) == 0
     assert job["features"] == expected
     other = lua.runtime.table_from({"comment": "hello", "features": given})

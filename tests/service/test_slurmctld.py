@@ -40,7 +40,9 @@ SelectType=select/linear
 {plugin}=lua
 NodeName=n1 NodeAddr=127.0.0.1 Feature=h200,infiniband State=UNKNOWN
 NodeName=n2 NodeAddr=127.0.0.1 Port=7 Feature=a100 State=UNKNOWN
-PartitionName=gpu Nodes=ALL Default=YES State=UP
+NodeName=n3 NodeAddr=127.0.0.1 Port=8 Feature=v100 State=UNKNOWN
+PartitionName=gpu Nodes=n[1-2] Default=YES State=UP
+PartitionName=old Nodes=n3 State=UP
 """
 
 pytestmark = pytest.mark.skipif(bool(MISSING), reason=f"not on the PATH: {MISSING}")
@@ -152,12 +154,29 @@ def test_other_jobs_are_as_their_users_wrote_them(site):
     assert site.submit()[0] is None
 
 
-def test_slurm_refuses_what_no_node_has(site):
-    """Why nothing is named but the site's own kinds."""
-    refused = site.run("sbatch", "--constraint", "h100|h200", "--wrap", "true")
-    assert "Invalid feature specification" in refused.stderr
+@pytest.mark.parametrize(
+    ("partition", "constraint"), [(None, "h200|a100"), ("gpu", "h200|a100"), ("old", None)]
+)
+def test_a_job_stays_within_the_kinds_of_its_partition(site, partition, constraint):
+    site.kinds.write_text("gpu*: h200 a100\nold:")
+    options = [] if partition is None else ["--partition", partition]
+    assert site.submit("--comment", QUESTION, *options)[0] == constraint
+
+
+@pytest.mark.parametrize(
+    ("partition", "constraint", "words"),
+    [
+        ("gpu", "h100|h200", "Invalid feature specification"),
+        ("old", "h200|a100", "Requested node configuration is not available"),
+    ],
+)
+def test_slurm_refuses_what_no_node_has(site, partition, constraint, words):
+    """Why nothing is named but kinds of the site, and of the partition."""
+    refused = site.run("sbatch", "--partition", partition, "--constraint", constraint, "--wrap", "true")
+    assert words in refused.stderr
 
 
 def test_the_list_of_kinds_comes_out_of_slurm(site):
     (command,) = re.findall(r"^(sinfo .*?) > /etc", (FOLDER / "README.md").read_text(), re.MULTILINE)
-    assert site.run("sh", "-c", command).stdout.split() == ["a100", "h200", "infiniband"]
+    lines = site.run("sh", "-c", command).stdout.splitlines()
+    assert sorted(lines) == ["gpu*: a100", "gpu*: h200 infiniband", "old: v100"]
