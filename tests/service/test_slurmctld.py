@@ -4,16 +4,15 @@ import getpass
 import os
 import re
 import shutil
-import socket
 import subprocess
 import time
-from contextlib import closing
 from pathlib import Path
 from threading import Thread
 
 import pytest
 import uvicorn
 
+from benchmarks.common.serving import free_port
 from kernel_selector.service.app import create_app
 from selector import Selector
 
@@ -46,12 +45,6 @@ PartitionName=old Nodes=n3 State=UP
 """
 
 pytestmark = pytest.mark.skipif(bool(MISSING), reason=f"not on the PATH: {MISSING}")
-
-
-def free_port():
-    with closing(socket.socket()) as free:
-        free.bind(("127.0.0.1", 0))
-        return free.getsockname()[1]
 
 
 @pytest.fixture(scope="module")
