@@ -38,6 +38,7 @@ def extender(
 ) -> None:
     """Answer Kubernetes' scheduler: which nodes fit a pod, and how well. Until Ctrl-C.
 
+    It listens once it has warmed up, which takes some seconds: the scheduler waits for half of one.
     It can show no token, so another address than the loopback interface needs --certificate, --key and
     --client-ca: then only clients with a certificate of that authority are answered.
 
