@@ -22,6 +22,7 @@ class Call(NamedTuple):
     causal: bool
     dropout: float  # 0 where nothing is dropped
     return_weights: bool
+    seed: Tensor | None = None  # int64 [1] where something is dropped
 
     @property
     def scale(self) -> float:

@@ -1,0 +1,272 @@
+"""Layers of which both passes are functions of ours: an autograd.Function when called, operators in a graph.
+
+A layer's call is a NamedTuple of tensors, lists of tensors and plain values. From its forward and backward
+pass, functions of such calls, this makes the two ways to reach them: one autograd.Function for calls outside
+of torch.compile, and inside two operators of torch.library, of which the compiler sees no launches. Both run
+the same functions, and so give the same bits.
+"""
+
+from __future__ import annotations
+
+import typing
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from inspect import Parameter, Signature
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from .autograd import first_order
+from .torch_operators import NAMESPACE
+
+Gradients = tuple[Tensor | None, ...]
+OPTIONALS = typing.Sequence[typing.Optional[Tensor]]  # noqa: UP045  as schemas of torch spell it
+
+
+class Made(NamedTuple):
+    """Tensors that a forward pass makes."""
+
+    outputs: tuple[Tensor, ...]
+    kept: tuple[Tensor | None, ...] = ()  # for backward, beside the arguments and outputs that are saved
+
+
+class Saved(NamedTuple):
+    """What backward has of a call; what was not saved is None, in the call and among the outputs."""
+
+    call: Any
+    outputs: tuple[Tensor | None, ...]
+    kept: tuple[Tensor | None, ...]
+
+
+class Passes(NamedTuple):
+    """Forward and backward pass of a layer.
+
+    `needs` has the fields of the call: whether a tensor wants a gradient, for lists one a tensor. Where none
+    does, nothing need be kept. A pass changes no argument. Its results may be views of each other.
+    """
+
+    forward: Callable[[Any, Any], Made]  # (call, needs)
+    memory: Callable[[Any, Any], Made]  # the same without values, strides included, for a tracer
+    # (saved, the gradient of each output or None, needs) to gradients by field
+    backward: Callable[[Saved, Gradients, Any], Mapping[str, Any]]
+    saved: tuple[str, ...]  # fields of the call that backward looks at
+    saves_outputs: bool = False
+    outputs: Callable[[Any], int] = lambda _call: 1  # how many a call has
+
+
+class TwoPassLayer:
+    """Outputs of a layer's call, by an autograd.Function or, in a graph of torch.compile, by an operator.
+
+    Parameters
+    ----------
+    name : str
+        The operators are `kernel_selector::name` and `kernel_selector::name_backward`.
+    call : NamedTuple class
+        Arguments: Tensor, Tensor | None, list[Tensor], and plain values that a schema has a type for. What
+        is drawn at random comes from a seed, a tensor.
+    passes : Passes
+    """
+
+    def __init__(self, name: str, call: type[Any], passes: Passes) -> None:
+        kinds = typing.get_type_hints(call)
+        self.name, self.call, self.passes, self.kinds = name, call, passes, kinds
+        self.lists = [field for field, kind in kinds.items() if kind == list[Tensor]]
+        self.tensors = [
+            field for field, kind in kinds.items() if kind in (Tensor, Tensor | None, list[Tensor])
+        ]
+        self.plain = [field for field in kinds if field not in self.tensors]
+        _layers[name] = self
+
+    def __call__(self, call: Any) -> tuple[Tensor, ...]:
+        """Outputs of a call."""
+        graded = torch.is_grad_enabled()
+        wanted = [graded and one is not None and one.requires_grad for one in self.flat(call)]
+        if torch.compiler.is_compiling():
+            _register(self.name)
+            operator = getattr(torch.ops.kernel_selector, self.name)
+            return tuple(operator(*call, wanted)[: self.passes.outputs(call)])
+        if True not in wanted:
+            return self.passes.forward(call, self.like(call, wanted)).outputs
+        found: tuple[Tensor, ...] = _Function.apply(self, self.without(call), *self.flat(call))  # type: ignore[no-untyped-call]
+        return found
+
+    def flat(self, call: Any) -> list[Any]:
+        """What the call has in its fields of tensors, in order."""
+        found: list[Any] = []
+        for field in self.tensors:
+            value = getattr(call, field)
+            if field in self.lists:
+                found.extend(value)
+            else:
+                found.append(value)
+        return found
+
+    def like(self, call: Any, values: Iterable[Any]) -> Any:
+        """The call with these values in its fields of tensors, the inverse of `flat`."""
+        rest = iter(values)
+        return call._replace(
+            **{
+                field: [next(rest) for _ in getattr(call, field)] if field in self.lists else next(rest)
+                for field in self.tensors
+            }
+        )
+
+    def without(self, call: Any, *, but: tuple[str, ...] = ()) -> Any:
+        """The call without its tensors but those of some fields; lists keep their length."""
+        return call._replace(
+            **{
+                field: [None] * len(getattr(call, field)) if field in self.lists else None
+                for field in self.tensors
+                if field not in but
+            }
+        )
+
+    def in_order(self, plain: Any, found: Mapping[str, Any]) -> list[Tensor | None]:
+        """Gradients by field, in the order of `flat`; `plain` is a call without its tensors."""
+        return self.flat(plain._replace(**found))
+
+
+_layers: dict[str, TwoPassLayer] = {}
+_registered: set[str] = set()
+
+
+class _Function(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, layer: TwoPassLayer, plain: Any, *tensors: Any) -> tuple[Tensor, ...]:
+        call, passes = layer.like(plain, tensors), layer.passes
+        made = passes.forward(call, layer.like(plain, ctx.needs_input_grad[2:]))
+        saved = layer.flat(layer.without(call, but=passes.saved))
+        outputs = made.outputs if passes.saves_outputs else (None,) * len(made.outputs)
+        ctx.set_materialize_grads(False)
+        ctx.layer, ctx.plain, ctx.counts = layer, plain, (len(saved), len(outputs))
+        ctx.save_for_backward(*saved, *outputs, *made.kept)
+        return made.outputs
+
+    @staticmethod
+    @first_order
+    def backward(ctx: Any, *upstream: Tensor | None) -> tuple[Tensor | None, ...]:
+        layer, plain, (own, outputs), saved = ctx.layer, ctx.plain, ctx.counts, ctx.saved_tensors
+        kept = Saved(layer.like(plain, saved[:own]), saved[own : own + outputs], saved[own + outputs :])
+        needs = layer.like(plain, ctx.needs_input_grad[2:])
+        found = layer.passes.backward(kept, upstream, needs)
+        return None, None, *layer.in_order(plain, found)
+
+
+def _register(name: str) -> None:
+    """Register the operators of a layer, when it is first traced."""
+    if name not in _registered:
+        _registered.add(name)
+        _register_forward(_layers[name], _register_backward(_layers[name]))
+
+
+_register._dynamo_marked_constant = True  # type: ignore[attr-defined]  # as torch.compiler.assume_constant_result
+
+
+def _register_forward(layer: TwoPassLayer, backward: Callable[..., list[Tensor]]) -> None:
+    """Register the operator of a layer's forward pass, whose derivative is that of the backward pass."""
+    passes = layer.passes
+
+    def made_by(function: Callable[[Any, Any], Made], arguments: Sequence[Any]) -> list[Tensor]:
+        call = layer.call(*arguments[:-1])
+        made = function(call, layer.like(call, arguments[-1]))
+        return [*made.outputs, *(one for one in made.kept if one is not None)]
+
+    def compute(*arguments: Any) -> list[Tensor]:
+        found = made_by(passes.forward, arguments)
+        return _apart(found, layer.flat(layer.call(*arguments[:-1])))
+
+    operator = _custom_op(layer.name, compute, {**layer.kinds, "needs": list[bool]})
+    operator.register_fake(lambda *arguments: made_by(passes.memory, arguments))
+
+    def keep(ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) -> None:
+        call, needs = layer.call(*inputs[:-1]), list(inputs[-1])
+        count = passes.outputs(call)
+        ctx.set_materialize_grads(False)
+        ctx.mark_non_differentiable(*output[count:])
+        kept = iter(output[count:])
+        saved = layer.flat(layer.without(call, but=passes.saved))
+        own = output[:count] if passes.saves_outputs else [None] * count
+        ctx.counts = len(saved), count
+        pattern = passes.memory(call, layer.like(call, needs)).kept
+        ctx.save_for_backward(*saved, *own, *(None if one is None else next(kept) for one in pattern))
+        wanted = [one for one, want in zip(layer.flat(call), needs, strict=True) if want]
+        ctx.plain, ctx.needs, ctx.shapes = layer.without(call), needs, [one.shape for one in wanted]
+        ctx.dtypes = " ".join(str(one.dtype).removeprefix("torch.") for one in wanted)
+
+    def gradients(ctx: Any, upstream: Sequence[Tensor | None]) -> tuple[Any, ...]:
+        saved, (own, count) = list(ctx.saved_tensors), ctx.counts
+        given = _Upstream(
+            saved[:own], saved[own : own + count], saved[own + count :], list(upstream[:count]), ctx.needs,
+            [len(getattr(ctx.plain, field)) for field in layer.lists],
+            [len(shape) for shape in ctx.shapes], [size for shape in ctx.shapes for size in shape],
+            ctx.dtypes,
+        )  # fmt: skip
+        found = iter(backward(*given, *(getattr(ctx.plain, field) for field in layer.plain)))
+        placed = layer.like(ctx.plain, (next(found) if want else None for want in ctx.needs))
+        return (*(getattr(placed, field) if field in layer.tensors else None for field in layer.kinds), None)
+
+    operator.register_autograd(gradients, setup_context=keep)
+
+
+class _Upstream(NamedTuple):
+    """Arguments of a backward operator, before the plain values of the call."""
+
+    saved: OPTIONALS
+    outputs: OPTIONALS
+    kept: OPTIONALS
+    upstream: OPTIONALS
+    needs: list[bool]
+    lengths: list[int]  # of the lists among the fields
+    dims: list[int]  # of each gradient that is wanted
+    sizes: list[int]  # of all of them, one after the other
+    dtypes: str
+
+    def memory(self) -> list[Tensor]:
+        """Memory for the gradients that are wanted."""
+        like = next(one for one in (*self.upstream, *self.saved, *self.kept) if one is not None)
+        sizes = iter(self.sizes)
+        return [
+            like.new_empty([next(sizes) for _ in range(dims)], dtype=getattr(torch, dtype))
+            for dims, dtype in zip(self.dims, self.dtypes.split(), strict=True)
+        ]
+
+
+def _register_backward(layer: TwoPassLayer) -> Callable[..., list[Tensor]]:
+    """Operator of a layer's backward pass, to the gradients that are wanted, each contiguous."""
+    count = len(_Upstream._fields)
+
+    def compute(*arguments: Any) -> list[Tensor]:
+        given = _Upstream(*arguments[:count])
+        plain = dict(zip(layer.plain, arguments[count:], strict=True))
+        lists = {field: [None] * own for field, own in zip(layer.lists, given.lengths, strict=True)}
+        empty = layer.call(**{**dict.fromkeys(layer.tensors), **lists, **plain})
+        saved = Saved(layer.like(empty, given.saved), tuple(given.outputs), tuple(given.kept))
+        found = layer.passes.backward(saved, tuple(given.upstream), layer.like(empty, given.needs))
+        wanted = zip(layer.in_order(empty, found), given.needs, strict=True)
+        return _apart([one.contiguous() for one, want in wanted if want], (*given.saved, *given.upstream))
+
+    kinds = {**typing.get_type_hints(_Upstream), **{field: layer.kinds[field] for field in layer.plain}}
+    operator = _custom_op(f"{layer.name}_backward", compute, kinds)
+    operator.register_fake(lambda *arguments: _Upstream(*arguments[:count]).memory())
+    return operator  # type: ignore[no-any-return]
+
+
+def _custom_op(name: str, compute: Any, arguments: Mapping[str, Any]) -> Any:
+    """Opaque operator `kernel_selector::name` of named and typed arguments, to a list of tensors."""
+    taken = [
+        Parameter(field, Parameter.POSITIONAL_OR_KEYWORD, annotation=kind)
+        for field, kind in arguments.items()
+    ]
+    compute.__signature__ = Signature(taken, return_annotation=list[Tensor])
+    return torch.library.custom_op(f"{NAMESPACE}::{name}", compute, mutates_args=())
+
+
+def _apart(found: Iterable[Tensor], given: Iterable[Tensor | None]) -> list[Tensor]:
+    """The tensors, as copies where they share memory with another or with an argument: operators may not."""
+    seen = {one.untyped_storage()._cdata for one in given if one is not None}
+    own = []
+    for one in reversed(list(found)):  # what is kept whole before outputs that are parts of it
+        place = one.untyped_storage()._cdata
+        own.append(one.clone() if place in seen else one)
+        seen.add(place)
+    return own[::-1]
