@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from kernel_selector.kernels import registry
 
 from .hyperparameters import Values, computed_dtype
-from .selected import Selected, outside_of_graphs
+from .selected import Selected, as_torchs_where_looked_into
 from .selection import Built
 
 
@@ -53,7 +53,7 @@ class AdditiveAttention(Selected):
         if sizes is not None:
             self._choose_for(sizes)
 
-    @outside_of_graphs
+    @as_torchs_where_looked_into
     def forward(
         self, query: Tensor, memory: Tensor, lengths: Tensor | None = None, keys: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
@@ -80,7 +80,7 @@ class AdditiveAttention(Selected):
         TypeError
             For lengths that are no whole numbers.
         """
-        chosen: Any = self._chosen_for_call(query, memory, lengths)
+        chosen: Any = self._chosen("", "_chosen_for_call", query, memory, lengths)
         outputs: tuple[Tensor, Tensor] = chosen(query, memory, lengths, keys)
         return outputs
 

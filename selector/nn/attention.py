@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn.functional import linear, scaled_dot_product_attention
 
 from .hyperparameters import Values, attention_values, computed_dtype
-from .selected import Selected, outside_of_graphs
+from .selected import Selected, as_torchs_where_looked_into
 
 
 class _Attending(Selected):
@@ -22,7 +22,6 @@ class _Attending(Selected):
         q: Tensor,
         k: Tensor,
         mask: Tensor | None,
-        *,
         causal: bool,
         dropout: float,
         return_weights: bool = False,
@@ -46,7 +45,7 @@ class ScaledDotProductAttention(_Attending):
     def _torchs(self, *args: Any, **kwargs: Any) -> Tensor:
         return scaled_dot_product_attention(*args, **kwargs)
 
-    @outside_of_graphs
+    @as_torchs_where_looked_into
     def forward(
         self,
         query: Tensor,
@@ -75,7 +74,7 @@ class ScaledDotProductAttention(_Attending):
         chosen = None
         if _is_ours(query, key, value, attn_mask):
             attn_mask = _four(attn_mask)
-            chosen = self._attention(query, key, attn_mask, causal=is_causal, dropout=dropout_p)
+            chosen = self._chosen("", "_dropping", query, key, attn_mask, is_causal, dropout_p)
         if chosen is None:
             return scaled_dot_product_attention(
                 query,
@@ -89,9 +88,15 @@ class ScaledDotProductAttention(_Attending):
             )
         if scale is not None and scale != query.size(3) ** -0.5:
             query = query * (scale * query.size(3) ** 0.5)
-        chosen.train(dropout_p > 0)
         out: Tensor = chosen(query, key, value, *(() if attn_mask is None else (attn_mask,)))
         return out
+
+    def _dropping(
+        self, q: Tensor, k: Tensor, mask: Tensor | None, causal: bool, dropout: float
+    ) -> nn.Module | None:
+        """Implementation for a call, which drops whatever the mode is."""
+        chosen = self._attention(q, k, mask, causal, dropout)
+        return None if chosen is None else chosen.train(dropout > 0)
 
 
 class MultiheadAttention(_Attending, nn.MultiheadAttention):
@@ -104,7 +109,7 @@ class MultiheadAttention(_Attending, nn.MultiheadAttention):
 
     SIZES = ("batch", "seq", "kv_seq")
 
-    @outside_of_graphs
+    @as_torchs_where_looked_into
     def forward(
         self, query: Tensor, key: Tensor, value: Tensor, *rest: Any, **named: Any
     ) -> tuple[Tensor, Tensor | None]:
@@ -118,7 +123,7 @@ class MultiheadAttention(_Attending, nn.MultiheadAttention):
             looked_at = None if causal else call.attn_mask
             mask = _allowed(call.key_padding_mask, looked_at, heads=self.num_heads)
             weighted = call.need_weights
-            chosen = self._attention(q, k, mask, causal=causal, dropout=self._share, return_weights=weighted)
+            chosen = self._chosen("", "_attention", q, k, mask, causal, self._share, weighted)
             if chosen is not None:
                 found = chosen(q, k, v, *(() if mask is None else (mask,)))
                 out, weights = found if weighted else (found, None)
@@ -176,7 +181,7 @@ class MultiheadAttention(_Attending, nn.MultiheadAttention):
         return linear(joined, self.out_proj.weight, self.out_proj.bias)
 
     def _chosen_for_call(self, q: Tensor, k: Tensor) -> nn.Module | None:
-        return self._attention(q, k, None, causal=False, dropout=self._share, return_weights=True)
+        return self._attention(q, k, None, False, self._share, True)
 
     def _example(self, **sizes: int) -> tuple[Any, ...]:
         one = self.out_proj.weight.detach().new_empty(1)

@@ -22,7 +22,7 @@ from .hyperparameters import (
     written_out,
 )
 from .joined import JoinedAttention
-from .selected import Selected, outside_of_graphs, stands_for, watched
+from .selected import Selected, as_torchs_where_looked_into, stands_for, watched
 
 
 class _Output(Selected):
@@ -30,7 +30,7 @@ class _Output(Selected):
 
     OPERATORS = {"LayerNorm": "dropout_add_norm"}
 
-    @outside_of_graphs
+    @as_torchs_where_looked_into
     def forward(self, hidden_states: Tensor, input_tensor: Tensor) -> Tensor:
         """Normalized sum [..., H] of hidden_states [..., I] after the linear layer and input_tensor [...,
         H].
@@ -43,18 +43,28 @@ class _Output(Selected):
         H].
         """
         own: Any = self
-        norm, dropout, chosen = own.LayerNorm, own.dropout, None
-        if stands_for(norm, kind=nn.LayerNorm) and stands_for(dropout, kind=nn.Dropout):
-            share = dropout.p
-            chosen = self._implementation(
-                residual,
-                residual.dtype,
-                (residual.shape, share, norm.eps),
-                lambda: added_norm_values(norm, residual, share),
-                "LayerNorm",
-            )
-        joined: Tensor = norm(dropout(y) + residual) if chosen is None else chosen(y, residual)
+        chosen = self._chosen("LayerNorm", "_added_norm", residual)
+        joined: Tensor = own.LayerNorm(own.dropout(y) + residual) if chosen is None else chosen(y, residual)
         return joined
+
+    def _added_norm(self, residual: Tensor) -> nn.Module | None:
+        """Implementation for a residual [..., H]; None where modules were modified."""
+        own: Any = self
+        norm, dropout = own.LayerNorm, own.dropout
+        if not (stands_for(norm, kind=nn.LayerNorm) and stands_for(dropout, kind=nn.Dropout)):
+            return None
+        share = dropout.p
+        return self._implementation(
+            residual,
+            residual.dtype,
+            (residual.shape, share, norm.eps),
+            lambda: added_norm_values(norm, residual, share),
+            "LayerNorm",
+        )
+
+    def _settings(self, _name: str) -> tuple[Any, ...]:
+        own: Any = self
+        return getattr(own.dropout, "p", None), getattr(own.LayerNorm, "eps", None)
 
     def _lent(self, _name: str) -> dict[str, Tensor | None]:
         own: Any = self
@@ -71,11 +81,11 @@ class _Layer(Selected):
         y: Tensor = theirs.feed_forward_chunk(attention_output)
         return y
 
-    @outside_of_graphs
+    @as_torchs_where_looked_into
     def feed_forward_chunk(self, attention_output: Tensor) -> Tensor:
         """Feed-forward block: [..., H] to [..., H]."""
         own: Any = self
-        chosen = self._ff(attention_output)
+        chosen = self._chosen("feed_forward", "_ff", attention_output)
         if chosen is None:
             return super().feed_forward_chunk(attention_output)  # type: ignore[misc, no-any-return]
         y, output = chosen(attention_output), own.output
@@ -125,17 +135,22 @@ class _TransposedFeedForward(Selected):
 
     OPERATORS = {"feed_forward": "feed_forward"}
 
-    @outside_of_graphs
+    @as_torchs_where_looked_into
     def forward(self, hidden_states: Tensor) -> Tensor:
         """Feed-forward block: [..., H] to [..., H]."""
         own: Any = self
-        linears, chosen = (own.c_fc, own.c_proj), None
-        if _known(own.act) and stands_for(*linears) and all(hasattr(one, "nf") for one in linears):
-            chosen = _feed_forward(self, hidden_states, activation_word(own.act), own.c_fc.nf)
+        chosen = self._chosen("feed_forward", "_ff", hidden_states)
         if chosen is None:
             return super().forward(hidden_states)  # type: ignore[no-any-return]
         y: Tensor = own.dropout(chosen(hidden_states))
         return y
+
+    def _ff(self, x: Tensor) -> nn.Module | None:
+        own: Any = self
+        linears = own.c_fc, own.c_proj
+        if not (_known(own.act) and stands_for(*linears) and all(hasattr(one, "nf") for one in linears)):
+            return None
+        return _feed_forward(self, x, activation_word(own.act), own.c_fc.nf)
 
     def _written_out(self) -> bool:
         own: Any = self

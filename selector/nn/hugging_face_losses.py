@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, gelu, pad
 
 from .hyperparameters import IGNORED, computed_dtype, loss_values
-from .selected import Selected, outside_of_graphs, stands_for, watched
+from .selected import Selected, as_torchs_where_looked_into, constant_in_graphs, stands_for, watched
 
 
 class FusedLoss(Selected):
@@ -84,8 +84,7 @@ class FusedLoss(Selected):
         hidden = self._features(outputs[0])
         loss = self._loss(hidden.reshape(-1, hidden.size(-1)), self.targets(labels).to(hidden.device))
         kept = {name: outputs.get(name) for name in self.KEPT}
-        kind = getattr(import_module("transformers.modeling_outputs"), self.OUTPUT)
-        found = kind(loss=self._averaged(loss, labels, given), **kept)
+        found = _output_class(self.OUTPUT)(loss=self._averaged(loss, labels, given), **kept)
         return found if (own.config.return_dict if wanted is None else wanted) else found.to_tuple()
 
     def _features(self, hidden: Tensor) -> Tensor:
@@ -96,14 +95,19 @@ class FusedLoss(Selected):
         """Mean loss over the labelled rows."""
         return loss
 
-    @outside_of_graphs
+    @as_torchs_where_looked_into
     def _loss(self, x: Tensor, labels: Tensor) -> Tensor:
         """Cross-entropy, a scalar, of features x [B * S, H] and labels [B * S]."""
-        values = partial(loss_values, self.decoder, x.size(0), labels, 0.0)
-        chosen = self._implementation(x, computed_dtype(x), (x.size(0),), values, "loss")
+        chosen = self._chosen("loss", "_fused_loss", x, labels)
         with self._precision(x):
             loss: Tensor = cross_entropy(self.decoder(x), labels) if chosen is None else chosen(x, labels)
         return loss
+
+    def _fused_loss(self, x: Tensor, labels: Tensor) -> nn.Module | None:
+        """Implementation of the loss for a call."""
+        before = self._selections["loss"].latest if "loss" in self._selections else None
+        values = partial(loss_values, self.decoder, x.size(0), labels, 0.0, before)
+        return self._implementation(x, computed_dtype(x), (x.size(0),), values, "loss")
 
     def _torchs(self, x: Tensor, labels: Tensor) -> Tensor:
         with self._precision(x):
@@ -172,6 +176,12 @@ class CausalGPT2(FusedLoss):
         rows = (self.targets(labels) != IGNORED).sum().to(loss.device)
         count = count.to(loss.device) if isinstance(count, Tensor) else count
         return torch.where(rows > 0, loss, 0.0) * rows / count
+
+
+@constant_in_graphs
+def _output_class(name: str) -> Any:
+    """Class of Hugging Face's outputs by its name."""
+    return getattr(import_module("transformers.modeling_outputs"), name)
 
 
 def _like(theirs: Callable[..., Any]) -> Callable[..., Any]:

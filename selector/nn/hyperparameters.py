@@ -6,6 +6,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
+from kernel_selector.kernels.contract import Problem
+
 Values = dict[str, object]
 IGNORED = -100  # the label that stands for none
 
@@ -71,14 +73,20 @@ def activation_values(module: nn.Module, x: Tensor) -> Values | None:
     return {"elements": x.numel(), **form}
 
 
-def loss_values(linear: nn.Linear, rows: int, labels: Tensor, label_smoothing: float) -> Values:
-    """Hyperparameters of a linear layer with cross-entropy, for labels [rows]; -100 marks ignored rows."""
+def loss_values(
+    linear: nn.Linear, rows: int, labels: Tensor, label_smoothing: float, before: Problem | None = None
+) -> Values:
+    """Hyperparameters of a linear layer with cross-entropy, for labels [rows]; -100 marks ignored rows.
+
+    Where labels have no values, as in a graph of torch.compile, the share of labelled rows is that of the
+    problem `before`, or all.
+    """
     return {
         "rows": rows,
         "hidden": linear.in_features,
         "vocabulary": linear.out_features,
         "bias": linear.bias is not None,
-        "labelled": labelled(labels),
+        "labelled": before["labelled"] if before is not None and labels.is_meta else labelled(labels),
         "label_smoothing": label_smoothing,
     }
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, linear
 
 from .hyperparameters import IGNORED, computed_dtype, linear_values, loss_values
-from .selected import OneInput, Selected, outside_of_graphs
+from .selected import OneInput, Selected, as_torchs_where_looked_into
 
 
 class Linear(OneInput, nn.Linear):
@@ -56,7 +57,7 @@ class LinearCrossEntropy(Selected, nn.Linear):
             logits, labels.reshape(-1), ignore_index=IGNORED, label_smoothing=self.label_smoothing
         )
 
-    @outside_of_graphs
+    @as_torchs_where_looked_into
     def forward(self, input: Tensor, labels: Tensor) -> Tensor:
         """Mean cross-entropy, a scalar, of x [..., H] and labels int64 [...].
 
@@ -65,12 +66,16 @@ class LinearCrossEntropy(Selected, nn.Linear):
         x, labels = input.reshape(-1, input.size(-1)), labels.reshape(-1)
         if not x.size(0):
             return self._torchs(x, labels)  # the mean of nothing
-        loss: Tensor = self._chosen_for_call(x, labels)(x, labels)
+        chosen = self._chosen("", "_chosen_for_call", x, labels)
+        loss: Tensor = chosen(x, labels)
         return loss
+
+    def _settings(self, _name: str) -> tuple[Any, ...]:
+        return (self.label_smoothing,)
 
     def _chosen_for_call(self, x: Tensor, labels: Tensor) -> Any:
         key = (x.size(0), self.out_features, self.label_smoothing)
-        smoothing = self.label_smoothing
-        return self._implementation(
-            x, computed_dtype(x), key, lambda: loss_values(self, x.size(0), labels, smoothing)
+        values = partial(
+            loss_values, self, x.size(0), labels, self.label_smoothing, self._selections[""].latest
         )
+        return self._implementation(x, computed_dtype(x), key, values)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import wraps
+from functools import partial, wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -15,6 +15,7 @@ from torch._compile import _disable_dynamo
 from torch.func import functional_call
 from torch.nn.utils.rnn import PackedSequence
 
+from kernel_selector.kernels.contract import SelectorError, UnsupportedProblem
 from kernel_selector.kernels.contract.errors import shorten
 
 from ..errors import InvalidRequest
@@ -27,6 +28,13 @@ if TYPE_CHECKING:
     from kernel_selector.db import Database
 
     from ..selection.choice import Choice
+
+
+def constant_in_graphs(method: Callable[..., Any]) -> Callable[..., Any]:
+    """Method that torch.compile calls while it traces; its result is a constant of the graph."""
+    # as torch.compiler.assume_constant_result, which imports all of torch.compile
+    method._dynamo_marked_constant = True  # type: ignore[attr-defined]
+    return method
 
 
 class Selected(nn.Module):
@@ -214,11 +222,68 @@ class Selected(nn.Module):
             chosen = selection.decide(full, values(), parameters, dtype, mode, str(x.device))
         return None if chosen.built is None else chosen.built.lent(parameters, self.training)
 
+    def _chosen(self, name: str, method: str, *given: Any) -> Any:
+        """What a method of this module chooses for an operator and given arguments; None for torch's own.
+
+        In a graph of torch.compile the choice is made meanwhile for tensors of the same sizes, and is a
+        constant of the graph; for a graph of any size it is that of the call that is traced.
+        """
+        if not torch.compiler.is_compiling():
+            return getattr(self, method)(*given)
+        return self._chosen_in_graph(name, method, given)
+
+    def _chosen_in_graph(self, name: str, method: str, given: tuple[Any, ...]) -> Any:
+        if name not in self._selections or not all(_is_plain(one) for one in given):
+            return None
+        selection = self._selections[name]
+        described, settings = tuple(map(_described, given)), tuple(map(_described, self._settings(name)))
+        circumstances = self.training, selection.frozen, *settings
+        key, refusal = self._choose_in_graph(name, method, described, *circumstances)
+        if refusal:
+            raise UnsupportedProblem(refusal)
+        if not key:
+            return None
+        lent = {path: one for path, one in self._lent(name).items() if one is not None}
+        return partial(_called, selection.recorded[key], lent)
+
+    @constant_in_graphs
+    def _choose_in_graph(
+        self, name: str, method: str, described: tuple[Any, ...], *circumstances: Any
+    ) -> tuple[str, str]:
+        """Key in `recorded` of the implementation for a call, empty for torch's own forward; and what refused
+        the call, in words.
+        """
+        given = [_example_of(*one) if isinstance(one, tuple) else one for one in described]
+        try:
+            chosen = getattr(self, method)(*given)
+        except SelectorError as error:
+            return "", str(error)
+        if chosen is None:
+            return "", ""
+        lent = [
+            (path, one.shape, one.dtype, one.requires_grad)
+            for path, one in self._lent(name).items()
+            if one is not None
+        ]
+        modes = torch.is_grad_enabled(), [computed_dtype(one) for one in given if isinstance(one, Tensor)]
+        key = repr((method, described, lent, *modes, *circumstances))
+        for part in chosen.modules():  # of this call alone; a graph gives weights to each of its own
+            part._parameters = {
+                leaf: None if one is None else nn.Parameter(one.detach().to("meta"), one.requires_grad)
+                for leaf, one in part._parameters.items()
+            }
+        self._selections[name].recorded.setdefault(key, chosen)
+        return key, ""
+
     def _lent(self, _name: str) -> Mapping[str, Tensor | None]:
         """Parameters for an operator, under the names that its implementations use."""
         if all(name in self._parameters for name in self._weights()):
             return self._parameters
         return {name: getattr(self, name) for name in self._weights()}
+
+    def _settings(self, _name: str) -> tuple[Any, ...]:
+        """Attributes that a choice for an operator hangs on; graphs are made anew where they change."""
+        return ()
 
     def _weights(self) -> Sequence[str]:
         """Names of the parameters. A parametrized one is an attribute in place of a parameter."""
@@ -265,6 +330,48 @@ def _are_plain(x: Tensor, dtype: torch.dtype, parameters: Mapping[str, Tensor | 
     )
 
 
+def as_torchs_where_looked_into(forward: Callable[..., Any]) -> Callable[..., Any]:
+    """Forward function that torch.export, torch.jit.trace and torch.fx see as torch's own."""
+
+    @wraps(forward)
+    def either(self: Selected, *args: Any, **kwargs: Any) -> Any:
+        looked_into = _is_looked_into(args, kwargs)
+        return self._torchs(*args, **kwargs) if looked_into else forward(self, *args, **kwargs)
+
+    return either
+
+
+def _described(one: Any) -> Any:
+    """What of an argument of a call is constant in a graph: a tuple in place of a tensor or a float."""
+    from kernel_selector.kernels.runtime.traced_sizes import traced_sizes
+
+    if isinstance(one, Tensor):
+        return traced_sizes(one), one.dtype, one.device, one.requires_grad
+    return (one.hex(),) if isinstance(one, float) else one  # which graphs of any size take for any float
+
+
+def _example_of(*described: Any) -> Any:
+    """Argument that is described so; a tensor is in the memory of one element, or of none where only its
+    values would count.
+    """
+    if len(described) == 1:
+        return float.fromhex(described[0])
+    sizes, dtype, device, wants_gradient = described
+    if not dtype.is_floating_point:
+        return torch.empty(sizes, dtype=dtype, device="meta")
+    return torch.empty(1, dtype=dtype, device=device).expand(sizes).requires_grad_(wants_gradient)
+
+
+def _is_plain(one: Any) -> bool:
+    """Whether an argument is one that choices are made for in graphs."""
+    return not isinstance(one, Tensor) or (type(one) in PLAIN and not one.is_nested)
+
+
+def _called(implementation: nn.Module, parameters: dict[str, Tensor], *given: Any) -> Any:
+    """Output of an implementation with a module's parameters."""
+    return functional_call(implementation, parameters, given) if parameters else implementation(*given)
+
+
 def outside_of_graphs(forward: Callable[..., Any]) -> Callable[..., Any]:
     """Forward function that torch.compile traces as torch's own where possible, and else with a graph
     break.
@@ -281,13 +388,6 @@ def outside_of_graphs(forward: Callable[..., Any]) -> Callable[..., Any]:
         return apart(self, *args, **kwargs)
 
     return either
-
-
-def constant_in_graphs(method: Callable[..., Any]) -> Callable[..., Any]:
-    """Method that torch.compile calls while it traces; its result is a constant of the graph."""
-    # as torch.compiler.assume_constant_result, which imports all of torch.compile
-    method._dynamo_marked_constant = True  # type: ignore[attr-defined]
-    return method
 
 
 def _is_looked_into(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
@@ -313,61 +413,11 @@ class OneInput(Selected):
         """Output y of x, with the shapes of torch's module."""
         if _is_looked_into((input,), {}):
             y: Tensor = self._torchs(input)
-        elif torch.compiler.is_compiling():
-            y = self._in_graph(input)
         else:
-            chosen = None if input.is_nested else self._chosen_for_call(input)
+            chosen = None if input.is_nested else self._chosen("", "_chosen_for_call", input)
             y = super().forward(input) if chosen is None else chosen(input)
         return y
 
     def _chosen_for_call(self, x: Tensor) -> nn.Module | None:
         """Implementation for x; None for torch's own forward."""
         raise NotImplementedError
-
-    def _in_graph(self, x: Tensor) -> Tensor:
-        """Output of a call that torch.compile traces; the choice is made meanwhile, and is a constant of the
-        graph. For a graph of any size it is that of the call that is traced.
-        """
-        from kernel_selector.kernels.runtime.traced_sizes import traced_sizes
-
-        selection, key = self._selections[""], ""
-        if type(x) in PLAIN and not x.is_nested:
-            circumstances = x.requires_grad, self.training, selection.frozen
-            key = self._choose_in_graph(traced_sizes(x), x.dtype, x.device, *circumstances)
-        given = {name: one for name, one in self._lent("").items() if one is not None}
-        if not key:
-            y: Tensor = self._torchs(x)
-        elif given:
-            y = functional_call(selection.recorded[key], given, (x,))
-        else:
-            y = selection.recorded[key](x)
-        return y
-
-    @constant_in_graphs
-    def _choose_in_graph(
-        self,
-        sizes: tuple[int, ...],
-        dtype: torch.dtype,
-        device: torch.device,
-        wants_gradient: bool,
-        *circumstances: Any,
-    ) -> str:
-        """Key of the implementation for a call in `recorded`; empty for torch's own forward."""
-        x = torch.empty(1, dtype=dtype, device=device).expand(sizes).requires_grad_(wants_gradient)
-        chosen = self._chosen_for_call(x)
-        if chosen is None:
-            return ""
-        lent = [
-            (name, one.shape, one.dtype, one.requires_grad)
-            for name, one in self._lent("").items()
-            if one is not None
-        ]
-        modes = torch.is_grad_enabled(), computed_dtype(x)
-        key = repr((sizes, dtype, device, wants_gradient, lent, *modes, *circumstances))
-        for part in chosen.modules():  # of this call alone; a graph gives weights to each of its own
-            part._parameters = {
-                name: None if one is None else nn.Parameter(one.detach().to("meta"), one.requires_grad)
-                for name, one in part._parameters.items()
-            }
-        self._selections[""].recorded.setdefault(key, chosen)
-        return key

@@ -129,8 +129,10 @@ class Selection:
         self, operator: str, policy: Policy, *, torchs_own: bool = True, written_out: bool = False
     ) -> None:
         self.operator = registry.operator(operator).name
+        self.default = registry.operator(operator).default
         self.policy = replace(policy, implementation=_asked_for(operator, policy.implementation))
         self.frozen: str | None = None
+        self.latest: Problem | None = None  # that was decided for
         self._torchs_own = torchs_own
         self._is_default = torchs_own and not written_out
         self._forget()
@@ -149,8 +151,10 @@ class Selection:
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Restored policy and frozen name. A saved name may be of a removed implementation."""
         self._forget()
+        self.latest = None
         self.__dict__.update(state)
         operator, asked = self.operator, self.policy.implementation
+        self.default = registry.operator(operator).default
         if asked is not None and registry.retirement(operator, asked):
             self.policy = replace(self.policy, implementation=_asked_for(operator, asked))
         if self.frozen is not None and registry.retirement(operator, self.frozen):
@@ -159,7 +163,7 @@ class Selection:
     @property
     def is_torchs_own(self) -> bool:
         """Whether every call uses the owner's own forward."""
-        return self._is_default and self.frozen == registry.operator(self.operator).default
+        return self._is_default and self.frozen == self.default
 
     @property
     def names(self) -> list[str]:
@@ -234,6 +238,7 @@ class Selection:
                 raise
             chosen = Chosen(registry.operator(self.operator).default, None, None)
         else:
+            self.latest = problem
             chosen = self._for_class(problem, device, computed=any(map(_is_computed, parameters.values())))
             if chosen.built is not None and not chosen.built.takes(parameters):
                 if not self._torchs_own:

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from .attention import MultiheadAttention
 from .hyperparameters import activation_word, added_norm_values, computed_dtype, feed_forward_values
-from .selected import Selected, adopt, outside_of_graphs, stands_for
+from .selected import Selected, adopt, as_torchs_where_looked_into, stands_for
 
 
 class _TransformerLayer(Selected):
@@ -43,6 +43,18 @@ class _TransformerLayer(Selected):
             lambda: feed_forward_values(x, inner, word, dropout, not biases[0]),
             "feed_forward",
         )
+
+    def _chosen_parts(self, x: Tensor, norms: int) -> list[Any]:
+        """Implementations for x [..., E] of the feed-forward block and of the norms, in order."""
+        ff = self._chosen("feed_forward", "_ff", x)
+        return [ff, *(self._chosen(f"norm{one}", "_norm", one, x) for one in range(1, norms + 1))]
+
+    def _settings(self, name: str) -> tuple[Any, ...]:
+        own: Any = self
+        if name == "feed_forward":
+            return (getattr(own.dropout, "p", None),)
+        dropout, norm = getattr(self, name.replace("norm", "dropout")), getattr(self, name)
+        return getattr(dropout, "p", None), getattr(norm, "eps", None)
 
     def _whole_ff(self) -> bool:
         """Whether the modules of the feed-forward block are unmodified."""
@@ -114,7 +126,7 @@ class TransformerEncoderLayer(_TransformerLayer, nn.TransformerEncoderLayer):
 
     OPERATORS = {"feed_forward": "feed_forward", "norm1": "dropout_add_norm", "norm2": "dropout_add_norm"}
 
-    @outside_of_graphs
+    @as_torchs_where_looked_into
     def forward(
         self,
         src: Tensor,
@@ -123,9 +135,7 @@ class TransformerEncoderLayer(_TransformerLayer, nn.TransformerEncoderLayer):
         is_causal: bool = False,
     ) -> Tensor:
         """Output in the shape of src: [S, B, E], or [B, S, E] with batch_first."""
-        ff, norm1, norm2 = (
-            (None, None, None) if src.is_nested else (self._ff(src), self._norm(1, src), self._norm(2, src))
-        )
+        ff, norm1, norm2 = (None, None, None) if src.is_nested else self._chosen_parts(src, 2)
         if ff is None and norm1 is None and norm2 is None:  # torch's own, with its fast path
             y: Tensor = super().forward(src, src_mask, src_key_padding_mask, is_causal)
             return y
@@ -149,11 +159,10 @@ class TransformerDecoderLayer(_TransformerLayer, nn.TransformerDecoderLayer):
     OPERATORS = {**TransformerEncoderLayer.OPERATORS, "norm3": "dropout_add_norm"}
     ATTENTION = ("self_attn", "multihead_attn")
 
-    @outside_of_graphs
+    @as_torchs_where_looked_into
     def forward(self, tgt: Tensor, memory: Tensor, *rest: Any, **named: Any) -> Tensor:
         """Output in the shape of tgt, for tgt [T, B, E] and memory [S, B, E], or batch first."""
-        norms = [self._norm(number, tgt) for number in (1, 2, 3)]
-        ff = self._ff(tgt)
+        ff, *norms = self._chosen_parts(tgt, 3)
         if ff is None and not any(norms):
             y: Tensor = super().forward(tgt, memory, *rest, **named)
             return y

@@ -7,7 +7,6 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch._compile import _disable_dynamo
 
 from ...contract import Problem
 
@@ -39,17 +38,16 @@ Compute = Callable[[Tensor, Tensor, Parameters, Call], tuple[Tensor, Tensor]]
 class Attention(nn.Module):
     """Attention of a query on a memory; see the operator for equations, shapes and parameters.
 
-    `compute` does the work; what a user's torch.compile should not look into is not `traced`. Errors:
-    ValueError for shapes that do not fit and, where lengths are on the CPU, for one that is negative or
-    beyond the memory; on a GPU, where looking would wait for it, such a length counts as 0 or S. TypeError
-    for lengths that are no whole numbers.
+    `compute` does the work. Errors: ValueError for shapes that do not fit and, where lengths are on the CPU,
+    for one that is negative or beyond the memory; on a GPU, where looking would wait for it, and in graphs
+    of torch.compile, such a length counts as 0 or S. TypeError for lengths that are no whole numbers.
     """
 
-    def __init__(self, problem: Problem, compute: Compute, *, traced: bool = True) -> None:
+    def __init__(self, problem: Problem, compute: Compute) -> None:
         super().__init__()
         self.hidden, self.heads = int(problem["hidden"]), int(problem["heads"])
         self.time_major = problem["layout"] == "time_major"
-        self._compute, self._traced = compute, traced
+        self._compute = compute
         additive = problem["score"] == "additive"
         as_asked = {"dtype": getattr(torch, problem["dtype"])}
         self.query = self.key = self.score = self.norm = None
@@ -70,13 +68,6 @@ class Attention(nn.Module):
         `keys`, shaped as memory, stand for `self.key(memory)`. Returns the context, shaped as query, and
         the weights, [B, T, S] or with several heads [B, N, T, S].
         """
-        if not self._traced and torch.compiler.is_compiling():
-            return _outside_of_graphs(self, query, memory, lengths, keys)
-        return self._attend(query, memory, lengths, keys)
-
-    def _attend(
-        self, query: Tensor, memory: Tensor, lengths: Tensor | None, keys: Tensor | None
-    ) -> tuple[Tensor, Tensor]:
         self._check(query, memory, keys)
         if lengths is not None:
             lengths = self._lengths(lengths, query, memory)
@@ -133,11 +124,3 @@ class Attention(nn.Module):
                     f"lengths from {least} to {most}: expected 0 to {source}, the memory's positions"
                 )
         return lengths.to(query.device, torch.int64)
-
-
-@_disable_dynamo  # as torch.compiler.disable, but imports torch.compile at the first call, not here
-def _outside_of_graphs(
-    module: Attention, query: Tensor, memory: Tensor, lengths: Tensor | None, keys: Tensor | None
-) -> tuple[Tensor, Tensor]:
-    """A graph break in place of an autograd function taken apart."""
-    return module._attend(query, memory, lengths, keys)

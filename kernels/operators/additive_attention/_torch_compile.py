@@ -16,7 +16,7 @@ from ._module import Attention, Call, Compute, Parameters
 
 def compiled_module(problem: Problem, function: Compute) -> nn.Module:
     """The module whose computation is `function`, of a file, compiled."""
-    return Attention(problem, partial(_compute, function), traced=False)
+    return Attention(problem, partial(_compute, function))
 
 
 def _compute(

@@ -36,7 +36,7 @@ def unsupported(problem: Problem, device: Device) -> str | None:
 
 def build(problem: Problem) -> nn.Module:
     """The module for a problem."""
-    return Attention(problem, compute, traced=False)
+    return Attention(problem, compute)
 
 
 def compute(query: Tensor, memory: Tensor, parameters: Parameters, call: Call) -> tuple[Tensor, Tensor]:

@@ -7,14 +7,16 @@ of the inside exist at once; torch operations alone, in any dtype.
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from ...contract import Device, Problem, Work
-from ...runtime.autograd import first_order
+from ...runtime.autograd import recorded
+from ...runtime.passes import Gradients, Made, Passes, Saved, TwoPassLayer
 from . import _operator
 from ._equations import attend, masked_softmax, product, scores_of
 from ._module import Attention, Call, Parameters
@@ -31,7 +33,7 @@ def unsupported(problem: Problem, _device: Device) -> str | None:
 
 def build(problem: Problem) -> nn.Module:
     """The module for a problem."""
-    return Attention(problem, compute, traced=False)
+    return Attention(problem, compute)
 
 
 def work(problem: Problem) -> Work:
@@ -57,14 +59,21 @@ def compute(query: Tensor, memory: Tensor, parameters: Parameters, call: Call) -
     return attend(query, memory, parameters, call, _weigh)
 
 
+class _Inside(NamedTuple):
+    """Arguments of the scores."""
+
+    q: Tensor  # [B, T, N, D]
+    k: Tensor  # [B, S, N, D]
+    v: Tensor | None  # [N, D]
+    gain: Tensor | None  # [D]
+    shift: Tensor | None  # [D]
+    narrow: torch.dtype | None  # what autocast does the product in
+
+
 def _weigh(q: Tensor, k: Tensor, parameters: Parameters, lengths: Tensor | None) -> Tensor:
-    v, gain, shift = parameters[3:]
-    given = (q, k, v, gain, shift)
-    if torch.is_grad_enabled() and any(one is not None and one.requires_grad for one in given):
-        scores: Tensor = _Scores.apply(*given)  # type: ignore[no-untyped-call]
-    else:
-        scores = torch.cat([_scores(own, k, v, gain, shift) for own in _steps(q, k)], 2)
-    return masked_softmax(scores, lengths)
+    device = q.device.type
+    narrow = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
+    return masked_softmax(LAYER(_Inside(q, k, *parameters[3:], narrow))[0], lengths)
 
 
 def _steps(q: Tensor, k: Tensor) -> tuple[Tensor, ...]:
@@ -76,22 +85,29 @@ def _scores(q: Tensor, k: Tensor, v: Tensor | None, gain: Tensor | None, shift: 
     return scores_of(q, k, Parameters(None, None, None, v, gain, shift), product)
 
 
-class _Scores(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, q: Tensor, k: Tensor, *rest: Tensor | None) -> Tensor:
-        ctx.save_for_backward(q, k, *rest)
-        # what autocast did to the product here has to be done in backward, which runs without
-        device = q.device.type
-        ctx.autocast = device, torch.get_autocast_dtype(device), torch.is_autocast_enabled(device)
-        return torch.cat([_scores(own, k, *rest) for own in _steps(q, k)], 2)
+def _autocast(call: _Inside) -> AbstractContextManager[Any]:
+    """Autocast as where the call was made: not so in a backward pass, nor inside of an operator."""
+    device = call.q.device.type
+    same = torch.is_autocast_enabled(device) == (call.narrow is not None)
+    return nullcontext() if same else torch.autocast(device, call.narrow, enabled=call.narrow is not None)
 
-    @staticmethod
-    @first_order
-    def backward(ctx: Any, d_scores: Tensor) -> tuple[Tensor | None, ...]:
-        q, *shared = ctx.saved_tensors
-        device, dtype, enabled = ctx.autocast
-        with torch.enable_grad(), torch.autocast(device, dtype, enabled=enabled):
-            return _gradients(q, shared, d_scores)
+
+def _memory(call: _Inside, _needs: _Inside) -> Made:
+    with _autocast(call):
+        return Made((torch.cat([_scores(*call[:5])], 2),))
+
+
+def _forward(call: _Inside, _needs: _Inside) -> Made:
+    with _autocast(call):
+        return Made((torch.cat([_scores(own, *call[1:5]) for own in _steps(call.q, call.k)], 2),))
+
+
+def _backward(saved: Saved, upstream: Gradients, _needs: _Inside) -> dict[str, Tensor | None]:
+    (q, *shared), (d_scores,) = saved.call[:5], upstream
+    if d_scores is None:
+        return {}
+    with recorded(), _autocast(saved.call):
+        return dict(zip(_Inside._fields, _gradients(q, shared, d_scores), strict=False))
 
 
 def _gradients(q: Tensor, shared: list[Tensor | None], d_scores: Tensor) -> tuple[Tensor | None, ...]:
@@ -112,3 +128,8 @@ def _gradients(q: Tensor, shared: list[Tensor | None], d_scores: Tensor) -> tupl
             total += part
     summed = iter(totals)
     return torch.cat(d_q, 1), *(None if one is None else next(summed).to(one.dtype) for one in leaves)
+
+
+LAYER = TwoPassLayer(
+    "additive_attention_recompute", _Inside, Passes(_forward, _memory, _backward, _Inside._fields[:5])
+)

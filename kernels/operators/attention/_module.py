@@ -22,18 +22,13 @@ class Call(NamedTuple):
     causal: bool
     dropout: float  # 0 where nothing is dropped
     return_weights: bool
+    # of dropout, where it is drawn: a seed, int64 [1], or what is kept, bool [B, H, S, K] (`tempo`)
+    seed: Tensor | None = None
 
     @property
     def scale(self) -> float:
         """Factor of the logits: 1 / sqrt(D)."""
         return float(self.q.size(3) ** -0.5)
-
-    @property
-    def needs_gradient(self) -> bool:
-        """Whether autograd will want a backward pass."""
-        return torch.is_grad_enabled() and any(
-            tensor is not None and tensor.requires_grad for tensor in (self.q, self.k, self.v, self.bias)
-        )
 
 
 Outputs = Tensor | tuple[Tensor, Tensor]  # out [B, H, S, D], or that and the weights [B, H, S, K]

@@ -13,11 +13,10 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
-from torch._compile import _disable_dynamo
 
 from ...contract import Device, Problem, Work
-from ...runtime.autograd import first_order
 from ...runtime.dropout import draw_seed
+from ...runtime.passes import Gradients, Made, Passes, Saved, TwoPassLayer
 from ...runtime.triton_launch import launch
 from ._module import Attention, Call, Outputs, side_by_side
 from ._triton.tiles import Tile, Tiles, most_features, padded, tiles_of
@@ -59,43 +58,27 @@ def build(problem: Problem) -> nn.Module:
     return Attention(problem, attend)
 
 
-@_disable_dynamo  # as torch.compiler.disable, but imports torch.compile at the first call, not here
 def attend(call: Call) -> Outputs:
     """One call."""
-    if call.needs_gradient:
-        out: Tensor = _Fused.apply(call[5:], *call[:5])  # type: ignore[no-untyped-call]
-        return out
-    return _forward(call, None, None)
+    return LAYER(call if not call.dropout else call._replace(seed=draw_seed(call.q.device)))[0]
 
 
-class _Fused(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, settings: Any, *given: Any) -> Tensor:
-        call = Call(*given, *settings)
-        seed = draw_seed(call.q.device) if call.dropout else None
-        sums = torch.empty(call.q.shape[:3], dtype=torch.float32, device=call.q.device)
-        out = _forward(call, seed, sums)
-        ctx.settings = settings
-        ctx.save_for_backward(seed, sums, out, *given)
-        return out
-
-    @staticmethod
-    @first_order
-    def backward(ctx: Any, d_out: Tensor) -> tuple[Any, ...]:
-        seed, sums, out, *given = ctx.saved_tensors
-        call = Call(*given, *ctx.settings)
-        return None, *_backward(call, (seed, sums, out, d_out), ctx.needs_input_grad[1:])
+def _memory(call: Call, needs: Call) -> Made:
+    return Made((like(call.q),), (_row_sums(call),) if any(needs[:5]) else ())
 
 
-def _forward(call: Call, seed: Tensor | None, sums: Tensor | None) -> Tensor:
-    """out, and the row sums [B, H, S] where there is memory for them. Triton is imported here."""
+def _row_sums(call: Call) -> Tensor:
+    return call.q.new_empty(call.q.shape[:3], dtype=torch.float32)
+
+
+def _forward(call: Call, needs: Call) -> Made:
+    """out, and the row sums [B, H, S] for backward. Triton is imported here."""
     from ._triton.forward import attention_forward_kernel
 
-    if call.dropout and seed is None:
-        seed = draw_seed(call.q.device)
+    made = _memory(call, needs)
+    out, sums, seed = made.outputs[0], made.kept[0] if made.kept else None, call.seed
     q, k, v = (side_by_side(one) for one in call[:3])
     mask, bias, mask_strides = _extras(call)
-    out = like(q)
     tiles, by_pair = _tiles(q), mask is not None and mask.size(2) > 1
     tile = tiles.busy_out if by_pair or bias is not None or seed is not None else tiles.out
     launch(
@@ -103,16 +86,17 @@ def _forward(call: Call, seed: Tensor | None, sums: Tensor | None) -> Tensor:
         q, k, v, out, mask, bias, seed, sums, *_strides(q, k, v, out), *mask_strides, *_scalars(call),
         **_options(call, tile),
     )  # fmt: skip
-    return out
+    return made
 
 
-def _backward(
-    call: Call, saved: tuple[Tensor | None, Tensor, Tensor, Tensor], needs: tuple[bool, ...]
-) -> tuple[Tensor | None, ...]:
-    """Gradients of q, k, v, the mask (none) and the bias, from seed, row sums, out and its gradient."""
+def _backward(saved: Saved, upstream: Gradients, needs: Call) -> dict[str, Tensor | None]:
+    """Gradients of q, k, v and the bias."""
     from ._triton.backward import attention_keys_kernel, attention_queries_kernel
 
-    seed, sums, out, d_out = saved
+    call, (out,), (sums,), (d_out,) = *saved, upstream
+    if d_out is None:
+        return {}
+    seed = call.seed
     q, k, v, d_out = (side_by_side(one) for one in (*call[:3], d_out))
     mask, bias, mask_strides = _extras(call)
     batch, heads, seq, _ = q.shape
@@ -127,7 +111,7 @@ def _backward(
         q, k, v, out, d_out, *extras, d_q, *inputs, *ends, *scalars,
         **_options(call, tiles.queries),
     )  # fmt: skip
-    if needs[1] or needs[2]:
+    if needs.k or needs.v:
         d_k, d_v = like(k), like(v)
         ends = (*_strides(d_out), *mask_strides, *_strides(d_k, d_v))
         launch(
@@ -135,9 +119,16 @@ def _backward(
             q, k, v, d_out, *extras, d_k, d_v, *inputs, *ends, *scalars,
             **_options(call, tiles.keys),
         )  # fmt: skip
-    if needs[4] and call.bias is not None:
+    if needs.bias and call.bias is not None:
         d_bias = _bias_gradient(call, (q, k, v, d_out, *extras), mask_strides)
-    return d_q, d_k, d_v, None, d_bias
+    return {"q": d_q, "k": d_k, "v": d_v, "bias": d_bias}
+
+
+LAYER = TwoPassLayer(
+    "attention",
+    Call,
+    Passes(_forward, _memory, _backward, ("q", "k", "v", "mask", "bias", "seed"), saves_outputs=True),
+)
 
 
 def _bias_gradient(

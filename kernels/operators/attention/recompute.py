@@ -11,11 +11,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch._compile import _disable_dynamo
 
 from ...contract import Device, Problem, Work
-from ...runtime.autograd import first_order
 from ...runtime.dropout import draw_seed
+from ...runtime.passes import Gradients, Made, Passes, Saved, TwoPassLayer
 from ._backward import parts_of_backward, weights_of
 from ._dropout_mask import kept
 from ._module import Attention, Call, Outputs
@@ -43,12 +42,10 @@ def build(problem: Problem) -> nn.Module:
     return Attention(problem, attend)
 
 
-@_disable_dynamo  # as torch.compiler.disable, but imports torch.compile at the first call, not here
 def attend(call: Call) -> Outputs:
     """One call."""
-    seed = draw_seed(call.q.device) if call.dropout else None
-    out, weights = _Recompute.apply(call[5:], seed, *call[:5])  # type: ignore[no-untyped-call]
-    return (out, weights) if call.return_weights else out
+    found = LAYER(call if not call.dropout else call._replace(seed=draw_seed(call.q.device)))
+    return (found[0], found[1]) if call.return_weights else found[0]
 
 
 def blocks(call: Call) -> Iterator[tuple[slice, Call]]:
@@ -73,9 +70,9 @@ def below_block(call: Call, rows: slice) -> Tensor:
     return (torch.arange(call.k.size(2), device=call.q.device) <= queries[:, None])[None, None]
 
 
-def block_weights(call: Call, rows: slice, part: Call, seed: Tensor | None) -> tuple[Tensor, Tensor, Any]:
+def block_weights(call: Call, rows: slice, part: Call) -> tuple[Tensor, Tensor, Any]:
     """The weights of a block before and after dropout, and what that kept."""
-    weights = weights_of(part)
+    weights, seed = weights_of(part), call.seed
     if seed is None:
         return weights, weights, None
     batch, heads, seq, _ = call.q.shape
@@ -90,37 +87,46 @@ def rows_of(tensor: Tensor | None, rows: slice) -> Tensor | None:
     return None if tensor is None else tensor[:, :, rows]
 
 
-class _Recompute(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, settings: Any, seed: Tensor | None, *given: Any) -> tuple[Tensor, Tensor | None]:
-        call = Call(*given, *settings)
-        ctx.set_materialize_grads(False)
-        ctx.save_for_backward(seed, *given)
-        ctx.settings = settings
-        out = torch.empty_like(call.q)
-        every = call.q.new_empty(*call.q.shape[:3], call.k.size(2)) if call.return_weights else None
-        for rows, part in blocks(call):
-            _, dropped, _ = block_weights(call, rows, part, seed)
-            out[:, :, rows] = weighted(dropped, call.v)
-            if every is not None:
-                every[:, :, rows] = dropped
-        return out, every
+def _memory(call: Call, _needs: Call) -> Made:
+    out = torch.empty_like(call.q)
+    if not call.return_weights:
+        return Made((out,))
+    return Made((out, call.q.new_empty(*call.q.shape[:3], call.k.size(2))))
 
-    @staticmethod
-    @first_order
-    def backward(ctx: Any, d_out: Tensor | None, d_weights: Tensor | None) -> tuple[Any, ...]:
-        seed, *given = ctx.saved_tensors
-        call = Call(*given, *ctx.settings)
-        d_q = torch.empty_like(call.q)
-        d_bias = None if call.bias is None else torch.empty_like(call.bias)
-        wide = torch.promote_types(call.q.dtype, torch.float32)  # sums over blocks do not round at each
-        d_k, d_v = (torch.zeros_like(one, dtype=wide) for one in (call.k, call.v))
-        for rows, part in blocks(call):
-            weights, dropped, keep = block_weights(call, rows, part, seed)
-            above = (rows_of(d_out, rows), rows_of(d_weights, rows))
-            d_q[:, :, rows], k_part, v_part, d_s = parts_of_backward(part, (weights, dropped), above, keep)
-            d_k += k_part
-            d_v += v_part
-            if d_bias is not None:
-                d_bias[:, rows] = d_s.sum(0)
-        return None, None, d_q, d_k.to(call.k.dtype), d_v.to(call.v.dtype), None, d_bias
+
+def _forward(call: Call, needs: Call) -> Made:
+    made = _memory(call, needs)
+    for rows, part in blocks(call):
+        _, dropped, _ = block_weights(call, rows, part)
+        made.outputs[0][:, :, rows] = weighted(dropped, call.v)
+        if call.return_weights:
+            made.outputs[1][:, :, rows] = dropped
+    return made
+
+
+def _backward(saved: Saved, upstream: Gradients, _needs: Call) -> dict[str, Tensor | None]:
+    call: Call = saved.call
+    d_out, d_weights = upstream if call.return_weights else (*upstream, None)
+    d_q = torch.empty_like(call.q)
+    d_bias = None if call.bias is None else torch.empty_like(call.bias)
+    wide = torch.promote_types(call.q.dtype, torch.float32)  # sums over blocks do not round at each
+    d_k, d_v = (torch.zeros_like(one, dtype=wide) for one in (call.k, call.v))
+    for rows, part in blocks(call):
+        weights, dropped, keep = block_weights(call, rows, part)
+        above = (rows_of(d_out, rows), rows_of(d_weights, rows))
+        d_q[:, :, rows], k_part, v_part, d_s = parts_of_backward(part, (weights, dropped), above, keep)
+        d_k += k_part
+        d_v += v_part
+        if d_bias is not None:
+            d_bias[:, rows] = d_s.sum(0)
+    return {"q": d_q, "k": d_k.to(call.k.dtype), "v": d_v.to(call.v.dtype), "bias": d_bias}
+
+
+LAYER = TwoPassLayer(
+    "attention_recompute",
+    Call,
+    Passes(
+        _forward, _memory, _backward, ("q", "k", "v", "mask", "bias", "seed"),
+        outputs=lambda call: 1 + call.return_weights,
+    ),
+)  # fmt: skip

@@ -7,14 +7,11 @@ where the weights themselves are wanted.
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor, nn
-from torch._compile import _disable_dynamo
 
 from ...contract import Device, Problem, Work
-from ...runtime.autograd import first_order
+from ...runtime.passes import Gradients, Made, Passes, Saved, TwoPassLayer
 from ._backward import parts_of_backward, summed_bias, weights_of
 from ._module import Attention, Call, Outputs
 from ._sdpa import weighted
@@ -46,36 +43,57 @@ def build(problem: Problem) -> nn.Module:
     return Attention(problem, attend)
 
 
-@_disable_dynamo  # as torch.compiler.disable, but imports torch.compile at the first call, not here
 def attend(call: Call) -> Outputs:
     """One call."""
-    out, weights = _Tempo.apply(call[5:], *call[:5])  # type: ignore[no-untyped-call]
-    return (out, weights) if call.return_weights else out
+    if call.dropout and torch.compiler.is_compiling():  # a graph draws outside of operators
+        like = call.q.new_empty(*call.q.shape[:3], call.k.size(2))
+        call = call._replace(seed=_drawn(like, call.dropout))
+    found = LAYER(call)
+    return (found[0], found[1]) if call.return_weights else found[0]
 
 
-class _Tempo(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, settings: Any, *given: Any) -> tuple[Tensor, Tensor | None]:
-        call = Call(*given, *settings)
-        weights = weights_of(call)
-        bits, dropped = None, weights
-        if call.dropout:
-            keep = torch.empty_like(weights, dtype=torch.bool).bernoulli_(1 - call.dropout)
-            dropped, bits = rescaled(weights, keep, call.dropout), packed(keep)
-        ctx.set_materialize_grads(False)
-        ctx.save_for_backward(weights, bits, *given)
-        ctx.settings = settings
-        return weighted(dropped, call.v), dropped if call.return_weights else None
+def _drawn(weights: Tensor, share: float) -> Tensor:
+    """Which weights [B, H, S, K] dropout keeps."""
+    return torch.empty_like(weights, dtype=torch.bool).bernoulli_(1 - share)
 
-    @staticmethod
-    @first_order
-    def backward(ctx: Any, d_out: Tensor | None, d_weights: Tensor | None) -> tuple[Any, ...]:
-        weights, bits, *given = ctx.saved_tensors
-        call = Call(*given, *ctx.settings)
-        keep = None if bits is None else unpacked(bits, weights.size(-1))
-        dropped = weights if keep is None else rescaled(weights, keep, call.dropout)
-        parts = parts_of_backward(call, (weights, dropped), (d_out, d_weights), keep)
-        return None, *parts[:3], None, summed_bias(call, parts[3])
+
+def _memory(call: Call, needs: Call) -> Made:
+    out, keys = call.q.new_empty(call.q.shape), call.k.size(2)
+    weights = call.q.new_empty(*call.q.shape[:3], keys)
+    bits = call.q.new_empty(*call.q.shape[:3], -(-keys // 8), dtype=torch.uint8) if call.dropout else None
+    kept = (weights, bits) if any(needs[:5]) else ()
+    return Made((out, torch.empty_like(weights)) if call.return_weights else (out,), kept)
+
+
+def _forward(call: Call, needs: Call) -> Made:
+    dropped = weights = weights_of(call)
+    bits, wanted = None, any(needs[:5])
+    if call.dropout:
+        keep = _drawn(weights, call.dropout) if call.seed is None else call.seed
+        dropped, bits = rescaled(weights, keep, call.dropout), packed(keep) if wanted else None
+    out = weighted(dropped, call.v)
+    kept = (weights, bits) if wanted else ()
+    return Made((out, dropped) if call.return_weights else (out,), kept)
+
+
+def _backward(saved: Saved, upstream: Gradients, _needs: Call) -> dict[str, Tensor | None]:
+    call: Call = saved.call
+    weights, bits = saved.kept
+    d_out, d_weights = upstream if call.return_weights else (*upstream, None)
+    keep = None if bits is None else unpacked(bits, weights.size(-1))
+    dropped = weights if keep is None else rescaled(weights, keep, call.dropout)
+    d_q, d_k, d_v, d_s = parts_of_backward(call, (weights, dropped), (d_out, d_weights), keep)
+    return {"q": d_q, "k": d_k, "v": d_v, "bias": summed_bias(call, d_s)}
+
+
+LAYER = TwoPassLayer(
+    "attention_tempo",
+    Call,
+    Passes(
+        _forward, _memory, _backward, ("q", "k", "v", "mask", "bias"),
+        outputs=lambda call: 1 + call.return_weights,
+    ),
+)  # fmt: skip
 
 
 def rescaled(weights: Tensor, keep: Tensor, share: float) -> Tensor:

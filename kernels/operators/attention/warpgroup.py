@@ -13,17 +13,14 @@ give equal bits.
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor, nn
-from torch._compile import _disable_dynamo
 
 from ...contract import Device, Problem, UnsupportedProblem, Work
-from ...runtime.autograd import first_order
 from ...runtime.dropout import draw_seed
+from ...runtime.passes import Gradients, Made, Passes, Saved, TwoPassLayer
 from ._module import Attention, Call, Outputs
-from ._warpgroup.launch import HEAD_DIM, ROWS, Kept, aligned, backward, forward, kept_for_backward
+from ._warpgroup.launch import HEAD_DIM, ROWS, Kept, aligned, backward, forward, kept_for_backward, out_for
 from ._work import Counts, pairs, row_sums, visible_pairs
 
 CAPABILITY = (9, 0)
@@ -65,31 +62,35 @@ def build(problem: Problem) -> nn.Module:
     return Attention(problem, attend)
 
 
-@_disable_dynamo  # as torch.compiler.disable, but imports torch.compile at the first call, not here
 def attend(call: Call) -> Outputs:
     """One call. Raises UnsupportedProblem for tensors that the kernels would read wrongly."""
     _check(call)
-    if call.needs_gradient:
-        out: Tensor = _Warpgroup.apply(call[3:], *call[:3])  # type: ignore[no-untyped-call]
-        return out
-    return forward(_ready(call), _seed(call), Kept())
+    return LAYER(call if not call.dropout else call._replace(seed=draw_seed(call.q.device)))[0]
 
 
-class _Warpgroup(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, settings: Any, *given: Any) -> Tensor:
-        call = _ready(Call(*given, *settings))
-        kept = kept_for_backward(call)
-        out = forward(call, _seed(call), kept)
-        ctx.settings = settings
-        ctx.save_for_backward(*kept, out, *given)
-        return out
+def _memory(call: Call, needs: Call) -> Made:
+    return Made((out_for(call.q),), tuple(kept_for_backward(call)) if any(needs[:3]) else ())
 
-    @staticmethod
-    @first_order
-    def backward(ctx: Any, d_out: Tensor) -> tuple[Any, ...]:
-        sums, dropped, out, *given = ctx.saved_tensors
-        return None, *backward(_ready(Call(*given, *ctx.settings)), Kept(sums, dropped), out, d_out)
+
+def _forward(call: Call, needs: Call) -> Made:
+    made = _memory(call, needs)
+    forward(_ready(call), made.outputs[0], Kept(*made.kept))
+    return made
+
+
+def _backward(saved: Saved, upstream: Gradients, _needs: Call) -> dict[str, Tensor]:
+    (d_out,) = upstream
+    if d_out is None:
+        return {}
+    d_q, d_k, d_v = backward(_ready(saved.call), Kept(*saved.kept), saved.outputs[0], d_out)
+    return {"q": d_q, "k": d_k, "v": d_v}
+
+
+LAYER = TwoPassLayer(
+    "attention_warpgroup",
+    Call,
+    Passes(_forward, _memory, _backward, ("q", "k", "v"), saves_outputs=True),
+)
 
 
 def _check(call: Call) -> None:
@@ -110,7 +111,3 @@ def _check(call: Call) -> None:
 def _ready(call: Call) -> Call:
     q, k, v = (aligned(one) for one in call[:3])
     return call._replace(q=q, k=k, v=v)
-
-
-def _seed(call: Call) -> Tensor | None:
-    return draw_seed(call.q.device) if call.dropout else None

@@ -6,22 +6,19 @@ The schedule comes from measurements where there are some nearby, else from a mo
 
 from __future__ import annotations
 
-import sys
 from math import gcd
-from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch._compile import _disable_dynamo
 
 from ...contract import Device, Problem, Work
 from ...matmul.launch import ALIGN, DTYPES, MOST_BATCH, chosen, matmul
 from ...matmul.limits import limits_of
 from ...matmul.ranking import Size, estimate_us
-from ...runtime.autograd import first_order
 from . import ELEMENT_BYTES, sizes
 from . import work as plain_work
 from ._module import BatchedMatmul
+from ._passes import Call, layer_of
 
 LEAST_CAPABILITY = (8, 0)
 
@@ -63,19 +60,6 @@ def describe(problem: Problem, device: Device) -> str:
 
 def scheduled(a: Tensor, b: Tensor) -> Tensor:
     """a [S, M, K] and b [S, K, N] to [S, M, N]."""
-    if "torch._dynamo" in sys.modules:  # else nothing is compiled
-        c: Tensor = _outside_of_graphs(a, b)
-        return c
-    return _scheduled(a, b)
-
-
-@_disable_dynamo  # as torch.compiler.disable, but imports torch.compile at the first call, not here
-def _outside_of_graphs(a: Tensor, b: Tensor) -> Tensor:
-    """A graph break: the kernel's launch is no operation that torch.compile knows."""
-    return _scheduled(a, b)
-
-
-def _scheduled(a: Tensor, b: Tensor) -> Tensor:
     fits = a.dim() == b.dim() == 3 and len(a) == len(b) and a.size(2) == b.size(1)
     cast = torch.is_autocast_enabled(a.device.type)
     if (
@@ -93,26 +77,7 @@ def _scheduled(a: Tensor, b: Tensor) -> Tensor:
     if cast:
         dtype = torch.get_autocast_dtype(a.device.type)
         a, b = a.to(dtype), b.to(dtype)
-    if torch.is_grad_enabled() and (a.requires_grad or b.requires_grad):
-        c: Tensor = _Product.apply(a, b)  # type: ignore[no-untyped-call]
-        return c
-    return matmul(a, b)
+    return LAYER(Call(a, b))[0]
 
 
-class _Product(torch.autograd.Function):
-    """a [S, M, K] and b [S, K, N] to [S, M, N]."""
-
-    @staticmethod
-    def forward(ctx: Any, a: Tensor, b: Tensor) -> Tensor:
-        """c_s = a_s b_s."""
-        ctx.save_for_backward(a, b)
-        return matmul(a, b)
-
-    @staticmethod
-    @first_order
-    def backward(ctx: Any, dc: Tensor) -> tuple[Tensor | None, ...]:
-        """da_s = dc_s b_s^T, db_s = a_s^T dc_s."""
-        a, b = ctx.saved_tensors
-        da = matmul(dc, b.transpose(1, 2)) if ctx.needs_input_grad[0] else None
-        db = matmul(a.transpose(1, 2), dc) if ctx.needs_input_grad[1] else None
-        return da, db
+LAYER = layer_of("batched_matmul_scheduled", matmul)

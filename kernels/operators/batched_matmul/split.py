@@ -6,15 +6,14 @@ Few large pairs gain: cuBLAS chooses a kernel for a single product by other rule
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from ...contract import Device, Problem, Work
-from ...runtime.autograd import first_order
 from . import work as plain_work
 from ._module import BatchedMatmul
+from ._passes import Call, layer_of
 
 MOST_PAIRS = 64
 
@@ -46,8 +45,7 @@ def split(a: Tensor, b: Tensor) -> Tensor:
         dtype = torch.get_autocast_dtype(a.device.type)
         a, b = a.to(dtype), b.to(dtype)
     with torch.autocast(a.device.type, enabled=False):
-        c: Tensor = _Split.apply(a, b)  # type: ignore[no-untyped-call]
-    return c
+        return LAYER(Call(a, b))[0]
 
 
 def _products(a: Tensor, b: Tensor) -> Tensor:
@@ -57,20 +55,4 @@ def _products(a: Tensor, b: Tensor) -> Tensor:
     return c
 
 
-class _Split(torch.autograd.Function):
-    """a [S, M, K] and b [S, K, N] to [S, M, N]."""
-
-    @staticmethod
-    def forward(ctx: Any, a: Tensor, b: Tensor) -> Tensor:
-        """c_s = a_s b_s."""
-        ctx.save_for_backward(a, b)
-        return _products(a, b)
-
-    @staticmethod
-    @first_order
-    def backward(ctx: Any, dc: Tensor) -> tuple[Tensor | None, ...]:
-        """da_s = dc_s b_s^T, db_s = a_s^T dc_s."""
-        a, b = ctx.saved_tensors
-        da = _products(dc, b.transpose(1, 2)) if ctx.needs_input_grad[0] else None
-        db = _products(a.transpose(1, 2), dc) if ctx.needs_input_grad[1] else None
-        return da, db
+LAYER = layer_of("batched_matmul_split", _products)

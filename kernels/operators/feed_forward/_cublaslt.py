@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch._compile import _disable_dynamo
 from torch.nn.functional import gelu, linear, relu
 
 from ...contract import Device, Problem
 from ...matmul.cublaslt import Then, aux_of, check, multiply, refused, sums_of_rows
-from ...runtime.autograd import first_order
-from ._function import Weights
+from ...runtime.passes import Gradients, Made, Passes, Saved, TwoPassLayer
 from ._module import Layer, _cast
 
 FORWARD = {"relu": Then.RELU, "gelu_tanh": Then.GELU_TANH}
@@ -47,9 +45,6 @@ class EpilogueFeedForward(Layer):
 
     def forward(self, x: Tensor) -> Tensor:
         """y [..., H] of x [..., H]; under autocast in its dtype."""
-        return _outside_of_graphs(self, x)
-
-    def _forward(self, x: Tensor) -> Tensor:
         if self.training and self.dropout:
             raise RuntimeError(
                 f"dropout={self.dropout} in training: this implementation drops nothing in between. "
@@ -63,22 +58,20 @@ class EpilogueFeedForward(Layer):
             act = relu if self.activation == "relu" else gelu
             return linear(act(linear(x, w1, b1)), w2, b2)  # raises, or has nothing to compute
         check(x, w1, b1)
-        y: Tensor = _apply(x.reshape(-1, x.size(-1)), (w1, b1, w2, b2), self.activation, self.again)
+        y = LAYER(Call(x.reshape(-1, x.size(-1)), w1, b1, w2, b2, self.activation, self.again))[0]
         return y.view(*x.shape[:-1], y.size(-1))
 
 
-@_disable_dynamo  # as torch.compiler.disable, but imports torch.compile at the first call, not here
-def _outside_of_graphs(module: EpilogueFeedForward, x: Tensor) -> Tensor:
-    return module._forward(x)
+class Call(NamedTuple):
+    """Arguments of a call."""
 
-
-def _apply(x: Tensor, weights: Weights, activation: str, again: bool) -> Tensor:
-    given = (x, *weights)
-    if torch.is_grad_enabled() and any(one is not None and one.requires_grad for one in given):
-        y: Tensor = _FeedForward.apply((activation, again), *given)  # type: ignore[no-untyped-call]
-        return y
-    w1, b1, w2, b2 = weights
-    return _second(_first(x, w1, b1, activation, None), w2, b2)
+    x: Tensor  # [rows, H]
+    w1: Tensor  # [F, H]
+    b1: Tensor | None  # [F]
+    w2: Tensor  # [H, F]
+    b2: Tensor | None  # [H]
+    activation: str
+    again: bool  # whether backward makes the activation's output again
 
 
 def _first(x: Tensor, w1: Tensor, b1: Tensor | None, activation: str, aux: Tensor | None) -> Tensor:
@@ -93,36 +86,39 @@ def _second(a: Tensor, w2: Tensor, b2: Tensor | None) -> Tensor:
     return multiply(a, w2.t(), Then.NOTHING if b2 is None else Then.BIAS, bias=b2)
 
 
-class _FeedForward(torch.autograd.Function):
-    @staticmethod
-    def forward(
-        ctx: Any,
-        how: tuple[str, bool],
-        x: Tensor,
-        w1: Tensor,
-        b1: Tensor | None,
-        w2: Tensor,
-        b2: Tensor | None,
-    ) -> Tensor:
-        activation, again = ctx.how = how
-        aux = aux_of(x.size(0), w1.size(0), x, bits=activation == "relu")
-        a = _first(x, w1, b1, activation, aux)
-        ctx.save_for_backward(x, w1, w2, aux, a if ctx.needs_input_grad[4] and not again else None)
-        return _second(a, w2, b2)
+def _aux(call: Call) -> Tensor:
+    return aux_of(call.x.size(0), call.w1.size(0), call.x, bits=call.activation == "relu")
 
-    @staticmethod
-    @first_order
-    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
-        x, w1, w2, aux, a = ctx.saved_tensors
-        for_x, for_w1, for_b1, for_w2, for_b2 = ctx.needs_input_grad[1:]
-        db2 = sums_of_rows(dy) if for_b2 else None
-        dw2 = None
-        if for_w2:
-            # the activation again, before dh needs memory
-            dw2 = multiply(dy.t(), gelu(aux, approximate="tanh") if a is None else a)
-        dh = multiply(dy, w2, SLOPE[ctx.how[0]], aux=aux)
-        # cuBLASLt has the sums of dh's rows as well, at three times the product's time
-        db1 = sums_of_rows(dh) if for_b1 else None
-        dx = multiply(dh, w1) if for_x else None
-        dw1 = multiply(dh.t(), x) if for_w1 else None
-        return None, dx, dw1, db1, dw2, db2
+
+def _memory(call: Call, needs: Call) -> Made:
+    rows, inner = call.x.size(0), call.w1.size(0)
+    y = call.x.new_empty(rows, call.w2.size(0))
+    if not any(needs[:5]):
+        return Made((y,))
+    return Made((y,), (_aux(call), call.x.new_empty(rows, inner) if needs.w2 and not call.again else None))
+
+
+def _forward(call: Call, needs: Call) -> Made:
+    aux = _aux(call) if any(needs[:5]) else None
+    a = _first(call.x, call.w1, call.b1, call.activation, aux)
+    return Made((_second(a, call.w2, call.b2),), (aux, a if needs.w2 and not call.again else None))
+
+
+def _backward(saved: Saved, upstream: Gradients, needs: Call) -> dict[str, Tensor | None]:
+    call, (aux, a), (dy,) = saved.call, saved.kept, upstream
+    if dy is None:
+        return {}
+    db2 = sums_of_rows(dy) if needs.b2 else None
+    dw2 = None
+    if needs.w2:
+        # the activation again, before dh needs memory
+        dw2 = multiply(dy.t(), gelu(aux, approximate="tanh") if a is None else a)
+    dh = multiply(dy, call.w2, SLOPE[call.activation], aux=aux)
+    # cuBLASLt has the sums of dh's rows as well, at three times the product's time
+    db1 = sums_of_rows(dh) if needs.b1 else None
+    dx = multiply(dh, call.w1) if needs.x else None
+    dw1 = multiply(dh.t(), call.x) if needs.w1 else None
+    return {"x": dx, "w1": dw1, "b1": db1, "w2": dw2, "b2": db2}
+
+
+LAYER = TwoPassLayer("feed_forward_cublaslt", Call, Passes(_forward, _memory, _backward, ("x", "w1", "w2")))

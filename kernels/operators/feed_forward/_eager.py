@@ -17,6 +17,11 @@ def forward(h: Tensor, middle: Middle) -> tuple[Tensor, tuple[Tensor, ...]]:
     return (a if middle.seed is None else a * _factor(middle, a)), ()
 
 
+def more_for(_h: Tensor, _middle: Middle) -> tuple[Tensor, ...]:
+    """Memory for what `forward` keeps beside h and a: none."""
+    return ()
+
+
 def backward(
     h: Tensor, _more: tuple[Tensor, ...], da: Tensor, middle: Middle, *, again: bool, bias: bool
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:

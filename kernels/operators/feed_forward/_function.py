@@ -1,16 +1,16 @@
-"""A feed-forward layer as one autograd function, whose backward pass has what it keeps made again."""
+"""Both passes of a feed-forward layer, of which the backward pass makes again what is not kept."""
 
 from __future__ import annotations
 
 import os
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn.functional import linear
 
-from ...runtime.autograd import first_order
+from ...runtime.passes import Gradients, Made, Passes, Saved, TwoPassLayer
 from . import _eager
 from ._activation import BOTH, HIDDEN, NEITHER, OUTPUT, Middle
 from ._triton import launch as _triton
@@ -20,15 +20,28 @@ INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"  # Triton's interpreter 
 Weights = tuple[Tensor, Tensor | None, Tensor, Tensor | None]  # W1 [F, H], b1 [F], W2 [H, F], b2 [H]
 
 
+class Call(NamedTuple):
+    """Arguments of a call."""
+
+    x: Tensor  # [rows, H]
+    w1: Tensor  # [F, H]
+    b1: Tensor | None  # [F]
+    w2: Tensor  # [H, F]
+    b2: Tensor | None  # [H]
+    seed: Tensor | None  # these are the fields of `Middle`
+    activation: str
+    keep: str
+    threshold: int
+
+
 def feed_forward(x: Tensor, weights: Weights, middle: Middle) -> Tensor:
     """y [rows, H] of x [rows, H]."""
-    given = (x, *weights)
-    if torch.is_grad_enabled() and any(one is not None and one.requires_grad for one in given):
-        y: Tensor = _FeedForward.apply(middle, *given)  # type: ignore[no-untyped-call]
-        return y
-    w1, b1, w2, b2 = weights
-    _, a, _ = _first_half(x, w1, b1, middle._replace(keep=NEITHER))
-    return linear(a, w2, b2)
+    return LAYER(Call(x, *weights, middle.seed, *middle[:3]))[0]
+
+
+def middle_of(call: Any, *, wanted: bool = True) -> Middle:
+    """Middle of a call, of which nothing is kept where no gradient is wanted."""
+    return Middle(call.activation, call.keep if wanted else NEITHER, call.threshold, call.seed)
 
 
 def _backend_of(h: Tensor) -> ModuleType:
@@ -62,34 +75,46 @@ def _in_epilogue(middle: Middle, x: Tensor) -> bool:
     return middle.activation == "gelu_tanh" and middle.keep == NEITHER and x.is_cuda and narrow
 
 
-class _FeedForward(torch.autograd.Function):
-    @staticmethod
-    def forward(
-        ctx: Any, middle: Middle, x: Tensor, w1: Tensor, b1: Tensor | None, w2: Tensor, b2: Tensor | None
-    ) -> Tensor:
-        h, a, more = _first_half(x, w1, b1, middle)
-        kept = a if middle.keep in (OUTPUT, BOTH) else None
-        ctx.middle = middle._replace(seed=None)
-        ctx.save_for_backward(x, w1, b1, w2, h, kept, middle.seed, *more)
-        return linear(a, w2, b2)
+def _memory(call: Call, needs: Call) -> Made:
+    wanted = any(needs[:5])
+    middle, rows = middle_of(call, wanted=wanted), call.x.size(0)
+    y = call.x.new_empty(rows, call.w2.size(0))
+    if not wanted:
+        return Made((y,))
+    inner = call.x.new_empty(rows, call.w1.size(0))
+    h = inner if middle.keep in (HIDDEN, BOTH) else None
+    a = torch.empty_like(inner) if middle.keep in (OUTPUT, BOTH) else None
+    return Made((y,), (h, a, *_backend_of(call.x).more_for(inner, middle)))
 
-    @staticmethod
-    @first_order
-    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
-        x, w1, b1, w2, h, a, seed, *more = ctx.saved_tensors
-        middle = ctx.middle._replace(seed=seed)
-        _, for_x, for_w1, for_b1, for_w2, for_b2 = ctx.needs_input_grad
-        if middle.keep == NEITHER:
-            h = linear(x, w1, b1)
-        kept = a if middle.keep == OUTPUT else h
-        dh, again, db1 = _backend_of(dy).backward(
-            kept, tuple(more), dy @ w2, middle, again=a is None and for_w2, bias=for_b1
-        )
-        return (
-            None,
-            dh @ w1 if for_x else None,
-            dh.t() @ x if for_w1 else None,
-            db1,
-            dy.t() @ (a if again is None else again) if for_w2 else None,
-            dy.sum(0) if for_b2 else None,
-        )
+
+def _forward(call: Call, needs: Call) -> Made:
+    wanted = any(needs[:5])
+    middle = middle_of(call, wanted=wanted)
+    h, a, more = _first_half(call.x, call.w1, call.b1, middle)
+    kept = (h, a if middle.keep in (OUTPUT, BOTH) else None, *more) if wanted else ()
+    return Made((linear(a, call.w2, call.b2),), kept)
+
+
+def _backward(saved: Saved, upstream: Gradients, needs: Call) -> dict[str, Tensor | None]:
+    call, (dy,), (h, a, *more) = saved.call, upstream, saved.kept
+    if dy is None:
+        return {}
+    middle = middle_of(call)
+    if middle.keep == NEITHER:
+        h = linear(call.x, call.w1, call.b1)
+    kept = a if middle.keep == OUTPUT else h
+    dh, again, db1 = _backend_of(dy).backward(
+        kept, tuple(more), dy @ call.w2, middle, again=a is None and needs.w2, bias=needs.b1
+    )
+    return {
+        "x": dh @ call.w1 if needs.x else None,
+        "w1": dh.t() @ call.x if needs.w1 else None,
+        "b1": db1,
+        "w2": dy.t() @ (a if again is None else again) if needs.w2 else None,
+        "b2": dy.sum(0) if needs.b2 else None,
+    }
+
+
+LAYER = TwoPassLayer(
+    "feed_forward", Call, Passes(_forward, _memory, _backward, ("x", "w1", "b1", "w2", "seed"))
+)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
-from torch._compile import _disable_dynamo
 
 from ...contract import Problem
 from ...runtime.dropout import draw_seed
@@ -48,9 +47,6 @@ class FeedForward(Layer):
 
     def forward(self, x: Tensor) -> Tensor:
         """y [..., H] of x [..., H]; under autocast in its dtype."""
-        return _outside_of_graphs(self, x) if torch.compiler.is_compiling() else self._forward(x)
-
-    def _forward(self, x: Tensor) -> Tensor:
         threshold = threshold_of(self.dropout) if self.training else 0
         seed = draw_seed(x.device) if threshold else None
         middle = Middle(self.activation, self.keep, threshold, seed)
@@ -61,11 +57,6 @@ class FeedForward(Layer):
             weights = tuple(cast)  # type: ignore[assignment]
         y = feed_forward(x.reshape(-1, x.size(-1)), weights, middle)
         return y.view(*x.shape[:-1], y.size(-1))
-
-
-@_disable_dynamo  # imports torch.compile at the first call, not here
-def _outside_of_graphs(module: FeedForward, x: Tensor) -> Tensor:
-    return module._forward(x)
 
 
 def _cast(tensor: Tensor | None, dtype: torch.dtype) -> Tensor | None:

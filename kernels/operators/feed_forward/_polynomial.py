@@ -1,13 +1,13 @@
 """The layer with GELU by polynomials in one Triton kernel each way: on GPUs, in 16 bits.
 
-The first product is torch's own; GELU, dropout and the second product are one autograd function, which also
-sums b1's gradient on its way. Triton is imported when a module runs: implementations are listed where it is
+The first product is torch's own; GELU, dropout and the second product have passes of their own, which also
+sum b1's gradient on their way. Triton is imported when a module runs: implementations are listed where it is
 not installed.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -15,11 +15,11 @@ from torch.nn.functional import linear
 
 from ...activations.support import refused_by_triton
 from ...contract import Device, Problem
-from ...runtime.autograd import first_order
 from ...runtime.dropout import draw_seed
+from ...runtime.passes import Gradients, Made, Passes, Saved, TwoPassLayer
 from ...runtime.triton_launch import launch
 from ._activation import BOTH, Middle, threshold_of
-from ._function import INTERPRETED
+from ._function import INTERPRETED, middle_of
 from ._module import FeedForward, _cast
 from ._triton import launch as _triton
 
@@ -37,7 +37,8 @@ class PolynomialFeedForward(FeedForward):
     torch's errors for shapes and dtypes that do not fit.
     """
 
-    def _forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor) -> Tensor:
+        """y [..., H] of x [..., H]; under autocast in its dtype."""
         w1, b1, w2, b2 = self.weights
         h = linear(x, w1, None if b1 is None else b1.detach())  # b1's gradient comes with h's
         _check(h, self.activation)
@@ -74,15 +75,28 @@ def _check(h: Tensor, activation: str) -> None:
         )
 
 
+class Call(NamedTuple):
+    """Arguments of what follows the first product."""
+
+    h: Tensor  # [rows, F], which has b1 in it already
+    b1: Tensor | None  # [F], for its gradient
+    w2: Tensor  # [H, F]
+    b2: Tensor | None  # [H]
+    seed: Tensor | None  # these are the fields of `Middle`
+    activation: str
+    keep: str
+    threshold: int
+
+
 def _second_half(h: Tensor, b1: Tensor | None, w2: Tensor, b2: Tensor | None, middle: Middle) -> Tensor:
-    """y [rows, H] of h [rows, F], which has b1 in it already; h is used up where nothing needs gradients."""
-    if torch.is_grad_enabled() and any(one is not None and one.requires_grad for one in (h, b1, w2, b2)):
-        y: Tensor = _SecondHalf.apply(middle, h, b1, w2, b2)  # type: ignore[no-untyped-call]
-        return y
-    return linear(_forward(h, middle, over=True), w2, b2)
+    """y [rows, H] of h [rows, F]; h is used up where nothing needs gradients, outside of graphs."""
+    wanted = torch.is_grad_enabled() and any(one is not None and one.requires_grad for one in (h, b1, w2, b2))
+    if not wanted and not torch.compiler.is_compiling():
+        return linear(_activated(h, middle, over=True), w2, b2)
+    return LAYER(Call(h, b1, w2, b2, middle.seed, *middle[:3]))[0]
 
 
-def _forward(h: Tensor, middle: Middle, *, over: bool) -> Tensor:
+def _activated(h: Tensor, middle: Middle, *, over: bool) -> Tensor:
     """a of h [rows, inner]; written over it with `over`."""
     from ._triton.polynomial_kernels import polynomial_forward_kernel
 
@@ -97,7 +111,7 @@ def _forward(h: Tensor, middle: Middle, *, over: bool) -> Tensor:
     return a
 
 
-def _backward(
+def _pulled_back(
     h: Tensor, da: Tensor, middle: Middle, *, again: bool, bias: bool
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:
     """dh, written over da [rows, inner], with `again` a, and with `bias` the sum of dh over rows."""
@@ -117,23 +131,33 @@ def _backward(
     return da, a, None if sums is None else sums.sum(0).to(da.dtype)
 
 
-class _SecondHalf(torch.autograd.Function):
-    @staticmethod
-    def forward(
-        ctx: Any, middle: Middle, h: Tensor, _b1: Tensor | None, w2: Tensor, b2: Tensor | None
-    ) -> Tensor:
-        a = _forward(h, middle, over=False)
-        ctx.middle = middle._replace(seed=None)
-        ctx.save_for_backward(h, a if middle.keep == BOTH else None, w2, middle.seed)
-        return linear(a, w2, b2)
+def _memory(call: Call, needs: Call) -> Made:
+    y = call.h.new_empty(call.h.size(0), call.w2.size(0))
+    return Made((y,), (torch.empty_like(call.h),) if any(needs[:4]) and call.keep == BOTH else (None,))
 
-    @staticmethod
-    @first_order
-    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
-        h, a, w2, seed = ctx.saved_tensors
-        _, _, for_b1, for_w2, for_b2 = ctx.needs_input_grad
-        dh, again, db1 = _backward(
-            h, dy @ w2, ctx.middle._replace(seed=seed), again=a is None and for_w2, bias=for_b1
-        )
-        kept = a if again is None else again
-        return None, dh, db1, dy.t() @ kept if for_w2 else None, dy.sum(0) if for_b2 else None
+
+def _forward(call: Call, needs: Call) -> Made:
+    a = _activated(call.h, middle_of(call), over=False)
+    y = linear(a, call.w2, call.b2)
+    return Made((y,), (a if any(needs[:4]) and call.keep == BOTH else None,))
+
+
+def _backward(saved: Saved, upstream: Gradients, needs: Any) -> dict[str, Tensor | None]:
+    call, (a,), (dy,) = saved.call, saved.kept, upstream
+    if dy is None:
+        return {}
+    dh, again, db1 = _pulled_back(
+        call.h, dy @ call.w2, middle_of(call), again=a is None and needs.w2, bias=needs.b1
+    )
+    kept = a if again is None else again
+    return {
+        "h": dh,
+        "b1": db1,
+        "w2": dy.t() @ kept if needs.w2 else None,
+        "b2": dy.sum(0) if needs.b2 else None,
+    }
+
+
+LAYER = TwoPassLayer(
+    "feed_forward_polynomial", Call, Passes(_forward, _memory, _backward, ("h", "w2", "seed"))
+)

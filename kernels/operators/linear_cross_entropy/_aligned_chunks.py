@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from ._row_chunks import Chunk, loss_of_chunks
+from ._row_chunks import LAYER, Call
 
 COLUMNS = 64  # that logits are a multiple of: 128 bytes in 16 bits
 LOGITS = 2**28  # of a chunk, at most: 512 MiB in 16 bits
@@ -30,5 +30,10 @@ def chunk_rows(rows: int, vocabulary: int) -> int:
 
 def loss(x: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, smoothing: float) -> Tensor:
     """The mean loss [] of x [N, H], in float32 at least."""
-    chunk = Chunk(chunk_rows(len(x), len(weight)), width(len(weight)))
-    return loss_of_chunks(x, weight, bias, labels, smoothing, chunk)
+    return LAYER(call_of(x, weight, bias, labels, smoothing))[0]
+
+
+def call_of(x: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, smoothing: float) -> Call:
+    """Arguments with the size of chunks."""
+    rows, vocabulary = x.size(0), weight.size(0)
+    return Call(x, weight, bias, labels, smoothing, chunk_rows(rows, vocabulary), width(vocabulary))

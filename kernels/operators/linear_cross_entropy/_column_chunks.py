@@ -6,12 +6,12 @@ is summed in float32, and beside the gradients there is one chunk. The price is 
 
 from __future__ import annotations
 
-from typing import Any
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from ...runtime.autograd import first_order
+from ...runtime.passes import Gradients, Made, Passes, Saved, TwoPassLayer
 from . import IGNORED
 from ._logits import add_product, buffer, empty_state, fold, for_weight, gradient_, losses_of, products, wide
 
@@ -27,19 +27,33 @@ def chunk_columns(rows: int) -> int:
 
 def loss(x: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, smoothing: float) -> Tensor:
     """The mean loss [] of x [N, H], in float32 at least."""
-    labels = labels.contiguous()
-    wanted = (x, weight, bias)
-    if torch.is_grad_enabled() and any(one is not None and one.requires_grad for one in wanted):
-        found: Tensor = ColumnChunks.apply(x, weight, bias, labels, smoothing)  # type: ignore[no-untyped-call]
-        return found
-    with torch.no_grad():
-        return _forward(x, weight, bias, labels, smoothing)[0]
+    return LAYER(call_of(x, weight, bias, labels, smoothing))[0]
 
 
-def _forward(
-    x: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, smoothing: float
-) -> tuple[Tensor, Tensor, Tensor]:
-    """The mean loss, the logarithms of the sums of exponentials [N], and the number of labels."""
+class Call(NamedTuple):
+    """Arguments of a call."""
+
+    x: Tensor  # [N, H]
+    weight: Tensor  # [V, H]
+    bias: Tensor | None  # [V]
+    labels: Tensor  # int64 [N], contiguous
+    smoothing: float
+
+
+def call_of(x: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, smoothing: float) -> Call:
+    """Arguments as the passes take them."""
+    return Call(x, weight, bias, labels.contiguous(), smoothing)
+
+
+def _memory(call: Call, _needs: Call) -> Made:
+    rows, kept = call.x.size(0), wide(call.x.dtype)
+    loss, log_total = call.x.new_empty((), dtype=kept), call.x.new_empty(rows, dtype=kept)
+    return Made((loss,), (log_total, call.labels.new_empty(())))
+
+
+def _forward(call: Call, _needs: Call) -> Made:
+    """The mean loss; the logarithms of the sums of exponentials [N], and the number of labels."""
+    x, weight, bias, labels, smoothing = call
     vocabulary = len(weight)
     state = empty_state(labels, wide(x.dtype))
     chunks = _chunks(len(x), vocabulary)
@@ -49,7 +63,7 @@ def _forward(
         fold(state, z, labels, first, smooth=smoothing > 0)
     count = (labels != IGNORED).sum()
     mean = losses_of(state, labels, vocabulary, smoothing).sum() / count
-    return mean, state[0].clone(), count.clamp(min=1)
+    return Made((mean,), (state[0].clone(), count.clamp(min=1)))
 
 
 def _chunks(rows: int, vocabulary: int) -> list[tuple[int, slice]]:
@@ -66,47 +80,39 @@ def _logits_of(x: Tensor, weight: Tensor, bias: Tensor | None, chunk: slice, log
     return z
 
 
-class ColumnChunks(torch.autograd.Function):
-    """Keeps x, the parameters, and a number a row."""
+def _backward(saved: Saved, upstream: Gradients, needs: Call) -> dict[str, Tensor | None]:
+    """The gradients of x, weight and bias."""
+    (x, weight, bias, labels, smooth), (log_total, count), (factor,) = *saved[::2], upstream
+    if factor is None:
+        return {}
+    kept = wide(x.dtype)
+    dx: Tensor | None = None
+    dw = torch.empty_like(weight, memory_format=torch.contiguous_format) if needs.weight else None
+    db = x.new_empty(len(weight), dtype=kept) if needs.bias else None
+    chunks = _chunks(len(x), len(weight))
+    logits = buffer(x, len(x), chunks[0][1].stop)
+    scaled, weight_factor = for_weight(x, count)
+    smoothing = (smooth, smooth / len(weight))
+    for first, chunk in chunks:
+        z = _logits_of(x, weight, bias, chunk, logits)
+        gradient_(z, labels, log_total, first, smoothing)
+        if dw is not None:
+            torch.mm(z.t(), scaled, out=dw[chunk])
+        if db is not None:
+            torch.sum(z, 0, dtype=kept, out=db[chunk])
+        if needs.x:
+            dx = add_product(dx, z, weight[chunk])
+    del logits, z  # before the copy in the dtype of x
+    share = factor / count  # after the products: p / count is below what float16 can hold
+    return {
+        "x": None if dx is None else dx.mul_(share).to(x.dtype),
+        "weight": None if dw is None else dw.mul_(share * weight_factor),
+        "bias": None if db is None else (db * share).to(x.dtype),
+    }
 
-    @staticmethod
-    def forward(
-        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, smoothing: float
-    ) -> Tensor:
-        """The mean loss []."""
-        loss, log_total, count = _forward(x, weight, bias, labels, smoothing)
-        ctx.save_for_backward(x, weight, bias, labels, log_total, count)
-        ctx.smoothing = smoothing
-        return loss
 
-    @staticmethod
-    @first_order
-    def backward(ctx: Any, factor: Tensor) -> tuple[Tensor | None, ...]:
-        """The gradients of x, weight and bias."""
-        x, weight, bias, labels, log_total, count = ctx.saved_tensors
-        needs, kept = ctx.needs_input_grad, wide(x.dtype)
-        dx: Tensor | None = None
-        dw = torch.empty_like(weight, memory_format=torch.contiguous_format) if needs[1] else None
-        db = x.new_empty(len(weight), dtype=kept) if needs[2] else None
-        chunks = _chunks(len(x), len(weight))
-        logits = buffer(x, len(x), chunks[0][1].stop)
-        scaled, weight_factor = for_weight(x, count)
-        smoothing = (ctx.smoothing, ctx.smoothing / len(weight))
-        for first, chunk in chunks:
-            z = _logits_of(x, weight, bias, chunk, logits)
-            gradient_(z, labels, log_total, first, smoothing)
-            if dw is not None:
-                torch.mm(z.t(), scaled, out=dw[chunk])
-            if db is not None:
-                torch.sum(z, 0, dtype=kept, out=db[chunk])
-            if needs[0]:
-                dx = add_product(dx, z, weight[chunk])
-        del logits, z  # before the copy in the dtype of x
-        share = factor / count  # after the products: p / count is below what float16 can hold
-        return (
-            None if dx is None else dx.mul_(share).to(x.dtype),
-            None if dw is None else dw.mul_(share * weight_factor),
-            None if db is None else (db * share).to(x.dtype),
-            None,
-            None,
-        )
+LAYER = TwoPassLayer(
+    "linear_cross_entropy_columns",
+    Call,
+    Passes(_forward, _memory, _backward, ("x", "weight", "bias", "labels")),
+)

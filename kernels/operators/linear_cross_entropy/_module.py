@@ -5,13 +5,11 @@ What a call is refused for is worded by torch: it gets every call that does not 
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch._compile import _disable_dynamo
 from torch.nn.functional import cross_entropy, linear
 
 from ...contract import Problem
@@ -51,14 +49,9 @@ class FusedLinearLoss(LinearLoss):
         """x [N, H] and labels [N], to the loss [].
 
         Raises IndexError for a label that is neither -100 nor within [0, V), which on a GPU waits for what
-        gives the labels; not while a CUDA graph is captured, where such a label makes the loss NaN.
+        gives the labels; not while a CUDA graph is captured, nor in a graph of torch.compile: there such a
+        label makes the loss NaN.
         """
-        if "torch._dynamo" in sys.modules:  # else nothing is compiled
-            found: Tensor = _outside_of_graphs(self, x, labels)
-            return found
-        return self._forward(x, labels)
-
-    def _forward(self, x: Any, labels: Any) -> Tensor:
         weight: Tensor = self.weight
         bias: Tensor | None = self.bias
         narrow = _autocast_dtype(x)
@@ -93,7 +86,7 @@ class FusedLinearLoss(LinearLoss):
 
 def check_labels(labels: Tensor, vocabulary: int) -> None:
     """Raise IndexError, in torch's words, for a label that is neither -100 nor within [0, vocabulary)."""
-    if labels.is_cuda and torch.cuda.is_current_stream_capturing():
+    if torch.compiler.is_compiling() or (labels.is_cuda and torch.cuda.is_current_stream_capturing()):
         return  # the host may not wait
     given = labels.masked_fill(labels == IGNORED, 0)
     lowest, highest = torch.stack(given.aminmax()).tolist()
@@ -107,9 +100,3 @@ def _autocast_dtype(x: Any) -> torch.dtype | None:
         return None
     device = x.device.type
     return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
-
-
-@_disable_dynamo  # as torch.compiler.disable, but imports torch.compile at the first call, not here
-def _outside_of_graphs(module: FusedLinearLoss, x: Tensor, labels: Tensor) -> Tensor:
-    """A graph break: chunks are launched one by one."""
-    return module._forward(x, labels)

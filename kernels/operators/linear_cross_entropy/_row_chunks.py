@@ -14,16 +14,10 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from ...runtime.autograd import anchor, first_order
+from ...runtime.passes import Gradients as Upstream
+from ...runtime.passes import Made, Passes, Saved, TwoPassLayer
 from . import IGNORED
 from ._logits import add_product, buffer, cross_entropy_, for_weight, products, wide
-
-
-class Chunk(NamedTuple):
-    """Size of the chunks that rows are taken in."""
-
-    rows: int  # at a time
-    columns: int | None = None  # of the products, zeros behind the weight's rows; None: no more, and no copy
 
 
 class Gradients(NamedTuple):
@@ -45,39 +39,32 @@ def chunk_rows(hidden: int) -> int:
 
 def loss(x: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, smoothing: float) -> Tensor:
     """The mean loss [] of x [N, H], in float32 at least."""
-    return loss_of_chunks(x, weight, bias, labels, smoothing, Chunk(chunk_rows(x.size(1))))
+    return LAYER(Call(x, weight, bias, labels, smoothing, chunk_rows(x.size(1)), None))[0]
 
 
-def loss_of_chunks(
-    x: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, smoothing: float, chunk: Chunk
-) -> Tensor:
-    """The same in such chunks."""
-    wanted = (x, weight, bias)
-    if torch.is_grad_enabled() and any(one is not None and one.requires_grad for one in wanted):
-        found: Tensor = RowChunks.apply(x, weight, bias, labels, smoothing, chunk)[0]  # type: ignore[no-untyped-call]
-        return found
-    with torch.no_grad():
-        return _over_rows(x, weight, bias, labels, smoothing, chunk, (False, False, False))[0]
+class Call(NamedTuple):
+    """Arguments of a call."""
+
+    x: Tensor  # [N, H]
+    weight: Tensor  # [V, H]
+    bias: Tensor | None  # [V]
+    labels: Tensor  # int64 [N]
+    smoothing: float
+    rows: int  # of a chunk
+    columns: int | None  # of the products, zeros behind the weight's rows; None: no more, and no copy
 
 
-def _over_rows(
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    labels: Tensor,
-    smoothing: float,
-    chunk: Chunk,
-    needs: tuple[bool, bool, bool],
-) -> tuple[Tensor, tuple[Tensor, Tensor], Gradients]:
+def _over_rows(call: Call, needs: tuple[bool, ...]) -> tuple[Tensor, tuple[Tensor, Tensor], Gradients]:
     """The mean loss, the number of labels (1 where there is none) and the gradients that are needed.
 
     Beside the number of labels is the factor that makes the weight's gradient a sum.
     """
-    rows, step, vocabulary = len(x), chunk.rows, len(weight)
+    x, weight, bias, labels, smoothing, step, columns = call
+    rows, vocabulary = len(x), len(weight)
     labels, kept = labels.contiguous(), wide(x.dtype)
-    if chunk.columns is not None:
-        weight = pad(weight, (0, 0, 0, chunk.columns - vocabulary)).contiguous()
-        bias = None if bias is None else pad(bias, (0, chunk.columns - vocabulary))
+    if columns is not None:
+        weight = pad(weight, (0, 0, 0, columns - vocabulary)).contiguous()
+        bias = None if bias is None else pad(bias, (0, columns - vocabulary))
     count = (labels != IGNORED).sum()
     whole, factor = for_weight(x, count.clamp(min=1))
     losses = x.new_empty(rows, dtype=kept)
@@ -105,39 +92,34 @@ def _over_rows(
     return losses.sum() / count, (count.clamp(min=1), factor), Gradients(dx, dw, db)
 
 
-class RowChunks(torch.autograd.Function):
-    """`_over_rows`, and its gradients times the factor that flows back."""
+def _memory(call: Call, needs: Any) -> Made:
+    x, weight, kept = call.x, call.weight, wide(call.x.dtype)
+    loss, factor = x.new_empty((), dtype=kept), x.new_empty((), dtype=kept)
+    gradients = (
+        x.new_empty(x.shape) if needs.x else None,
+        x.new_empty(weight.shape) if needs.weight else None,
+        x.new_empty(weight.size(0), dtype=kept) if needs.bias else None,
+    )
+    return Made((loss,), (call.labels.new_empty(()), factor, *gradients) if any(needs[:3]) else ())
 
-    @staticmethod
-    def forward(
-        ctx: Any,
-        x: Tensor,
-        weight: Tensor,
-        bias: Tensor | None,
-        labels: Tensor,
-        smoothing: float,
-        chunk: Chunk,
-    ) -> tuple[Tensor, Tensor]:
-        """The mean loss [], and an anchor."""
-        needs = ctx.needs_input_grad[:3]
-        loss, scales, gradients = _over_rows(x, weight, bias, labels, smoothing, chunk, needs)
-        hold = anchor(loss)
-        ctx.save_for_backward(*scales, *gradients, hold)
-        ctx.dtype = x.dtype
-        return loss, hold
 
-    @staticmethod
-    @first_order
-    def backward(ctx: Any, factor: Tensor, _anchor: Tensor) -> tuple[Tensor | None, ...]:
-        """The gradients of x, weight and bias; new tensors, for the kept ones may be needed again."""
-        count, weight_factor, dx, dw, db, _ = ctx.saved_tensors
-        # a scalar of float32 leaves the dtype as it is, and is multiplied by in float32
-        share = factor / count
-        return (
-            None if dx is None else dx * share,
-            None if dw is None else dw * (share * weight_factor),
-            None if db is None else (db * share).to(ctx.dtype),
-            None,
-            None,
-            None,
-        )
+def _forward(call: Call, needs: Any) -> Made:
+    loss, scales, gradients = _over_rows(call, needs[:3])
+    return Made((loss,), (*scales, *gradients) if any(needs[:3]) else ())
+
+
+def _backward(saved: Saved, upstream: Upstream, _needs: Call) -> dict[str, Tensor | None]:
+    """The gradients of x, weight and bias; new tensors, for the kept ones may be needed again."""
+    count, weight_factor, dx, dw, db = saved.kept
+    if upstream[0] is None:
+        return {}
+    # a scalar of float32 leaves the dtype as it is, and is multiplied by in float32
+    share = upstream[0] / count
+    return {
+        "x": None if dx is None else dx * share,
+        "weight": None if dw is None else dw * (share * weight_factor),
+        "bias": None if db is None else db * share,  # which autograd rounds
+    }
+
+
+LAYER = TwoPassLayer("linear_cross_entropy_rows", Call, Passes(_forward, _memory, _backward, ()))

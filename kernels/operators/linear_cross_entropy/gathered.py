@@ -13,10 +13,12 @@ from dataclasses import replace
 from torch import Tensor, nn
 
 from ...contract import Device, Problem, Work
-from . import ELEMENT_BYTES, IGNORED, counted, labelled_rows
-from ._column_chunks import chunk_columns
+from . import ELEMENT_BYTES, counted, labelled_rows
+from ._column_chunks import LAYER as ROWS
+from ._column_chunks import call_of, chunk_columns
 from ._column_chunks import loss as loss_of_rows
-from ._module import FusedLinearLoss, LossFunction, plain
+from ._labelled import Call, layer_of, loss_of_labelled
+from ._module import FusedLinearLoss
 from ._support import refused
 
 
@@ -46,20 +48,7 @@ def build(problem: Problem) -> nn.Module:
 
 def loss(x: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, smoothing: float) -> Tensor:
     """The mean loss [] of the rows of x [N, H] that have a label, in float32 at least."""
-    return loss_of_labelled(loss_of_rows, x, weight, bias, labels, smoothing)
+    return loss_of_labelled(loss_of_rows, LAYER, Call(x, weight, bias, labels, smoothing))
 
 
-def loss_of_labelled(
-    function: LossFunction,
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    labels: Tensor,
-    smoothing: float,
-) -> Tensor:
-    """The same by a loss of rows that all have a label."""
-    places = (labels != IGNORED).nonzero().squeeze(1)  # [M]
-    x, labels = x.index_select(0, places), labels.index_select(0, places)
-    if len(places) == 0:
-        return plain(x, weight, bias, labels, smoothing)  # the mean of nothing: NaN, and no gradient
-    return function(x, weight, bias, labels, smoothing)
+LAYER = layer_of("linear_cross_entropy_gathered", ROWS, call_of)

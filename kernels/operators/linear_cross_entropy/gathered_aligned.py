@@ -12,8 +12,11 @@ from torch import Tensor, nn
 
 from ...contract import Device, Problem, Work
 from . import ELEMENT_BYTES, gathered, labelled_rows
+from ._aligned_chunks import call_of
 from ._aligned_chunks import loss as loss_of_rows
+from ._labelled import Call, layer_of, loss_of_labelled
 from ._module import FusedLinearLoss
+from ._row_chunks import LAYER as ROWS
 from .aligned import aligned_work
 
 
@@ -43,4 +46,7 @@ def build(problem: Problem) -> nn.Module:
 
 def loss(x: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, smoothing: float) -> Tensor:
     """The mean loss [] of the rows of x [N, H] that have a label, in float32 at least."""
-    return gathered.loss_of_labelled(loss_of_rows, x, weight, bias, labels, smoothing)
+    return loss_of_labelled(loss_of_rows, LAYER, Call(x, weight, bias, labels, smoothing))
+
+
+LAYER = layer_of("linear_cross_entropy_gathered_aligned", ROWS, call_of)

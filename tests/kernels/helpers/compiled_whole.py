@@ -31,22 +31,74 @@ LINEAR = [
     ("linear", "scheduled_gradients", {}),
     ("linear", "cublas_then_fused", {"activation": "relu", "bias": False}),
 ]
+ATTENTION = [
+    ("attention", "tempo", {"kv_heads": 1, "return_weights": True, "dropout": 0.25}),
+    ("attention", "fused", {"mask": "boolean", "bias": True, "dropout": 0.25}),
+    ("attention", "recompute", {"causal": True, "mask": "padding", "bias": True, "dropout": 0.25}),
+    ("attention", "recompute", {"return_weights": True}),
+]
+FEED_FORWARD = [
+    ("feed_forward", "fused", {"dropout": 0.25}),
+    ("feed_forward", "from_output", {"activation": "silu", "dropout": 0.25}),
+    ("feed_forward", "int8_activation", {"bias": False}),
+    ("feed_forward", "recompute_first_linear", {"activation": "gelu_tanh"}),
+    ("feed_forward", "polynomial_gelu", {"dtype": "bfloat16", "dropout": 0.25}),
+    ("feed_forward", "polynomial_gelu_recompute", {"dtype": "bfloat16"}),
+]
+BATCHED = [("batched_matmul", "scheduled", {"transposed": True}), ("batched_matmul", "split", {})]
+LOSSES = [
+    ("linear_cross_entropy", "gathered_aligned", {"bias": True}),
+    ("linear_cross_entropy", "gathered", {"label_smoothing": 0.1}),
+    ("linear_cross_entropy", "chunked", {"bias": True, "label_smoothing": 0.1, "labelled": 1.0}),
+    ("linear_cross_entropy", "chunked_vocabulary", {"bias": True}),
+    ("linear_cross_entropy", "aligned", {}),
+]
+ADDITIVE = [
+    ("additive_attention", "recompute", {"heads": 2, "lengths": True}),
+    ("additive_attention", "fused", {"layer_norm": True, "lengths": True}),
+]
+TWO_PASSES = [*ATTENTION, *FEED_FORWARD, *BATCHED, *LOSSES, *ADDITIVE]  # by `TwoPassLayer`
+ON_GPUS = [
+    ("attention", "warpgroup", {"head_dim": 64, "dtype": "bfloat16", "dropout": 0.25}),
+    ("attention", "warpgroup", {"head_dim": 64, "dtype": "float16", "causal": True}),
+    ("feed_forward", "cublaslt", {"activation": "gelu_tanh", "dtype": "bfloat16"}),
+    ("feed_forward", "cublaslt_recompute", {"activation": "gelu_tanh", "dtype": "float16", "bias": False}),
+    ("feed_forward", "cublaslt", {"activation": "relu", "dtype": "bfloat16"}),
+]
 SIZES = {"gelu": {"elements": 240}, "linear": {"rows": 6, "in_features": 40, "out_features": 40}}
+SIZES["attention"] = {"heads": 2, "seq": 20, "head_dim": 8}
+SIZES["feed_forward"] = {"hidden": 40, "inner": 72}
+SIZES["batched_matmul"] = {"rows": 20, "inner": 16, "columns": 24}
+SIZES["linear_cross_entropy"] = {"hidden": 40, "vocabulary": 99, "labelled": 0.5}
+SIZES["additive_attention"] = {"target": 5, "source": 9, "hidden": 16}
+# of operators whose arguments are made for a problem: the size that is any in a graph of any size
+BATCHES = dict.fromkeys(("attention", "batched_matmul", "additive_attention"), "batch")
+BATCHES |= dict.fromkeys(("feed_forward", "linear_cross_entropy"), "rows")
 SIZES |= dict.fromkeys(("relu", "silu"), SIZES["gelu"])
 
 
 def module_of(operator, name, device="cpu", **hyperparameters):
     """An implementation with random parameters."""
-    found = registry.operator(operator)
-    problem = found.problem({**SIZES.get(operator, {"rows": 6, "hidden": 40}), **hyperparameters})
+    found, problem = registry.operator(operator), problem_of(operator, 2, hyperparameters)
     path = f"kernel_selector.kernels.operators.{operator}.{name}"
     module = importlib.import_module(path).build(problem)
     module.load_state_dict(found.make_inputs(problem, "cpu", 5).state_dict)
     return module.to(device)
 
 
-def given(operator, batch, device="cpu", *, dtype="float32", residual=False, **_more):
-    """Random arguments [batch, 3, 40] that want gradients, for a problem with these hyperparameters."""
+def problem_of(operator, batch, hyperparameters):
+    """A small problem; the batch is that of operators whose arguments are made for a problem."""
+    sizes = SIZES.get(operator, {"rows": 6, "hidden": 40})
+    sizes |= {BATCHES[operator]: batch} if operator in BATCHES else {}
+    return registry.operator(operator).problem({**sizes, **hyperparameters})
+
+
+def given(operator, batch, device="cpu", *, dtype="float32", residual=False, **more):
+    """Random arguments that want gradients, for a problem with these hyperparameters."""
+    if operator in BATCHES:
+        problem = problem_of(operator, batch, {"dtype": dtype, **more})
+        own = registry.operator(operator).make_inputs(problem, "cpu", batch).args
+        return [one.to(device).requires_grad_(one.is_floating_point()) for one in own]
     generator = torch.Generator().manual_seed(batch)
     count = 2 if residual or operator == "dropout_add_norm" else 1
     many = [torch.randn(batch, 3, 40, generator=generator) for _ in range(count)]
@@ -55,7 +107,7 @@ def given(operator, batch, device="cpu", *, dtype="float32", residual=False, **_
 
 def called(module, arguments):
     """The module amid other operations, as a tuple."""
-    found = module(*(one * 2 for one in arguments))
+    found = module(*(one * 2 if one.is_floating_point() else one for one in arguments))
     return tuple(one * 2 for one in (found if isinstance(found, tuple) else (found,)))
 
 
@@ -64,7 +116,8 @@ def results(call, module, arguments):
     torch.manual_seed(7)
     outputs = call(*arguments)
     loss = sum(one.float().square().sum() for one in outputs)
-    return [*outputs, *torch.autograd.grad(loss, [*arguments, *module.parameters()])]
+    wanted = [one for one in (*arguments, *module.parameters()) if one.requires_grad]
+    return [*outputs, *torch.autograd.grad(loss, wanted)]
 
 
 def compiled(module, backend, *, dynamic=None):

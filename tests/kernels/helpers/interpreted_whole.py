@@ -13,15 +13,39 @@ import interpreted  # chooses the interpreter
 import numpy as np
 import pytest
 import torch
-from compiled_whole import ACTIVATIONS, ADDED, LINEAR, NORMS, called, compiled, given, module_of, results
+from compiled_whole import (
+    ACTIVATIONS,
+    ADDED,
+    ADDITIVE,
+    ATTENTION,
+    BATCHED,
+    BATCHES,
+    FEED_FORWARD,
+    LINEAR,
+    LOSSES,
+    NORMS,
+    ON_GPUS,
+    TWO_PASSES,
+    called,
+    compiled,
+    given,
+    module_of,
+    problem_of,
+    results,
+)
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.library import opcheck
 from torch.testing._internal.optests.generate_tests import OpCheckError
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_map_only
 from torch.utils.checkpoint import checkpoint
 
+from kernel_selector.kernels import registry
 from kernel_selector.kernels.activations import traced as activations
 from kernel_selector.kernels.norms import traced as norms
 from kernel_selector.kernels.operators.linear import _traced as linear
+from kernel_selector.kernels.runtime import passes
+from kernel_selector.kernels.runtime.passes import TwoPassLayer
 from kernel_selector.kernels.runtime.torch_operators import Contents, filled, torch_operator
 
 PLAIN = norms.Call(None, None, None, None, None, rms=False, eps=1e-5, p=0.0, dtype=torch.float32)
@@ -39,7 +63,8 @@ def as_outside(cases) -> None:
     """One graph, forwards and backwards, of any batch: the bits of a call outside of torch.compile."""
     for number, (operator, name, hyperparameters) in enumerate(cases):
         module = module_of(operator, name, **hyperparameters)
-        for dynamic, batches in ((False, (4,)), (True, (4, 7)))[number > 0 :]:  # one of each kind
+        any_batch = (2, 3) if operator in BATCHES else (4, 7)
+        for dynamic, batches in ((False, any_batch[:1]), (True, any_batch))[number > 0 :]:  # one of each kind
             call = compiled(module, "aot_eager", dynamic=dynamic)
             for batch in batches:
                 leaves = given(operator, batch, **hyperparameters)
@@ -68,10 +93,30 @@ def linear_as_outside() -> None:
     as_outside(LINEAR)
 
 
+def attention_as_outside() -> None:
+    as_outside(ATTENTION)
+
+
+def feed_forward_as_outside() -> None:
+    as_outside(FEED_FORWARD)
+
+
+def batched_as_outside() -> None:
+    as_outside(BATCHED)
+
+
+def losses_as_outside() -> None:
+    as_outside(LOSSES)
+
+
+def additive_as_outside() -> None:
+    as_outside(ADDITIVE)
+
+
 def by_inductor() -> None:
     """Code that Inductor generates for a processor, of any batch: the bits of a call outside of it."""
     warnings.filterwarnings("ignore", "`torch.jit.script_method`", DeprecationWarning)  # of its own import
-    for operator, name, more in (ACTIVATIONS[0], ADDED[0], LINEAR[0]):
+    for operator, name, more in (ACTIVATIONS[0], ADDED[0], LINEAR[0], FEED_FORWARD[0]):
         module = module_of(operator, name, **more)
         call = compiled(module, "inductor", dynamic=True)
         for batch in (4, 7):
@@ -128,6 +173,75 @@ def dropout_is_replayed() -> None:
                 assert torch.equal(dx != 0, z != 0)
                 masks.append(z != 0)
             assert not torch.equal(*masks)
+
+
+def both_passes_draw_alike() -> None:
+    """Under compile and in a checkpoint: backward drops what forward did, and each call drops anew."""
+    for operator, name, more in (*ATTENTION[:3], FEED_FORWARD[0], FEED_FORWARD[4]):
+        module, leaves = module_of(operator, name, **more), given(operator, 2, **more)
+        body = lambda *arguments, m=module: called(m, arguments)  # noqa: E731
+        again = lambda *arguments, f=body: checkpoint(f, *arguments, use_reentrant=False)  # noqa: E731
+        calls = []
+        for function in (body, again):
+            torch._dynamo.reset()
+            calls.append(torch.compile(function, fullgraph=True, backend="aot_eager"))
+        expected, found = (results(call, module, leaves) for call in calls)
+        same(found, expected)
+        with torch.no_grad():
+            assert not torch.equal(calls[0](*leaves)[0], calls[0](*leaves)[0])
+
+
+class Recorded(TorchDispatchMode):
+    """The operators of ours that are called meanwhile, with their arguments."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls = []
+
+    def __torch_dispatch__(self, function, types, arguments=(), keywords=None):
+        if function.namespace == "kernel_selector":
+            self.calls.append((function, arguments))
+        return function(*arguments, **(keywords or {}))
+
+
+def calls_of_layers(cases):
+    """Each call of a layer by `TwoPassLayer` that the cases make."""
+    found = []
+    call_of = TwoPassLayer.__call__
+    TwoPassLayer.__call__ = lambda layer, call: (found.append((layer, call)), call_of(layer, call))[1]
+    for operator, name, more in cases:
+        called(module_of(operator, name, **more), given(operator, 2, **more))
+    TwoPassLayer.__call__ = call_of
+    return found
+
+
+def check_both_passes(layer, call) -> None:
+    """opcheck of the operators of a layer, the backward one with the arguments that it gets."""
+    passes._register(layer.name)
+    flat = [one if one is None else one.detach() for one in layer.flat(call)]
+    wanted = [one is not None and one.is_floating_point() for one in flat]
+    leaves = layer.like(
+        call, (one.requires_grad_() if want else one for one, want in zip(flat, wanted, strict=True))
+    )
+    made = getattr(torch.ops.kernel_selector, layer.name).default
+    with Recorded() as recorded:
+        outputs = made(*leaves, wanted)[: layer.passes.outputs(call)]
+        sum(one.float().square().sum() for one in outputs).backward()
+    opcheck(made, (*leaves, wanted))
+    (_, (backward, arguments)) = recorded.calls
+    opcheck(backward, tree_map_only(torch.Tensor, torch.Tensor.detach, arguments))
+
+
+def both_passes_are_what_they_say() -> None:
+    """The operators of each layer, with one call."""
+    for layer, call in dict(calls_of_layers(TWO_PASSES[::-1])).items():
+        check_both_passes(layer, call)
+
+
+def both_passes_are_so_for_other_calls() -> None:
+    """The same of all calls."""
+    for layer, call in calls_of_layers(TWO_PASSES):
+        check_both_passes(layer, call)
 
 
 def operators_are_what_they_say() -> None:
@@ -205,6 +319,25 @@ def tensors_without_values() -> None:
         assert [tuple(one.shape) for one in gradients] == [(4, 40), (4, 40), (40,), (0,)]
         assert [one.dtype for one in gradients[:2]] == [torch.float32, torch.bfloat16]
         assert {one.device.type for one in (y, bits, dx, *found, *gradients)} == {"cuda"}
+
+
+def on_a_gpu(tensor):
+    """A tensor of the same shape and dtype, without memory."""
+    return torch.empty(tensor.shape, dtype=tensor.dtype, device="cuda")
+
+
+def layers_without_a_gpu() -> None:
+    """Layers that only an NVIDIA GPU runs, as one graph of tensors that hold no values."""
+    for operator, name, more in ON_GPUS:
+        own, problem = given(operator, 2, **more), problem_of(operator, 2, more)
+        module = registry.implementation(operator, name).build(problem).requires_grad_(False)
+        with FakeTensorMode(), torch.no_grad():
+            for part in module.modules():
+                part._parameters |= {
+                    key: on_a_gpu(one) for key, one in part._parameters.items() if one is not None
+                }
+            (y,) = compiled(module, "aot_eager")(*map(on_a_gpu, own))
+        assert (y.shape, y.dtype, y.device.type) == (own[0].shape, own[0].dtype, "cuda")
 
 
 def breaks_are_found() -> None:

@@ -5,12 +5,12 @@ Triton is imported when a module runs: implementations are listed where it is no
 
 from __future__ import annotations
 
-from typing import Any
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from ....runtime.autograd import first_order
+from ....runtime.passes import Gradients, Made, Passes, Saved, TwoPassLayer
 from ....runtime.triton_launch import launch
 from .._equations import EPSILON, masked_softmax, product, scores_of
 from .._module import Parameters
@@ -38,32 +38,44 @@ def weigh(q: Tensor, k: Tensor, parameters: Parameters, lengths: Tensor | None) 
     v, gain, shift, lengths = (
         None if one is None else one.contiguous() for one in (*parameters[3:], lengths)
     )
-    given = (q, k, v, gain, shift)
     autocast = torch.is_autocast_enabled(q.device.type) and q.dtype != torch.float64
     dtype = torch.float32 if autocast else q.dtype
-    if torch.is_grad_enabled() and any(one is not None and one.requires_grad for one in given):
-        weights: Tensor = _Weights.apply(*given, lengths, dtype)  # type: ignore[no-untyped-call]
-        return weights
-    return _weights(q, k, (v, gain, shift, lengths), dtype)
+    return LAYER(Call(q, k, v, gain, shift, lengths, dtype))[0]
 
 
-class _Weights(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, q: Tensor, k: Tensor, *rest: Any) -> Tensor:
-        *given, dtype = rest
-        weights = _weights(q, k, tuple(given), dtype)
-        ctx.save_for_backward(q, k, *given, weights)
-        return weights
+class Call(NamedTuple):
+    """Arguments of a call."""
 
-    @staticmethod
-    @first_order
-    def backward(ctx: Any, d_weights: Tensor) -> tuple[Tensor | None, ...]:
-        return _backward(ctx, d_weights)
+    q: Tensor  # [B, T, N, D], whose last two axes are one
+    k: Tensor  # [B, S, N, D], as q
+    v: Tensor | None  # [N, D]
+    gain: Tensor | None  # [D]
+    shift: Tensor | None  # [D]
+    lengths: Tensor | None  # int64 [B]
+    dtype: torch.dtype  # of the weights
 
 
-def _backward(ctx: Any, d_weights: Tensor) -> tuple[Tensor | None, ...]:
-    q, k, *given, weights = ctx.saved_tensors
-    return (*_gradients(q, k, tuple(given), weights, d_weights), None, None)
+def _memory(call: Call, _needs: Call) -> Made:
+    (batch, target, heads, _), source = call.q.shape, call.k.size(1)
+    return Made((call.q.new_empty((batch, heads, target, source), dtype=call.dtype),))
+
+
+def _forward(call: Call, _needs: Call) -> Made:
+    return Made((_weights(call.q, call.k, call[2:6], call.dtype),))
+
+
+def _backward(saved: Saved, upstream: Gradients, _needs: Call) -> dict[str, Tensor | None]:
+    (q, k, *given, _), (weights,), (d_weights,) = saved.call, saved.outputs, upstream
+    if d_weights is None:
+        return {}
+    return dict(zip(Call._fields, _gradients(q, k, tuple(given), weights, d_weights), strict=False))
+
+
+LAYER = TwoPassLayer(
+    "additive_attention",
+    Call,
+    Passes(_forward, _memory, _backward, Call._fields[:6], saves_outputs=True),
+)
 
 
 def _weights(q: Tensor, k: Tensor, given: Given, dtype: torch.dtype) -> Tensor:

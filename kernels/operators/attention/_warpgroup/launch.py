@@ -60,11 +60,9 @@ class Kept(NamedTuple):
     dropped: Tensor | None = None
 
 
-def forward(call: Call, seed: Tensor | None, kept: Kept) -> Tensor:
-    """out [B, H, S, D], and what is `kept`, where there is memory for it."""
-    out = torch.empty_like(call.q)
-    _run("forward", call, {"seed": seed, "to_out": out, **kept._asdict()})
-    return out
+def forward(call: Call, out: Tensor, kept: Kept) -> None:
+    """Fill out [B, H, S, D], and what is `kept`, where there is memory for it."""
+    _run("forward", call, {"seed": call.seed, "to_out": out, **kept._asdict()})
 
 
 def backward(call: Call, kept: Kept, out: Tensor, d_out: Tensor) -> tuple[Tensor, ...]:
@@ -74,6 +72,12 @@ def backward(call: Call, kept: Kept, out: Tensor, d_out: Tensor) -> tuple[Tensor
     _run("queries", call, {**tensors, "d_q": d_q})
     _run("keys", call, {**tensors, "d_k": d_k, "d_v": d_v})
     return d_q, d_k, d_v
+
+
+def out_for(q: Tensor) -> Tensor:
+    """Memory for out, laid out as q [B, H, S, D] where the copy engine takes such strides."""
+    layout = torch.preserve_format if _has_steps(q) else torch.contiguous_format
+    return torch.empty_like(q, memory_format=layout)
 
 
 def kept_for_backward(call: Call) -> Kept:
@@ -98,13 +102,14 @@ def drop_words(call: Call) -> Tensor:
 
 def aligned(tensor: Tensor) -> Tensor:
     """[B, H, S, D] as the copy engine takes it: a copy if need be."""
-    steps = tensor.stride()[:3]
-    fits = tensor.stride(3) == 1 and not any(step % PIECE or step == 0 for step in steps)
-    return (
-        tensor
-        if fits and tensor.data_ptr() % 16 == 0
-        else tensor.clone(memory_format=torch.contiguous_format)
-    )
+    if _has_steps(tensor) and tensor.data_ptr() % 16 == 0:
+        return tensor
+    return tensor.clone(memory_format=torch.contiguous_format)
+
+
+def _has_steps(tensor: Tensor) -> bool:
+    """Whether the copy engine takes strides such as those of [B, H, S, D]."""
+    return tensor.stride(3) == 1 and not any(step % PIECE or step == 0 for step in tensor.stride()[:3])
 
 
 def blocks(name: str, problem: tuple[int, int, int, int, int]) -> int:

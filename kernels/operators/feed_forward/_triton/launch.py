@@ -27,19 +27,27 @@ def forward(h: Tensor, middle: Middle) -> tuple[Tensor, tuple[Tensor, ...]]:
 
     rows, inner = h.shape
     a = torch.empty_like(h) if middle.keep in (HIDDEN, BOTH) else h
-    bits = codes = steps = None
-    if middle.branches:
-        bits = h.new_empty(rows, -(-inner // 8), dtype=torch.uint8)
-    elif middle.keep == CODES:
-        codes = torch.empty_like(h, dtype=torch.int8)
-        steps = h.new_empty(rows, -(-inner // COLUMNS), dtype=torch.float32)
+    more = more_for(h, middle)
+    bits = more[0] if middle.branches else None
+    codes, steps = more if middle.keep == CODES else (None, None)
     if rows:
         launch(
             feed_forward_forward_kernel, (-(-rows // ROWS) * -(-inner // COLUMNS),),
             h, a, bits, codes, steps, middle.seed, rows, inner, middle.threshold, middle.scale,
             KIND=middle.activation, ROWS=ROWS, GROUPS=GROUPS, num_warps=WARPS,
         )  # fmt: skip
-    return a, tuple(one for one in (bits, codes, steps) if one is not None)
+    return a, more
+
+
+def more_for(h: Tensor, middle: Middle) -> tuple[Tensor, ...]:
+    """Memory for what `forward` keeps beside h [rows, inner] and a: bits, or codes and their scales."""
+    rows, inner = h.shape
+    if middle.branches:
+        return (h.new_empty(rows, -(-inner // 8), dtype=torch.uint8),)
+    if middle.keep == CODES:
+        codes = torch.empty_like(h, dtype=torch.int8)
+        return codes, h.new_empty(rows, -(-inner // COLUMNS), dtype=torch.float32)
+    return ()
 
 
 def backward(

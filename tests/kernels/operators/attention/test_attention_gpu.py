@@ -160,9 +160,9 @@ def test_warpgroup_drops_backwards_what_it_dropped_forwards(seq, keys, groups, c
         torch.randn(2, heads, rows, 64, device="cuda", dtype=torch.float16)
         for heads, rows in ((4, seq), (groups, keys), (groups, keys), (4, seq))
     )
-    call = Call(q, k, v, None, None, causal, share, False)
-    kept = _warpgroup.kept_for_backward(call)
-    out = _warpgroup.forward(call, torch.tensor([5], device="cuda"), kept)
+    call = Call(q, k, v, None, None, causal, share, False, torch.tensor([5], device="cuda"))
+    kept, out = _warpgroup.kept_for_backward(call), _warpgroup.out_for(q)
+    _warpgroup.forward(call, out, kept)
     gradients = _warpgroup.backward(call, kept, out, d_out)
     leaves = [one.double().requires_grad_() for one in (q, k, v)]
     wide = [leaves[0], *(one.repeat_interleave(4 // groups, 1) for one in leaves[1:])]

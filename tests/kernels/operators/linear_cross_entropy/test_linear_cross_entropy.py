@@ -225,6 +225,24 @@ def test_inside_torch_compile_and_copied_it_gives_the_same(name):
     torch.testing.assert_close(compiled(x, labels), expected * 2)
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_in_a_graph_nobody_looks_at_labels(name):
+    module = build(name, bias=True)
+    torch._dynamo.reset()
+    call = torch.compile(module, fullgraph=True, backend="aot_eager")
+    x, labels = inputs()
+    expected = [module(x, labels), *gradients(module(x, labels), module, x)]
+    torch.testing.assert_close([call(x, labels), *gradients(call(x, labels), module, x)], expected)
+    labels[7] = 11
+    loss = call(x, labels)
+    assert loss.isnan()
+    assert all(one.isfinite().all() for one in gradients(loss, module, x))
+    labels.fill_(-100)
+    loss = call(x, labels)
+    assert loss.isnan()
+    assert not any(one.any() for one in gradients(loss, module, x))
+
+
 def test_rows_that_are_left_out_are_those_without_a_label():
     problem = OPERATOR.problem(SIZES, rows=1000, labelled=0.15)
     labels = OPERATOR.make_inputs(problem, "cpu", 0).args[1]
