@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from selector.models.rewriting import arrangement_search
+from selector.models.rewriting import options, trials
 from selector.models.rewriting.paired_timing import Outcome, outcome
 from tests.selector.models.rewriting.replayed import Model
 
@@ -17,7 +17,13 @@ from tests.selector.models.rewriting.replayed import Model
 @pytest.fixture(autouse=True)
 def _short_reports(monkeypatch: pytest.MonkeyPatch) -> None:
     """Step times of a report in a fifth of a second: nothing is decided by them, and each call takes some."""
-    monkeypatch.setattr(arrangement_search, "LEAST_SECONDS", 0.2)
+    monkeypatch.setattr(trials, "LEAST_SECONDS", 0.2)
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without `arrangements`, replacements and replay alone are tried."""
+    monkeypatch.setattr(options, "TRIED", ("ours", "replayed"))
 
 
 @pytest.fixture
@@ -40,4 +46,4 @@ def everything_pays(monkeypatch: pytest.MonkeyPatch) -> None:
         before(1), after(1)
         return outcome([(2.0, 1.0)] * 7)
 
-    monkeypatch.setattr(arrangement_search, "time_pairs", time_pairs)
+    monkeypatch.setattr(trials, "time_pairs", time_pairs)
