@@ -156,10 +156,12 @@ class ArrangementSearch:
                 self._reasons |= {kind.name: words_of(found) for kind in group}
         if self._current is not begun:
             self._note(self._current)
+            if self._current.replayed:
+                self._leave_out(OURS, "its layers are in the replayed one")
         elif isinstance(found, str):
             self._leave_out(OURS, found)
         elif len(groups) == 1:
-            self._note_lost(wider, found)
+            self._note_lost(replace(wider, name=OURS), found)
         else:
             self._leave_out(OURS, "no kind of its layers makes a step faster")
 
@@ -177,11 +179,13 @@ class ArrangementSearch:
             self._leave_out(REPLAYED, "it has no stack of blocks that can be replayed")
             return
         found = self._compared(wider, alone)
-        if self._taken(wider, found):
+        wider = self._with_peak(wider)
+        fault = self._too_large(wider)
+        if fault is None and self._taken(wider, found):
             self._note(self._current)
         else:
-            self._stacks = _refused(self._stacks, words_of(found))
-            self._note_lost(wider, found)
+            self._stacks = _refused(self._stacks, fault or words_of(found))
+            self._note_lost(wider, found, fault)
 
     def _compile(self, name: str) -> None:
         """Compile the whole model where that is faster, fits and computes the same."""
@@ -244,18 +248,20 @@ class ArrangementSearch:
 
     def _fault(self, wider: Trial) -> str | None:
         """Reason why an arrangement that is faster cannot stay: its memory or its results. None: it can."""
-        limit, peak = self._limit_bytes(), wider.peak_bytes
-        if limit is not None and peak is not None and peak > limit:
-            return f"a step takes {format_bytes(peak)}, and allowed are {format_bytes(limit)}"
-        if self._wanted.original is None:
-            return None
+        fault = self._too_large(wider)
+        if fault is not None or self._wanted.original is None:
+            return fault
         return self._trials.differs(wider, self._wanted.original)
 
-    def _limit_bytes(self) -> int | None:
+    def _too_large(self, wider: Trial) -> str | None:
+        """Reason why a step of an arrangement takes too much memory, or None."""
         limits = [self._wanted.memory_bytes or self._trials.device_limit]
         if self._wanted.least_memory:
             limits.append(self._rows[self._current.name].peak_bytes)
-        return min((one for one in limits if one is not None), default=None)
+        limit, peak = min((one for one in limits if one is not None), default=None), wider.peak_bytes
+        if limit is None or peak is None or peak <= limit:
+            return None
+        return f"a step takes {format_bytes(peak)}, and allowed are {format_bytes(limit)}"
 
     def _groups(self) -> list[tuple[ReplacementGroup, ...]]:
         """Groups to try one by one, or all at once where steps take too long for that."""

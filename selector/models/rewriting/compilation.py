@@ -104,8 +104,8 @@ class CompiledCode:
 
 def _entries() -> Iterator[tuple[CodeType, int]]:
     """Functions that were compiled, with the number of their compilations."""
+    from torch._C._dynamo.eval_frame import _debug_get_cache_entry_list
     from torch._dynamo import convert_frame
-    from torch._dynamo.eval_frame import _debug_get_cache_entry_list
 
     for reference in list(convert_frame.input_codes.seen):
         code = reference()

@@ -157,12 +157,14 @@ class Trials:
     def drop_others(self, trial: Trial, code: compilation.CompiledCode, *, alone: bool) -> None:
         """Apply an arrangement, and drop what was compiled for others, where it is not `alone`."""
         trial.arrangement.apply()
-        if not alone or trial.compile_s is None:
+        kept = trial.compile_s is not None
+        if not (kept and alone):
             code.drop()
             give_memory_back()
             code = compilation.CompiledCode()
-        if trial.compile_s is not None:
-            self._steps(2)  # traced again, and found in the compiler's cache
+            if kept:
+                self._steps(2)  # traced again, and found in the compiler's cache
+        if kept:
             compilation.keep(self._model, code)
 
     def _turn(self, trial: Trial) -> Turn:

@@ -313,6 +313,17 @@ def test_device_time_is_that_of_replayed_steps(
     assert report.first_line.startswith(f"A step (forward and backward) took 10 ms and takes {after:.3g} ms")
     assert len(report.replaced) == (3 if factor < 1 else 0)
     assert "3 blocks of layers: replayed in training" in report.notes
+    rows = {one.name: one for one in report.arrangements}
+    assert (report.kept, rows["replayed"].step_ms, rows["replayed"].replaced) == (
+        "replayed",
+        after,
+        len(report.replaced),
+    )
+    assert rows["ours"].why == (
+        "its layers are in the replayed one"
+        if factor < 1
+        else "slower than replayed: 1.20 (1.20 to 1.20) times as long"
+    )
     assert all(isinstance(block, Replayed) for block in model.layers)
     trained(model, draws(2))
     assert counts(model) == (6, 6)
