@@ -106,7 +106,7 @@ class ArrangementSearch:
         if code is not None:
             alone = len(self._compiled) == 1
             self._compiled.clear()
-            self._trials.drop_others(self._current, code, alone=alone)
+            self._trials.drop_others(code, kept=self._current.compile_s is not None, alone=alone)
         return self._result()
 
     def _order(self) -> list[str]:
@@ -203,11 +203,11 @@ class ArrangementSearch:
             self._leave_out(name, f"compiling failed: {error}")
             return
         found = self._compared(wider, alone)
-        self._compiled.append(replace(wider, outcome=self._against_given(found)))
         fault = None
         if isinstance(found, Outcome) and found.faster:
             wider = self._with_peak(wider)
             fault = self._fault(wider)
+        self._compiled.append(replace(wider, outcome=None if fault else self._against_given(found)))
         if fault is None and self._taken(wider, found):
             self._stacks = _refused(self._stacks, f"the model is faster {name}")
             self._note(self._current)
@@ -317,6 +317,7 @@ class ArrangementSearch:
             words = words_of(self._last)
             self._reasons |= {kind.name: words for kind in best.kinds}
             self._stacks = _refused(self._stacks, words)
+            self._note_lost(best, self._last)
 
     def _note(self, trial: Trial) -> None:
         self._rows[trial.name] = _row(self._with_peak(trial))

@@ -154,10 +154,10 @@ class Trials:
             return f"comparing its results raised {error}"
         return None if differs is None else f"the model computed something else: {differs}"
 
-    def drop_others(self, trial: Trial, code: compilation.CompiledCode, *, alone: bool) -> None:
-        """Apply an arrangement, and drop what was compiled for others, where it is not `alone`."""
-        trial.arrangement.apply()
-        kept = trial.compile_s is not None
+    def drop_others(self, code: compilation.CompiledCode, *, kept: bool, alone: bool) -> None:
+        """Drop what was compiled but for the model's present arrangement, where that is `kept` as compiled;
+        nothing where it was compiled `alone`.
+        """
         if not (kept and alone):
             code.drop()
             give_memory_back()

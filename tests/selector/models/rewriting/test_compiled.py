@@ -17,6 +17,7 @@ from selector import InvalidRequest, Selector
 from selector import nn as drop_in
 from selector.models.rewriting import compilation, timing, trials
 from selector.models.rewriting.budget import Budget
+from selector.models.rewriting.paired_timing import Outcome, outcome
 
 pytestmark = pytest.mark.usefixtures("stand_ins", "promised", "traced_alone")
 
@@ -282,6 +283,48 @@ def test_what_takes_too_much_memory_is_not_kept(x: Tensor, monkeypatch: pytest.M
     report = selector.optimize(Model(), x, arrangements=("compiled",))
     assert report.kept == "as given"
     assert report.arrangements[-1].why == "a step takes 2 MiB, and allowed are 1 MiB"
+
+
+def test_what_is_not_faster_than_the_model_as_given_in_the_end_is_not_kept(
+    x: Tensor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = iter([0.9, 0.9, 1.01])  # ours, compiled against ours, compiled against the model as given
+
+    def time_pairs(before: Callable[[int], Any], after: Callable[[int], Any], *_: Any, **__: Any) -> Outcome:
+        before(1), after(1)
+        return outcome([(10.0, 10.0 * next(found))] * 7)
+
+    steps_take(monkeypatch, {})
+    monkeypatch.setattr(trials, "time_pairs", time_pairs)
+    model = Model()
+    report = selector.optimize(model, x, arrangements=("ours", "compiled"))
+    assert report.kept == name_of(model) == "as given"
+    rows = {one.name: one for one in report.arrangements}
+    assert rows["ours"].step_ms == 9.0
+    assert rows["compiled"].why == "slower than as given: 1.01 (1.01 to 1.01) times as long"
+
+
+def test_memory_that_runs_out_while_it_is_compiled_or_timed_is_reported(
+    x: Tensor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def compared(current: Callable[[int], Any], tried: Callable[[int], Any], *_: Any, **__: Any) -> Outcome:
+        current(1), tried(1)
+        raise torch.OutOfMemoryError("tried to allocate")
+
+    def short(_graph: Any, _inputs: Any) -> Any:
+        raise torch.OutOfMemoryError("tried to allocate 2 GiB")
+
+    steps_take(monkeypatch, {})
+    monkeypatch.setattr(trials, "time_pairs", compared)
+    report = selector.optimize(Model(), x, arrangements=("compiled", "reduce_overhead"))
+    rows = {one.name: one for one in report.arrangements}
+    assert rows["compiled"].why == f"a step of it raised {trials.NO_ROOM}"
+    assert rows["reduce_overhead"].times is not None  # of steps one after the other
+    compile_by(monkeypatch, short)
+    model = Model()
+    report = selector.optimize(model, x, arrangements=("compiled",))
+    assert report.kept == name_of(model) == "as given"
+    assert "tried to allocate 2 GiB" in str(report.arrangements[-1].why)
 
 
 def test_names_that_were_asked_for_stay_and_are_compiled_where_that_was_asked_for(
