@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from types import CodeType
+from typing import Any
 
+import torch
 from torch import nn
 
 from .arrangements import WRAPPERS
@@ -26,8 +28,22 @@ MOST_ENTRIES = 64  # of a function's compilations during a search: what loses is
 
 
 def turn_on(model: nn.Module, mode: str | None) -> None:
-    """Compile a model in place by `Module.compile`, at its next call."""
-    model.compile(mode=mode)
+    """Compile a model in place, in one of `torch.compile`'s modes, at its next call."""
+    compile_in_place(model, mode=mode)
+
+
+def compile_in_place(model: nn.Module, **how: Any) -> None:
+    """Compile a model in place at its next call, as `Module.compile` with these arguments.
+
+    That compiles nothing of a model whose own class is torch's, such as nn.Sequential, since calls of torch's
+    modules are only compiled within other functions: it gets one around, as `torch.compile(model)` has.
+    """
+    from torch._dynamo import external_utils, trace_rules
+
+    if trace_rules.check(model.forward):
+        model._compiled_call_impl = torch.compile(external_utils.wrap_inline(model._call_impl), **how)
+    else:
+        model.compile(**how)
 
 
 def kept_code(model: nn.Module) -> CompiledCode | None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import gc
 import io
+import weakref
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
@@ -57,7 +59,7 @@ def promised(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def compile_by(monkeypatch: pytest.MonkeyPatch, backend: Any) -> None:
     def turn_on(model: nn.Module, mode: str | None) -> None:
-        model.compile(backend=backend)
+        compilation.compile_in_place(model, backend=backend)
         model._compiled_call_impl.mode = mode  # type: ignore[union-attr]
 
     monkeypatch.setattr(compilation, "turn_on", turn_on)
@@ -408,6 +410,31 @@ def test_a_users_own_compilation_is_refused_and_kept(x: Tensor, monkeypatch: pyt
     assert model._compiled_call_impl is call
     with pytest.raises(InvalidRequest, match="model is compiled"):
         selector.replay(model, x)
+
+
+@pytest.mark.parametrize(
+    "model",
+    [nn.Sequential(nn.Linear(4, 4), nn.Tanh()), nn.TransformerEncoderLayer(4, 2, 8, 0.0), Model()],
+    ids=lambda one: type(one).__name__,
+)
+def test_models_of_torchs_own_classes_are_compiled_too(
+    model: nn.Module, x: Tensor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    graphs: list[weakref.ref[Any]] = []
+
+    def counting(graph: Any, _inputs: Any) -> Any:
+        graphs.append(weakref.ref(graph))
+        return graph
+
+    compile_by(monkeypatch, counting)
+    expected = copy.deepcopy(model)(x)
+    report = selector.optimize(model, x, arrangements=("compiled",))
+    assert graphs
+    torch.testing.assert_close(model(x), expected)
+    if report.kept == "compiled":
+        selector.restore(model)
+    gc.collect()
+    assert [one for one in graphs if one() is not None] == []
 
 
 class Ragged(Model):
