@@ -24,6 +24,7 @@ from .trial import ReplacementGroup, Trial, TrialFailed, words_of
 from .trials import AS_GIVEN, FEW, LEAST_SECONDS, OURS, REPLAYED, Trials
 
 MOST_SECONDS = 10.0  # for one comparison
+SET_ASIDE = 0.75  # of the time, at most, for the first compilation
 PASSES = 2 * (Limits.steps + 2)  # of the shortest comparison
 
 NO_LAYERS = "none of its layers can be replaced"
@@ -35,8 +36,8 @@ class Wanted:
     """Arrangements to try by name and the reasons why others are not, with the limits of the search.
 
     `fixed`: all replacements stay, whatever they cost. `for_replay`: they were chosen for replayed steps.
-    `original` makes the reference results, for which a model is compiled a second time where they are
-    `apart` from those of a step. `least_memory`: nothing may take more memory than the replacements.
+    `original` makes the reference results. `least_memory`: nothing may take more memory than the
+    replacements.
     """
 
     names: tuple[str, ...]
@@ -47,7 +48,6 @@ class Wanted:
     for_replay: bool = False
     least_memory: bool = False
     original: Callable[[], Original] | None = None
-    apart: bool = False
     progress: Progress | None = None
 
 
@@ -244,7 +244,7 @@ class ArrangementSearch:
 
     def _expected_s(self, name: str) -> float:
         last = next((one.compile_s for one in reversed(self._compiled) if one is not None), None)
-        return expected_seconds(self._model, name, last) * (2 if self._wanted.apart else 1)
+        return expected_seconds(self._model, name, last)
 
     def _fault(self, wider: Trial) -> str | None:
         """Reason why an arrangement that is faster cannot stay: its memory or its results. None: it can."""
@@ -285,7 +285,7 @@ class ArrangementSearch:
         wanted, left = self._wanted, self._wanted.budget.left
         able = [name for name in wanted.names if name in compilation.MODES and name not in wanted.left_out]
         if able and not self._compiled:
-            left -= min(left / 2, self._expected_s(able[0]))
+            left -= min(SET_ASIDE * left, self._expected_s(able[0]))
         return min(MOST_SECONDS, max(LEAST_SECONDS, left / (self._to_come + 1)))
 
     def _taken(self, wider: Trial, found: Outcome | str) -> bool:

@@ -21,8 +21,8 @@ MODES: Mapping[str, str | None] = {
 }
 GRAPHS = ("reduce_overhead", "max_autotune")  # compile to CUDA graphs, which hold memory
 # of a first compilation, forwards and backwards: on the hosts of H100s models of 12 layers of Hugging Face's,
-# which are 150 to 200 modules without parts, took 25 to 45 s, on two cores one of 33 modules 20 s
-LEAST_SECONDS, SECONDS_A_MODULE = 10.0, 0.2
+# which are 150 to 200 modules without parts, took 25 to 45 s, on two busy cores one of 33 modules 20 s
+LEAST_SECONDS, SECONDS_A_MODULE = 5.0, 0.15
 AUTOTUNING = 6.0  # as many times takes "max-autotune": 245 s where the default mode took 40
 MOST_ENTRIES = 64  # of a function's compilations during a search: what loses is dropped at its end
 

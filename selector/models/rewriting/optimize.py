@@ -182,7 +182,7 @@ def _wanted(
 ) -> Wanted:
     """Arrangements that a search tries, by the options, for a model that is as it was."""
     search, compiling = options.search, set(options.arrangements) & set(compilation.MODES) - set(left_out)
-    # with dropout results are compared without it, which compiles another time
+    # with dropout results are compared without it, which compiles what is faster a second time
     drawing = bool(compiling) and draws_random_numbers(model, example_inputs)
     return Wanted(
         names=options.arrangements,
@@ -200,7 +200,6 @@ def _wanted(
             outputs=options.outputs,
             as_called=not drawing,
         ),
-        apart=drawing,
         progress=search.progress,
     )
 

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 import selector
 from selector import InvalidRequest, Selector
 from selector import nn as drop_in
-from selector.models.rewriting import compilation, timing, trials
+from selector.models.rewriting import arrangement_search, compilation, timing, trials
 from selector.models.rewriting.budget import Budget
 from selector.models.rewriting.paired_timing import Outcome, outcome
 
@@ -269,13 +269,22 @@ def test_no_compilation_begins_that_does_not_fit_into_the_budget(
     assert selector.optimize(Model(), x, arrangements=ALL, budget="10m").kept == "compiled_ours"
 
 
-def test_dropout_is_counted_as_a_second_compilation(x: Tensor, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(Budget.__init__.__kwdefaults__, "clock", lambda: 0.0)
-    steps_take(monkeypatch, {"compiled": 5.0})
-    for share, kept in ((0.0, "compiled"), (0.5, "as given")):
-        report = selector.optimize(Model(share), x, arrangements=("compiled",), budget=15.0)
-        assert report.kept == kept
-    assert selector.optimize(Model(0.5), x, arrangements=("compiled",), budget=30.0).kept == "compiled"
+def test_only_what_is_faster_is_compiled_once_more_without_dropout(
+    x: Tensor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    graphs = []
+
+    def counting(graph: Any, _inputs: Any) -> Any:
+        graphs.append(graph)
+        return graph
+
+    compile_by(monkeypatch, counting)
+    for share, milliseconds, count in ((0.0, 5.0, 1), (0.5, 12.0, 1), (0.5, 5.0, 2)):
+        graphs.clear()
+        steps_take(monkeypatch, {"compiled": milliseconds})
+        report = selector.optimize(Model(share), x, arrangements=("compiled",))
+        assert (report.kept == "compiled") is (milliseconds < 10)
+        assert len(graphs) == count
 
 
 def test_what_takes_too_much_memory_is_not_kept(x: Tensor, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -427,6 +436,7 @@ def test_models_of_torchs_own_classes_are_compiled_too(
         return graph
 
     compile_by(monkeypatch, counting)
+    monkeypatch.setattr(arrangement_search, "MOST_SECONDS", 0.2)
     expected = copy.deepcopy(model)(x)
     report = selector.optimize(model, x, arrangements=("compiled",))
     assert graphs
@@ -494,7 +504,7 @@ def test_arguments_of_no_use_are_refused(x: Tensor, wish: dict[str, Any], words:
 @pytest.mark.filterwarnings("ignore")  # of torch's compiler about this machine
 def test_inductor_compiles_a_model_here(x: Tensor, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
-    monkeypatch.setattr(trials, "LEAST_SECONDS", 0.2)
+    monkeypatch.setattr(arrangement_search, "MOST_SECONDS", 0.2)
     model = nn.Sequential(*(one for _ in range(3) for one in (nn.Linear(4, 4), nn.Tanh(), nn.Sigmoid())))
     plain = copy.deepcopy(model)
     reason = compilation.unavailable(model, "cpu")
