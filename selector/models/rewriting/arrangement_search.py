@@ -238,7 +238,7 @@ class ArrangementSearch:
         if seconds <= budget.left:
             return None
         return (
-            f"of the budget of {budget.seconds:.0f} s {budget.left:.0f} s were left, and compiling takes "
+            f"{budget.left:.0f} s of the budget of {budget.seconds:.0f} s were left, and compiling takes "
             f"about {seconds:.0f} s: give a larger one, such as budget='10m'"
         )
 

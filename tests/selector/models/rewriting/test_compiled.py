@@ -250,7 +250,7 @@ def test_no_compilation_begins_that_does_not_fit_into_the_budget(
         Model(), x, arrangements=ALL, progress=lambda *given: told.append(given), budget="1m"
     )
     why = {one.name: one.why for one in report.arrangements}
-    expected = "of the budget of 60 s 20 s were left, and compiling takes about 40 s: give a larger one"
+    expected = "20 s of the budget of 60 s were left, and compiling takes about 40 s: give a larger one"
     assert report.kept == "compiled"
     assert why["compiled_ours"] is not None
     assert why["compiled_ours"].startswith(expected)
