@@ -71,7 +71,7 @@ def test_what_wins_trains_as_before_and_restore_gives_its_memory_back(
 ) -> None:
     compiled_steps_take(monkeypatch, 5.0)
     plain = copy.deepcopy(model)
-    before = reserved()
+    before, functions = reserved(), len(list(compilation._entries()))
     report = selector.optimize(model, x, arrangements=GRAPHS, budget="5m")
     assert report.kept == "reduce_overhead"
     optimizers = [torch.optim.SGD(one.parameters(), 1e-3) for one in (model, plain)]
@@ -87,7 +87,7 @@ def test_what_wins_trains_as_before_and_restore_gives_its_memory_back(
     assert selector.restore(model) == 1
     assert reserved() < with_graphs
     assert reserved() <= before + 2**25  # of cuBLAS
-    assert list(compilation._entries()) == []
+    assert len(list(compilation._entries())) == functions
 
 
 def test_all_arrangements_of_a_model_are_tried(model: nn.Module, x: Tensor) -> None:
