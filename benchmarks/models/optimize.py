@@ -76,7 +76,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for name in names:
         torch.manual_seed(options.seed)
         model, example = made(name, torch_device)
-        rows.append({"model": name, **row(model, example, 0.0 if options.smoke else options.seconds)})
+        tried = ("ours",) if options.smoke else options.arrangements
+        wish = {"arrangements": tried, "budget": options.budget}
+        seconds = 0.0 if options.smoke else options.seconds
+        rows.append({"model": name, **row(model, example, seconds, wish)})
         print(words_of(rows[-1]), flush=True)
         given = {"torch_device": torch_device, "seed": options.seed, "transformers": _version()}
         path = write_result(
@@ -90,16 +93,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return int(any(one["outcome"]["low"] > 1 for one in rows))
 
 
-def row(model: Any, example: Example, seconds: float) -> dict[str, Any]:
+def row(model: Any, example: Example, seconds: float, wish: dict[str, Any]) -> dict[str, Any]:
     """Report of `selector.optimize` on a model in training, and the times of its steps before and after."""
     theirs = copy.deepcopy(model.train())
     start = time.perf_counter()
-    report = selector.optimize(model, example)
+    report = selector.optimize(model, example, **wish)
     took_s = time.perf_counter() - start
     turns = steps(theirs, example), steps(model, example)
     found = time_pairs(*turns, Limits(seconds=seconds), enough=lambda _: False)
     return {
         "first_line": report.first_line,
+        "kept": report.kept,
+        "arrangements": report.to_dict()["arrangements"],
         "optimize_s": round(took_s, 1),
         "replaced": dict(
             Counter(f"{one.problem.operator} -> {one.implementation}" for one in report.replaced)
@@ -146,7 +151,7 @@ def words_of(line: dict[str, Any]) -> str:
     kept = ", ".join(f"{count} {name}" for name, count in line["replaced"].items()) or "nothing"
     return (
         f"{line['model']}: {line['first_line']}\n"
-        f"    replaced: {kept}; optimize took {line['optimize_s']} s\n"
+        f"    kept: {line['kept']}; replaced: {kept}; optimize took {line['optimize_s']} s\n"
         f"    apart from that: {found.before_ms:.3g} ms before, {found.after_ms:.3g} ms after, factor "
         f"{found.ratio:.3f} ({found.low:.3f} to {found.high:.3f}, {found.pairs} pairs)\n"
         f"    losses differ by {line['loss_difference']:.2g}"
@@ -188,6 +193,13 @@ def _parser() -> argparse.ArgumentParser:
     add("--device", help="cpu or cuda:0 (default: the GPU if there is one)")
     names = sorted({*SMALL, *LARGE})
     add("--only", nargs="+", metavar="NAME", choices=names, help="of the models (default: all)")
+    add(
+        "--arrangements",
+        nargs="+",
+        metavar="NAME",
+        help="to try, as of `optimize` (default: all that can win)",
+    )
+    add("--budget", default="60s", help="of what `optimize` tries, such as 10m (default: 60s)")
     add("--seconds", type=float, default=10.0, help="of steps in turns afterwards (default: 10)")
     add("--commit", help="what is measured, where there is no repository to ask")
     add("--results", type=Path, metavar="DIR", help=f"where to write (default: {RESULTS.name}/)")
