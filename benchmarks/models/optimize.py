@@ -189,12 +189,13 @@ def words_of(line: dict[str, Any]) -> str:
         f"    apart from that: {found.before_ms:.3g} ms before, {found.after_ms:.3g} ms after, factor "
         f"{found.ratio:.3f} ({found.low:.3f} to {found.high:.3f}, {found.pairs} pairs)\n"
         f"    losses differ by {line['loss_difference']:.2g}"
-        + "".join(
-            f"\n    {name}: {one['before_ms']:.3g} ms, ours {one['after_ms']:.3g} ms, {one['ratio']:.3f} times as "
-            f"long ({one['low']:.3f} to {one['high']:.3f})"
-            for name, one in line["peers"].items()
-        )
+        + "".join(f"\n    {name}: {_compared(one)}" for name, one in line["peers"].items())
     )
+
+
+def _compared(one: dict[str, float]) -> str:
+    factor = f"{one['ratio']:.3f} ({one['low']:.3f} to {one['high']:.3f})"
+    return f"{one['before_ms']:.3g} ms, and ours {one['after_ms']:.3g} ms, {factor} times as long"
 
 
 def made(name: str, torch_device: str) -> Made:

@@ -27,6 +27,8 @@ MOST_SECONDS = 10.0  # for one comparison
 SET_ASIDE = 0.75  # of the time, at most, for the first compilation
 PASSES = 2 * (Limits.steps + 2)  # of the shortest comparison
 
+# those that are compiled with replaced layers, and the same without
+OURS_INSIDE = {"compiled_ours": "compiled", "reduce_overhead_ours": "reduce_overhead"}
 NO_LAYERS = "none of its layers can be replaced"
 NOT_IN_FASTEST = "put back, because the fastest arrangement is without it: {}"
 
@@ -215,14 +217,14 @@ class ArrangementSearch:
             self._note_lost(wider, found, fault)
 
     def _kinds_within(self, name: str) -> tuple[ReplacementGroup, ...]:
-        """Replacement groups to compile with: those that were kept, else all, since a compiler launches them
-        in less of the host's time; for CUDA graphs those of the faster of both.
+        """Replacement groups to compile with: none, or those that were kept, else all, since a compiler
+        launches them in less of the host's time; for autotuning those of the fastest that was compiled.
         """
         if self._wanted.fixed:
             return self._trials.kinds
-        if name == "compiled":
+        if name in OURS_INSIDE.values():
             return ()
-        if name == "compiled_ours":
+        if name in OURS_INSIDE:
             kept = tuple(kind for kind in self._trials.kinds if kind.name not in self._reasons)
             return kept or self._trials.kinds
         timed = [one for one in self._compiled if one is not None and one.outcome is not None]
@@ -230,9 +232,9 @@ class ArrangementSearch:
 
     def _why_not(self, name: str, kinds: tuple[ReplacementGroup, ...]) -> str | None:
         """Reason why an arrangement is not compiled, or None."""
-        if name == "compiled" and kinds:
-            return "the layers that were asked for stay: compiled_ours compiles with them"
-        if name == "compiled_ours" and not kinds:
+        if name in OURS_INSIDE.values() and kinds:
+            return f"the layers that were asked for stay: {name}_ours compiles with them"
+        if name in OURS_INSIDE and not kinds:
             return NO_LAYERS
         budget, seconds = self._wanted.budget, self._expected_s(name)
         if seconds <= budget.left:

@@ -54,7 +54,7 @@ OVERWRITTEN = (
     "mode='reduce-overhead': clone what is kept for longer."
 )
 NO_GPU = "it needs an NVIDIA GPU"
-ON_GPUS_ALONE = ("reduce_overhead",)  # autotuning is of use elsewhere, too
+ON_GPUS_ALONE = ("reduce_overhead", "reduce_overhead_ours")  # autotuning is of use elsewhere, too
 UNSEEN = (
     "left as it was, because nothing that the model gives for the example can be compared: expected floating-"
     "point tensors, by themselves or in tuples, lists, mappings or data classes"
