@@ -96,7 +96,8 @@ def _autocast(call: _Inside) -> AbstractContextManager[Any]:
 
 def _memory(call: _Inside, _needs: _Inside) -> Made:
     dtype = call.narrow or call.q.dtype
-    alike: Any = (None if one is None else one.to(dtype) for one in call[:5])  # a tracer has no autocast
+    # a tracer has no autocast
+    alike: Any = (one if one is None or one.dtype == dtype else one.to(dtype) for one in call[:5])
     return Made((torch.cat([_scores(*alike)], 2),))
 
 

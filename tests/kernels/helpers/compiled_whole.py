@@ -41,10 +41,7 @@ FEED_FORWARD = [
     ("feed_forward", "int8_activation", {"bias": False}),
     ("feed_forward", "polynomial_gelu", {"dtype": "bfloat16", "dropout": 0.25}),
 ]
-ATTENTION_OF_TORCH = [  # by its operations
-    ("attention", "sdpa_math", {"kv_heads": 1, "causal": True, "dropout": 0.25}),
-    ("attention", "torch_sdpa", {"mask": "boolean", "dropout": 0.25}),
-]
+ATTENTION_OF_TORCH = [("attention", "sdpa_math", {"kv_heads": 1, "causal": True, "dropout": 0.25})]
 BATCHED = [("batched_matmul", "scheduled", {"transposed": True}), ("batched_matmul", "split", {})]
 LOSSES = [
     ("linear_cross_entropy", "gathered_aligned", {"bias": True}),
@@ -58,6 +55,7 @@ ADDITIVE = [
 TWO_PASSES = [*ATTENTION, *FEED_FORWARD, *BATCHED, *LOSSES, *ADDITIVE]  # by `TwoPassLayer`
 OTHERS = [  # which show nothing that these do not
     ("attention", "recompute", {"return_weights": True}),
+    ("attention", "torch_sdpa", {"mask": "boolean", "dropout": 0.25}),
     ("feed_forward", "from_output", {"activation": "silu", "dropout": 0.25}),
     ("feed_forward", "recompute_first_linear", {"activation": "gelu_tanh"}),
     ("feed_forward", "polynomial_gelu_recompute", {"dtype": "bfloat16"}),

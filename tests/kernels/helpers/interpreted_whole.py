@@ -358,6 +358,18 @@ def layers_without_a_gpu() -> None:
         assert (y.shape, y.dtype, y.device.type) == (own[0].shape, own[0].dtype, "cuda")
 
 
+def refusals_in_own_words() -> None:
+    """What a layer refuses while it is traced, it refuses in the words of a call outside."""
+    for operator, name, more, words in (
+        ("attention", "warpgroup", {"head_dim": 64, "dtype": "bfloat16"}, "for tensors of one NVIDIA GPU"),
+        ("feed_forward", "polynomial_gelu", {"dtype": "float32"}, "convert the layer and its input"),
+        ("feed_forward", "cublaslt", {"activation": "relu", "dtype": "float16"}, "or build another"),
+        ("batched_matmul", "scheduled", {"dtype": "float64"}, "build `torch_bmm` instead"),
+    ):
+        with pytest.raises(torch._dynamo.exc.Unsupported, match=words):
+            compiled(module_of(operator, name, **more), "eager")(*given(operator, 2, **more))
+
+
 def breaks_are_found() -> None:
     """A module that hides itself from torch.compile is told by the cases of this file."""
 

@@ -28,6 +28,7 @@ CALLS = (
     "operators_are_what_they_say",
     "tensors_without_values",
     "layers_without_a_gpu",
+    "refusals_in_own_words",
     "breaks_are_found",
     "faults_are_found",
 )
