@@ -5,7 +5,7 @@ which receives an open transaction and does not commit. Rows of tables stay in h
 frozen dataclasses, those of `kernels.contract` among them, and plain dictionaries.
 """
 
-from . import imported, jobs, jobs_listing, models, records, submissions, tokens
+from . import imported, integrity, jobs, jobs_listing, models, records, submissions, tokens
 from .engine.database import Database
 from .engine.location import default_path
 from .errors import (
@@ -40,6 +40,7 @@ __all__ = [
     "TaskLost",
     "default_path",
     "imported",
+    "integrity",
     "jobs",
     "jobs_listing",
     "models",

@@ -12,6 +12,7 @@ from sqlalchemy.engine import Connection
 
 from .schema.measurements import Base
 
+FEW = 20  # rows fetched at once where each may be large
 LOOKUP = 500  # keys in one query: old versions of SQLite take 999 parameters
 
 Row = Mapping[str, Any]

@@ -35,10 +35,11 @@ def count(connection: Connection, rows: Iterable[Mapping[str, Any]]) -> None:
     last = table.c.last_measured_at
     later = case((given.last_measured_at > last, given.last_measured_at), else_=last)
     upsert = insert.on_conflict_do_update(index_elements=KEY, set_={**added, "last_measured_at": later})
-    connection.execute(upsert, [_tally(key, group) for key, group in groups.items()])
+    connection.execute(upsert, [tally(key, group) for key, group in groups.items()])
 
 
-def _tally(key: tuple[Any, ...], group: list[Mapping[str, Any]]) -> dict[str, Any]:
+def tally(key: tuple[Any, ...], group: list[Mapping[str, Any]]) -> dict[str, Any]:
+    """Row of the counts of measurements that have the same KEY."""
     left, parts = sum(int(row["content_hash"], 16) for row in group), {}
     for column in reversed(DIGESTS):
         left, parts[column.key] = divmod(left, 1 << PART_BITS)
@@ -58,8 +59,13 @@ def total(connection: Connection) -> int:
 
 def digest(connection: Connection) -> int:
     """The sum of all content hashes."""
+    return joined(connection.execute(select(*map(func.sum, DIGESTS))).one())
+
+
+def joined(parts: Iterable[int | None]) -> int:
+    """The sum of content hashes that the columns DIGESTS have in parts."""
     found = 0
-    for part in connection.execute(select(*map(func.sum, DIGESTS))).one():
+    for part in parts:
         found = (found << PART_BITS) + int(part or 0)
     return found
 

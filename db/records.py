@@ -6,13 +6,13 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from itertools import islice
 from typing import Any, TypeVar
 
-from sqlalchemy import RowMapping, Select, func, select
+from sqlalchemy import RowMapping, Select, case, func, select
 from sqlalchemy.engine import Connection
 
 from kernel_selector.kernels.contract import CorruptRecord, Device, Environment, Record, Status
 
 from . import counters, rows
-from .bulk import insert_new, known
+from .bulk import FEW, insert_new, known
 from .errors import DatabaseError
 from .hashing import content_hash
 from .reference_rows import SharedRows, natural_key
@@ -53,7 +53,7 @@ def add(connection: Connection, records: Iterable[Record], *, submission: int | 
 
 def stored(connection: Connection, found: Iterable[Record]) -> list[bool]:
     """Presence in the database of each record."""
-    hashes = list(map(_hash, found))
+    hashes = list(map(hash_of, found))
     there = set(known(connection, tables.Measurement, hashes))
     return [hashed in there for hashed in hashes]
 
@@ -99,54 +99,76 @@ def newest(connection: Connection, *, operator: str, device_key: str) -> Iterato
     """Figures of an operator's records on a kind of device, in the order of `find`.
 
     Of several of one implementation's version that differ in nothing but their figures, the database gives
-    the one that was measured last, or stored last among those. Iterate inside the transaction.
+    the one that was measured last, or stored last among those. What came in is as old as its receipt at
+    least, whatever the sender's clock says. Iterate inside the transaction.
     """
-    columns = tables.Measurement.__table__.c
+    columns, received_at = tables.Measurement.__table__.c, tables.Submission.received_at
+    measured_at = case((received_at < columns.measured_at, received_at), else_=columns.measured_at)
     thing = [columns[f"{name}_id"] for name in ("problem", "implementation", "device", "environment")]
     versions = select(tables.Implementation.id).where(tables.Implementation.operator == operator)
     place = func.row_number().over(
-        partition_by=(*thing, columns.policy), order_by=(columns.measured_at.desc(), columns.id.desc())
+        partition_by=(*thing, columns.policy), order_by=(measured_at.desc(), columns.id.desc())
     )
+    figures = [columns[name] for name in rows.FIGURES if name != "measured_at"]
     ranked = (
-        select(columns.id, *thing, *(columns[name] for name in rows.FIGURES), place.label("place"))
+        select(columns.id, *thing, *figures, measured_at.label("measured_at"), place.label("place"))
+        .outerjoin(tables.Submission, tables.Submission.id == columns.submission_id)
         .where(columns.device_id.in_(select(tables.Device.id).where(tables.Device.key == device_key)))
         .where(columns.implementation_id.in_(versions))
         .subquery()
     )
     query = select(ranked).where(ranked.c.place == 1).order_by(ranked.c.id)
     query = query.execution_options(yield_per=PAGE)
-    return (figures for _, figures in _revive(connection, query, rows.figures_of))
+    return (found for _, found in _revive(connection, query, rows.figures_of))
 
 
-def page(
-    connection: Connection,
-    *,
-    after: int,
-    limit: int,
-    equal: Mapping[str, str],
-) -> list[tuple[int, Record, str | None]]:
-    """The first records with an id beyond `after`: id, record and author (None: measured here).
-
-    `equal` holds what they must have, by a name of FILTERS.
+def times_by_author(
+    connection: Connection, record: Record, versions: Collection[str]
+) -> dict[str | None, list[float]]:
+    """Undisturbed milliseconds of all good records of a record's problem and implementation, in some of its
+    versions and on its kind of device, by author (None: measured here).
     """
+    total = tables.Measurement.__table__.c[f"{rows.TOTALS[record.problem['mode']]}_{rows.UNDISTURBED}"]
     query = (
-        select(tables.Measurement.__table__)
+        select(tables.Submission.author, total)
+        .select_from(tables.Measurement)
         .join(tables.Problem)
         .join(tables.Device)
         .join(tables.Implementation)
+        .outerjoin(tables.Submission, tables.Submission.id == tables.Measurement.submission_id)
+        .where(tables.Problem.key == record.problem.key, tables.Device.key == record.device.key)
+        .where(tables.Implementation.operator == record.problem.operator)
+        .where(tables.Implementation.name == record.implementation)
+        .where(tables.Implementation.version.in_(list(versions)))
+        .where(tables.Measurement.status == Status.OK.value, total.is_not(None))
+    )
+    found: dict[str | None, list[float]] = {}
+    for author, time_ms in connection.execute(query):
+        found.setdefault(author, []).append(time_ms)
+    return found
+
+
+def page(
+    connection: Connection, *, after: int, limit: int, equal: Mapping[str, str]
+) -> Iterator[tuple[int, Record, str | None]]:
+    """The first records with an id beyond `after`: id, record and author (None: measured here).
+
+    `equal` holds what they must have, by a name of FILTERS. Iterate inside the transaction: few records are
+    fetched at once, for each may have many samples.
+    """
+    query = (
+        select(tables.Measurement.__table__, tables.Submission.author)
+        .join(tables.Problem)
+        .join(tables.Device)
+        .join(tables.Implementation)
+        .outerjoin(tables.Submission, tables.Submission.id == tables.Measurement.submission_id)
         .where(tables.Measurement.id > after)
         .where(*(FILTERS[name] == value for name, value in equal.items()))
         .order_by(tables.Measurement.id)
         .limit(limit)
-        .execution_options(yield_per=PAGE)
+        .execution_options(yield_per=FEW)
     )
-    found = list(_revive(connection, query, rows.record_of))
-    submissions = {row["submission_id"] for row, _ in found}
-    named = select(tables.Submission.id, tables.Submission.author).where(
-        tables.Submission.id.in_(submissions)
-    )
-    authors = {row.id: row.author for row in connection.execute(named)}
-    return [(row["id"], record, authors.get(row["submission_id"])) for row, record in found]
+    return ((row["id"], record, row["author"]) for row, record in _revive(connection, query, rows.record_of))
 
 
 def finished(
@@ -216,7 +238,13 @@ def devices(connection: Connection) -> list[Device]:
     return [rows.device_of(row._mapping) for row in connection.execute(query)]
 
 
-def _hash(record: Record) -> str:
+def by_id(connection: Connection, ids: Collection[int]) -> Iterator[tuple[RowMapping, Record]]:
+    """Rows with these ids, each with the record that it is read as."""
+    query = select(tables.Measurement.__table__).where(tables.Measurement.id.in_(list(ids)))
+    return _revive(connection, query, rows.record_of)
+
+
+def hash_of(record: Record) -> str:
     """The content hash of a record; "" for one that no database can hold."""
     try:
         return content_hash(*natural_key(record), rows.distinctive(rows.measurement_row(record)))

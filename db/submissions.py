@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 from typing import Any
 
 from sqlalchemy import insert, select
 from sqlalchemy.engine import Connection
 
-from .bulk import insert_new, known
+from .bulk import FEW, insert_new, known
 from .hashing import content_hash
 from .schema.measurements import Quarantined, Submission
 
@@ -38,8 +38,11 @@ def aside(connection: Connection, lines: Sequence[str]) -> list[bool]:
     return [hashed in there for hashed in hashes]
 
 
-def quarantined(connection: Connection, *, after: int, limit: int) -> list[dict[str, Any]]:
-    """The first records that were set aside with an id beyond `after`, each with author and reason."""
+def quarantined(connection: Connection, *, after: int, limit: int) -> Iterator[dict[str, Any]]:
+    """The first records that were set aside with an id beyond `after`, each with author and reason.
+
+    Iterate inside the transaction.
+    """
     query = (
         select(
             Quarantined.id,
@@ -52,5 +55,6 @@ def quarantined(connection: Connection, *, after: int, limit: int) -> list[dict[
         .where(Quarantined.id > after)
         .order_by(Quarantined.id)
         .limit(limit)
+        .execution_options(yield_per=FEW)
     )
-    return [dict(row._mapping) for row in connection.execute(query)]
+    return (dict(row._mapping) for row in connection.execute(query))

@@ -27,6 +27,7 @@ from .contract import (
 )
 from .contract.errors import shorten, suggest
 from .versions import Versions, standing_for
+from .versions.aliases import equivalents, successors
 
 if TYPE_CHECKING:
     from torch import nn
@@ -78,6 +79,19 @@ def standing_version(operator_name: str, name: str, recorded: str) -> str:
     """The present version of an implementation where a recorded one does the same; else the recorded one."""
     known = implementations(operator_name).get(name) if operator_name in operators() else None
     return recorded if known is None else standing_for(operator_name, name, recorded, known.version)
+
+
+def versions_alike(operator_name: str, name: str, version: str) -> tuple[str, ...]:
+    """Versions of an implementation that do the same as one: all earlier ones of the present, else itself."""
+    now = implementation(operator_name, name).version
+    same = equivalents(operator_name, name, now)
+    return same if version in same else (version,)
+
+
+def is_known_version(operator_name: str, name: str, version: str) -> bool:
+    """Whether an implementation has this version now, or had it before one that does the same."""
+    now = implementation(operator_name, name).version
+    return version == now or version in successors().get((operator_name, name), {})
 
 
 def named(operator_name: str, name: str) -> Implementation:

@@ -95,9 +95,12 @@ class Shipped(TypedDict, total=False):
 
 
 class Use(TypedDict, total=False):
-    """Further keyword arguments of `optimize`: the used outputs of the model."""
+    """Further keyword arguments of `optimize`: the used outputs of the model, and what to try how long."""
 
     outputs: Sequence[str] | None
+    arrangements: Sequence[str] | None
+    budget: float | str
+    progress: Callable[[str, int, int], None] | None
 
 
 def optimize(
@@ -111,14 +114,16 @@ def optimize(
     database: str | Path | Database | None = None,
     **more: Unpack[Use],
 ) -> Report:
-    """Report of replacing a model's layers, in place, by implementations that are faster in it.
+    """Report of leaving a model, in place, in the fastest arrangement that was found for it.
 
-    Modules keep their identity, parameters, hooks and mode, and the state dict its keys: only their class
-    changes, to a subclass from `selector.nn`. Each replacement is checked: outputs, and in training all
+    Tried are layers replaced by implementations that are faster in it, the blocks replayed as CUDA graphs,
+    and the whole compiled by `torch.compile`, without and with these layers. Modules keep their identity,
+    parameters, hooks and mode, and the state dict its keys: only classes change, to subclasses from
+    `selector.nn`, and what the model is called by. Each change is checked: outputs, and in training all
     gradients, of the example without dropout must be the original's within the gate's tolerances. For speed
-    alone, steps are timed in turns for about a minute at most, and replacements that make none faster are
-    undone. With a memory limit, a plan or overrides they stay, and the report's first line says what they
-    cost. `selector.restore(model)` undoes everything.
+    alone, steps are timed in turns within the budget, and what makes none faster is undone. With a memory
+    limit, a plan or overrides replacements stay, and the report's first line says what they cost.
+    `selector.restore(model)` undoes everything.
 
     Parameters
     ----------
@@ -138,6 +143,15 @@ def optimize(
     outputs : ("loss",), optional
         Used outputs. With the loss alone, the heads of Hugging Face's BERT and RoBERTa for masked words, and
         of GPT-2, compute it without logits, and return none for calls with labels.
+    arrangements : sequence of str, optional
+        What is tried beside the model as it is, among "ours" (replaced layers), "replayed", "compiled",
+        "compiled_ours", "reduce_overhead" and "max_autotune" (`torch.compile`'s modes). When None all but the
+        last for speed alone, and "ours" with a memory limit, a plan, overrides or objective "memory".
+    budget : float or str
+        Seconds, or text such as "10m", for all that is tried, 60 when not given. What has begun is finished,
+        and no compilation begins that is expected to take longer than what is left.
+    progress : callable, optional
+        As for `train`, called as each arrangement begins; its name has the seconds that are left.
     database : Database, URL or path, optional
         As for `choose`.
 
@@ -148,8 +162,8 @@ def optimize(
     Raises
     ------
     InvalidRequest
-        For a model that is compiled, has uninitialized weights, or gives no loss where only that is used; for
-        example inputs that cannot be copied; for arguments of no use.
+        For a model that the user compiled, that has uninitialized weights, or gives no loss where only that
+        is used; for example inputs that cannot be copied; for arguments of no use.
     UnknownOperator, UnknownImplementation
         For overrides.
     UnsupportedProblem
@@ -159,10 +173,13 @@ def optimize(
     then unchanged.
     """
     from .models.rewriting import optimize as optimizing
-    from .models.rewriting.options import optimize_options, plan_within
+    from .models.rewriting.budget import SECONDS
+    from .models.rewriting.options import optimize_options, plan_within, search_options
 
     require_database(database)
     outputs = more.pop("outputs", None)
+    names, budget = more.pop("arrangements", None), more.pop("budget", SECONDS)
+    search = search_options(names, budget, memory_limit, more.pop("progress", None))
     _require_no("optimize", more)
     if memory_limit is not None:
         if plan is not None:
@@ -170,7 +187,7 @@ def optimize(
         plan = plan_within(
             memory_limit, model, example_inputs, objective=objective, outputs=outputs, database=database
         )
-    options = optimize_options(objective, overrides, plan, outputs=outputs, database=database)
+    options = optimize_options(objective, overrides, plan, outputs=outputs, database=database, search=search)
     return optimizing.optimize(model, example_inputs, options)
 
 

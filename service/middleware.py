@@ -15,8 +15,10 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from .access import refuse_ended
-from .problem_details import BODY_TOO_LARGE, ENDING, LOGGER, problem
+from .problem_details import BODY_TOO_LARGE, BODY_TOO_SLOW, ENDING, LOGGER, problem
 
+PART_OF_BODY_S, WHOLE_BODY_S = 30.0, 300.0  # until more of a body comes, and until all of it has
+SLOW = f"The body stood still for {PART_OF_BODY_S:g} s, or took {WHOLE_BODY_S:g} s: send it faster, or less."
 MOST_DIGITS = 18  # of a length that is worth reading
 CLIENT_GONE = 499  # in the log and the counts, as nginx has it: nobody is there to be answered
 ENDED = (
@@ -48,9 +50,15 @@ class BodyLimit:
             await _refuse(most, scope, receive, send)
             return
         chunks: list[bytes] = []
-        size, more = 0, True
+        size, more, end = 0, True, time.monotonic() + WHOLE_BODY_S
         while more:
-            message = await receive()
+            try:
+                async with asyncio.timeout(min(PART_OF_BODY_S, end - time.monotonic())):
+                    message = await receive()
+            except TimeoutError:
+                late = {"connection": "close"}
+                await problem(BODY_TOO_SLOW, SLOW, scope=scope, headers=late)(scope, receive, send)
+                return
             if message["type"] == "http.disconnect":
                 return
             chunks.append(message.get("body", b""))

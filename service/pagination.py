@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from base64 import urlsafe_b64decode, urlsafe_b64encode
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from selector.selection.selector import Selector
 
 MOST_ITEMS = 1000
+MOST_BYTES = 2**23  # of the records of a page, as text
 LARGEST_ID = 2**63 - 1
 
 
@@ -34,30 +35,42 @@ def measurements(selector: Selector, equal: Mapping[str, str], *, cursor: str | 
     """
     from kernel_selector.db import records
 
-    after = place(cursor)
     with selector.database.read() as connection:
-        found = records.page(connection, after=after, limit=limit + 1, equal=equal)
-    items = [{"author": author, "record": json.loads(record.to_json())} for _, record, author in found]
-    return Page(items=items[:limit], next=cursor_after(found[limit - 1][0]) if len(found) > limit else None)
+        found = records.page(connection, after=place(cursor), limit=limit + 1, equal=equal)
+        return _page(((number, {"author": author}, one.to_json()) for number, one, author in found), limit)
 
 
 def quarantined(selector: Selector, *, cursor: str | None, limit: int) -> Page:
     """Records that were set aside, with author, time and reason. Raises as `measurements`."""
     from kernel_selector.db import submissions
 
-    after = place(cursor)
     with selector.database.read() as connection:
-        found = submissions.quarantined(connection, after=after, limit=limit + 1)
-    items = [
-        {
-            "author": row["author"],
-            "received_at": row["received_at"].isoformat(),
-            "reason": row["reason"],
-            "record": json.loads(row["record"]),
-        }
-        for row in found[:limit]
-    ]
-    return Page(items=items, next=cursor_after(found[limit - 1]["id"]) if len(found) > limit else None)
+        found = submissions.quarantined(connection, after=place(cursor), limit=limit + 1)
+        return _page(((row["id"], _about(row), row["record"]) for row in found), limit)
+
+
+def _about(row: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "author": row["author"],
+        "received_at": row["received_at"].isoformat(),
+        "reason": row["reason"],
+    }
+
+
+def _page(found: Iterable[tuple[int, dict[str, Any], str]], limit: int) -> Page:
+    """The first rows, each an id, what is said of a record, and the record as a JSON line.
+
+    As many as `limit` and MOST_BYTES allow, and one at least.
+    """
+    items: list[dict[str, Any]] = []
+    size, last = 0, 0
+    for number, about, line in found:
+        size += len(line)
+        if len(items) == limit or (items and size > MOST_BYTES):
+            return Page(items=items, next=cursor_after(last))
+        items.append({**about, "record": json.loads(line)})
+        last = number
+    return Page(items=items, next=None)
 
 
 def cursor_after(number: int) -> str:

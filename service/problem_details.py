@@ -78,12 +78,14 @@ NOT_READY = Kind("not-ready", 503, "Not ready")
 ENDING = Kind("ending", 503, "The service is ending")
 INTERNAL = Kind("internal-error", 500, "Internal error")
 BODY_TOO_LARGE = Kind("body-too-large", 413, "Body too large")
+BODY_TOO_SLOW = Kind("body-too-slow", 408, "Body too slow")
 BY_STATUS: Mapping[int, Kind] = {
     400: Kind("malformed-json", 400, "Malformed JSON"),
     401: Kind("unauthorized", 401, "A valid token is needed"),
     403: Kind("forbidden", 403, "The token does not allow this"),
     404: Kind("not-found", 404, "Not found"),
     405: Kind("method-not-allowed", 405, "Method not allowed"),
+    408: BODY_TOO_SLOW,
     413: BODY_TOO_LARGE,
     415: Kind("unsupported-media-type", 415, "Unsupported media type"),
     429: Kind("too-many-requests", 429, "Too many requests"),

@@ -81,7 +81,7 @@ from selector.nn import LSTM
 layer = selector.choose("lstm", hidden=8, batch=2, seq=3).build()
 LSTM(8, 8)(torch.randn(3, 2, 8))
 print(selector.plan("bert-base", device="h200", memory_limit="16GiB").explain())
-print(selector.optimize(torch.nn.Linear(8, 8).eval(), torch.randn(2, 8)))
+print(selector.optimize(torch.nn.Linear(8, 8).eval(), torch.randn(2, 8), arrangements=("ours",)))
 """
     done = python(code, home=tmp_path)
     assert done.returncode == 0, done.stderr

@@ -46,13 +46,27 @@ def write_result(
     }
     folder.mkdir(exist_ok=True)
     path = folder / f"{name}.json"
-    text = json.dumps(result, indent=1, allow_nan=False)  # the tree that travels stays small
+    text = laid_out(result)
     if lines:
-        # one line a record: indented they would be most of the repository
         text = text.removesuffix("\n}") + ',\n "records": [\n' + ",\n".join(lines) + "\n ]\n}"
     unfinished = path.with_suffix(".unfinished")
     unfinished.write_text(text + "\n")
     return unfinished.replace(path)
+
+
+def laid_out(value: Any, margin: str = "") -> str:
+    """JSON of a result: names one a line, and each item of a list on one line, because the tree travels."""
+    inner = f"{margin} "
+    if isinstance(value, Mapping) and any(isinstance(one, Mapping | list | tuple) for one in value.values()):
+        rows = [f"{inner}{json.dumps(name)}: {laid_out(one, inner)}" for name, one in value.items()]
+        return "{\n" + ",\n".join(rows) + f"\n{margin}}}"
+    if isinstance(value, list | tuple) and any(isinstance(one, Mapping | list | tuple) for one in value):
+        return "[\n" + ",\n".join(f"{inner}{_on_one_line(one)}" for one in value) + f"\n{margin}]"
+    return _on_one_line(value)
+
+
+def _on_one_line(value: Any) -> str:
+    return json.dumps(value, allow_nan=False, separators=(",", ":"))
 
 
 def current_commit() -> str:

@@ -70,10 +70,11 @@ class Theirs(Variant):
 @dataclass(frozen=True, kw_only=True)
 class Optimized(Variant):
     """Theirs after `selector.optimize`, within so many bytes in all where there is a limit, and where it is
-    `replayed` after `selector.replay`.
+    `replayed` after `selector.replay`. `arrangements` are those that may be tried; None: all that can win.
     """
 
     within_bytes: int | None = None
+    arrangements: tuple[str, ...] | None = None
 
     def finished(self, model: nn.Module, inputs: tuple[Tensor, ...]) -> Callable[..., Tensor]:
         """The same model with what was chosen for inputs like these."""
@@ -83,13 +84,16 @@ class Optimized(Variant):
         example = {"input_ids": inputs[0], "labels": inputs[1]}
         with _without_cap(inputs[0].device, self.within_bytes):
             objective = "device_time" if self.replayed else "throughput"
+            replaying = self.replayed and self.within_bytes is None
             report = selector.optimize(
                 model.model,
                 example,
                 objective=objective,
                 memory_limit=self.within_bytes,
                 outputs=OUTPUTS,
+                arrangements=("ours", "replayed") if replaying else self.arrangements,
             )
+        model.used["arrangement"] = {str(report.kept): 1}
         for one in report.replaced:
             counts = model.used.setdefault(one.problem.operator, {})
             counts[one.implementation] = counts.get(one.implementation, 0) + 1
@@ -130,10 +134,15 @@ def hugging_face(name: str, attention: str, *, tiny: bool = False) -> Subject:
     return Subject(name, Family(model, _batch_of, {}), sizes)
 
 
-def optimized(within_bytes: int | None = None, *, replayed: bool = False) -> Optimized:
+def optimized(
+    within_bytes: int | None = None,
+    *,
+    replayed: bool = False,
+    arrangements: tuple[str, ...] | None = None,
+) -> Optimized:
     """The variant of a model after `selector.optimize`, and with `replayed` after `selector.replay`."""
     name = "optimized, replayed" if replayed else "optimized"
-    return Optimized(name=name, within_bytes=within_bytes, replayed=replayed)
+    return Optimized(name=name, within_bytes=within_bytes, replayed=replayed, arrangements=arrangements)
 
 
 def plan_of(

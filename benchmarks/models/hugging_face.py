@@ -98,7 +98,8 @@ def _lines(
     """Ours first: what is left of the budget goes to the others."""
     sdpa = trainers["sdpa"]
     graphs = (False, True) if sdpa.on_gpu else (False,)
-    ours: list[Variant] = [optimized(replayed=replayed) for replayed in graphs]
+    tried = ("ours",) if options.smoke else None
+    ours: list[Variant] = [optimized(replayed=replayed, arrangements=tried) for replayed in graphs]
     theirs = (SDPA, COMPILED, WHOLE, REPLAYED) if sdpa.on_gpu else (SDPA,)
     for batch in options.batch:
         for variant in _wanted([*ours, *theirs], options):

@@ -5,16 +5,19 @@
     python -m benchmarks.models.optimize --smoke
 
 Models are built from their configs with random weights, small ones on a CPU, and in bfloat16 on a GPU
-those of 12 layers of 1024 (Llama: 8 of 2048). Afterwards a copy of the model as it was and the optimized
-one take steps in turns, forward and backward from the loss as in a training loop, apart from what
-`optimize` timed itself. Printed are the first line of each report and that factor with its interval;
-written is `optimize_<device>.json`, after each model.
+those of 12 layers of 1024 (Llama: 8 of 2048; ViT-B). Afterwards a copy of the model as it was and the
+optimized one take steps in turns, forward and backward from the loss as in a training loop, apart from what
+`optimize` timed itself; with `--peers` so do copies that torch.compile compiled, which count against ours
+where they are faster. Printed are the first line of each report and these factors with their intervals;
+written is `optimize_<device>.json` or, with `--name`, under that, after each model. What a call on the same
+commit wrote into it stays: a call for each model makes one file.
 """
 
 from __future__ import annotations
 
 import argparse
 import copy
+import json
 import sys
 import tempfile
 import time
@@ -28,7 +31,7 @@ import torch
 from torch import Tensor
 
 import selector
-from benchmarks.common.result import RESULTS, write_result
+from benchmarks.common.result import RESULTS, current_commit, write_result
 from kernel_selector.kernels.measure import default_torch_device, identify
 from selector.models.rewriting.paired_timing import Limits, Outcome, Turn, time_pairs
 
@@ -61,7 +64,9 @@ LARGE: dict[str, Sizes] = {
     "bert": ("BertForMaskedLM", (16, 512), _BASE),
     "gpt2": ("GPT2LMHeadModel", (8, 512), {"n_embd": 1024, "n_layer": 12, "n_head": 16}),
     "llama": ("LlamaForCausalLM", (4, 1024), _WIDE),
+    "vit": ("ViTForImageClassification", (64, 0), {}),
 }
+PEERS = {"compiled": None, "reduce-overhead": "reduce-overhead"}  # modes of torch.compile
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -72,42 +77,76 @@ def main(arguments: Sequence[str] | None = None) -> int:
     folder = options.results or (Path(tempfile.mkdtemp(prefix="optimize-")) if options.smoke else RESULTS)
     known = list(SMALL if on_cpu else LARGE)
     names = options.only or known[: 1 if options.smoke else None]
-    rows: list[dict[str, Any]] = []
+    title = options.name or f"optimize_{identify(torch_device).key}"
+    commit = options.commit or current_commit()
+    rows = [one for one in _there(folder / f"{title}.json", commit) if one["model"] not in names]
     for name in names:
         torch.manual_seed(options.seed)
         model, example = made(name, torch_device)
-        rows.append({"model": name, **row(model, example, 0.0 if options.smoke else options.seconds)})
+        tried = ("ours",) if options.smoke else options.arrangements
+        wish = {"arrangements": tried, "budget": options.budget}
+        if options.loss_only:
+            wish["outputs"] = ("loss",)
+        seconds = 0.0 if options.smoke else options.seconds
+        rows.append({"model": name, **row(model, example, seconds, wish, options.peers)})
         print(words_of(rows[-1]), flush=True)
         given = {"torch_device": torch_device, "seed": options.seed, "transformers": _version()}
         path = write_result(
-            f"optimize_{identify(torch_device).key}",
+            title,
             {**given, "rows": rows},
             torch_device=torch_device,
-            commit=options.commit,
+            commit=commit,
             folder=folder,
         )
     print(path)
     return int(any(one["outcome"]["low"] > 1 for one in rows))
 
 
-def row(model: Any, example: Example, seconds: float) -> dict[str, Any]:
-    """Report of `selector.optimize` on a model in training, and the times of its steps before and after."""
+def row(
+    model: Any, example: Example, seconds: float, wish: dict[str, Any], peers: Sequence[str] = ()
+) -> dict[str, Any]:
+    """Report of `selector.optimize` on a model in training, and the times of its steps before and after, and
+    of peers in turns with it.
+    """
     theirs = copy.deepcopy(model.train())
+    others = {name: copy.deepcopy(theirs) for name in peers}
     start = time.perf_counter()
-    report = selector.optimize(model, example)
+    report = selector.optimize(model, example, **wish)
     took_s = time.perf_counter() - start
     turns = steps(theirs, example), steps(model, example)
     found = time_pairs(*turns, Limits(seconds=seconds), enough=lambda _: False)
     return {
         "first_line": report.first_line,
+        "kept": report.kept,
+        "arrangements": report.to_dict()["arrangements"],
         "optimize_s": round(took_s, 1),
         "replaced": dict(
             Counter(f"{one.problem.operator} -> {one.implementation}" for one in report.replaced)
         ),
         "left_alone": dict(Counter(f"{one.problem.operator}: {one.why}" for one in report.left_alone)),
         "outcome": {name: round(value, 5) for name, value in asdict(found).items()},
+        "peers": {name: _against(other, name, model, example, seconds) for name, other in others.items()},
         "loss_difference": losses_apart(theirs, model, example),
     }
+
+
+def _against(peer: Any, name: str, model: Any, example: Example, seconds: float) -> dict[str, float]:
+    """Times of a peer's steps and of the model's, in turns, and the seconds that compiling the peer took."""
+    start = time.perf_counter()
+    peer.compile(mode=PEERS[name])
+    steps(peer, example)(1)
+    took_s = time.perf_counter() - start
+    found = time_pairs(
+        steps(peer, example), steps(model, example), Limits(seconds=seconds), enough=lambda _: False
+    )
+    return {**{name: round(value, 5) for name, value in asdict(found).items()}, "compile_s": round(took_s, 1)}
+
+
+def _there(path: Path, commit: str) -> list[dict[str, Any]]:
+    """Rows of an earlier call on the same commit."""
+    found: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
+    rows: list[dict[str, Any]] = found["rows"] if found.get("commit") == commit else []
+    return rows
 
 
 def counted(rows: Iterable[tuple[Any, str]]) -> dict[str, int]:
@@ -146,10 +185,15 @@ def words_of(line: dict[str, Any]) -> str:
     kept = ", ".join(f"{count} {name}" for name, count in line["replaced"].items()) or "nothing"
     return (
         f"{line['model']}: {line['first_line']}\n"
-        f"    replaced: {kept}; optimize took {line['optimize_s']} s\n"
+        f"    kept: {line['kept']}; replaced: {kept}; optimize took {line['optimize_s']} s\n"
         f"    apart from that: {found.before_ms:.3g} ms before, {found.after_ms:.3g} ms after, factor "
         f"{found.ratio:.3f} ({found.low:.3f} to {found.high:.3f}, {found.pairs} pairs)\n"
         f"    losses differ by {line['loss_difference']:.2g}"
+        + "".join(
+            f"\n    {name}: {one['before_ms']:.3g} ms, ours {one['after_ms']:.3g} ms, {one['ratio']:.3f} times as "
+            f"long ({one['low']:.3f} to {one['high']:.3f})"
+            for name, one in line["peers"].items()
+        )
     )
 
 
@@ -188,6 +232,16 @@ def _parser() -> argparse.ArgumentParser:
     add("--device", help="cpu or cuda:0 (default: the GPU if there is one)")
     names = sorted({*SMALL, *LARGE})
     add("--only", nargs="+", metavar="NAME", choices=names, help="of the models (default: all)")
+    add(
+        "--arrangements",
+        nargs="+",
+        metavar="NAME",
+        help="to try, as of `optimize` (default: all that can win)",
+    )
+    add("--budget", default="60s", help="of what `optimize` tries, such as 10m (default: 60s)")
+    add("--loss-only", action="store_true", help="optimize for the loss alone, where the model has a head")
+    add("--peers", nargs="+", default=[], choices=list(PEERS), help="torch.compile's modes beside ours")
+    add("--name", help="of the file that is written and added to (default: optimize_<device>)")
     add("--seconds", type=float, default=10.0, help="of steps in turns afterwards (default: 10)")
     add("--commit", help="what is measured, where there is no repository to ask")
     add("--results", type=Path, metavar="DIR", help=f"where to write (default: {RESULTS.name}/)")

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.common.lines import keep, text_of
-from benchmarks.common.result import RESULTS
+from benchmarks.common.result import RESULTS, laid_out
 from kernel_selector.kernels.contract import Problem, Record, Status
 from selector.training.verdicts import quality
 
@@ -57,7 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "records": [file.name for file in kept],
     }
     path = given.results / f"{name}.json"
-    path.write_text(json.dumps(result, indent=1) + "\n")
+    path.write_text(laid_out(result) + "\n")
     print(json.dumps(result["operators"], indent=1))
     print(path)
 

@@ -25,7 +25,7 @@ from benchmarks.common.result import write_result
 from benchmarks.common.serving import free_port, percentiles
 from kernel_selector.kernels.devices import known_devices
 from kernel_selector.kernels.registry import operator
-from kernel_selector.service.extender import ANNOTATION, PRODUCT_LABEL
+from kernel_selector.service.scheduling.extender_arguments import ANNOTATION, PRODUCT_LABEL
 from selector.selection.shipped import unpacked
 from selector.workloads.sampling import random_problems
 

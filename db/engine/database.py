@@ -166,6 +166,8 @@ def _transaction(
     with (
         translated(location),
         engine.connect().execution_options(writing=writing, in_turn=in_turn) as connection,
-        connection.begin(),
     ):
-        yield connection
+        with connection.begin():
+            yield connection
+        if writing and location.path is not None:
+            sqlite.require_written(connection, location.path)

@@ -34,6 +34,8 @@ def make_engine(path: Path, *, busy_timeout_s: float, create: bool = False, chec
     """
 
     def connect() -> sqlite3.Connection:
+        if create:
+            make_private(path)
         connection = sqlite3.connect(
             _uri(path, create),
             uri=True,
@@ -69,8 +71,10 @@ def _watch(engine: Engine, path: Path) -> None:
 
     @event.listens_for(engine, "checkout")
     def verify(_: DBAPIConnection, record: ConnectionPoolEntry, __: object) -> None:
-        # a connection to a file that was removed or replaced would go on with the old one, unseen
-        if record.info["file"] != _identity(path):
+        # a connection to a file that was removed or replaced would go on with the old one, unseen; so would
+        # one whose log was
+        log = record.info.get("log")
+        if record.info["file"] != _identity(path) or log not in (None, _identity(_log_of(path))):
             raise DisconnectionError
 
     @event.listens_for(engine, "begin")
@@ -78,6 +82,22 @@ def _watch(engine: Engine, path: Path) -> None:
         writing = bool(connection.get_execution_options().get("writing"))
         connection.exec_driver_sql(f"PRAGMA query_only={'OFF' if writing else 'ON'}")
         connection.exec_driver_sql("BEGIN IMMEDIATE" if writing else "BEGIN")
+        if writing:
+            connection.info["log"] = _identity(_log_of(path))  # None in the mode of another program's file
+
+
+def require_written(connection: Connection, path: Path) -> None:
+    """Raise DatabaseUnreachable where what a connection committed is not in the file that the path names.
+
+    A log that was removed meanwhile is still written to, and gone with the last who has it open.
+    """
+    log = connection.info.get("log")
+    if log is not None and log != _identity(_log_of(path)):
+        connection.invalidate()
+        raise DatabaseUnreachable(
+            f"The write-ahead log {_log_of(path)} was removed or replaced while it was written to: what was "
+            "given may be lost. Leave the files beside a database alone, and give it again."
+        )
 
 
 def is_writable(path: Path) -> bool:
@@ -138,6 +158,12 @@ def prepare(path: Path) -> None:
     check_writable(path)
 
 
+def make_private(path: Path) -> None:
+    """Make an empty file that its owner alone may read and write, where there is none; so will its log be."""
+    if not path.exists() and _allowed(path.parent):
+        path.touch(mode=0o600)
+
+
 def check_writable(path: Path) -> None:
     """Raise DatabaseReadOnly unless the file and its folder may be written."""
     if not is_writable(path):
@@ -150,7 +176,7 @@ def check_writable(path: Path) -> None:
 def stamp(path: Path) -> tuple[int, ...]:
     """Changes whenever the file or its write-ahead log does; some microseconds."""
     numbers: list[int] = []
-    for name in (str(path), f"{path}-wal"):
+    for name in (path, _log_of(path)):
         try:
             found = os.stat(name)
             numbers += (found.st_ino, found.st_size, found.st_mtime_ns)
@@ -196,9 +222,14 @@ def _identity(path: Path) -> int | None:
         return None
 
 
+def _log_of(path: Path) -> Path:
+    """The write-ahead log of a file."""
+    return path.with_name(f"{path.name}-wal")
+
+
 def _log(path: Path) -> int:
     """Bytes in the write-ahead log; 0 when there is none."""
     try:
-        return os.stat(f"{path}-wal").st_size
+        return os.stat(_log_of(path)).st_size
     except OSError:
         return 0

@@ -8,7 +8,7 @@ end
 
 function slurm_cli_pre_submit(options, pack_offset)
   if selector.unset(options["constraint"]) then
-    local found = selector.constraint(options["comment"])
+    local found = selector.constraint(options["comment"], options["partition"])
     if found then options["constraint"] = found end
   end
   return slurm.SUCCESS

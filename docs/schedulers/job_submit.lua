@@ -5,7 +5,7 @@ local selector = dofile("/etc/slurm/kernel_selector.lua")
 
 function slurm_job_submit(job_desc, part_list, submit_uid)
   if selector.unset(job_desc.features) then
-    local found = selector.constraint(job_desc.comment)
+    local found = selector.constraint(job_desc.comment, job_desc.partition)
     if found then job_desc.features = found end
   end
   return slurm.SUCCESS

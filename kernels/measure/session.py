@@ -303,7 +303,7 @@ def _storable(text: str) -> str:
     characters = (
         one if one.isprintable() else one.encode("unicode_escape").decode() for one in text[:LONGEST_TEXT]
     )
-    return "".join(characters)
+    return "".join(characters)[:LONGEST_TEXT]
 
 
 def _ended(status: Status, reason: str) -> dict[str, Any]:

@@ -9,7 +9,6 @@ how many of which status, and the end of the log. Needs no GPU.
 from __future__ import annotations
 
 import argparse
-import json
 import re
 from collections import Counter, defaultdict
 from collections.abc import Sequence
@@ -18,7 +17,7 @@ from statistics import median
 from typing import Any
 
 from benchmarks.common.lines import keep, text_of
-from benchmarks.common.result import RESULTS
+from benchmarks.common.result import RESULTS, laid_out
 from kernel_selector.kernels.contract import Record
 
 LOG_LINES = 5  # at the end of the log, which say how long what took
@@ -47,7 +46,7 @@ def main() -> None:
         "records": kept.name,
     }
     path = RESULTS / f"{given.name}.json"
-    path.write_text(json.dumps(result, indent=1, sort_keys=True) + "\n")
+    path.write_text(laid_out(dict(sorted(result.items()))) + "\n")
     print(f"{path}: {result['statuses']}, {kept.stat().st_size:,} bytes of records")
 
 

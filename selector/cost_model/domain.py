@@ -24,6 +24,7 @@ from .features.work import least_work
 # doublings by which a size may lie outside of what was seen, and the operations in all, which are bounded too
 # because sizes that were seen one by one may be large together
 SIZE_SLACK, WORK_SLACK = 0.5, 1.0
+MOST_DOUBLINGS = 128.0  # of any size or count of operations
 UNSEEN_WORD = 0.5  # doublings of a size that a word which was never seen counts for
 # doublings more for a dtype of another width. Of 2,398 pairs of one implementation's times in float32 and in
 # a dtype of 16 bits, on an H200 and an H100, 90 % are within 1.8 doublings of the ratio of counted work, and
@@ -56,6 +57,20 @@ class Domain:
         for record in records:
             problems[record.device.key][record.problem.key] = record.problem
         return cls({key: _seen(operator, list(found.values())) for key, found in sorted(problems.items())})
+
+    @classmethod
+    def from_dict(cls, devices: Mapping[str, Any], operator: Operator) -> Domain:
+        """The domain of a manifest. Raises LookupError, TypeError or ValueError for what is none."""
+        specs = {spec.name: spec for spec in operator.hyperparameters}
+        sizes = {name for name, spec in specs.items() if isinstance(spec, Integer)}
+        for seen in devices.values():
+            for name, values in seen["words"].items():
+                for value in values:
+                    specs[name].parse(value)
+            for name, (low, high) in seen["log2"].items():
+                if name not in sizes | {"operations"} or not -1 <= low <= high <= MOST_DOUBLINGS:
+                    raise ValueError(f"a range of {name} from {low} to {high}")
+        return cls(devices)
 
     def unseen(self, device: Device) -> str | None:
         """Reason why every problem on a device is outside, or None when some may be inside."""

@@ -15,7 +15,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from .stored_arrays import Part
+
 Array = NDArray[Any]
+MOST_LEVELS = 1000  # of a tree; with 31 leaves it has 30 at most
 BLOCK = 64  # rows at once: what a step touches stays in the cache
 
 
@@ -101,9 +104,29 @@ class FlatTrees:
         return {f"{prefix}_{item.name}": getattr(self, item.name) for item in fields(self)}
 
     @classmethod
-    def from_arrays(cls, arrays: Mapping[str, Array], prefix: str) -> FlatTrees:
-        """The trees that `arrays` wrote. Raises KeyError when an array is missing."""
-        return cls(*(arrays[f"{prefix}_{item.name}"] for item in fields(cls)))
+    def from_arrays(cls, arrays: Mapping[str, Array], prefix: str, columns: int) -> FlatTrees:
+        """The trees that `arrays` wrote, for rows of so many columns.
+
+        Raises KeyError and ValueError as `Part`, and ValueError for nodes that are no trees: from each but
+        a leaf a walk goes on to later nodes.
+        """
+        part = Part(arrays, prefix)
+        feature = part.places("feature", "int32", None, below=columns)
+        nodes = len(feature)
+        threshold = part.numbers("threshold", "float64", nodes, finite=False)
+        left = part.places("left", "int32", nodes, below=nodes)
+        order, leaf = np.arange(nodes), threshold == np.inf
+        if not np.where(leaf, left == order, (left > order) & (left < nodes - 1)).all():
+            raise ValueError(f"{prefix}_left has children that do not follow their node")
+        return cls(
+            feature,
+            threshold,
+            left,
+            part.numbers("value", "float64", nodes),
+            part.places("roots", "int32", None, below=nodes),
+            part.places("depth", "int32", below=MOST_LEVELS),
+            part.numbers("base", "float64"),
+        )
 
 
 def _breadth_first(nodes: Array, start: int) -> tuple[Array, Array, Array, Array]:

@@ -53,4 +53,7 @@ def situation(mode: str, device: Device) -> str:
 def _factors(found: Mapping[str, Any], where: str) -> list[float]:
     memory = found["memory"][where]
     noises = found["time_noise"], found["memory_noise"]
-    return list(map(float, (*found["time"], *noises, *memory["interval"], memory["safe"])))
+    factors = list(map(float, (*found["time"], *noises, *memory["interval"], memory["safe"])))
+    if len(factors) != FACTORS or not all(0 <= factor < math.inf for factor in factors):
+        raise ValueError(f"error factors {factors}: expected {FACTORS} finite numbers that are not negative")
+    return factors

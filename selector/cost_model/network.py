@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .roofline_stage import place_of
+from .stored_arrays import Part
 
 Array = NDArray[Any]
 Floats = NDArray[np.float64]
@@ -131,10 +132,37 @@ class Network:
         return {f"{prefix}_{name}": array for name, array in kept.items()}
 
     @classmethod
-    def from_arrays(cls, arrays: Mapping[str, Array], prefix: str) -> Network:
-        """The network that `arrays` wrote. Raises KeyError when an array is missing."""
-        read = {item.name: arrays[f"{prefix}_{item.name}"] for item in fields(cls)}
-        return cls(**read | {name: read[name].astype(np.float32) for name in WEIGHTS})
+    def from_arrays(cls, arrays: Mapping[str, Array], prefix: str, columns: int) -> Network:
+        """The network that `arrays` wrote, for rows of so many columns. Raises as `Part`, and ValueError for
+        another number of outputs than it has heads and callers.
+        """
+        part = Part(arrays, prefix)
+        read = part.places("columns", "int32", None, below=columns)
+        inputs = len(read)
+        first = part.numbers("first", "float16", None, inputs, None)
+        members, _, width = first.shape
+        layer, bias = (members, width, width), (members, 1, width)
+        heads = part.numbers("heads", "float16", None, members, width)
+        head_columns = part.places("head_columns", "int32", None, below=columns)
+        caller_columns = part.places("caller_columns", "int32", None, below=columns)
+        if len(heads) != max(len(head_columns), 1) + len(caller_columns):
+            raise ValueError(f"{prefix}_heads has {len(heads)} outputs: expected one a head and caller")
+        return cls(
+            columns=read,
+            logarithmic=part.numbers("logarithmic", "bool", inputs),
+            mean=part.numbers("mean", "float64", inputs),
+            scale=part.numbers("scale", "float64", inputs),
+            first=first.astype(np.float32),
+            first_bias=part.numbers("first_bias", "float32", *bias),
+            second=part.numbers("second", "float16", *layer).astype(np.float32),
+            second_bias=part.numbers("second_bias", "float32", *bias),
+            third=part.numbers("third", "float16", *layer).astype(np.float32),
+            third_bias=part.numbers("third_bias", "float32", *bias),
+            heads=heads.astype(np.float32),
+            head_bias=part.numbers("head_bias", "float32", len(heads)),
+            head_columns=head_columns,
+            caller_columns=caller_columns,
+        )
 
 
 def read_inputs(rows: Floats, columns: Array, logarithmic: Array) -> Floats:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 from zipfile import BadZipFile
 
@@ -23,6 +23,7 @@ from .features.work_ratios import scaled
 from .flat_trees import FlatTrees
 from .intervals import ErrorFactors
 from .regression import Regression
+from .stored_arrays import unpacked
 
 if TYPE_CHECKING:
     from kernel_selector.db import StoredModel
@@ -65,19 +66,19 @@ class Predictor:
             self._domain = ImportedDomain(manifest["devices"])
         else:
             self._spec = FeatureSpec(operator, tuple(manifest.get("code", ())))
-            self._domain = Domain(manifest["devices"])
+            self._domain = Domain.from_dict(manifest["devices"], operator)
         _check(stored, self._spec)
         names = tuple(manifest["implementations"])
-        self.learned: int = manifest["rows"]  # measurements
+        self.learned = int(manifest["rows"])  # measurements
+        _check_words((*manifest["hosts"], *names, *manifest["implementations"].values()))
         self._places = {name: place for place, name in enumerate(names)}
         self._errors = ErrorFactors.of(manifest["errors"], names)
         self._environments = [Environment.from_dict(data) for data in manifest["environments"]]
-        with np.load(io.BytesIO(stored.arrays), allow_pickle=False) as arrays:
-            kept = dict(arrays)
+        kept, columns = unpacked(stored.arrays), len(self._spec.names)
         parts = {name.partition("_")[0] for name in kept}
-        self.time_ms = Regression.from_arrays(kept, "time")
-        self.memory_bytes = Regression.from_arrays(kept, "memory") if "memory" in parts else None
-        self._presence = FlatTrees.from_arrays(kept, "presence") if "presence" in parts else None
+        self.time_ms = Regression.from_arrays(kept, "time", columns)
+        self.memory_bytes = Regression.from_arrays(kept, "memory", columns) if "memory" in parts else None
+        self._presence = FlatTrees.from_arrays(kept, "presence", columns) if "presence" in parts else None
 
     def tier(
         self,
@@ -184,7 +185,9 @@ class Predictor:
             *(_whole(size, np.rint), _whole(size, np.floor, factors[4]), _whole(size, np.ceil, factors[5])),
             *(np.maximum(factors[2], least_noise), factors[3], _whole(size, np.ceil, factors[6])),
         )
-        figures = zip(works_there, *[column.tolist() for column in columns], strict=True)
+        # an infinite figure, or one of a situation without error factors, is none
+        usable = np.isfinite(np.stack(columns)).all(axis=0) & works_there
+        figures = zip(usable.tolist(), *[column.tolist() for column in columns], strict=True)
         return [
             {
                 name: Estimate(
@@ -198,18 +201,18 @@ class Predictor:
             for _, names in asked
         ]
 
-    def _works(self, rows: Floats, of_each: NDArray[np.intp]) -> list[bool]:
+    def _works(self, rows: Floats, of_each: NDArray[np.intp]) -> NDArray[np.bool_]:
         """Whether each row's implementation works on a fair share of problems like its own, or is likeliest.
 
         Others time what works. What they never timed on some kind of problem mostly does not work there, and
         a model of times alone would choose it all the same.
         """
         if self._presence is None:
-            return [True] * len(rows)
+            return np.ones(len(rows), dtype=np.bool_)
         shares = self._presence.predict(rows)
         most = np.zeros(of_each[-1] + 1)
         np.maximum.at(most, of_each, shares)
-        found: list[bool] = (shares >= np.minimum(LEAST_PRESENT, most[of_each])).tolist()
+        found: NDArray[np.bool_] = shares >= np.minimum(LEAST_PRESENT, most[of_each])
         return found
 
     def _circumstances(self, device: Device, software: Environment | None) -> list[str]:
@@ -267,6 +270,11 @@ def _check(stored: StoredModel, spec: FeatureSpec | ImportedSpec) -> None:
         raise _mismatch(stored, "was trained on other features than this version computes")
     if stored.manifest.get("sha256") != hashlib.sha256(stored.arrays).hexdigest():
         raise _mismatch(stored, "was changed after it was stored: its checksum differs")
+
+
+def _check_words(words: Iterable[object]) -> None:
+    if not all(isinstance(word, str) for word in words):
+        raise TypeError("its hosts and implementations are no words")
 
 
 def _mismatch(stored: StoredModel, problem: str) -> ModelVersionMismatch:

@@ -56,14 +56,14 @@ class Regression:
         }
 
     @classmethod
-    def from_arrays(cls, arrays: Mapping[str, NDArray[Any]], prefix: str) -> Regression:
-        """The model that `arrays` wrote. Raises KeyError when an array is missing."""
+    def from_arrays(cls, arrays: Mapping[str, NDArray[Any]], prefix: str, columns: int) -> Regression:
+        """The model that `arrays` wrote, for rows of so many columns. Raises as `Part`."""
         sums, network = f"{prefix}_sums", f"{prefix}_network"  # fitted or not
         return cls(
-            RooflineStage.from_arrays(arrays, f"{prefix}_physics"),
-            FlatTrees.from_arrays(arrays, f"{prefix}_trees"),
-            Sums.from_arrays(arrays, sums) if _has(arrays, sums) else None,
-            Network.from_arrays(arrays, network) if _has(arrays, network) else None,
+            RooflineStage.from_arrays(arrays, f"{prefix}_physics", columns),
+            FlatTrees.from_arrays(arrays, f"{prefix}_trees", columns),
+            Sums.from_arrays(arrays, sums, columns) if _has(arrays, sums) else None,
+            Network.from_arrays(arrays, network, columns) if _has(arrays, network) else None,
         )
 
 

@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from .stored_arrays import Part
+
 Array = NDArray[Any]
 
 
@@ -41,9 +43,18 @@ class RooflineStage:
         return {f"{prefix}_{item.name}": getattr(self, item.name) for item in fields(self)}
 
     @classmethod
-    def from_arrays(cls, arrays: Mapping[str, Array], prefix: str) -> RooflineStage:
-        """The stage that `arrays` wrote. Raises KeyError when an array is missing."""
-        return cls(*(arrays[f"{prefix}_{item.name}"] for item in fields(cls)))
+    def from_arrays(cls, arrays: Mapping[str, Array], prefix: str, columns: int) -> RooflineStage:
+        """The stage that `arrays` wrote, for rows of so many columns. Raises as `Part`, and ValueError for a
+        floor that has no logarithm.
+        """
+        part = Part(arrays, prefix)
+        terms = part.places("term_columns", "int32", None, below=columns)
+        own = part.places("implementation_columns", "int32", None, below=columns)
+        weights = part.numbers("weights", "float64", 1 + len(own), len(terms))
+        floor = part.numbers("floor", "float64")
+        if not floor > 0:
+            raise ValueError(f"{prefix}_floor is {floor}: expected a positive number")
+        return cls(terms, own, weights, floor)
 
 
 def place_of(rows: NDArray[np.float64], columns: Array) -> NDArray[np.intp]:

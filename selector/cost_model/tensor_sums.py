@@ -15,6 +15,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from .stored_arrays import Part
+
 Array = NDArray[Any]
 Floats = NDArray[np.float64]
 NARROW_BYTES = 2
@@ -114,9 +116,16 @@ class Sums:
         return {f"{prefix}_{item.name}": getattr(self, item.name) for item in fields(self)}
 
     @classmethod
-    def from_arrays(cls, arrays: Mapping[str, Array], prefix: str) -> Sums:
-        """The sums that `arrays` wrote. Raises KeyError when an array is missing."""
-        return cls(*(arrays[f"{prefix}_{item.name}"] for item in fields(cls)))
+    def from_arrays(cls, arrays: Mapping[str, Array], prefix: str, columns: int) -> Sums:
+        """The sums that `arrays` wrote, for rows of so many columns. Raises as `Part`."""
+        part = Part(arrays, prefix)
+        kinds = part.places("kinds", "int8", None, below=len(Factor))
+        read = part.places("columns", "int32", len(kinds), below=columns)
+        own = part.places("implementation_columns", "int32", None, below=columns)
+        training = part.places("training_column", "int32", below=columns)
+        products = part.places("products", "int16", 2 * len(own), None, None, below=len(kinds))
+        weights = part.numbers("weights", "float64", 2 * len(own), products.shape[1])
+        return cls(kinds, read, own, training, products, weights)
 
 
 def cells_of(rows: Floats, implementation_columns: Array, training_column: int) -> NDArray[np.int64]:

@@ -88,6 +88,15 @@ def undisturbed(model: nn.Module) -> Iterator[None]:
         state.put_back()
 
 
+def draws_random_numbers(model: nn.Module, example_inputs: Any) -> bool:
+    """Whether a call of a model in its present mode draws from torch's generators, as dropout does."""
+    args, kwargs = arguments_of(example_inputs)
+    with undisturbed(model), torch.no_grad():
+        before = [(one, one.get_state()) for one in _generators()]
+        model(*args, **kwargs)
+        return any(not torch.equal(one.get_state(), state) for one, state in before)
+
+
 class State:
     """Snapshot of a model between two runs: buffers, attributes, modes, hooks, which gradients exist, and
     the random states of torch, Python and NumPy.

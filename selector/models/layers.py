@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from inspect import signature
 from typing import Any, NamedTuple
@@ -53,9 +53,17 @@ def find(model: nn.Module, example_inputs: Any) -> list[Layer]:
     """
     args, kwargs = arguments_of(example_inputs)
     recorder = _Recorder(model)
-    with recorder, undisturbed(model), torch.no_grad():
+    with recorder, undisturbed(model), _uncompiled(), torch.no_grad():
         model(*args, **kwargs)
     return recorder.layers()
+
+
+def _uncompiled() -> AbstractContextManager[object]:
+    """Context in which what is compiled in a model runs as it was written, so that hooks see its calls."""
+    if "torch._dynamo" not in sys.modules:
+        return nullcontext()
+    eager: AbstractContextManager[object] = torch.compiler.set_stance("force_eager")
+    return eager
 
 
 class _Key(NamedTuple):

@@ -455,8 +455,8 @@ def _circumstances(knowledge: Knowledge, request: Request, figures: Figures) -> 
 
 def _nothing_measured(knowledge: Knowledge, request: Request) -> Iterator[str]:
     """Why there are no figures, and what gives some."""
-    if knowledge.own.caveats and not knowledge.shipped:
-        yield from knowledge.own.caveats
+    if knowledge.missing:
+        yield from knowledge.missing
         return
     if request.override is None:
         yield (

@@ -67,6 +67,11 @@ class Knowledge:
         return (self.unusable,) if self.unusable else ()
 
     @property
+    def missing(self) -> tuple[str, ...]:
+        """Reasons why there are no measurements, which one's own database has; none where some ship."""
+        return () if self.shipped else self.own.caveats
+
+    @property
     def imported(self) -> dict[str, ImportedOperator]:
         """The imported operators by name: none ships."""
         return self.own.imported

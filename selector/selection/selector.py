@@ -316,7 +316,7 @@ class Selector:
             "snapshot": known.snapshot,
             "frozen": self.frozen,
             "own_snapshot": known.own.snapshot,
-            "caveats": [*known.own.caveats, *known.caveats],
+            "caveats": [*known.missing, *known.caveats],
             "records": known.own.records,
             "shipped_records": shipped.records if shipped else 0,
             "models": [{**model, "created_at": model["created_at"].isoformat()} for model in known.models],

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Annotated
+
 import typer
 from rich.markup import escape
 
 from .terminal import output
 from .terminal.options import DatabaseOption, JsonOption
+
+CopyArgument = Annotated[Path, typer.Argument(metavar="FILE", help="An SQLite file: the copy.")]
 
 app = typer.Typer(
     name="database",
@@ -70,3 +75,61 @@ def upgrade(database: DatabaseOption = None, as_json: JsonOption = False) -> Non
         output.print_json({"location": location, "upgraded": True})
     else:
         output.out().print(f"Up to date: {location}", markup=False, soft_wrap=True)
+
+
+@app.command()
+def backup(file: CopyArgument, database: DatabaseOption = None, as_json: JsonOption = False) -> None:
+    """Copy the database, as it is at one moment, into a new file, while others use it.
+
+    Examples:
+
+    \b
+      selector database backup measurements-of-today.sqlite
+    """
+    from selector.profiling.status import back_up_database
+
+    location = back_up_database(file, database)
+    if as_json:
+        output.print_json({"location": location, "backup": str(file)})
+    else:
+        output.out().print(f"{location} is copied to {file}.", markup=False, soft_wrap=True)
+
+
+@app.command()
+def restore(file: CopyArgument, database: DatabaseOption = None, as_json: JsonOption = False) -> None:
+    """Put a backup in the place of the database, also of a damaged one, and keep what was there beside it.
+
+    Examples:
+
+    \b
+      selector database restore measurements-of-today.sqlite
+    """
+    from selector.profiling.status import restore_database
+
+    before = restore_database(file, database)
+    if as_json:
+        output.print_json({"restored": str(file), "before": before})
+    else:
+        kept = "There was none before." if before is None else f"What was there is in {before}."
+        output.out().print(f"Restored from {file}. {kept}", markup=False, soft_wrap=True)
+
+
+@app.command()
+def check(database: DatabaseOption = None, as_json: JsonOption = False) -> None:
+    """Read all measurements and compare them with their content hashes and counts. Exits with 1 for a fault.
+
+    Examples:
+
+    \b
+      selector database check
+    """
+    from selector.profiling.status import database_faults
+
+    location, found = database_faults(database)
+    if as_json:
+        output.print_json({"location": location, "faults": found})
+    else:
+        lines = found or ["No fault was found."]
+        output.out().print("\n".join([location, *lines]), markup=False, soft_wrap=True)
+    if found:
+        raise typer.Exit(1)

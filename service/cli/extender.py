@@ -38,6 +38,7 @@ def extender(
 ) -> None:
     """Answer Kubernetes' scheduler: which nodes fit a pod, and how well. Until Ctrl-C.
 
+    It listens once it has warmed up, which takes some seconds: the scheduler waits for half of one.
     It can show no token, so another address than the loopback interface needs --certificate, --key and
     --client-ca: then only clients with a certificate of that authority are answered.
 
@@ -71,11 +72,15 @@ def extender(
         }
     import uvicorn
 
+    from ..connections import BoundedProtocol
+
     collect_seldom()
     application = create_extender(
         Selector(database, shipped=False if no_shipped else None), nodes=_products(nodes)
     )
-    configuration = uvicorn.Config(application, host=host, port=port, log_level="warning", **tls)
+    configuration = uvicorn.Config(
+        application, http=BoundedProtocol, host=host, port=port, log_level="warning", **tls
+    )
     try:
         configuration.load()
     except OSError as error:  # of ssl, which names no file

@@ -128,8 +128,11 @@ def worker() -> FastAPI:
 def _configuration(application: FastAPI | str, settings: Settings, place: tuple[str, int]) -> uvicorn.Config:
     import uvicorn
 
+    from ..connections import BoundedProtocol
+
     return uvicorn.Config(
         application,
+        http=BoundedProtocol,
         factory=isinstance(application, str),
         host=place[0],
         port=place[1],

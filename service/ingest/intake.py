@@ -12,13 +12,14 @@ from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import CorruptRecord, Record, RecordReader
 from selector.errors import InvalidRequest
 
+from .bounds import too_long
 from .review import Review
 
 if TYPE_CHECKING:
     from kernel_selector.db import Database
     from selector.selection.selector import Selector
 
-SHOWN_FAULTS = 10
+SHOWN_FAULTS, MOST_FAULTS = 10, 1000  # lines that are no records: told, and read
 MOST_RECORDS = 50_000  # in one submission
 Numbered = tuple[int, str, Record]  # a line by its number, as text and as a record
 Judged = tuple[int, str, Record, str | None]  # ... and what speaks against it
@@ -153,14 +154,23 @@ def _records(lines: Iterable[str]) -> list[Numbered]:
         if len(found) == MOST_RECORDS:
             raise InvalidRequest(f"More than {MOST_RECORDS} records at once: send them in parts.")
         try:
-            found.append((number, line, reader.read(line)))
+            record = reader.read(line)
+            fault = too_long(record)
         except CorruptRecord as error:
-            count += 1
-            if len(faults) < SHOWN_FAULTS:
-                faults.append(BadLine(line=number, detail=str(error)))
+            fault = str(error)
+        if fault is None:
+            found.append((number, line, record))
+            continue
+        count += 1
+        if len(faults) < SHOWN_FAULTS:
+            faults.append(BadLine(line=number, detail=fault))
+        if count == MOST_FAULTS:
+            break  # the rest would take as long to read, and be stored no more
     if faults:
         first = f"Line {faults[0].line}: {faults[0].detail}"
         words = "1 line is no record" if count == 1 else f"{count} lines are no records"
+        if count == MOST_FAULTS:
+            words = f"{count} lines or more are no records"
         raise NotRecords(f"{words}; nothing was stored. {first}", faults)
     if not found:
         raise InvalidRequest("There are no records in it: expected one JSON document a line.")

@@ -2,8 +2,9 @@
 
 A record can be wrong by accident (a busy machine, a wrong clock, a unit) or by intent. One that differs from
 others of the same problem, implementation and version by more than machines of one kind do, that beats
-the device's own rate, or that fails where it worked, would change choices: a person decides about it.
-The first record of anything has nothing to contradict.
+the device's own rate, that no machine can give (`bounds`), or that fails where it worked, would change
+choices: a person decides about it. The first record of anything has nothing to contradict. What came later
+does not replace the evidence: a time is held against all that were ever sent, by author.
 """
 
 from __future__ import annotations
@@ -14,9 +15,10 @@ from typing import TYPE_CHECKING
 
 from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import Device, Problem, Record, UnknownDevice
-from kernel_selector.kernels.contract.errors import shorten
 from selector.selection.evidence import FAILURES, WORDS, Measured
 from selector.text.units import format_ms
+
+from .bounds import impossible_device, impossible_figures, unknown_version
 
 if TYPE_CHECKING:
     from selector.selection.evidence import Evidence
@@ -27,7 +29,6 @@ MOST_RATIO = 8.0  # between times of one problem on machines of one kind; hosts 
 MOST_RATE_RATIO, MOST_CPU_RATE_RATIO = 4.0, 16.0
 OVER_RATE = 2.0  # times the probed rate of matrix products that nothing exceeds
 CLOCK_S = 300.0  # that clocks may differ
-LONGEST_NAME = 200  # of a device that can be asked about
 
 
 class Review:
@@ -37,7 +38,7 @@ class Review:
         self._selector = selector
         self._latest = now + timedelta(seconds=CLOCK_S)
         self._judged: tuple[Problem, bool] | None = None  # the last problem
-        self._devices: dict[tuple[object, ...], str | None] = {}
+        self._devices: dict[str, str | None] = {}
         self._known: dict[str, Device | None] = {}
         self._least_ms: dict[tuple[str, str, str], float] = {}
         self._evidence: dict[tuple[str, str], Evidence] = {}
@@ -50,7 +51,20 @@ class Review:
             return f"no operator here makes the problem {record.problem}"
         if record.implementation not in registry.implementations(record.problem.operator):
             return f"{record.problem.operator} has no implementation {record.implementation!r} here"
-        return self._of_device(record.device) or self._of_figures(record)
+        return (
+            self._of_device(record.device)
+            or impossible_figures(record, self._device(record.device.key) or record.device)
+            or self._of_version(record)
+            or self._of_figures(record)
+        )
+
+    def _of_version(self, record: Record) -> str | None:
+        reason = unknown_version(record)
+        if reason is None:
+            return None
+        name, groups = record.implementation, self._of(record).groups.values()
+        measured = {group[name].version for one in groups for group in one.values() if name in group}
+        return None if record.implementation_version in measured else reason
 
     def _is_valid(self, problem: Problem) -> bool:
         if self._judged is None or self._judged[0] is not problem:
@@ -58,14 +72,13 @@ class Review:
         return self._judged[1]
 
     def _of_device(self, device: Device) -> str | None:
-        key = device.fingerprint, device.copy_bytes_per_s, tuple(device.matmul_flops_per_s.items())
-        if key not in self._devices:
-            self._devices[key] = self._implausible(device)
-        return self._devices[key]
+        if device.text not in self._devices:
+            self._devices[device.text] = self._implausible(device)
+        return self._devices[device.text]
 
     def _implausible(self, device: Device) -> str | None:
-        if not device.key or len(device.name) > LONGEST_NAME:
-            return f"a device {shorten(device.name)}, which no question can name"
+        if (reason := impossible_device(device)) is not None:
+            return reason
         known = self._device(device.key)
         if known is None:
             return None
@@ -94,17 +107,39 @@ class Review:
         if record.total is None:
             return None
         time_ms = record.total.undisturbed_ms
-        return self._too_fast(record, time_ms) or _outlier(time_ms, same)
+        timed = any(item.estimate for item in same)
+        return self._too_fast(record, time_ms) or (self._outlier(record, time_ms) if timed else None)
+
+    def _outlier(self, record: Record, time_ms: float) -> str | None:
+        """Objection to a time that is far from what all authors ever sent of the same, each counting once."""
+        from kernel_selector.db import records
+
+        versions = registry.versions_alike(
+            record.problem.operator, record.implementation, record.implementation_version
+        )
+        with self._selector.database.read() as connection:
+            authors = records.times_by_author(connection, record, versions)
+        middle_ms = statistics.median(map(statistics.median, authors.values()))
+        if _alike(time_ms, middle_ms, MOST_RATIO):
+            return None
+        count = sum(map(len, authors.values()))
+        others = f"{count} records" if len(authors) == 1 else f"{count} records of {len(authors)} authors"
+        return f"{format_ms(time_ms)}, where the median of {others} is {format_ms(middle_ms)}"
 
     def _peers(self, record: Record) -> list[Measured]:
         """What others measured of the same problem, implementation and version on the same kind of device."""
+        evidence = self._of(record)
+        groups = evidence.groups.get(record.problem.key, {}).values()
+        found = [group[record.implementation] for group in groups if record.implementation in group]
+        own = Measured.of(record, evidence.versions.get(record.implementation))
+        return [item for item in found if item.version == own.version and not item.shipped]
+
+    def _of(self, record: Record) -> Evidence:
+        """Evidence of the record's operator on its kind of device."""
         pair = record.problem.operator, record.device.key
         if pair not in self._evidence:
             self._evidence[pair] = self._selector.evidence(*pair)
-        groups = self._evidence[pair].groups.get(record.problem.key, {}).values()
-        found = [group[record.implementation] for group in groups if record.implementation in group]
-        own = Measured.of(record, self._evidence[pair].versions.get(record.implementation))
-        return [item for item in found if item.version == own.version and not item.shipped]
+        return self._evidence[pair]
 
     def _too_fast(self, record: Record, time_ms: float) -> str | None:
         least_ms = self._least(record)
@@ -133,14 +168,6 @@ class Review:
             except UnknownDevice:
                 self._known[key] = None
         return self._known[key]
-
-
-def _outlier(time_ms: float, peers: list[Measured]) -> str | None:
-    times = [item.estimate.time_ms for item in peers if item.estimate]
-    if not times or _alike(time_ms, statistics.median(times), MOST_RATIO):
-        return None
-    middle = format_ms(statistics.median(times))
-    return f"{format_ms(time_ms)}, where the median of {len(times)} others is {middle}"
 
 
 def _alike(one: float, other: float, ratio: float) -> bool:

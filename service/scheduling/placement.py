@@ -19,6 +19,8 @@ from selector.selection.choice import Choice
 from selector.selection.query import Query
 from selector.text.units import format_bytes, format_ms
 
+from .least_memory import least_bytes, may_fit, parameter_bytes
+
 IMPOSSIBLE = (NothingFits, UnsupportedProblem)
 BATCH = "batch"  # the hyperparameter that counts items
 
@@ -127,20 +129,33 @@ def _sized(query: Query, device: str, batch: int | None) -> Query:
 
 
 def _within_devices(selector: Selector, queries: Sequence[Query]) -> list[Choice | SelectorError]:
-    """Choices that fit into the memory of their devices, also where the queries have no limit."""
+    """Choices that fit into the memory of their devices beside parameters, whatever the queries' limits."""
     answers = selector.choose_each(queries)
-    too_large = {
-        index: replace(queries[index], memory=answer.device.memory_bytes)
-        for index, answer in enumerate(answers)
-        if isinstance(answer, Choice)
-        and queries[index].memory is None
-        and answer.memory_interval_bytes is not None
-        and answer.device.memory_bytes is not None
-        and answer.memory_interval_bytes[1] > answer.device.memory_bytes
-    }
-    for index, answer in zip(too_large, selector.choose_each(too_large.values()), strict=True):
+    again: dict[int, Query] = {}
+    for index, answer in enumerate(answers):
+        if not isinstance(answer, Choice) or answer.device.memory_bytes is None:
+            continue
+        free = answer.device.memory_bytes - parameter_bytes(answer.problem)
+        if too_large := _too_large(answer, answer.device.memory_bytes):
+            answers[index] = too_large
+        elif answer.memory_interval_bytes is not None and answer.memory_interval_bytes[1] > free:
+            again[index] = replace(queries[index], memory=free)
+    for index, answer in zip(again, selector.choose_each(again.values()), strict=True):
         answers[index] = answer
     return answers
+
+
+def _too_large(choice: Choice, memory_bytes: int) -> NothingFits | None:
+    """The error of a layer that no implementation fits into a device's memory, or None."""
+    names = [one.name for one in choice.candidates if one.excluded is None] or [choice.implementation]
+    if may_fit(choice.problem, names, memory_bytes):
+        return None
+    least = least_bytes(choice.problem, names)
+    parameters = format_bytes(parameter_bytes(choice.problem))
+    return NothingFits(
+        f"It needs {format_bytes(least)} or more, {parameters} of them for parameters, and "
+        f"{choice.device.name} has {format_bytes(memory_bytes)}. Ask for a smaller layer or dtype."
+    )
 
 
 def _row(job: str, choice: Choice) -> Throughput:

@@ -15,7 +15,7 @@ def test_who_wrote_a_row(database, make_record):
         number = submissions.add(connection, author="worker-7", received_at=NOW)
         # the first of these is there already, and stays what it was
         assert records.add(connection, [make_record(0), make_record(1)], submission=number) == 1
-        found = records.page(connection, after=0, limit=10, equal={})
+        found = list(records.page(connection, after=0, limit=10, equal={}))
     assert [author for _, _, author in found] == [None, "worker-7"]
     assert [record for _, record, _ in found] == [make_record(0), make_record(1)]
 
@@ -33,8 +33,8 @@ def test_pages(database, make_record):
     made = [make_record(number) for number in range(5)]
     with database.write() as connection:
         records.add(connection, made)
-        first = records.page(connection, after=0, limit=2, equal={})
-        rest = records.page(connection, after=first[-1][0], limit=10, equal={})
+        first = list(records.page(connection, after=0, limit=2, equal={}))
+        rest = list(records.page(connection, after=first[-1][0], limit=10, equal={}))
         assert [record for _, record, _ in first + rest] == made
         for equal, count in (
             ({"operator": "lstm"}, 5),
@@ -42,7 +42,7 @@ def test_pages(database, make_record):
             ({"device": made[0].device.key, "status": "ok", "implementation": "torch_lstm"}, 5),
             ({"status": "crashed"}, 0),
         ):
-            assert len(records.page(connection, after=0, limit=10, equal=equal)) == count
+            assert len(list(records.page(connection, after=0, limit=10, equal=equal))) == count
 
 
 def test_what_is_set_aside_is_kept_once_and_seen_by_no_choice(database):
@@ -56,7 +56,7 @@ def test_what_is_set_aside_is_kept_once_and_seen_by_no_choice(database):
         assert snapshot(connection) == before
         first, second = submissions.quarantined(connection, after=0, limit=10)
         assert (first["record"], first["reason"], first["author"]) == ("{a}", "too fast", "worker-7")
-        assert submissions.quarantined(connection, after=first["id"], limit=10) == [second]
+        assert list(submissions.quarantined(connection, after=first["id"], limit=10)) == [second]
 
 
 def stored(**more):

@@ -23,7 +23,7 @@ from kernel_selector.db import records
 from kernel_selector.kernels.contract import Device, SelectorError
 from selector import Training
 from selector.models.layers import Layer
-from selector.models.rewriting import arrangement_search
+from selector.models.rewriting import trials
 from selector.models.rewriting.device_times import DeviceTimes
 from selector.models.rewriting.paired_timing import Outcome, outcome
 from selector.planning.plan import Plan
@@ -120,8 +120,8 @@ def reports() -> Golden:
     found: Golden = {}
     for objective in ("throughput", "memory"):
         for name, model, example in small_models():
-            with mock.patch.object(arrangement_search, "time_pairs", _all_pays):
-                report = selector.optimize(model, example, objective=objective)
+            with mock.patch.object(trials, "time_pairs", _all_pays):
+                report = selector.optimize(model, example, objective=objective, arrangements=("ours",))
             found[f"{name}, {objective}"] = {
                 "replaced": [[one.path, one.implementation, one.why] for one in report.replaced],
                 "left_alone": [[one.path, one.why] for one in report.left_alone],

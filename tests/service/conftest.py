@@ -1,3 +1,4 @@
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
@@ -6,6 +7,7 @@ from starlette.testclient import TestClient
 from kernel_selector.db import Database, records
 from kernel_selector.kernels import measure, registry
 from kernel_selector.kernels.contract import GateResult, Memory, Record, Status, Timing
+from kernel_selector.kernels.devices import known_device
 from kernel_selector.service.app import create_app
 from selector import Selector
 
@@ -33,6 +35,37 @@ def measured_records():
                 forward_backward=Timing(p20_ms=2 * rank, p50_ms=2.02 * rank, p80_ms=2.04 * rank, samples=9),
                 memory=Memory(peak_bytes=2**20 * rank, held_bytes=2**19 * rank, workspace_bytes=2**18 * rank),
             )
+
+
+def records_on_gpus():
+    """Records of a few sizes on two kinds of GPU, the first of which is twice as fast."""
+    template = next(iter(measured_records()))
+    environment = measure.current_environment()
+    for factor, key in enumerate(("h200", "nvidia-a100-sxm4-80gb"), start=1):
+        for operator in ("lstm", "gru"):
+            for batch in (16, 32, 64):
+                name = registry.operator(operator).default
+                time = dict.fromkeys(("p20_ms", "p50_ms", "p80_ms"), batch * factor * 1.0)
+                timing = Timing(**time, samples=9)
+                yield replace(
+                    template,
+                    problem=registry.operator(operator).problem({"hidden": 1024, "batch": batch}),
+                    implementation=name,
+                    implementation_version=registry.implementation(operator, name).version,
+                    device=replace(known_device(key), host="a processor"),
+                    environment=environment,
+                    forward=timing,
+                    forward_backward=timing,
+                )
+
+
+@pytest.fixture(scope="session")
+def gpu_database(tmp_path_factory):
+    """An SQLite file with measurements on two kinds of GPU."""
+    path = tmp_path_factory.mktemp("gpus") / "measured.sqlite"
+    with Database.open(path, create=True) as database, database.write() as connection:
+        records.add(connection, list(records_on_gpus()))
+    return path
 
 
 @pytest.fixture(scope="session")

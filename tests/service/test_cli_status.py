@@ -198,3 +198,16 @@ def test_a_choice_can_be_asked_for_again_in_python(
     assert main(["choose", "lstm", "hidden=8", "batch=1", "--objective", "memory", "--memory", "1GiB"]) == 0
     code = capsys.readouterr().out.splitlines()[-1].removeprefix("in Python  ")
     assert code == "selector.choose('lstm', hidden=8, batch=1, memory='1GiB', objective='memory').build()"
+
+
+def test_backup_restore_and_check(place: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    copy = str(tmp_path / "copy.sqlite")
+    assert main(["database", "backup", copy, "--database", place]) == 0
+    assert main(["database", "check", "--database", copy]) == 0
+    assert "No fault was found." in capsys.readouterr().out
+    assert main(["database", "restore", copy, "--database", place, "--json"]) == 0
+    before = json.loads(capsys.readouterr().out)["before"]
+    assert main(["database", "check", "--database", before, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["faults"] == []
+    assert main(["database", "backup", copy, "--database", place]) == 1
+    assert "exists already" in capsys.readouterr().err

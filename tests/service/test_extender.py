@@ -5,13 +5,17 @@ The shapes are those of kubernetes/kube-scheduler, extender/v1/types.go and its 
 
 import json
 import time
+from datetime import datetime
 
 import pytest
 from starlette.testclient import TestClient
 
-from kernel_selector.service.extender import ANNOTATION, create_extender, filtered, prioritized
+from kernel_selector.kernels import registry
+from kernel_selector.service.extender import Extender, create_extender
+from kernel_selector.service.recent import Recent
+from kernel_selector.service.scheduling.extender_arguments import ANNOTATION
 from kernel_selector.service.scheduling.kubernetes import judge
-from selector import Selector
+from selector import NoMeasurements, Selector
 from selector.selection.query import Query
 from tests.selector import replay
 from tests.selector.conftest import here, trained_file  # noqa: F401 - fixtures
@@ -83,6 +87,8 @@ def test_what_does_not_fit_says_why(client, names):
     (message,) = found["FailedAndUnresolvableNodes"].values()
     assert found["FailedAndUnresolvableNodes"].keys() == {"a"}
     assert "Nothing fits into memory=1 bytes" in message
+    # older schedulers do not know the other field
+    assert found["FailedNodes"] == found["FailedAndUnresolvableNodes"]
     kept = found["NodeNames"] or [item["metadata"]["name"] for item in found["Nodes"]["items"]]
     assert "a" not in kept
     assert "b" in kept
@@ -203,11 +209,150 @@ def test_a_hundred_nodes_take_milliseconds(selector, form):
     products = {f"node-{number}": PRODUCT for number in range(100)}
     names = list(products) if form == "names" else None
     body = json.dumps(arguments(names=names, nodes=products.items())).encode()
-    filtered(selector, products, body)
+    extender = Extender(selector, products)
+    extender.filter(body)
     spent = []
     for _ in range(5):
         started = time.process_time()
-        assert filtered(selector, products, body)["FailedAndUnresolvableNodes"] == {}
-        assert len(prioritized(selector, products, body)) == 100
+        assert extender.filter(body)["FailedAndUnresolvableNodes"] == {}
+        assert len(extender.prioritize(body)) == 100
         spent.append(time.process_time() - started)
     assert min(spent) < 0.010
+
+
+def preemption(problem=PROBLEM, *, kind="NodeNameToVictims", nodes=("a", "b")):
+    """What the scheduler sends: whole pods, or their UIDs where `nodeCacheCapable` is true."""
+    whole = kind == "NodeNameToVictims"
+    pods = {
+        name: [{"metadata": {"name": "v", "uid": f"uid-{name}"}}] if whole else [{"UID": f"uid-{name}"}]
+        for name in nodes
+    }
+    victims = {name: {"Pods": pods[name], "NumPDBViolations": 1} for name in nodes}
+    other = "NodeNameToMetaVictims" if whole else "NodeNameToVictims"
+    return {"Pod": arguments(problem)["Pod"], kind: victims, other: None}
+
+
+KINDS = ("NodeNameToVictims", "NodeNameToMetaVictims")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_pod_is_evicted_from_a_node_that_filter_refuses(client, kind):
+    found = post(client, "preempt", preemption(TOO_LARGE, kind=kind))
+    assert found == {
+        "NodeNameToMetaVictims": {"b": {"Pods": [{"UID": "uid-b"}], "NumPDBViolations": 1}},
+    }
+    kept = post(client, "preempt", preemption(kind=kind))
+    assert kept["NodeNameToMetaVictims"].keys() == {"a", "b"}
+    assert kept["NodeNameToMetaVictims"]["a"] == {"Pods": [{"UID": "uid-a"}], "NumPDBViolations": 1}
+
+
+@pytest.mark.parametrize("verb", ["filter", "prioritize"])
+def test_products_for_a_preemption_are_those_of_the_nodes_that_came_before(selector, verb):
+    client = TestClient(create_extender(selector))
+    asked = preemption(TOO_LARGE)
+    assert post(client, "preempt", asked)["NodeNameToMetaVictims"].keys() == {"a", "b"}
+    post(client, verb, arguments(None))  # of any pod
+    assert post(client, "preempt", asked)["NodeNameToMetaVictims"].keys() == {"b"}
+    post(client, verb, arguments(None, nodes=[("a", "NVIDIA-X"), ("b", PRODUCT)]))  # as they are labelled now
+    assert post(client, "preempt", asked)["NodeNameToMetaVictims"].keys() == {"a"}
+
+
+def test_a_pod_without_a_problem_may_evict_as_ever(client):
+    for problem in (None, "{", {**PROBLEM, "unknown": 1}):
+        assert post(client, "preempt", preemption(problem))["NodeNameToMetaVictims"].keys() == {"a", "b"}
+    assert post(client, "preempt", preemption(nodes=()))["NodeNameToMetaVictims"] == {}
+
+
+@pytest.mark.parametrize(
+    "victims",
+    [
+        {},
+        {"NodeNameToVictims": None, "NodeNameToMetaVictims": None},
+        {"NodeNameToVictims": ["a"]},
+        {"NodeNameToVictims": {"a": None}},
+        {"NodeNameToVictims": {"a": {"Pods": [{"metadata": {"name": "no uid"}}]}}},
+        {"NodeNameToMetaVictims": {"a": {"Pods": [1]}}},
+    ],
+)
+def test_a_preemption_that_is_not_understood_is_an_error(client, victims):
+    """The scheduler then leaves this extender out; an empty answer would say that evicting helps nowhere."""
+    answer = client.post("/k8s/v1/preempt", json={"Pod": {}, **victims})
+    assert answer.status_code == 400
+    assert answer.json()["Error"].startswith("Not understood")
+
+
+def test_it_warms_up_before_it_listens():
+    """The scheduler waits 500 ms; the first question about an operator took up to a second."""
+    asked = []
+
+    class Counted:
+        def devices(self):
+            return [
+                {"key": key, "kind": kind, "measured": measured}
+                for key, kind, measured in (("h", "cuda", True), ("t", "cuda", False), ("c", "cpu", True))
+            ]
+
+        def choose_each(self, queries, *, kept):
+            assert not kept  # nobody asked
+            asked.extend((query.operator, query.device) for query in queries)
+
+    with TestClient(create_extender(Counted())):
+        assert asked == [(name, "h") for name in registry.operators()]
+
+
+def test_the_first_question_is_answered_in_time(monkeypatch, tmp_path):
+    operators = {"gru": registry.operator("gru")}
+    monkeypatch.setattr("kernel_selector.service.extender.registry.operators", lambda: operators)
+    monkeypatch.setenv("SELECTOR_DATABASE_URL", str(tmp_path / "none.sqlite"))
+    opened = Selector(shipped=True)
+    with TestClient(create_extender(opened)) as client:
+        assert client.get("/readyz").json() == {"status": "ready"}
+        assert not list(tmp_path.glob("*.asked.jsonl"))  # nobody asked what it warmed up with
+        nodes = (("a", "NVIDIA-H200"), ("b", "NVIDIA-H100-80GB-HBM3"), ("c", "NVIDIA-A100-SXM4-80GB"))
+        problem = {"operator": "gru", "hyperparameters": {"hidden": 1000, "batch": 60}}
+        started = time.process_time()
+        scores = post(client, "prioritize", arguments(problem, nodes=nodes))
+        assert time.process_time() - started < 0.25
+    assert scores[0] == {"Host": "a", "Score": 10}
+    opened.close()
+
+
+def test_without_anything_to_answer_from_it_lives_and_is_not_ready(tmp_path, monkeypatch):
+    monkeypatch.setenv("SELECTOR_DATABASE_URL", str(tmp_path / "none.sqlite"))
+    with TestClient(create_extender(Selector(shipped=False))) as client:
+        assert client.get("/healthz").status_code == 200
+        answer = client.get("/readyz")
+    assert answer.status_code == 503
+    assert "no measurements" in answer.json()["reason"]
+
+
+def test_what_cannot_be_read_is_no_reason_to_stop(caplog):
+    class Broken:
+        def devices(self):
+            raise NoMeasurements("gone")
+
+    with TestClient(create_extender(Broken())) as client:
+        assert client.get("/healthz").status_code == 200
+    assert any("not warmed up: gone" in record.getMessage() for record in caplog.records)
+
+
+def test_what_is_remembered_is_bounded():
+    recent = Recent(2)
+    assert [recent.put(key, key.upper()) for key in "abac"] == [True, True, False, True]
+    assert [recent.get(key) for key in "abc"] == ["A", None, "C"]
+
+
+def test_a_pod_without_an_answer_is_logged_once_by_name_and_time(client, caplog):
+    def body(name, uid):
+        asked = arguments({**PROBLEM, "unknown": 1})
+        asked["Pod"]["metadata"] |= {"name": name, "namespace": "team", "uid": uid}
+        return asked
+
+    for name, uid in (("p", "1"), ("q", "2"), ("p", "1"), ("p", "3")):
+        for verb in ("filter", "prioritize"):
+            post(client, verb, body(name, uid))
+    lines = [record.getMessage() for record in caplog.records if "has no answer" in record.getMessage()]
+    assert [line.split(" has")[0].split(" pod ")[1] for line in lines] == ["team/p", "team/q", "team/p"]
+    for line in lines:
+        datetime.fromisoformat(line.split()[0])
+        assert "unknown" in line

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+
+import pytest
 
 from kernel_selector.db import Database
-from kernel_selector.service.ingest.intake import Intake, _records
+from kernel_selector.service.ingest.intake import Intake, NotRecords, _records
 from kernel_selector.service.openapi.example_record import LINE
 from selector import Selector
 
@@ -34,3 +37,17 @@ def test_true_is_not_taken_for_one(tmp_path) -> None:
     ]
     intake.close()
     selector.close()
+
+
+def test_reading_ends_after_a_thousand_lines_that_are_no_records() -> None:
+    read: list[int] = []
+
+    def lines() -> Iterator[str]:
+        for number in range(100_000):
+            read.append(number)
+            yield "{}"
+
+    with pytest.raises(NotRecords, match="1000 lines or more are no records; nothing was stored") as caught:
+        _records(lines())
+    assert len(read) == 1000
+    assert [fault.line for fault in caught.value.faults] == list(range(1, 11))

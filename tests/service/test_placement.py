@@ -6,7 +6,10 @@ from dataclasses import replace
 
 import pytest
 
+from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import UnknownDevice, UnknownHyperparameter
+from kernel_selector.service.scheduling.kubernetes import judge
+from kernel_selector.service.scheduling.least_memory import least_bytes, may_fit, parameter_bytes
 from kernel_selector.service.scheduling.placement import Job, measured_devices, placements, throughputs
 from selector import Query
 from tests.selector import replay
@@ -49,6 +52,68 @@ def test_the_memory_of_the_device_is_a_limit(trained, monkeypatch):
     monkeypatch.setattr("selector.selection.selector.Selector.choose_each", _of_device(small))
     (only,) = throughputs(trained, [job(batch=8)], [replay.HERE.key])
     assert only.feasible is False
+
+
+@pytest.mark.parametrize("name", registry.operators())
+def test_parameters_are_counted_as_they_are_made(name):
+    operator = registry.operator(name)
+    for example in operator.examples:
+        problem = operator.problem(example)
+        made = operator.make_inputs(problem, "cpu", 0).state_dict.values()
+        assert parameter_bytes(problem) == sum(tensor.numel() * tensor.element_size() for tensor in made)
+        names = list(registry.implementations(name))
+        least = least_bytes(problem, names)
+        assert may_fit(problem, names, least)
+        assert not may_fit(problem, names, least - 1)
+
+
+def test_the_least_memory_is_parameters_with_gradients_or_what_is_kept():
+    problem = registry.operator("lstm").problem(hidden=512, batch=4, seq=3)
+    parameters = 4 * 512 * (512 + 512 + 2) * 4
+    assert parameter_bytes(problem) == parameters
+    assert least_bytes(problem, ["torch_lstm"]) == 2 * parameters  # gradients outweigh what is kept
+    long = registry.operator("lstm").problem(hidden=64, batch=64, seq=512)
+    kept = registry.implementation("lstm", "torch_lstm").work(long).saved_bytes
+    assert least_bytes(long, ["torch_lstm"]) == parameter_bytes(long) + kept
+    assert least_bytes(registry.operator("lstm").problem(hidden=64, batch=64, mode="inference"), ["x"]) == (
+        4 * 64 * (64 + 64 + 2) * 4
+    )
+
+
+H200 = "NVIDIA-H200"  # of which nothing was measured here: 150 GB
+
+
+@pytest.mark.parametrize(
+    ("sizes", "fits"),
+    [
+        ({"hidden": 60000, "batch": 1, "seq": 1}, False),  # weights of 115 GB, and their gradients
+        ({"hidden": 60000, "batch": 1, "seq": 1, "mode": "inference"}, True),
+        ({"hidden": 20000, "batch": 1, "seq": 1, "layers": 64, "mode": "inference"}, False),
+        ({"hidden": 1024, "batch": 2**20, "seq": 1000}, False),  # kept for backward
+        ({"hidden": 1024, "batch": 64}, True),
+    ],
+)
+@pytest.mark.parametrize("memory", [None, "100 TiB"])
+def test_what_cannot_fit_is_refused_without_a_limit_and_without_measurements(trained, sizes, fits, memory):
+    verdict = judge(trained, Query(operator="lstm", hyperparameters=sizes, memory=memory), [H200])[H200]
+    assert (verdict.refusal is None) is fits
+    assert (verdict.score > 0) is fits
+    if not fits:
+        assert "for parameters, and NVIDIA H200 has 141 GiB" in verdict.refusal
+
+
+def test_what_was_measured_must_fit_beside_the_parameters(trained, monkeypatch):
+    """The record's bytes are beyond the parameters."""
+    query = Query(hyperparameters={**SIZES, "batch": 8})
+    choice = trained.choose("lstm", device=replay.HERE.key, batch=8, **SIZES)
+    needed = choice.memory_interval_bytes[1] + parameter_bytes(choice.problem)
+    for memory, fits in ((needed, True), (needed - 1, False)):
+        small = replace(replay.HERE, memory_bytes=memory)
+        with monkeypatch.context() as patch:
+            patch.setattr("selector.selection.selector.Selector.choose_each", _of_device(small))
+            (row,) = throughputs(trained, [Job(name="j", query=query)], [replay.HERE.key])
+        same = row.feasible is True and row.implementation == choice.implementation
+        assert same is fits
 
 
 def _of_device(device):

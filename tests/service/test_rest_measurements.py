@@ -259,3 +259,29 @@ def test_implementations_have_the_versions_that_count(client):
     assert {item["operator"] for item in listed} == registry.operators().keys()
     versions = {item["name"]: item["version"] for item in listed if item["operator"] == "lstm"}
     assert versions == {name: item.version for name, item in registry.implementations("lstm").items()}
+
+
+def test_a_time_is_held_against_all_that_were_sent_and_not_the_last_of_them(
+    client, database, made, monkeypatch
+):
+    monkeypatch.setattr(tokens, "LOOK_S", 0.0)
+    honest = made[0]
+    receipt(client, [honest])
+    secret = tokens.create_token(database, "mallory", scopes=["measure"])
+    other = {"authorization": f"Bearer {secret}"}
+    first = send(client, [scaled(honest, 1 / 7.9, driver="own")], **other).json()
+    assert first["added"] == 1  # as machines of one kind may differ
+    (aside,) = send(client, [scaled(honest, 1 / 62, driver="own")], **other).json()["quarantined"]
+    assert "where the median of 2 records of 2 authors is" in aside["detail"]
+    assert receipt(client, [replace(honest, seed=honest.seed + 1)])["quarantined"] == []
+
+
+def test_what_was_measured_after_its_receipt_is_as_old_as_that(client, database, made):
+    soon = datetime.now(UTC) + timedelta(minutes=4)  # as far as clocks may differ
+    receipt(client, [replace(scaled(made[0], 2, driver=made[0].environment.driver), measured_at=soon)])
+    again = replace(made[0], measured_at=datetime.now(UTC), seed=made[0].seed + 1)
+    receipt(client, [again])
+    operator, device = made[0].problem.operator, made[0].device.key
+    with Database.open(database) as opened, opened.read() as connection:
+        (newest,) = records.newest(connection, operator=operator, device_key=device)
+    assert newest.total.undisturbed_ms == again.total.undisturbed_ms

@@ -65,3 +65,66 @@ def test_a_device_that_no_question_can_name_is_set_aside(client, name):  # noqa:
     (aside,) = send(client, [changed(device__name=name)]).json()["quarantined"]
     assert "no question can name" in aside["detail"]
     assert all(device["key"] and len(device["key"]) < 200 for device in client.get("/v1/devices").json())
+
+
+FAILED = {
+    "status": "out_of_memory",
+    "reason": "no memory",
+    "gate": {"passed": False, "worst_error_ratio": None, "detail": "no memory"},
+    **dict.fromkeys(("forward", "forward_backward", "memory")),
+}
+ABSURD = {
+    "a letter that looks like another": ({"device__name": "NVIDIA \u041d200"}, "expected letters of ASCII"),
+    "a letter without width": ({"device__name": "NVIDIA H2\u200b00"}, "expected letters of ASCII"),
+    "a dtype that nobody has": (
+        {"device__matmul_flops_per_s": {"float13": 1.0}},
+        "a rate for 'float13': expected dtypes among float64",
+    ),
+    "a launch of ages": ({"device__launch_us": 1e300}, "launch_us=1e+300: expected 1e+04 at most"),
+    "a slow run of ages": ({"forward__p80_ms": 1e300}, "forward of "),
+    "more bytes than there are": ({"memory__peak_bytes": 2**62}, "where a NVIDIA H200 has 14"),
+    "more kept than ever needed": ({"memory__peak_bytes": 1}, "held, where 1 B is the most at once"),
+    "a version of one's own": (
+        {"implementation_version": "mine"},
+        "in a version 'mine' that is unknown here",
+    ),
+    "no memory for next to nothing": (
+        {"problem__hidden": 1, "problem__input": 1, "problem__batch": 1, "problem__seq": 1, **FAILED},
+        "ran out of 14",
+    ),
+}
+
+
+@pytest.mark.parametrize(("values", "words"), ABSURD.values(), ids=ABSURD)
+def test_what_no_machine_can_give_is_set_aside(client, values, words):  # noqa: F811
+    answer = send(client, [changed(**values), LINE]).json()
+    (aside,) = answer["quarantined"]
+    assert words in aside["detail"], aside
+    assert answer["added"] == 1  # beside it a good one counts
+
+
+LONG = {
+    "reason": {"reason": "x" * 1001},
+    "gate.detail": {"gate__detail": "x" * 1001},
+    "policy": {"policy": "x" * 201},
+    "environment.torch": {"environment__torch": "x" * 201},
+    "forward.raw_ms": {"forward__raw_ms": [1.0] * 10_001},
+}
+
+
+@pytest.mark.parametrize(("name", "values"), LONG.items(), ids=LONG)
+def test_what_is_longer_than_anything_of_ours_is_refused(client, name, values):  # noqa: F811
+    answer = send(client, [LINE, changed(**values)])
+    assert answer.status_code == 422, answer.text
+    assert f"Line 2: {name} has " in answer.json()["detail"]
+    assert client.get("/v1/measurements").json()["items"] == []
+
+
+def test_a_page_ends_where_its_records_are_large(client, monkeypatch):  # noqa: F811
+    monkeypatch.setattr("kernel_selector.service.pagination.MOST_BYTES", 3 * len(LINE))
+    send(client, [changed(seed=seed) for seed in range(5)])
+    pages = [client.get("/v1/measurements").json()]
+    while (cursor := pages[-1]["next"]) is not None:
+        pages.append(client.get("/v1/measurements", params={"cursor": cursor}).json())
+    assert [one["record"]["seed"] for page in pages for one in page["items"]] == list(range(5))
+    assert [len(page["items"]) for page in pages] in ([2, 2, 1], [3, 2])

@@ -3,23 +3,19 @@
 import json
 import re
 import subprocess
-from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
+from types import SimpleNamespace
 from urllib.parse import urlsplit
 
 import pytest
-from lupa import LuaRuntime
 from starlette.testclient import TestClient
 
-from kernel_selector.db import Database, records
-from kernel_selector.kernels import measure, registry
-from kernel_selector.kernels.contract import Timing
-from kernel_selector.kernels.devices import known_device
 from kernel_selector.service.app import create_app
-from kernel_selector.service.extender import ANNOTATION, PREFIX, create_extender
+from kernel_selector.service.extender import PREFIX, create_extender
+from kernel_selector.service.scheduling.extender_arguments import ANNOTATION
 from kernel_selector.service.schemas.layers import Layer
 from selector import Selector
-from tests.service.conftest import measured_records
 
 FOLDER = Path(__file__).parents[2] / "docs" / "schedulers"
 README = (FOLDER / "README.md").read_text()
@@ -27,36 +23,12 @@ COMMANDS = re.findall(r"curl -s '([^']+)' -H 'Content-Type: application/json' \\
 
 
 @pytest.fixture(scope="module")
-def client(tmp_path_factory):
+def client(gpu_database):
     """A service that has measurements of the examples on two kinds of GPU."""
-    path = tmp_path_factory.mktemp("gpus") / "measured.sqlite"
-    with Database.open(path, create=True) as database, database.write() as connection:
-        records.add(connection, list(on_gpus()))
-    selector = Selector(path)
+    selector = Selector(gpu_database)
     with TestClient(create_app(selector), base_url="http://127.0.0.1") as started:
         yield started
     selector.close()
-
-
-def on_gpus():
-    template = next(iter(measured_records()))
-    environment = measure.current_environment()
-    for factor, key in enumerate(("h200", "nvidia-a100-sxm4-80gb"), start=1):
-        for operator in ("lstm", "gru"):
-            for batch in (16, 32, 64):
-                name = registry.operator(operator).default
-                time = dict.fromkeys(("p20_ms", "p50_ms", "p80_ms"), batch * factor * 1.0)
-                timing = Timing(**time, samples=9)
-                yield replace(
-                    template,
-                    problem=registry.operator(operator).problem({"hidden": 1024, "batch": batch}),
-                    implementation=name,
-                    implementation_version=registry.implementation(operator, name).version,
-                    device=replace(known_device(key), host="a processor"),
-                    environment=environment,
-                    forward=timing,
-                    forward_backward=timing,
-                )
 
 
 def ask(client, url, body):
@@ -103,7 +75,17 @@ def test_the_schedulers_configuration_names_our_routes():
     assert f"/{verbs['filter']}" in str(create_extender(None).routes)
     paths = {route.path for route in create_extender(None).routes}
     assert {f"{PREFIX}/{verb}" for verb in verbs.values()} <= paths
+    assert verbs.keys() == {"filter", "prioritize", "preempt"}
     assert re.search(r"urlPrefix: \S+:8010" + PREFIX + r"\n", text)
+    # which the scheduler has from nowhere else when it has a file
+    assert re.search(r"^clientConnection:\n  kubeconfig: /", text, re.MULTILINE)
+
+
+def test_probes_ask_for_routes_of_the_extender():
+    text = (FOLDER / "extender.yaml").read_text()
+    probes = dict(re.findall(r"(\w+)Probe:.*\n.*port: 8010, path: (\S+)}", text))
+    assert probes == {"startup": "/readyz", "readiness": "/readyz", "liveness": "/healthz"}
+    assert set(probes.values()) <= {route.path for route in create_extender(None).routes}
 
 
 def test_the_pods_annotation_is_a_question():
@@ -111,41 +93,77 @@ def test_the_pods_annotation_is_a_question():
     assert Layer.model_validate_json(found).operator == "lstm"
 
 
-@pytest.fixture
-def lua():
-    """A Lua runtime in which Slurm's scripts find each other."""
-    runtime = LuaRuntime(unpack_returned_tuples=True)
+@pytest.fixture(params=["lua51", "lua54"])
+def lua(request, tmp_path):
+    """A Lua runtime in which Slurm's scripts find each other, and the site's kinds of GPU; what they log."""
+    runtime = import_module(f"lupa.{request.param}").LuaRuntime(unpack_returned_tuples=True)
     load = runtime.eval("function(path) return dofile(path) end")
+    logged = []
+    runtime.execute("slurm = {SUCCESS = 0}")
+    runtime.globals().slurm.log_info = lambda _, text: logged.append(text)
     shared = load(str(FOLDER / "kernel_selector.lua"))
     runtime.globals().dofile = lambda _: shared
-    runtime.execute("slurm = {SUCCESS = 0}")
+    shared.kinds_file = str(tmp_path / "kinds")
+    Path(shared.kinds_file).write_text("# of this site\nh200 A100\nv100  # old\n")
     for name in ("cli_filter.lua", "job_submit.lua"):
         runtime.execute((FOLDER / name).read_text())
-    return runtime, shared
+    return SimpleNamespace(runtime=runtime, shared=shared, logged=logged)
 
 
 QUESTION = '{"operator": "gru", "hyperparameters": {"hidden": 1024, "batch": 64}}'
 NASTY = """{"a": "'; touch /tmp/owned; echo '$(id) `id` \\\\ @/etc/passwd"}"""
 
 
-@pytest.mark.parametrize("comment", [QUESTION, NASTY, "{'}", "{@/etc/passwd}"])
+@pytest.mark.parametrize("comment", [QUESTION, NASTY, "{'}", "{@/etc/passwd}", '{"devices": ["\'"]}'])
 def test_a_comment_reaches_the_shell_as_one_word(lua, comment):
-    _, shared = lua
-    command = shared.command(comment).replace("curl", "printf '%s\\n'", 1)
+    question = lua.shared.question(comment, lua.shared.kinds())
+    assert question.endswith(comment[1:])
+    command = lua.shared.command(question).replace("curl", "printf '%s\n'", 1)
     words = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=True).stdout
-    assert words.splitlines()[words.splitlines().index("--data-raw") + 1] == comment
+    assert words.splitlines()[words.splitlines().index("--data-raw") + 1] == question
 
 
 @pytest.mark.parametrize("comment", [None, 1, "", "text", "{a}\n", "{\n}", "{" + "a" * 5000 + "}", "-d @x"])
 def test_other_comments_are_none_of_ours(lua, comment):
-    assert lua[1].command(comment) is None
+    assert lua.shared.question(comment, lua.shared.kinds()) is None
+    assert lua.shared.constraint(comment) is None
+    assert lua.logged == []
+
+
+@pytest.mark.parametrize(
+    ("partition", "kinds"),
+    [
+        (None, ["h200", "a100"]),  # of the default one
+        ("gpu", ["h200", "a100"]),
+        ("old", ["v100"]),
+        ("cpu", []),
+        ("other", ["l4"]),
+        ("ol", ["l4"]),
+    ],
+)
+def test_a_partition_has_kinds_of_its_own(lua, partition, kinds):
+    text = "gpu*: h200\nold: v100 # soon gone\nl4\n gpu* : a100\ncpu:\n"
+    Path(lua.shared.kinds_file).write_text(text)
+    assert list(lua.shared.kinds(partition).values()) == kinds
+
+
+@pytest.mark.parametrize(
+    ("comment", "devices"),
+    [(QUESTION, ["h200", "A100", "v100"]), ("{ }", ["h200", "A100", "v100"]), ('{"devices": ["x"]}', ["x"])],
+)
+def test_a_question_is_about_the_kinds_of_the_site(lua, comment, devices):
+    asked = json.loads(lua.shared.question(comment, lua.shared.kinds()))
+    assert asked.pop("devices") == devices
+    assert asked == {key: value for key, value in json.loads(comment).items() if key != "devices"}
 
 
 @pytest.mark.parametrize(
     ("answer", "constraint"),
     [
-        ("h200|a100\n", "h200|a100"),
+        ("h200|a100\n", "h200|A100"),  # in the site's own spelling
+        ("h100|a100|h200|v100\n", "A100|h200|v100"),  # and nothing that it does not have
         ("h200\n\n", "h200"),
+        ("h100|l4", None),
         ("", None),
         ('{"type": "x"}', None),
         ("h200; rm -rf /", None),
@@ -153,46 +171,81 @@ def test_other_comments_are_none_of_ours(lua, comment):
         ("h" * 201, None),
     ],
 )
-def test_only_constraints_are_taken_from_an_answer(lua, answer, constraint):
-    assert lua[1].parsed(answer) == constraint
+def test_only_kinds_of_the_site_are_taken_from_an_answer(lua, answer, constraint):
+    found = lua.shared.parsed(answer, lua.shared.kinds())
+    found, reason = (found, None) if isinstance(found, str) else found
+    assert found == constraint
+    assert (reason is None) is (constraint is not None)
 
 
 @pytest.mark.parametrize("given", [None, "", "(null)", "mine"])
 def test_both_scripts_set_a_constraint_only_where_there_is_none(lua, given):
-    runtime, shared = lua
-    shared.constraint = lambda comment: "h200|a100" if comment == QUESTION else None
+    answers = {(QUESTION, "gpu"): "h200|a100"}
+    lua.shared.constraint = lambda comment, partition: answers.get((comment, partition))
     expected = given if given == "mine" else "h200|a100"
-    options = runtime.table_from({"comment": QUESTION, "constraint": given})
-    assert runtime.globals().slurm_cli_pre_submit(options, 0) == 0
+    names = lua.runtime.globals()
+    options = lua.runtime.table_from({"comment": QUESTION, "partition": "gpu", "constraint": given})
+    assert names.slurm_cli_pre_submit(options, 0) == 0
     assert options["constraint"] == expected
-    job = runtime.table_from({"comment": QUESTION, "features": given})
-    assert runtime.globals().slurm_job_submit(job, None, 0) == 0
+    job = lua.runtime.table_from({"comment": QUESTION, "partition": "gpu", "features": given})
+    assert names.slurm_job_submit(job, None, 0) == 0
     assert job["features"] == expected
-    other = runtime.table_from({"comment": "hello", "features": given})
-    assert runtime.globals().slurm_job_submit(other, None, 0) == 0
+    other = lua.runtime.table_from({"comment": "hello", "features": given})
+    assert names.slurm_job_submit(other, None, 0) == 0
     assert other["features"] == given
 
 
-def popen(runtime):
-    """What Lua's own does; the one in the tests' runtime is switched off."""
+def popen(runtime, said=None):
+    """What Lua's own does; the one in the tests' runtime is switched off. With `said`, no command runs."""
 
     def run(command, _):
-        text = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=False).stdout
+        text = (
+            said or subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=False).stdout
+        )
         return runtime.table_from({"read": lambda _, most: text[:most], "close": lambda _: None})
 
     return run
 
 
 def test_a_service_that_is_away_leaves_the_job_alone(lua):
-    runtime, shared = lua
-    runtime.globals().io.popen = popen(runtime)
-    shared.url = "http://127.0.0.1:9"
-    assert shared.constraint(QUESTION) is None
-    runtime.globals().io.popen = lambda *_: None
-    assert shared.constraint(QUESTION) is None
+    lua.runtime.globals().io.popen = popen(lua.runtime)
+    lua.shared.url = "http://127.0.0.1:9"
+    assert lua.shared.constraint(QUESTION) is None
+    assert "http://127.0.0.1:9 does not answer within 0.5 s" in lua.logged.pop()
+    lua.runtime.globals().io.popen = lambda *_: None
+    assert lua.shared.constraint(QUESTION) is None
+    assert "no process can be started" in lua.logged.pop()
+
+
+@pytest.mark.parametrize(
+    ("said", "constraint", "logged"),
+    [
+        ("h200|a100|l4\n\n200", "h200|A100", None),
+        ("l4\n\n200", None, "l4 suit it, and "),
+        (
+            '{"detail": "Unknown device \'v100x\'.", "status": 422}\n422',
+            None,
+            "HTTP 422: Unknown device 'v100x'.",
+        ),
+        ("x" * 9000 + "\n500", None, "HTTP 500: " + "x" * 300),
+        ("x" * 70000 + "\n200", None, "does not answer"),
+    ],
+)
+def test_what_the_service_says(lua, said, constraint, logged):
+    lua.runtime.globals().io.popen = popen(lua.runtime, said)
+    assert lua.shared.constraint(QUESTION) == constraint
+    assert [logged in text for text in lua.logged] == ([] if logged is None else [True])
+
+
+@pytest.mark.parametrize("kinds", [None, "", "# none\n"])
+def test_a_site_that_names_no_kinds_is_asked_about_none(lua, kinds):
+    Path(lua.shared.kinds_file).unlink()
+    if kinds is not None:
+        Path(lua.shared.kinds_file).write_text(kinds)
+    assert lua.shared.constraint(QUESTION) is None
+    assert f"{lua.shared.kinds_file} names no kind of GPU" in lua.logged.pop()
 
 
 def test_a_token_is_read_from_a_file(lua):
-    _, shared = lua
-    shared.header_file = "/etc/slurm/header"
-    assert "--header '@/etc/slurm/header'" in shared.command(QUESTION)
+    lua.shared.header_file = "/etc/slurm/header"
+    assert "--header '@/etc/slurm/header'" in lua.shared.command(QUESTION)

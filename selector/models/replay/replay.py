@@ -60,7 +60,7 @@ def check(model: nn.Module) -> None:
     """Raise InvalidRequest for a model without blocks that could be replayed."""
     if not isinstance(model, nn.Module):
         raise InvalidRequest(f"model of type {type(model).__name__}: expected a torch.nn.Module.")
-    if hasattr(model, "_orig_mod"):
+    if hasattr(model, "_orig_mod") or model._compiled_call_impl is not None:
         raise InvalidRequest("model is compiled: compile with mode='reduce-overhead' for CUDA graphs there.")
     device = next((one.device.type for one in model.parameters()), "cpu")
     if device != "cuda":

@@ -1,259 +1,377 @@
-"""Search for the fastest arrangement of a model: replacements are timed group by group and kept where a
-step gets faster.
-"""
+"""Search for the fastest arrangement of a model: as given, with replaced layers, replayed, compiled."""
 
 from __future__ import annotations
 
-import gc
-import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-import torch
 from torch import nn
 
-from ...nn.replay_state import hooked
+from ...text.units import format_bytes
 from ..replay import replay as replaying
 from ..replay.replay import ReplayedStack
-from . import joint_linear as joining
+from . import compilation
 from .arrangements import Arrangement
-from .joint_linear import Joint
-from .paired_timing import Limits, Outcome, Turn, outcome, time_pairs
-from .report import factor
-from .swap import Decision, undo
+from .budget import Budget, Progress
+from .compilation import CompiledCode, expected_seconds
+from .equivalence import Original
+from .paired_timing import Limits, Outcome, chained
+from .report import TriedArrangement, factor
 from .timing import Steps
+from .trial import ReplacementGroup, Trial, TrialFailed, words_of
+from .trials import AS_GIVEN, FEW, LEAST_SECONDS, OURS, REPLAYED, Trials
 
-SECONDS = 60.0  # for all comparisons of a model
-MOST_SECONDS, LEAST_SECONDS = 10.0, 2.0  # for one of them
-FEW = 1.0  # the same where modules have hooks: what these do beside, they do at every step
+MOST_SECONDS = 10.0  # for one comparison
+SET_ASIDE = 0.75  # of the time, at most, for the first compilation
 PASSES = 2 * (Limits.steps + 2)  # of the shortest comparison
 
-NO_ROOM = "torch.OutOfMemoryError: there is no memory for both, to be timed in turns"
-AS_GIVEN, OURS = "as given", "ours"
+NO_LAYERS = "none of its layers can be replaced"
+NOT_IN_FASTEST = "put back, because the fastest arrangement is without it: {}"
 
 
-@dataclass(frozen=True)
-class ReplacementGroup:
-    """Replacements that are kept or undone together: those of one operator, or joined layers."""
+@dataclass(frozen=True, kw_only=True)
+class Wanted:
+    """Arrangements to try by name and the reasons why others are not, with the limits of the search.
 
-    name: str
-    decisions: Sequence[Decision] = ()
-    joints: Sequence[Joint] = ()
-
-
-@dataclass(frozen=True)
-class SearchResult:
-    """Result of a search: the groups that are kept, and for the others the reason by name.
-
-    `outcome` is of the model as given and as it is now, None where that is as given; `step_ms` what a step
-    takes as given, None where nothing was timed.
+    `fixed`: all replacements stay, whatever they cost. `for_replay`: they were chosen for replayed steps.
+    `original` makes the reference results. `least_memory`: nothing may take more memory than the
+    replacements.
     """
 
+    names: tuple[str, ...]
+    left_out: Mapping[str, str] = field(default_factory=dict)
+    budget: Budget = field(default_factory=Budget)
+    memory_bytes: int | None = None
+    fixed: bool = False
+    for_replay: bool = False
+    least_memory: bool = False
+    original: Callable[[], Original] | None = None
+    progress: Progress | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchResult:
+    """Result of a search: the fastest arrangement by name, the groups that it has, and for the others the
+    reason by name.
+
+    `outcome` is of the model as given and as it is now, None where that is as given; `step_ms` what a step
+    takes as given, None where nothing was timed; `rows` are of all arrangements.
+    """
+
+    name: str
     kept: tuple[ReplacementGroup, ...]
     put_back: Mapping[str, str]
     outcome: Outcome | None
-    step_ms: float | None
+    step_ms: float | None = None
     stacks: Sequence[ReplayedStack] = ()  # that are replayed, or why not
-
-
-@dataclass(frozen=True)
-class _Trial:
-    arrangement: Arrangement
-    kinds: tuple[ReplacementGroup, ...] = ()
-    stacks: tuple[ReplayedStack, ...] = ()  # of which a replay was tried
-
-    @property
-    def replayed(self) -> bool:
-        return any(stack.refused is None for stack in self.stacks)
-
-
-class _TrialFailed(Exception):
-    """Error that a tried arrangement raised, in words."""
+    rows: tuple[TriedArrangement, ...] = ()
 
 
 class ArrangementSearch:
-    """Search over the replacement groups of a model."""
+    """Search for the fastest arrangement among those wanted."""
 
-    def __init__(
-        self,
-        model: nn.Module,
-        example_inputs: Any,
-        given: Arrangement,
-        kinds: Sequence[ReplacementGroup],
-        steps: Steps,
-    ) -> None:
-        self._model, self._example, self._steps = model, example_inputs, steps
-        self._given, self._kinds = _Trial(given), tuple(kinds)
-        self._ours = Arrangement(OURS, model)
-        self._end = time.perf_counter() + SECONDS
-        self._few = any(map(hooked, model.modules()))
+    def __init__(self, model: nn.Module, trials: Trials, wanted: Wanted) -> None:
+        self._model, self._trials, self._wanted = model, trials, wanted
+        self._current = trials.given  # the fastest so far
+        self._last: Outcome | str = ""  # of that against the model as given
         self._step_ms: float | None = None
+        self._reasons: dict[str, str] = {}  # why groups were put back
+        self._stacks: tuple[ReplayedStack, ...] = ()
+        self._rows: dict[str, TriedArrangement] = {}
+        self._compiled: list[Trial | None] = []  # None for those that failed
+        self._to_come = 0  # comparisons, at least
 
-    def comparison(self) -> Outcome | None:
-        """Step times before and after all replacements, which stay; None where memory is too small for a
-        step of the original model. Raises the errors of a step.
-        """
-        limits = Limits(seconds=FEW if self._few else LEAST_SECONDS)
-        before, after = (self._turn(one) for one in (self._given.arrangement, self._ours))
-        found: Outcome | None = None
+    def fastest(self) -> SearchResult:
+        """Leave the model in its fastest arrangement. Raises the errors of the original model's step."""
+        names = self._order()
+        compiling = any(name in compilation.MODES and name not in self._wanted.left_out for name in names)
+        code = CompiledCode() if compiling else None
         try:
-            found = time_pairs(before, after, limits, enough=lambda found: found.narrow)
-        except torch.OutOfMemoryError:
-            _give_memory_back()
-            after(1)  # what was asked for has to fit
-        self._ours.apply()
-        return found
+            with compilation.many_entries() if compiling else nullcontext():
+                self._begin()
+                for number, name in enumerate(names, 1):
+                    self._to_come = len(names) - number + 1
+                    if self._wanted.progress is not None:
+                        left = f"{name} ({self._wanted.budget.left:.0f} s left)"
+                        self._wanted.progress(left, number, len(names))
+                    self._try(name)
+                self._settle()
+        except BaseException:
+            if code is not None:
+                code.drop()
+            raise
+        self._current.arrangement.apply()
+        if code is not None:
+            alone = len(self._compiled) == 1
+            self._compiled.clear()
+            self._trials.drop_others(code, kept=self._current.compile_s is not None, alone=alone)
+        return self._result()
 
-    def fastest(self, *, replayed: bool = False) -> SearchResult:
-        """Keep the replacement groups that make a step faster beyond noise, and undo all others; with
-        `replayed`, of steps with CUDA graphs where these are faster. Raises the errors of the original
-        model's step.
+    def _order(self) -> list[str]:
+        """Names in the order in which they are tried: what takes no compiler first."""
+        names = [name for name in self._wanted.names if not (self._wanted.fixed and name == OURS)]
+        if self._wanted.for_replay:
+            names.sort(key=lambda name: name != REPLAYED)
+        return names
+
+    def _begin(self) -> None:
+        """Time the model as given; or all replacements against it, where these stay."""
+        trials = self._trials
+        if self._wanted.fixed and trials.kinds:
+            found = trials.comparison()
+            self._current = replace(trials.ours, outcome=found)
+            self._last = found or ""
+        else:
+            self._step_ms = trials.take(trials.given, 2)[-1]
+        self._note(self._current)
+
+    def _try(self, name: str) -> None:
+        if name in self._wanted.left_out:
+            self._leave_out(name, self._wanted.left_out[name])
+        elif name == OURS:
+            self._add_groups()
+        elif name == REPLAYED:
+            self._replay()
+        else:
+            self._compile(name)
+
+    def _add_groups(self) -> None:
+        """Keep the replacement groups that make a step faster beyond noise, one by one."""
+        begun, groups = self._current, self._groups()
+        self._to_come += len(groups)
+        found: Outcome | str = "" if groups else NO_LAYERS
+        wider = begun
+        for group in groups:
+            current = self._current
+            try:
+                kinds = (*current.kinds, *group)
+                wider = self._trials.made(OURS, kinds, replayed=current.replayed)
+                found = self._compared(wider)
+            except TrialFailed as error:
+                found = str(error)
+            self._to_come -= 1
+            if not self._taken(wider, found):
+                self._reasons |= {kind.name: words_of(found) for kind in group}
+        if self._current is not begun:
+            self._note(self._current)
+            if self._current.replayed:
+                self._leave_out(OURS, "its layers are in the replayed one")
+        elif isinstance(found, str):
+            self._leave_out(OURS, found)
+        elif len(groups) == 1:
+            self._note_lost(replace(wider, name=OURS), found)
+        else:
+            self._leave_out(OURS, "no kind of its layers makes a step faster")
+
+    def _replay(self) -> None:
+        """Replay the blocks of the current arrangement as CUDA graphs where that is faster."""
+        alone = self._trials.take(self._current, Limits.steps)
+        try:
+            wider = self._trials.made(REPLAYED, self._current.kinds, replayed=True)
+        except TrialFailed as error:
+            self._stacks = (ReplayedStack(path="", blocks=0, refused=str(error)),)
+            self._leave_out(REPLAYED, str(error))
+            return
+        self._stacks = wider.stacks
+        if not wider.replayed:
+            self._leave_out(REPLAYED, "it has no stack of blocks that can be replayed")
+            return
+        found = self._compared(wider, alone)
+        wider = self._with_peak(wider)
+        fault = self._too_large(wider)
+        if fault is None and self._taken(wider, found):
+            self._note(self._current)
+        else:
+            self._stacks = _refused(self._stacks, fault or words_of(found))
+            self._note_lost(wider, found, fault)
+
+    def _compile(self, name: str) -> None:
+        """Compile the whole model where that is faster, fits and computes the same."""
+        kinds = self._kinds_within(name)
+        reason = self._why_not(name, kinds)
+        if reason is not None:
+            self._leave_out(name, reason)
+            return
+        graphs = name in compilation.GRAPHS
+        alone = self._trials.take(self._current, Limits.steps) if graphs else None
+        try:
+            wider = self._trials.made(name, kinds, clock=self._wanted.budget.clock)
+        except TrialFailed as error:
+            self._compiled.append(None)
+            self._leave_out(name, f"compiling failed: {error}")
+            return
+        found = self._compared(wider, alone)
+        fault = None
+        if isinstance(found, Outcome) and found.faster:
+            wider = self._with_peak(wider)
+            fault = self._fault(wider)
+        self._compiled.append(replace(wider, outcome=None if fault else self._against_given(found)))
+        if fault is None and self._taken(wider, found):
+            self._stacks = _refused(self._stacks, f"the model is faster {name}")
+            self._note(self._current)
+        else:
+            self._note_lost(wider, found, fault)
+
+    def _kinds_within(self, name: str) -> tuple[ReplacementGroup, ...]:
+        """Replacement groups to compile with: those that were kept, else all, since a compiler launches them
+        in less of the host's time; for CUDA graphs those of the faster of both.
         """
-        groups = self._groups()
-        current = self._given
-        stacks: tuple[ReplayedStack, ...] = ()
-        last: Outcome | str = ""  # of the current arrangement against the model as given
-        if replayed:
-            current, last, stacks = self._replayed(left=len(groups) + 2)
-        reasons: dict[str, str] = {}
-        for number, group in enumerate(groups):
-            wider, found = self._try(current, group, current.replayed, left=len(groups) - number + 1)
-            if wider is current:
-                reasons |= {kind.name: str(found) for kind in group}
-            else:
-                last = found if current is self._given else ""
-                current, stacks = wider, wider.stacks or stacks
-        if current is not self._given and not last:
-            last = self._compared(self._given, current, left=1)
-            if not (isinstance(last, Outcome) and last.faster):
-                reasons |= {kind.name: _words(last) for kind in current.kinds}
-                stacks = _refused(stacks, _words(last))
-                current = self._given
-        current.arrangement.apply()
-        return SearchResult(
-            kept=current.kinds,
-            put_back=reasons,
-            outcome=last if isinstance(last, Outcome) and current is not self._given else None,
-            step_ms=self._step_ms,
-            stacks=stacks,
+        if self._wanted.fixed:
+            return self._trials.kinds
+        if name == "compiled":
+            return ()
+        if name == "compiled_ours":
+            kept = tuple(kind for kind in self._trials.kinds if kind.name not in self._reasons)
+            return kept or self._trials.kinds
+        timed = [one for one in self._compiled if one is not None and one.outcome is not None]
+        return min(timed, key=_ms).kinds if timed else self._current.kinds
+
+    def _why_not(self, name: str, kinds: tuple[ReplacementGroup, ...]) -> str | None:
+        """Reason why an arrangement is not compiled, or None."""
+        if name == "compiled" and kinds:
+            return "the layers that were asked for stay: compiled_ours compiles with them"
+        if name == "compiled_ours" and not kinds:
+            return NO_LAYERS
+        budget, seconds = self._wanted.budget, self._expected_s(name)
+        if seconds <= budget.left:
+            return None
+        return (
+            f"{budget.left:.0f} s of the budget of {budget.seconds:.0f} s were left, and compiling takes "
+            f"about {seconds:.0f} s: give a larger one, such as budget='10m'"
         )
 
-    def _replayed(self, *, left: int) -> tuple[_Trial, Outcome | str, tuple[ReplayedStack, ...]]:
-        """Original model with replayed blocks where that is faster, else without; the comparison and the
-        stacks.
-        """
-        self._given.arrangement.apply()
-        alone = self._steps(Limits.steps)
-        try:
-            wider = self._arranged((), True)
-        except _TrialFailed as error:
-            return self._given, "", (ReplayedStack(path="", blocks=0, refused=str(error)),)
-        if not wider.replayed:
-            return self._given, "", wider.stacks
-        found = self._compared(self._given, wider, left=left)
-        if found == NO_ROOM:  # for launched steps beside the graphs: one after the other then
-            try:
-                found = outcome(list(zip(alone, self._tried(wider)(Limits.steps + 1)[1:], strict=True)))
-            except _TrialFailed as error:
-                found = str(error)
-        if isinstance(found, Outcome) and found.faster:
-            return wider, found, wider.stacks
-        return self._given, "", _refused(wider.stacks, _words(found))
+    def _expected_s(self, name: str) -> float:
+        last = next((one.compile_s for one in reversed(self._compiled) if one is not None), None)
+        return expected_seconds(self._model, name, last)
+
+    def _fault(self, wider: Trial) -> str | None:
+        """Reason why an arrangement that is faster cannot stay: its memory or its results. None: it can."""
+        fault = self._too_large(wider)
+        if fault is not None or self._wanted.original is None:
+            return fault
+        return self._trials.differs(wider, self._wanted.original)
+
+    def _too_large(self, wider: Trial) -> str | None:
+        """Reason why a step of an arrangement takes too much memory, or None."""
+        limits = [self._wanted.memory_bytes or self._trials.device_limit]
+        if self._wanted.least_memory:
+            limits.append(self._rows[self._current.name].peak_bytes)
+        limit, peak = min((one for one in limits if one is not None), default=None), wider.peak_bytes
+        if limit is None or peak is None or peak <= limit:
+            return None
+        return f"a step takes {format_bytes(peak)}, and allowed are {format_bytes(limit)}"
 
     def _groups(self) -> list[tuple[ReplacementGroup, ...]]:
         """Groups to try one by one, or all at once where steps take too long for that."""
-        self._given.arrangement.apply()
-        seconds = self._steps(1)[0] / 1e3
-        apart = not self._few and seconds * PASSES * len(self._kinds) < SECONDS
-        if apart or not self._kinds:
-            return [(kind,) for kind in self._kinds]
-        return [self._kinds]
+        kinds = self._trials.kinds
+        seconds = (self._step_ms or 0.0) / 1e3 * PASSES * len(kinds)
+        if not kinds or (not self._trials.few and seconds < self._wanted.budget.seconds):
+            return [(kind,) for kind in kinds]
+        return [kinds]
 
-    def _try(
-        self, current: _Trial, more: Sequence[ReplacementGroup], replayed: bool, *, left: int
-    ) -> tuple[_Trial, Outcome | str]:
-        """Faster of the current arrangement and the one with more groups, and their comparison."""
-        try:
-            wider = self._arranged((*current.kinds, *more), replayed)
-        except _TrialFailed as error:
-            return current, _words(str(error))
-        found = self._compared(current, wider, left=left)
-        if isinstance(found, Outcome) and found.faster:
-            return wider, found
-        return current, _words(found)
-
-    def _compared(self, current: _Trial, wider: _Trial, *, left: int) -> Outcome | str:
-        """Paired timing of both arrangements, in this comparison's share of the remaining time."""
-        seconds = max(LEAST_SECONDS, (self._end - time.perf_counter()) / left)
-        limits = Limits(seconds=FEW if self._few else min(MOST_SECONDS, seconds))
-        try:
-            found = time_pairs(self._turn(current.arrangement), self._tried(wider), limits)
-        except _TrialFailed as error:
-            return str(error)
-        except torch.OutOfMemoryError:  # of a step that fits where nothing else is held
-            _give_memory_back()
-            return NO_ROOM
-        if current is self._given:
+    def _compared(self, wider: Trial, alone: Sequence[float] | None = None) -> Outcome | str:
+        """Paired timing against the current arrangement, in this comparison's share of the remaining time."""
+        found = self._trials.compared(self._current, wider, self._seconds(), alone)
+        if self._current is self._trials.given and isinstance(found, Outcome):
             self._step_ms = found.before_ms
         return found
 
-    def _turn(self, arrangement: Arrangement) -> Turn:
-        def turn(count: int) -> Sequence[float]:
-            arrangement.apply()
-            return self._steps(count)
+    def _seconds(self) -> float:
+        """Seconds for one comparison: a share of what is left with a first compilation set aside."""
+        if self._trials.few:
+            return FEW
+        wanted, left = self._wanted, self._wanted.budget.left
+        able = [name for name in wanted.names if name in compilation.MODES and name not in wanted.left_out]
+        if able and not self._compiled:
+            left -= min(SET_ASIDE * left, self._expected_s(able[0]))
+        return min(MOST_SECONDS, max(LEAST_SECONDS, left / (self._to_come + 1)))
 
-        return turn
+    def _taken(self, wider: Trial, found: Outcome | str) -> bool:
+        """Whether an arrangement is faster than the current one, which it then becomes."""
+        if not (isinstance(found, Outcome) and found.faster):
+            return False
+        against = self._against_given(found)
+        self._last = found if self._current is self._trials.given else ""
+        self._current = replace(wider, outcome=against)
+        self._stacks = wider.stacks or self._stacks
+        return True
 
-    def _tried(self, wider: _Trial) -> Turn:
-        turn = self._turn(wider.arrangement)
+    def _against_given(self, found: Outcome | str) -> Outcome | None:
+        """Comparison with the current arrangement as one with the model as given, where both were timed."""
+        if isinstance(found, str) or self._current is self._trials.given:
+            return found if isinstance(found, Outcome) else None
+        return None if self._current.outcome is None else chained(self._current.outcome, found)
 
-        def guarded(count: int) -> Sequence[float]:
-            with _breaking():
-                return turn(count)
+    def _settle(self) -> None:
+        """Compare what was added step by step with the model as given, which stays where it is no slower."""
+        if self._current is self._trials.given or self._last or self._wanted.fixed:
+            return
+        self._to_come, best, self._current = 0, self._current, self._trials.given
+        self._last = self._compared(best)
+        if isinstance(self._last, Outcome) and self._last.faster:
+            self._current = replace(best, outcome=self._last)
+            self._note(self._current)
+        else:
+            words = words_of(self._last)
+            self._reasons |= {kind.name: words for kind in best.kinds}
+            self._stacks = _refused(self._stacks, words)
+            self._note_lost(best, self._last)
 
-        return guarded
+    def _note(self, trial: Trial) -> None:
+        self._rows[trial.name] = _row(self._with_peak(trial))
 
-    def _arranged(self, kinds: tuple[ReplacementGroup, ...], replayed: bool) -> _Trial:
-        """Model with the given groups only."""
-        stacks: tuple[ReplayedStack, ...] = ()
-        with _breaking():
-            self._ours.apply()
-            for kind in self._kinds:
-                if kind not in kinds:
-                    joining.part(self._model, kind.joints)
-                    undo(self._model, kind.decisions)
-            if replayed:
-                stacks = tuple(replaying.turn_on(self._model, self._example))
-            names = [kind.name for kind in kinds] or [AS_GIVEN]
-            return _Trial(Arrangement(" and ".join(names), self._model), kinds, stacks)
+    def _note_lost(self, trial: Trial, found: Outcome | str, fault: str | None = None) -> None:
+        lost = replace(trial, outcome=self._against_given(found))
+        if isinstance(found, str):
+            self._rows[trial.name] = _row(lost, f"a step of it raised {found}")
+            return
+        how = "slower" if found.slower else "not faster"
+        why = fault or f"{how} than {self._current.name}: {factor(found)} times as long"
+        self._rows[trial.name] = _row(self._with_peak(lost), why)
+
+    def _with_peak(self, trial: Trial) -> Trial:
+        """Arrangement with the peak of a step, measured where that was not done."""
+        if trial.peak_bytes is not None:
+            return trial
+        return replace(trial, peak_bytes=self._trials.peak_bytes(trial))
+
+    def _leave_out(self, name: str, why: str) -> None:
+        self._rows[name] = TriedArrangement(name=name, why=why)
+
+    def _result(self) -> SearchResult:
+        current, given = self._current, self._trials.given
+        words = NOT_IN_FASTEST.format(current.name)
+        rows = [
+            replace(row, step_ms=row.step_ms or self._step_ms) if name == AS_GIVEN else row
+            for name, row in self._rows.items()
+        ]
+        return SearchResult(
+            name=current.name,
+            kept=current.kinds,
+            put_back={kind.name: self._reasons.get(kind.name, words) for kind in self._trials.kinds},
+            outcome=None if current is given else current.outcome,
+            step_ms=self._step_ms,
+            stacks=self._stacks,
+            rows=tuple(rows),
+        )
 
 
-@contextmanager
-def _breaking() -> Iterator[None]:
-    try:
-        yield
-    except Exception as error:  # whatever ours raises on this model, the model gets it not
-        words = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
-    else:
-        return
-    _give_memory_back()  # what was raised held what it was short of
-    raise _TrialFailed(words)
+def _row(trial: Trial, why: str | None = None) -> TriedArrangement:
+    return TriedArrangement(
+        name=trial.name,
+        step_ms=None if trial.outcome is None else trial.outcome.after_ms,
+        times=trial.outcome,
+        peak_bytes=trial.peak_bytes,
+        compile_s=trial.compile_s,
+        replaced=trial.layers,
+        why=why,
+    )
 
 
-def _give_memory_back() -> None:
-    gc.collect()
-    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-        torch.cuda.empty_cache()
-
-
-def _words(found: Outcome | str) -> str:
-    """Reason why replacements were undone."""
-    if isinstance(found, str):
-        return found if found.startswith("put back") else f"put back, because a step of it raised {found}"
-    how = "is slower here" if found.slower else "is not faster here"
-    return f"put back, because it {how}: a step takes {factor(found)} times as long with it"
+def _ms(trial: Trial) -> float:
+    return float("inf") if trial.outcome is None else trial.outcome.after_ms
 
 
 def _refused(stacks: Sequence[ReplayedStack], words: str) -> tuple[ReplayedStack, ...]:
@@ -267,7 +385,8 @@ def replay(model: nn.Module, example_inputs: Any) -> list[ReplayedStack]:
     given = Arrangement(AS_GIVEN, model)
     try:
         steps = Steps(model, example_inputs, gradients=True)
-        return list(ArrangementSearch(model, example_inputs, given, (), steps).fastest(replayed=True).stacks)
+        trials = Trials(model, example_inputs, given, (), steps)
+        return list(ArrangementSearch(model, trials, Wanted(names=(REPLAYED,))).fastest().stacks)
     except BaseException:
         given.apply()
         raise

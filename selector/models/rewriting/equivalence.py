@@ -8,7 +8,7 @@ twice as much, as at the gate, and as much as the gate's table allows in any cas
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from types import MappingProxyType
 from typing import Any
@@ -27,21 +27,29 @@ KNOWN = {dtype for dtype, _ in TOLERANCES}
 
 
 def results(
-    model: nn.Module, example_inputs: Any, *, gradients: bool, outputs: Outputs | None = None
+    model: nn.Module,
+    example_inputs: Any,
+    *,
+    gradients: bool,
+    outputs: Outputs | None = None,
+    as_called: bool = False,
 ) -> Tensors:
     """Outputs by name and, with `gradients`, those of all parameters and inputs for a weighted sum of
     outputs.
 
     Modules are in evaluation mode but recurrent ones, which cuDNN only differentiates in training, and drop
-    nothing. Only the `outputs` named count, where they are. The model is left as it was.
+    nothing. `as_called` leaves modes as they are, and inputs without gradients that the example wants none
+    of: what was compiled for a step is then what runs. Only the `outputs` named count, where they are. The
+    model is left as it was.
     """
     args, kwargs = arguments_of(example_inputs)
     leaves, form = tree_flatten((args, kwargs))
-    own = {id(leaf): _leaf(leaf, gradients) for leaf in leaves}
+    own = {id(leaf): _leaf(leaf, gradients, as_called) for leaf in leaves}
     taken = {key: _changeable(leaf) for key, leaf in own.items()}
     given = [own[id(leaf)] for leaf in leaves]
     args, kwargs = tree_unflatten([taken[id(leaf)] for leaf in leaves], form)
-    with undisturbed(model), _without_dropout(model), torch.set_grad_enabled(gradients):
+    modes = nullcontext() if as_called else _without_dropout(model)
+    with undisturbed(model), modes, torch.set_grad_enabled(gradients):
         given_back = {
             f"output[{place}]": leaf
             for place, leaf in enumerate(used(model(*args, **kwargs), outputs))
@@ -57,12 +65,21 @@ class Original:
     """Reference results of a model before rewriting, with its rounding error.
 
     With `gradients`, those are compared as well; of the model's outputs only those named, where they are.
+    `as_called` is for models that draw no random numbers, as of `results`.
     """
 
     def __init__(
-        self, model: nn.Module, example_inputs: Any, *, gradients: bool, outputs: Outputs | None = None
+        self,
+        model: nn.Module,
+        example_inputs: Any,
+        *,
+        gradients: bool,
+        outputs: Outputs | None = None,
+        as_called: bool = False,
     ) -> None:
-        self._results = partial(results, model, example_inputs, gradients=gradients, outputs=outputs)
+        self._results = partial(
+            results, model, example_inputs, gradients=gradients, outputs=outputs, as_called=as_called
+        )
         self._expected = self._results()
         with _perturbed_weights(model):
             found = self._results()
@@ -141,9 +158,9 @@ def _pooled(tensors: Mapping[str, Tensor]) -> dict[str, float]:
     return found
 
 
-def _leaf(leaf: Any, gradients: bool) -> Any:
+def _leaf(leaf: Any, gradients: bool, as_called: bool) -> Any:
     if isinstance(leaf, Tensor) and leaf.is_floating_point():
-        return leaf.detach().requires_grad_(gradients)
+        return leaf.detach().requires_grad_(gradients and (leaf.requires_grad or not as_called))
     return leaf
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, cast
 
 import torch
@@ -19,13 +20,15 @@ from kernel_selector.kernels.contract.errors import shorten, suggest
 from ...errors import InvalidRequest
 from ...selection.selector import shared_selector
 from .. import layers
+from ..example import draws_random_numbers
 from ..layers import Layer
 from ..replay import replay as replaying
 from ..saved_tensors import HEAD
-from . import attention_interface
+from . import attention_interface, compilation
 from . import joint_linear as joining
-from .arrangement_search import AS_GIVEN, ArrangementSearch, ReplacementGroup, SearchResult
+from .arrangement_search import ArrangementSearch, SearchResult, Wanted
 from .arrangements import Arrangement
+from .budget import Budget
 from .device_times import DeviceTimes
 from .equivalence import Original
 from .heads import place_with, with_linear_heads
@@ -33,9 +36,11 @@ from .joint_linear import Joint
 from .options import DEVICE_TIME, OBJECTIVES, OptimizeOptions, PlanImplementations, device_of
 from .outputs import require
 from .places import Place, is_written_out
-from .report import LeftAlone, Replaced, Report, each_once, headline, reason_of
+from .report import LeftAlone, Replaced, Report, TriedArrangement, each_once, headline, reason_of
 from .swap import Decision, put_back, swap, undo
 from .timing import Steps
+from .trial import ReplacementGroup, first_line
+from .trials import AS_GIVEN, OURS, REPLAYED, Trials
 
 PUT_BACK = "put back, because the model computed something else: "
 RAISED = "put back, because the model raised "
@@ -44,6 +49,12 @@ NO_ROOM = "A step was not timed: there is no memory for one of the model as it w
 TIMED_HERE = (
     "What was tried is what measurements promise, most of them of other machines; what stays was timed here."
 )
+OVERWRITTEN = (
+    "What a call of the model returns is overwritten by the next call, as with torch.compile's "
+    "mode='reduce-overhead': clone what is kept for longer."
+)
+NO_GPU = "it needs an NVIDIA GPU"
+ON_GPUS_ALONE = ("reduce_overhead",)  # autotuning is of use elsewhere, too
 UNSEEN = (
     "left as it was, because nothing that the model gives for the example can be compared: expected floating-"
     "point tensors, by themselves or in tuples, lists, mappings or data classes"
@@ -53,27 +64,33 @@ UNSEEN = (
 def optimize(model: nn.Module, example_inputs: Any, options: OptimizeOptions) -> Report:
     """Implementation of `selector.optimize`."""
     _check(model, options)
+    budget = Budget(options.search.budget_s)
     given = Arrangement(AS_GIVEN, model)
     with _all_or_nothing(given):
         replaying.turn_off(model, for_good=False)
+        compilation.turn_off(model)
+        left_out = _left_out(model, options)
         chosen = _chosen(model, example_inputs, options)
-        if not (chosen.decisions or chosen.joints or _replayed(model, options)):
+        if not (chosen.decisions or chosen.joints or set(options.arrangements) - {OURS, *left_out}):
             given.apply()
             return Report(
                 first_line=UNCHANGED,
                 replaced=(),
                 left_alone=chosen.left,
                 notes=chosen.notes,
+                arrangements=tuple(TriedArrangement(name=name, why=why) for name, why in left_out.items()),
+                kept=AS_GIVEN,
             )
         try:
-            return _tried(model, example_inputs, options, given, chosen)
+            return _tried(model, example_inputs, options, given, chosen, left_out, budget)
         except torch.OutOfMemoryError as error:
             given.apply()
             return Report(
                 first_line="Nothing was replaced, for want of memory to compare: the model is as it was.",
                 replaced=(),
-                left_alone=(*chosen.left, *_left(chosen.decisions, chosen.joints, _first_line(error))),
+                left_alone=(*chosen.left, *_left(chosen.decisions, chosen.joints, first_line(error))),
                 notes=chosen.notes,
+                kept=AS_GIVEN,
             )
 
 
@@ -110,41 +127,80 @@ def _chosen(model: nn.Module, example_inputs: Any, options: OptimizeOptions) -> 
 
 
 def _tried(
-    model: nn.Module, example_inputs: Any, options: OptimizeOptions, given: Arrangement, chosen: _Chosen
+    model: nn.Module,
+    example_inputs: Any,
+    options: OptimizeOptions,
+    given: Arrangement,
+    chosen: _Chosen,
+    left_out: Mapping[str, str],
+    budget: Budget,
 ) -> Report:
-    """Replace the layers whose results match and, for speed alone, that are faster here; returns the
-    report.
+    """Replace the layers whose results match and leave the model in its fastest arrangement, where there is a
+    choice; returns the report.
     """
     training = any(module.training for module in model.modules()) and not torch.is_inference_mode_enabled()
-    outputs = options.outputs
+    wanted = _wanted(model, example_inputs, options, training, left_out, budget)
     kinds, left = _right(model, example_inputs, options, chosen, training)
-    steps = Steps(model, example_inputs, gradients=training, outputs=outputs)
-    arrangement_search = ArrangementSearch(model, example_inputs, given, kinds, steps)
-    replayed = _replayed(model, options)
-    if options.for_speed_alone and (kinds or replayed):
-        verdict = arrangement_search.fastest(replayed=replayed)
+    steps = Steps(model, example_inputs, gradients=training, outputs=options.outputs)
+    trials = Trials(model, example_inputs, given, kinds, steps)
+    if options.for_speed_alone or set(options.arrangements) - {OURS}:
+        verdict = ArrangementSearch(model, trials, wanted).fastest()
     elif kinds:
-        verdict = SearchResult(
-            kept=tuple(kinds), put_back={}, outcome=arrangement_search.comparison(), step_ms=None
-        )
+        verdict = SearchResult(name=OURS, kept=trials.kinds, put_back={}, outcome=trials.comparison())
     else:
         given.apply()
-        verdict = SearchResult(kept=(), put_back={}, outcome=None, step_ms=None)
+        verdict = SearchResult(name=AS_GIVEN, kept=(), put_back={}, outcome=None)
     for kind in kinds:
         if kind not in verdict.kept:
             left += _left(kind.decisions, kind.joints, verdict.put_back[kind.name])
-    first_line = headline(steps.passes, verdict.outcome, verdict.step_ms)
+    said = headline(steps.passes, verdict.outcome, verdict.step_ms)
     if not options.for_speed_alone and verdict.outcome is None:
-        first_line = NO_ROOM if verdict.kept else UNCHANGED
-    agreed = [_agreed(training, options)] if verdict.kept else []
+        said = NO_ROOM if verdict.kept else UNCHANGED
+    notes = [_agreed(training, options)] if verdict.kept or verdict.name in compilation.MODES else []
     if options.for_speed_alone and kinds:
-        agreed.append(TIMED_HERE)
+        notes.append(TIMED_HERE)
+    if verdict.name in compilation.GRAPHS:
+        notes.append(OVERWRITTEN)
     return Report(
-        first_line=first_line,
+        first_line=said,
         replaced=tuple(row for kind in verdict.kept for row in _rows(kind)),
         left_alone=(*chosen.left, *left),
-        notes=(*agreed, *map(str, verdict.stacks), *chosen.notes),
+        notes=(*notes, *map(str, verdict.stacks), *chosen.notes),
         times=verdict.outcome,
+        arrangements=verdict.rows,
+        kept=verdict.name,
+    )
+
+
+def _wanted(
+    model: nn.Module,
+    example_inputs: Any,
+    options: OptimizeOptions,
+    training: bool,
+    left_out: Mapping[str, str],
+    budget: Budget,
+) -> Wanted:
+    """Arrangements that a search tries, by the options, for a model that is as it was."""
+    search, compiling = options.search, set(options.arrangements) & set(compilation.MODES) - set(left_out)
+    # with dropout results are compared without it, which compiles what is faster a second time
+    drawing = bool(compiling) and draws_random_numbers(model, example_inputs)
+    return Wanted(
+        names=options.arrangements,
+        left_out=left_out,
+        budget=budget,
+        memory_bytes=search.memory_bytes,
+        fixed=not options.for_speed_alone,
+        for_replay=options.objective == DEVICE_TIME,
+        least_memory=OBJECTIVES[options.objective] == "memory",
+        original=partial(
+            Original,
+            model,
+            example_inputs,
+            gradients=training,
+            outputs=options.outputs,
+            as_called=not drawing,
+        ),
+        progress=search.progress,
     )
 
 
@@ -158,10 +214,24 @@ def _all_or_nothing(given: Arrangement) -> Iterator[None]:
         raise
 
 
-def _replayed(model: nn.Module, options: OptimizeOptions) -> bool:
-    """Whether steps are compared with CUDA graph replay."""
-    on_gpu = device_of(model).startswith("cuda")
-    return options.objective == DEVICE_TIME and options.for_speed_alone and on_gpu and model.training
+def _left_out(model: nn.Module, options: OptimizeOptions) -> dict[str, str]:
+    """Arrangements that cannot be tried with this model on its device, with the reasons."""
+    device, found = device_of(model), {}
+    compiled = [name for name in options.arrangements if name in compilation.MODES]
+    if compiled and (reason := compilation.unavailable(model, device)):
+        found = dict.fromkeys(compiled, reason)
+    elif not device.startswith("cuda"):
+        found = {name: NO_GPU for name in compiled if name in ON_GPUS_ALONE}
+    if REPLAYED in options.arrangements and (reason := _not_replayed(model)):
+        found[REPLAYED] = reason
+    return found
+
+
+def _not_replayed(model: nn.Module) -> str | None:
+    """Reason why a model is not replayed as CUDA graphs, or None."""
+    if not device_of(model).startswith("cuda"):
+        return NO_GPU
+    return None if model.training else "the model is in evaluation mode, and training is replayed"
 
 
 def _agreed(training: bool, options: OptimizeOptions) -> str:
@@ -188,9 +258,9 @@ def _unused(found: Sequence[Layer], options: OptimizeOptions) -> tuple[str, ...]
 
 def restore(model: nn.Module) -> int:
     """Implementation of `selector.restore`."""
-    replayed = replaying.turn_off(model)
+    undone = compilation.turn_off(model) + replaying.turn_off(model)
     attention_interface.turn_off(model)
-    return replayed + joining.part(model) + sum(put_back(module) for module in list(model.modules()))
+    return undone + joining.part(model) + sum(put_back(module) for module in list(model.modules()))
 
 
 def _check(model: nn.Module, options: OptimizeOptions) -> None:
@@ -199,6 +269,11 @@ def _check(model: nn.Module, options: OptimizeOptions) -> None:
     if hasattr(model, "_orig_mod"):
         raise InvalidRequest(
             "model is compiled already: call selector.optimize on the model itself, then torch.compile."
+        )
+    if model._compiled_call_impl is not None and compilation.kept_code(model) is None:
+        raise InvalidRequest(
+            "model was compiled by model.compile(): expected one that is not, since compiling is among what "
+            "is tried. Call selector.optimize before model.compile, or in its place."
         )
     if any(tensor.is_meta for tensor in model.parameters()):
         raise InvalidRequest("model has weights on the meta device: load them first, then optimize.")
@@ -346,12 +421,8 @@ def _fault(original: Original) -> str | None:
     try:
         differs = original.differs()
     except Exception as error:  # whatever an implementation raises on this model, the model gets it not
-        return RAISED + _first_line(error)
+        return RAISED + first_line(error)
     return None if differs is None else PUT_BACK + differs
-
-
-def _first_line(error: BaseException) -> str:
-    return f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
 
 
 def _left(decisions: Sequence[Decision], joints: Sequence[Joint], why: str) -> list[LeftAlone]:

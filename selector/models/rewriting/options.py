@@ -10,11 +10,14 @@ from torch import Tensor, nn
 
 from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import Problem
+from kernel_selector.kernels.contract.errors import shorten
 
 from ...errors import InvalidRequest
+from ...text.units import parse_bytes
 from .. import layers
 from ..example import arguments_of
 from ..layers import Layer
+from .budget import SECONDS, Progress, budget_seconds
 from .outputs import Outputs, outputs_of
 
 if TYPE_CHECKING:
@@ -24,6 +27,9 @@ if TYPE_CHECKING:
 
 DEVICE_TIME = "device_time"  # the objective of steps that are replayed as CUDA graphs
 OBJECTIVES = {"throughput": "time", "memory": "memory", DEVICE_TIME: "time"}
+# what a search can try beside the model as given, the cheapest first
+ARRANGEMENTS = ("ours", "replayed", "compiled", "compiled_ours", "reduce_overhead", "max_autotune")
+TRIED = ARRANGEMENTS[:-1]  # where no names are given: autotuning takes several minutes
 
 
 class PlannedLayers(Protocol):
@@ -36,6 +42,18 @@ class PlannedLayers(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
+class SearchOptions:
+    """Options of the search for the fastest arrangement: the asked-for names (None: by the other options),
+    seconds, the limit of a step's memory in bytes, and what is told of each arrangement as it begins.
+    """
+
+    names: tuple[str, ...] | None = None
+    budget_s: float = SECONDS
+    memory_bytes: int | None = None
+    progress: Progress | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class OptimizeOptions:
     """Options of `selector.optimize`."""
 
@@ -44,6 +62,17 @@ class OptimizeOptions:
     plan: Sequence[PlannedLayers] | None
     database: Any
     outputs: Outputs | None = None  # that are used; None: all
+    search: SearchOptions = SearchOptions()
+
+    @property
+    def arrangements(self) -> tuple[str, ...]:
+        """Names of the arrangements to try, in order: those asked for; else all but autotuning for speed
+        alone, and the replaced layers where a limit, a plan, names or memory say what these are.
+        """
+        asked = self.search.names
+        if asked is None:
+            return TRIED if self.for_speed_alone else ARRANGEMENTS[:1]
+        return tuple(name for name in ARRANGEMENTS if name in asked)
 
     @property
     def for_speed_alone(self) -> bool:
@@ -117,6 +146,32 @@ def rewritable(model: nn.Module, example_inputs: Any, outputs: Outputs | None = 
     return traced(model, example_inputs, logits=logits, fixed=fixed)
 
 
+def search_options(
+    arrangements: object = None,
+    budget: object = SECONDS,
+    memory_limit: str | int | None = None,
+    progress: Progress | None = None,
+) -> SearchOptions:
+    """Validated options from the arguments of `optimize`. Raises InvalidRequest."""
+    names: tuple[str, ...] | None = None
+    if arrangements is not None:
+        known = f"expected a tuple of names among {', '.join(ARRANGEMENTS)}, or None for all that can win."
+        if not isinstance(arrangements, (tuple, list)) or not arrangements:
+            raise InvalidRequest(f"arrangements={shorten(arrangements)}: {known}")
+        for name in arrangements:
+            if name not in ARRANGEMENTS:
+                raise InvalidRequest(f"arrangements: {shorten(name)} is unknown, {known}")
+        names = tuple(arrangements)
+    if progress is not None and not callable(progress):
+        raise InvalidRequest(f"progress={shorten(progress)}: expected a function, such as print, or None.")
+    return SearchOptions(
+        names=names,
+        budget_s=budget_seconds(budget),
+        memory_bytes=None if memory_limit is None else parse_bytes(memory_limit, "memory_limit"),
+        progress=progress,
+    )
+
+
 def optimize_options(
     objective: str,
     overrides: Mapping[str, str] | None,
@@ -124,6 +179,7 @@ def optimize_options(
     *,
     outputs: object,
     database: Any,
+    search: SearchOptions,
 ) -> OptimizeOptions:
     """Validated options from the arguments of `optimize`; `plan` is a plan or its layers."""
     if getattr(plan, "recomputed_blocks", 0):
@@ -138,4 +194,5 @@ def optimize_options(
         plan=chosen,
         database=database,
         outputs=outputs_of(outputs),
+        search=search,
     )

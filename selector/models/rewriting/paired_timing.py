@@ -125,6 +125,20 @@ def outcome(pairs: Sequence[tuple[float, float]]) -> Outcome:
     )
 
 
+def chained(first: Outcome, second: Outcome) -> Outcome:
+    """Outcome from before the first to after the second, by their ratios; its interval is wide enough for
+    both.
+    """
+    return Outcome(
+        before_ms=first.before_ms,
+        after_ms=second.after_ms,
+        ratio=first.ratio * second.ratio,
+        low=first.low * second.low,
+        high=first.high * second.high,
+        pairs=min(first.pairs, second.pairs),
+    )
+
+
 def _interval(ordered: Sequence[float]) -> tuple[float, float]:
     count = len(ordered)
     if count in STUDENT:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from itertools import chain, groupby
 from textwrap import wrap
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from ...selection.choice import Choice
 
 WIDTH = 100  # columns
+COLUMNS = ("arrangement", "step", "of as given", "peak memory", "compiled in", "replaced")
 NUMBERED = re.compile(
     r"(?:(.*?)(?<![^.])(\d+)(?![^.]))?(.*)"
 )  # a path up to its first number, that, the rest
@@ -43,13 +44,30 @@ class LeftAlone:
 
 
 @dataclass(frozen=True, kw_only=True)
+class TriedArrangement:
+    """Arrangement of the model with its measurements, None where there are none, and why it was not kept.
+
+    `times` are against the model as given. An arrangement without `step_ms` was not timed.
+    """
+
+    name: str
+    step_ms: float | None = None
+    times: Outcome | None = None
+    peak_bytes: int | None = None
+    compile_s: float | None = None
+    replaced: int = 0
+    why: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class Report:
     """Report of `selector.optimize`; printed, it begins with the step times before and after.
 
-    Then stand the replaced layers and the others with the reasons, each layer once, and the notes, each once.
+    Then stand the arrangements with what a step of each takes, the replaced layers and the others with the
+    reasons, each layer once, and the notes, each once.
 
-    `times` are those of the model as given and as it is now, where both were timed. `notes` are about the
-    model as a whole.
+    `times` are those of the model as given and as it is now, where both were timed. `kept` is the name of the
+    arrangement that the model has now. `notes` are about the model as a whole.
     """
 
     first_line: str
@@ -57,11 +75,14 @@ class Report:
     left_alone: tuple[LeftAlone, ...]
     notes: tuple[str, ...]
     times: Outcome | None = None
+    arrangements: tuple[TriedArrangement, ...] = ()
+    kept: str | None = None
 
     def __str__(self) -> str:
         lines = [
             self.first_line,
             f"{len(self.replaced)} layers replaced, {len(self.left_alone)} left alone.",
+            *_table(self.arrangements, self.kept),
         ]
         for title, rows in (("Replaced:", _replaced(self.replaced)), ("Left alone:", _left(self.left_alone))):
             lines += [title, *(f"  {row}" for row in rows)] if rows else []
@@ -72,6 +93,8 @@ class Report:
         return {
             "first_line": self.first_line,
             "times": None if self.times is None else asdict(self.times),
+            "kept": self.kept,
+            "arrangements": [asdict(one) for one in self.arrangements],
             "replaced": [_flat(one) for one in self.replaced],
             "left_alone": [_flat(one) for one in self.left_alone],
             "notes": list(self.notes),
@@ -111,6 +134,39 @@ def reason_of(choice: Choice) -> str:
     if choice.runner_up is not None and choice.margin is not None:
         figures.append(f"{choice.runner_up} {choice.margin:+.0%}")
     return ", ".join(figures)
+
+
+def _table(rows: Sequence[TriedArrangement], kept: str | None) -> list[str]:
+    """Lines of the arrangements that were timed, the name of the one that was kept, and why others were not,
+    each reason once.
+    """
+    if not rows:
+        return []
+    timed = [_cells(one) for one in rows if one.step_ms is not None]
+    cells = [COLUMNS, *timed] if timed else []
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    lines = ["  ".join(map(str.ljust, line, widths)).rstrip() for line in cells]
+    names: dict[str, list[str]] = {}
+    for one in rows:
+        if one.why is not None:
+            names.setdefault(one.why, []).append(one.name)
+    said = [f"Kept: {kept}.", *(f"{', '.join(own)}: {why}" for why, own in names.items())]
+    return ["Arrangements:", *(f"  {line}" for line in lines), *chain.from_iterable(map(_wrapped, said))]
+
+
+def _cells(one: TriedArrangement) -> tuple[str, ...]:
+    return (
+        one.name,
+        format_ms(one.step_ms),
+        "-" if one.times is None else factor(one.times),
+        format_bytes(one.peak_bytes),
+        "-" if one.compile_s is None else f"{one.compile_s:.0f} s",
+        str(one.replaced),
+    )
+
+
+def _wrapped(statement: str) -> list[str]:
+    return wrap(statement, WIDTH, initial_indent="  ", subsequent_indent="    ", break_long_words=False)
 
 
 def _flat(one: Replaced | LeftAlone) -> dict[str, Any]:

@@ -25,7 +25,7 @@ from kernel_selector.db import Database
 from kernel_selector.kernels.contract import Device, UnsupportedProblem
 from selector.models.replay import replay as replaying
 from selector.models.replay.replay import ReplayedStack
-from selector.models.rewriting import arrangement_search
+from selector.models.rewriting import arrangement_search, trials
 from selector.planning.training_setup import Training
 from selector.workloads.model import Model
 from selector.workloads.published_models import families, published
@@ -305,7 +305,7 @@ def test_models_before_and_after_optimize_as_a_user_calls_it(
 ) -> None:
     pytest.importorskip("transformers", reason="Hugging Face's transformers is not installed")
     monkeypatch.setattr(arrangement_search, "MOST_SECONDS", 0.2)
-    monkeypatch.setattr(arrangement_search, "LEAST_SECONDS", 0.2)
+    monkeypatch.setattr(trials, "LEAST_SECONDS", 0.2)
     arguments = ["--smoke", "--only", "vit", "gpt2", "--results", str(tmp_path)]
     assert optimize_program.main(arguments) in (0, 1)  # so short a look may err
     printed = capsys.readouterr().out

@@ -86,6 +86,30 @@ def test_a_file_replaced_while_open(filled, make_record, total):
         assert total(database) == 1
 
 
+def test_what_went_into_a_log_that_was_removed_is_not_acknowledged(filled, make_record):
+    def write_and_remove_the_log(database):
+        with database.write() as connection:
+            filled.with_name(f"{filled.name}-wal").unlink()
+            records.add(connection, [make_record(7)])
+
+    words = "was removed or replaced while it was written to"
+    with Database.open(filled) as database, pytest.raises(DatabaseUnreachable, match=words):
+        write_and_remove_the_log(database)
+
+
+def test_a_log_that_was_removed_between_writes_costs_none_of_the_later_ones(filled, make_record, total):
+    with Database.open(filled) as database:
+        with database.write() as connection:
+            records.add(connection, [make_record(7)])
+        filled.with_name(f"{filled.name}-wal").unlink()
+        with database.write() as connection:
+            records.add(connection, [make_record(8)])
+        stored = total(database)
+    with Database.open(filled) as again, again.read() as connection:
+        assert make_record(8) in list(records.find(connection))
+        assert records.total(connection) == stored
+
+
 @pytest.mark.parametrize("create", [False, True])
 def test_garbage_is_refused_and_left_alone(path, create, refusal):
     path.write_bytes(b"certainly not a database" * 1000)

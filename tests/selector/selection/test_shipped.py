@@ -45,6 +45,12 @@ def test_what_was_measured_on_an_h200_is_answered_without_one(fresh: Path) -> No
     assert one == choice
 
 
+def test_that_there_are_no_measurements_is_said_only_where_none_ship() -> None:
+    missing = "There are no measurements yet."
+    assert not [caveat for caveat in Selector().status()["caveats"] if missing in caveat]
+    assert [caveat for caveat in Selector(shipped=False).status()["caveats"] if missing in caveat]
+
+
 @pytest.mark.parametrize("operator", ["lstm", "attention", "linear", "layer_norm"])
 def test_a_large_batch_is_answered_to_the_last_digit_as_each_alone(operator: str) -> None:
     drawn = random_problems(operator, "cuda", count=40, seed=11)

@@ -131,7 +131,7 @@ def test_sums_are_the_same_from_arrays_and_one_by_one():
     seen = list(problems(60))
     rows = rows_of(seen)
     sums = fit_sums(SPEC, rows, peak_bytes(seen))
-    again = Sums.from_arrays(sums.arrays("memory"), "memory")
+    again = Sums.from_arrays(sums.arrays("memory"), "memory", rows.shape[1])
     each = [again.predict(rows[[number]])[0] for number in range(len(rows))]
     np.testing.assert_array_equal(sums.predict(rows), each)
     assert sums.predict(rows[:0]).shape == (0,)

@@ -103,7 +103,7 @@ def stored_arrays(one: CostModel) -> dict:
 
 def test_what_is_stored_predicts_what_was_trained(fitted):
     rows, _, contests = measured(100, seed=2)
-    stored = Regression.from_arrays(stored_arrays(fitted), "time")
+    stored = Regression.from_arrays(stored_arrays(fitted), "time", rows.shape[1])
     np.testing.assert_allclose(
         stored.predict(rows, contests), fitted.predict(rows, contests), rtol=1e-12, atol=0
     )
@@ -279,4 +279,6 @@ def test_what_choices_lose_counts_beside_errors(monkeypatch: pytest.MonkeyPatch)
 def test_weights_are_stored_in_half_precision(fitted):
     stored = stored_arrays(fitted)
     assert {stored[f"time_network_{name}"].dtype for name in WEIGHTS} == {np.dtype(np.float16)}
-    assert Network.from_arrays(stored, "time_network").first.dtype == np.float32
+    assert (
+        Network.from_arrays(stored, "time_network", measured(1, seed=2)[0].shape[1]).first.dtype == np.float32
+    )

@@ -2,22 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from selector.models.rewriting import arrangement_search
+from selector import Selector
+from selector.models.rewriting import compilation, options, trials
 from selector.models.rewriting.paired_timing import Outcome, outcome
+from tests.selector.models.rewriting.compiled import compile_by
 from tests.selector.models.rewriting.replayed import Model
 
 
 @pytest.fixture(autouse=True)
 def _short_reports(monkeypatch: pytest.MonkeyPatch) -> None:
     """Step times of a report in a fifth of a second: nothing is decided by them, and each call takes some."""
-    monkeypatch.setattr(arrangement_search, "LEAST_SECONDS", 0.2)
+    monkeypatch.setattr(trials, "LEAST_SECONDS", 0.2)
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without `arrangements`, replacements and replay alone are tried."""
+    monkeypatch.setattr(options, "TRIED", ("ours", "replayed"))
 
 
 @pytest.fixture
@@ -40,4 +49,27 @@ def everything_pays(monkeypatch: pytest.MonkeyPatch) -> None:
         before(1), after(1)
         return outcome([(2.0, 1.0)] * 7)
 
-    monkeypatch.setattr(arrangement_search, "time_pairs", time_pairs)
+    monkeypatch.setattr(trials, "time_pairs", time_pairs)
+
+
+@pytest.fixture
+def relu_promised(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Measurements of other machines say that the stand-in for ReLU is faster."""
+    choose = Selector.choose
+
+    def promising(self: Selector, operator: str, **more: Any) -> Any:
+        found = choose(self, operator, **{**more, "override": "stand_in" if operator == "relu" else None})
+        return replace(found, source="model") if found.source == "override" else found
+
+    monkeypatch.setattr(Selector, "choose", promising)
+
+
+@pytest.fixture
+def traced_alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """`torch.compile` traces, and runs what it traced as it is; CUDA graphs are as if there were a GPU."""
+    compile_by(monkeypatch, "eager")
+    monkeypatch.setattr(trials.Trials, "peak_bytes", lambda *_: 2**20)
+    monkeypatch.setattr(compilation, "unavailable", lambda *_: None)
+    monkeypatch.setattr("selector.models.rewriting.optimize.ON_GPUS_ALONE", ())
+    yield
+    torch._dynamo.reset()

@@ -15,8 +15,8 @@ import selector
 from kernel_selector.kernels import registry
 from selector import Selector
 from selector import nn as drop_in
-from selector.models.rewriting import arrangement_search, timing
 from selector.models.rewriting import optimize as optimizing
+from selector.models.rewriting import timing, trials
 from selector.models.rewriting.arrangements import Arrangement
 from selector.models.rewriting.paired_timing import outcome
 
@@ -218,7 +218,7 @@ def test_steps_that_take_long_are_compared_at_once(x: Tensor, monkeypatch: pytes
         tried.append("time_pairs")
         return outcome([(2.0, 1.0)] * 7)
 
-    monkeypatch.setattr(arrangement_search, "time_pairs", time_pairs)
+    monkeypatch.setattr(trials, "time_pairs", time_pairs)
     taken(monkeypatch, lambda _model: 10_000.0)
     assert len(selector.optimize(Model(), x).replaced) == 2
     assert len(tried) == 1

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from selector.models.rewriting.paired_timing import Limits, Outcome, outcome, time_pairs
+from selector.models.rewriting.paired_timing import Limits, Outcome, chained, outcome, time_pairs
 
 
 class Machine:
@@ -101,6 +101,16 @@ def test_intervals_are_those_of_the_sign_test_and_of_students_distribution() -> 
     three = outcome([(1.0, math.exp(log)) for log in (-0.1, 0.0, 0.1)])
     assert math.log(three.high) == pytest.approx(6.965 * 0.1 / math.sqrt(3))
     assert three.ratio == pytest.approx(1.0)
+
+
+def test_two_comparisons_in_a_row_are_one_with_an_interval_for_both() -> None:
+    first, second = (
+        Outcome(before_ms=10.0, after_ms=8.0, ratio=0.8, low=0.7, high=0.9, pairs=9),
+        Outcome(before_ms=7.0, after_ms=3.5, ratio=0.5, low=0.4, high=0.6, pairs=7),
+    )
+    found = chained(first, second)
+    assert (found.before_ms, found.after_ms, found.pairs) == (10.0, 3.5, 7)
+    assert (found.ratio, found.low, found.high) == pytest.approx((0.4, 0.28, 0.54))
 
 
 def test_what_a_turn_raises_is_raised() -> None:

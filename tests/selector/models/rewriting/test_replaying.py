@@ -17,8 +17,8 @@ from selector import Selector
 from selector import nn as drop_in
 from selector.models.replay import capture as captures
 from selector.models.replay import replay as replaying
-from selector.models.rewriting import arrangement_search, timing
 from selector.models.rewriting import optimize as optimizing
+from selector.models.rewriting import timing, trials
 from selector.models.rewriting.swap import REPLACED_CLASS
 from selector.nn.replays import Replayed
 from tests.selector.models.rewriting.replayed import Block, Model, counts, draws, record, trained, turn_on
@@ -282,7 +282,7 @@ def test_where_memory_is_short_for_both_they_are_timed_one_after_the_other(
         raise torch.OutOfMemoryError("tried to allocate")
 
     steps_take(monkeypatch, 5.0)
-    monkeypatch.setattr(arrangement_search, "time_pairs", time_pairs)
+    monkeypatch.setattr(trials, "time_pairs", time_pairs)
     (stack,) = selector.replay(model, given)
     assert stack.refused is None
     assert all(isinstance(block, Replayed) for block in model.layers)
@@ -306,13 +306,24 @@ def test_device_time_is_that_of_replayed_steps(
         return [ms * (factor if isinstance(layers.layers[0].norm, drop_in.LayerNorm) else 1)] * count
 
     monkeypatch.setattr(Selector, "choose", promising)
-    monkeypatch.setattr(optimizing, "_replayed", lambda *_: True)
+    monkeypatch.setattr(optimizing, "_not_replayed", lambda _model: None)
     monkeypatch.setattr(timing.Steps, "__call__", steps)
     report = selector.optimize(model, given, objective="device_time")
     after = 5 * min(factor, 1)
     assert report.first_line.startswith(f"A step (forward and backward) took 10 ms and takes {after:.3g} ms")
     assert len(report.replaced) == (3 if factor < 1 else 0)
     assert "3 blocks of layers: replayed in training" in report.notes
+    rows = {one.name: one for one in report.arrangements}
+    assert (report.kept, rows["replayed"].step_ms, rows["replayed"].replaced) == (
+        "replayed",
+        after,
+        len(report.replaced),
+    )
+    assert rows["ours"].why == (
+        "its layers are in the replayed one"
+        if factor < 1
+        else "slower than replayed: 1.20 (1.20 to 1.20) times as long"
+    )
     assert all(isinstance(block, Replayed) for block in model.layers)
     trained(model, draws(2))
     assert counts(model) == (6, 6)

@@ -1,0 +1,104 @@
+"""HTTP of one connection within bounds: of its head, its queue of requests, and the time for either end.
+
+uvicorn's parser keeps whatever comes before the first byte of a body, starts no clock until a request is
+whole, and queues all requests that lie in what it has read. Clients without a token could hold gigabytes by
+that, and connections for ever.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from asyncio import TimerHandle
+from typing import Any
+
+from httptools import HttpParserError
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+MOST_HEAD_BYTES = 2**16  # of a request's line, headers and trailers together
+READ_BYTES = 2**18  # that asyncio reads at once: parts of a body may lie behind a head
+MOST_QUEUED = 8  # requests that wait on one connection for the answer before
+MOST_CONNECTIONS = 1000  # of a process
+HEAD_S = 20.0  # from the first byte, or the connection, until a head is whole
+UNREAD_S = 30.0  # that an answer may wait for its reader
+
+
+class TooMuch(HttpParserError):
+    """Head or queue beyond its bound; the parser's own errors are answered alike."""
+
+
+class BoundedProtocol(HttpToolsProtocol):
+    """Connection that is answered 400 beyond its bounds, and closed where its client stands still."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._head_bytes = self._unparsed_bytes = 0
+        self._head_timer: TimerHandle | None = None
+        self._unread_timer: TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Start the clock of the first head; one connection too many is closed at once."""
+        super().connection_made(transport)
+        if len(self.connections) > MOST_CONNECTIONS:
+            transport.abort()
+            return
+        self._head_timer = self.loop.call_later(HEAD_S, transport.abort)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Stop all clocks."""
+        self._stop("_head_timer", "_unread_timer")
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """Parse what came, unless a head has grown beyond its bound without a whole header in it."""
+        if self._head_timer is not None:
+            self._unparsed_bytes += len(data)
+            if self._unparsed_bytes > MOST_HEAD_BYTES + READ_BYTES:
+                self.send_400_response("Request head too large.")
+                return
+        super().data_received(data)
+
+    def on_message_begin(self) -> None:
+        """Count the bytes of another head, and start its clock."""
+        super().on_message_begin()
+        self._head_bytes = self._unparsed_bytes = 0
+        if self._head_timer is None:
+            self._head_timer = self.loop.call_later(HEAD_S, self.transport.abort)
+
+    def on_url(self, url: bytes) -> None:
+        """Count a part of the request's line."""
+        self._count(url)
+        super().on_url(url)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Count a header, or a trailer behind a body."""
+        self._count(name, value)
+        super().on_header(name, value)
+
+    def on_headers_complete(self) -> None:
+        """Stop the head's clock, and queue the request where it has to wait."""
+        self._stop("_head_timer")
+        if len(self.pipeline) >= MOST_QUEUED:
+            raise TooMuch(f"more than {MOST_QUEUED} requests wait on one connection")
+        super().on_headers_complete()
+
+    def pause_writing(self) -> None:
+        """Start the clock of an answer that nobody reads."""
+        super().pause_writing()
+        self._unread_timer = self.loop.call_later(UNREAD_S, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        """Stop it."""
+        self._stop("_unread_timer")
+        super().resume_writing()
+
+    def _count(self, *parts: bytes) -> None:
+        self._head_bytes += sum(map(len, parts))
+        if self._head_bytes > MOST_HEAD_BYTES:
+            raise TooMuch(f"a head of more than {MOST_HEAD_BYTES} bytes")
+
+    def _stop(self, *timers: str) -> None:
+        for name in timers:
+            timer: TimerHandle | None = getattr(self, name)
+            if timer is not None:
+                timer.cancel()
+                setattr(self, name, None)
