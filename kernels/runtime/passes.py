@@ -99,6 +99,9 @@ class TwoPassLayer:
 
     def flat(self, call: Any, *, saved: bool = False) -> list[Any]:
         """Values of the call's fields of tensors, in order; with `saved` None for those that are not."""
+        if not self.lists:  # most layers: quickly
+            kept = self._saved if saved else self.tensors
+            return [call[place] if place in kept else None for place in self.tensors]
         found: list[Any] = []
         for place in self.tensors:
             value, gone = call[place], saved and place not in self._saved
@@ -111,12 +114,18 @@ class TwoPassLayer:
     def like(self, call: Any, values: Iterable[Any]) -> Any:
         """The call with these values in its fields of tensors, the inverse of `flat`."""
         fields, rest = list(call), iter(values)
+        if not self.lists:
+            for place, value in zip(self.tensors, rest, strict=True):
+                fields[place] = value
+            return self.call._make(fields)
         for place in self.tensors:
             fields[place] = [next(rest) for _ in call[place]] if place in self.lists else next(rest)
         return self.call._make(fields)
 
     def in_order(self, needs: Any, found: Mapping[str, Any]) -> list[Tensor | None]:
         """Gradients by field, in the order of `flat`."""
+        if not self.lists:
+            return [found.get(field) for _, field in self.differentiable]
         order: list[Tensor | None] = []
         for place, field in self.differentiable:
             one = found.get(field)

@@ -72,7 +72,8 @@ class _Inside(NamedTuple):
 
 def _weigh(q: Tensor, k: Tensor, parameters: Parameters, lengths: Tensor | None) -> Tensor:
     device = q.device.type
-    narrow = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
+    casts = torch.is_autocast_enabled(device) and q.dtype != torch.float64
+    narrow = torch.get_autocast_dtype(device) if casts else None
     return masked_softmax(LAYER(_Inside(q, k, *parameters[3:], narrow))[0], lengths)
 
 
@@ -86,15 +87,18 @@ def _scores(q: Tensor, k: Tensor, v: Tensor | None, gain: Tensor | None, shift: 
 
 
 def _autocast(call: _Inside) -> AbstractContextManager[Any]:
-    """Autocast as where the call was made: not so in a backward pass, nor inside of an operator."""
+    """Autocast as where the call was made, which it is neither in a backward pass nor inside an operator."""
     device = call.q.device.type
-    same = torch.is_autocast_enabled(device) == (call.narrow is not None)
-    return nullcontext() if same else torch.autocast(device, call.narrow, enabled=call.narrow is not None)
+    if call.narrow is None and not torch.is_autocast_enabled(device):
+        return nullcontext()
+    return torch.autocast(device, call.narrow, enabled=call.narrow is not None)
 
 
 def _memory(call: _Inside, _needs: _Inside) -> Made:
-    with _autocast(call):
-        return Made((torch.cat([_scores(*call[:5])], 2),))
+    dtype = call.narrow or call.q.dtype
+    # a tracer has no autocast
+    alike: Any = (one if one is None or one.dtype == dtype else one.to(dtype) for one in call[:5])
+    return Made((torch.cat([_scores(*alike)], 2),))
 
 
 def _forward(call: _Inside, _needs: _Inside) -> Made:

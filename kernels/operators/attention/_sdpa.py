@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -34,18 +35,22 @@ def attend(backend: str | None, repeat: bool, call: Call) -> Outputs:
         k, v = call.k.repeat_interleave(group, 1), call.v.repeat_interleave(group, 1)
         call = call._replace(k=k, v=v)
     mask, causal = joined(call)
+    grouped = {"enable_gqa": True} if group > 1 and not repeat else {}  # which for any size is no bool
 
     def run() -> Tensor:
-        return scaled_dot_product_attention(
-            call.q, call.k, call.v, mask, call.dropout, causal, enable_gqa=group > 1 and not repeat
-        )
+        return scaled_dot_product_attention(call.q, call.k, call.v, mask, call.dropout, causal, **grouped)
 
     if backend is None:
         return run()
     with sdpa_kernel(SDPBackend.__members__[backend]):
         out = run()
-    if out.requires_grad:  # cuDNN's backward pass reads an expanded gradient at wrong places
-        out.register_hook(_of_own_memory)  # type: ignore[no-untyped-call]
+    if not out.requires_grad:
+        return out
+    # cuDNN's backward pass reads an expanded gradient at wrong places
+    if torch.compiler.is_compiling():
+        _allow_in_graph()
+        return _with_own_gradient(out)
+    out.register_hook(_of_own_memory)  # type: ignore[no-untyped-call]
     return out
 
 
@@ -69,6 +74,31 @@ def expanded(tensor: Tensor) -> bool:
 def _of_own_memory(gradient: Tensor) -> Tensor | None:
     """A copy of a gradient that is expanded, as that of a sum is; others stay."""
     return gradient.contiguous() if expanded(gradient) else None
+
+
+class _OwnGradient(torch.autograd.Function):
+    @staticmethod
+    def forward(_ctx: Any, out: Tensor) -> Tensor:
+        return out.view_as(out)
+
+    @staticmethod
+    def backward(_ctx: Any, d_out: Tensor) -> Tensor:
+        own = _of_own_memory(d_out)
+        return d_out if own is None else own
+
+
+def _with_own_gradient(out: Tensor) -> Tensor:
+    """out; its gradient is a copy where it is expanded. A graph has no hooks that look at strides."""
+    same: Tensor = _OwnGradient.apply(out)  # type: ignore[no-untyped-call]
+    return same
+
+
+def _allow_in_graph() -> None:
+    """Have `_with_own_gradient` traced with tensors whose strides are known."""
+    torch.compiler.allow_in_graph(_with_own_gradient)  # type: ignore[no-untyped-call]
+
+
+_allow_in_graph._dynamo_marked_constant = True  # type: ignore[attr-defined]  # called while a call is traced
 
 
 def joined(call: Call) -> tuple[Tensor | None, bool]:

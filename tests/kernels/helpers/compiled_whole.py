@@ -33,31 +33,39 @@ LINEAR = [
 ]
 ATTENTION = [
     ("attention", "tempo", {"kv_heads": 1, "return_weights": True, "dropout": 0.25}),
-    ("attention", "fused", {"mask": "boolean", "bias": True, "dropout": 0.25}),
+    ("attention", "fused", {"heads": 1, "mask": "boolean", "bias": True, "dropout": 0.25}),
     ("attention", "recompute", {"causal": True, "mask": "padding", "bias": True, "dropout": 0.25}),
-    ("attention", "recompute", {"return_weights": True}),
 ]
 FEED_FORWARD = [
     ("feed_forward", "fused", {"dropout": 0.25}),
-    ("feed_forward", "from_output", {"activation": "silu", "dropout": 0.25}),
     ("feed_forward", "int8_activation", {"bias": False}),
-    ("feed_forward", "recompute_first_linear", {"activation": "gelu_tanh"}),
     ("feed_forward", "polynomial_gelu", {"dtype": "bfloat16", "dropout": 0.25}),
-    ("feed_forward", "polynomial_gelu_recompute", {"dtype": "bfloat16"}),
 ]
+ATTENTION_OF_TORCH = [("attention", "sdpa_math", {"kv_heads": 1, "causal": True, "dropout": 0.25})]
 BATCHED = [("batched_matmul", "scheduled", {"transposed": True}), ("batched_matmul", "split", {})]
 LOSSES = [
     ("linear_cross_entropy", "gathered_aligned", {"bias": True}),
     ("linear_cross_entropy", "gathered", {"label_smoothing": 0.1}),
     ("linear_cross_entropy", "chunked", {"bias": True, "label_smoothing": 0.1, "labelled": 1.0}),
-    ("linear_cross_entropy", "chunked_vocabulary", {"bias": True}),
-    ("linear_cross_entropy", "aligned", {}),
 ]
 ADDITIVE = [
     ("additive_attention", "recompute", {"heads": 2, "lengths": True}),
     ("additive_attention", "fused", {"layer_norm": True, "lengths": True}),
 ]
 TWO_PASSES = [*ATTENTION, *FEED_FORWARD, *BATCHED, *LOSSES, *ADDITIVE]  # by `TwoPassLayer`
+OTHERS = [  # which show nothing that these do not
+    ("attention", "recompute", {"return_weights": True}),
+    ("attention", "torch_sdpa", {"mask": "boolean", "dropout": 0.25}),
+    ("feed_forward", "from_output", {"activation": "silu", "dropout": 0.25}),
+    ("feed_forward", "recompute_first_linear", {"activation": "gelu_tanh"}),
+    ("feed_forward", "polynomial_gelu_recompute", {"dtype": "bfloat16"}),
+    ("linear_cross_entropy", "chunked_vocabulary", {"bias": True}),
+    ("linear_cross_entropy", "aligned", {}),
+]
+OF_TORCH_ON_GPUS = [
+    ("attention", name, {"head_dim": 64, "dtype": "bfloat16"})
+    for name in ("sdpa_cudnn", "sdpa_flash", "sdpa_efficient", "torch_sdpa", "flex", "written_out")
+]
 ON_GPUS = [
     ("attention", "warpgroup", {"head_dim": 64, "dtype": "bfloat16", "dropout": 0.25}),
     ("attention", "warpgroup", {"head_dim": 64, "dtype": "float16", "causal": True}),

@@ -18,6 +18,7 @@ from compiled_whole import (
     ADDED,
     ADDITIVE,
     ATTENTION,
+    ATTENTION_OF_TORCH,
     BATCHED,
     BATCHES,
     FEED_FORWARD,
@@ -25,6 +26,7 @@ from compiled_whole import (
     LOSSES,
     NORMS,
     ON_GPUS,
+    OTHERS,
     TWO_PASSES,
     called,
     compiled,
@@ -94,7 +96,7 @@ def linear_as_outside() -> None:
 
 
 def attention_as_outside() -> None:
-    as_outside(ATTENTION)
+    as_outside([*ATTENTION, *ATTENTION_OF_TORCH])
 
 
 def feed_forward_as_outside() -> None:
@@ -111,6 +113,22 @@ def losses_as_outside() -> None:
 
 def additive_as_outside() -> None:
     as_outside(ADDITIVE)
+
+
+def others_as_outside() -> None:
+    as_outside(OTHERS)
+
+
+def autocast_as_outside() -> None:
+    """Under autocast, where layers cast their arguments: in the graph, and alike in both passes."""
+    for operator, name, more in (ATTENTION[2], FEED_FORWARD[0], LOSSES[2], *ADDITIVE[:1]):
+        module, leaves = module_of(operator, name, **more), given(operator, 2, **more)
+        under = torch.autocast("cpu", torch.bfloat16)
+        call = compiled(module, "aot_eager")
+        expected, found = (
+            results(under(one), module, leaves) for one in (lambda *them, m=module: called(m, them), call)
+        )
+        same(found, expected)
 
 
 def by_inductor() -> None:
@@ -177,7 +195,7 @@ def dropout_is_replayed() -> None:
 
 def both_passes_draw_alike() -> None:
     """Under compile and in a checkpoint: backward drops what forward did, and each call drops anew."""
-    for operator, name, more in (*ATTENTION[:3], FEED_FORWARD[0], FEED_FORWARD[4]):
+    for operator, name, more in (ATTENTION[0], ATTENTION[2], FEED_FORWARD[0], FEED_FORWARD[2]):
         module, leaves = module_of(operator, name, **more), given(operator, 2, **more)
         body = lambda *arguments, m=module: called(m, arguments)  # noqa: E731
         again = lambda *arguments, f=body: checkpoint(f, *arguments, use_reentrant=False)  # noqa: E731
@@ -240,7 +258,7 @@ def both_passes_are_what_they_say() -> None:
 
 def both_passes_are_so_for_other_calls() -> None:
     """The same of all calls."""
-    for layer, call in calls_of_layers(TWO_PASSES):
+    for layer, call in calls_of_layers([*TWO_PASSES, *OTHERS]):
         check_both_passes(layer, call)
 
 
@@ -338,6 +356,18 @@ def layers_without_a_gpu() -> None:
                 }
             (y,) = compiled(module, "aot_eager")(*map(on_a_gpu, own))
         assert (y.shape, y.dtype, y.device.type) == (own[0].shape, own[0].dtype, "cuda")
+
+
+def refusals_in_own_words() -> None:
+    """What a layer refuses while it is traced, it refuses in the words of a call outside."""
+    for operator, name, more, words in (
+        ("attention", "warpgroup", {"head_dim": 64, "dtype": "bfloat16"}, "for tensors of one NVIDIA GPU"),
+        ("feed_forward", "polynomial_gelu", {"dtype": "float32"}, "convert the layer and its input"),
+        ("feed_forward", "cublaslt", {"activation": "relu", "dtype": "float16"}, "or build another"),
+        ("batched_matmul", "scheduled", {"dtype": "float64"}, "build `torch_bmm` instead"),
+    ):
+        with pytest.raises(torch._dynamo.exc.Unsupported, match=words):
+            compiled(module_of(operator, name, **more), "eager")(*given(operator, 2, **more))
 
 
 def breaks_are_found() -> None:

@@ -17,6 +17,8 @@ CALLS = (
     "batched_as_outside",
     "losses_as_outside",
     "additive_as_outside",
+    pytest.param("others_as_outside", marks=pytest.mark.full),
+    "autocast_as_outside",
     "both_passes_draw_alike",
     "both_passes_are_what_they_say",
     pytest.param("both_passes_are_so_for_other_calls", marks=pytest.mark.full),
@@ -26,6 +28,7 @@ CALLS = (
     "operators_are_what_they_say",
     "tensors_without_values",
     "layers_without_a_gpu",
+    "refusals_in_own_words",
     "breaks_are_found",
     "faults_are_found",
 )

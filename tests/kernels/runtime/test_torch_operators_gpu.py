@@ -9,7 +9,9 @@ from compiled_whole import (
     ADDED,
     LINEAR,
     NORMS,
+    OF_TORCH_ON_GPUS,
     ON_GPUS,
+    OTHERS,
     TWO_PASSES,
     called,
     compiled,
@@ -26,7 +28,7 @@ EVERY = [
     *NORMS,
     *(
         (operator, name, more | ({"dropout": 0.0} if "dropout" in more else {}))
-        for operator, name, more in (*ADDED, *LINEAR, *TWO_PASSES, *ON_GPUS)
+        for operator, name, more in (*ADDED, *LINEAR, *TWO_PASSES, *OTHERS, *ON_GPUS, *OF_TORCH_ON_GPUS)
     ),
 ]
 every = pytest.mark.parametrize(("operator", "name", "more"), EVERY)
