@@ -11,6 +11,7 @@ from __future__ import annotations
 import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from inspect import Parameter, Signature
+from itertools import compress, repeat
 from typing import Any, NamedTuple
 
 import torch
@@ -31,11 +32,11 @@ class Made(NamedTuple):
 
 
 class Saved(NamedTuple):
-    """What backward has of a call; what was not saved is None, in the call and among the outputs."""
+    """What backward has of a call, in which what was not saved is None, and the outputs that it looks at."""
 
     call: Any
-    outputs: tuple[Tensor | None, ...]
-    kept: tuple[Tensor | None, ...]
+    outputs: tuple[Any, ...]  # tensors
+    kept: tuple[Any, ...]  # as the forward pass made them
 
 
 class Passes(NamedTuple):
@@ -50,7 +51,7 @@ class Passes(NamedTuple):
     # (saved, the gradient of each output or None, needs) to gradients by field
     backward: Callable[[Saved, Gradients, Any], Mapping[str, Any]]
     saved: tuple[str, ...]  # fields of the call that backward looks at
-    saves_outputs: bool = False
+    saves_outputs: int = 0  # how many outputs, the first ones, backward looks at
     outputs: Callable[[Any], int] = lambda _call: 1  # how many a call has
 
 
@@ -75,53 +76,53 @@ class TwoPassLayer:
             field for field, kind in kinds.items() if kind in (Tensor, Tensor | None, list[Tensor])
         ]
         self.plain = [field for field in kinds if field not in self.tensors]
+        self._all, self._saved = self._places(self.tensors), self._places(passes.saved)
         _layers[name] = self
 
     def __call__(self, call: Any) -> tuple[Tensor, ...]:
         """Outputs of a call."""
-        graded = torch.is_grad_enabled()
-        wanted = [graded and one is not None and one.requires_grad for one in self.flat(call)]
+        graded, flat = torch.is_grad_enabled(), self.flat(call)
+        wanted = [graded and one is not None and one.requires_grad for one in flat]
         if torch.compiler.is_compiling():
             _register(self.name)
             operator = getattr(torch.ops.kernel_selector, self.name)
             return tuple(operator(*call, wanted)[: self.passes.outputs(call)])
         if True not in wanted:
             return self.passes.forward(call, self.like(call, wanted)).outputs
-        found: tuple[Tensor, ...] = _Function.apply(self, self.without(call), *self.flat(call))  # type: ignore[no-untyped-call]
+        found: tuple[Tensor, ...] = _Function.apply(self, call, *flat)  # type: ignore[no-untyped-call]
         return found
 
     def flat(self, call: Any) -> list[Any]:
         """What the call has in its fields of tensors, in order."""
-        found: list[Any] = []
-        for field in self.tensors:
-            value = getattr(call, field)
-            if field in self.lists:
-                found.extend(value)
-            else:
-                found.append(value)
-        return found
+        return _flat(call, self._all)
 
     def like(self, call: Any, values: Iterable[Any]) -> Any:
         """The call with these values in its fields of tensors, the inverse of `flat`."""
-        rest = iter(values)
-        return call._replace(
-            **{
-                field: [next(rest) for _ in getattr(call, field)] if field in self.lists else next(rest)
-                for field in self.tensors
-            }
-        )
+        return self._with(call, values, self._all)
 
-    def without(self, call: Any, *, but: tuple[str, ...] = ()) -> Any:
-        """The call without its tensors but those of some fields; lists keep their length."""
-        return call._replace(
-            **{
-                field: [None] * len(getattr(call, field)) if field in self.lists else None
-                for field in self.tensors
-                if field not in but
-            }
-        )
+    def without(self, call: Any) -> Any:
+        """The call without its tensors; lists keep their length."""
+        return self._with(call, repeat(None), self._all)
 
-    def in_order(self, plain: Any, found: Mapping[str, Any]) -> list[Tensor | None]:
+    def saved(self, call: Any) -> list[Any]:
+        """What `flat` has of the fields that backward looks at."""
+        return _flat(call, self._saved)
+
+    def restored(self, plain: Any, saved: Iterable[Any]) -> Any:
+        """The call of which `saved` was this, and all else as in `plain`."""
+        return self._with(plain, saved, self._saved)
+
+    def _places(self, fields: Iterable[str]) -> list[tuple[int, bool]]:
+        """Places of fields in a call, in order, and whether each is a list."""
+        return [(place, field in self.lists) for place, field in enumerate(self.kinds) if field in fields]
+
+    def _with(self, call: Any, values: Iterable[Any], places: list[tuple[int, bool]]) -> Any:
+        rest, found = iter(values), list(call)
+        for place, many in places:
+            found[place] = [next(rest) for _ in found[place]] if many else next(rest)
+        return self.call(*found)
+
+    def in_order(self, plain: Any, found: Mapping[str, Any]) -> list[Any]:
         """Gradients by field, in the order of `flat`; `plain` is a call without its tensors."""
         return self.flat(plain._replace(**found))
 
@@ -130,15 +131,24 @@ _layers: dict[str, TwoPassLayer] = {}
 _registered: set[str] = set()
 
 
+def _flat(call: Any, places: list[tuple[int, bool]]) -> list[Any]:
+    found: list[Any] = []
+    for place, many in places:
+        if many:
+            found += call[place]
+        else:
+            found.append(call[place])
+    return found
+
+
 class _Function(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, layer: TwoPassLayer, plain: Any, *tensors: Any) -> tuple[Tensor, ...]:
-        call, passes = layer.like(plain, tensors), layer.passes
-        made = passes.forward(call, layer.like(plain, ctx.needs_input_grad[2:]))
-        saved = layer.flat(layer.without(call, but=passes.saved))
-        outputs = made.outputs if passes.saves_outputs else (None,) * len(made.outputs)
+    def forward(ctx: Any, layer: TwoPassLayer, call: Any, *_tensors: Any) -> tuple[Tensor, ...]:
+        passes = layer.passes
+        made = passes.forward(call, layer.like(call, ctx.needs_input_grad[2:]))
+        saved, outputs = layer.saved(call), made.outputs[: passes.saves_outputs]
         ctx.set_materialize_grads(False)
-        ctx.layer, ctx.plain, ctx.counts = layer, plain, (len(saved), len(outputs))
+        ctx.layer, ctx.plain, ctx.counts = layer, layer.without(call), (len(saved), len(outputs))
         ctx.save_for_backward(*saved, *outputs, *made.kept)
         return made.outputs
 
@@ -146,7 +156,7 @@ class _Function(torch.autograd.Function):
     @first_order
     def backward(ctx: Any, *upstream: Tensor | None) -> tuple[Tensor | None, ...]:
         layer, plain, (own, outputs), saved = ctx.layer, ctx.plain, ctx.counts, ctx.saved_tensors
-        kept = Saved(layer.like(plain, saved[:own]), saved[own : own + outputs], saved[own + outputs :])
+        kept = Saved(layer.restored(plain, saved[:own]), saved[own : own + outputs], saved[own + outputs :])
         needs = layer.like(plain, ctx.needs_input_grad[2:])
         found = layer.passes.backward(kept, upstream, needs)
         return None, None, *layer.in_order(plain, found)
@@ -183,10 +193,8 @@ def _register_forward(layer: TwoPassLayer, backward: Callable[..., list[Tensor]]
         count = passes.outputs(call)
         ctx.set_materialize_grads(False)
         ctx.mark_non_differentiable(*output[count:])
-        kept = iter(output[count:])
-        saved = layer.flat(layer.without(call, but=passes.saved))
-        own = output[:count] if passes.saves_outputs else [None] * count
-        ctx.counts = len(saved), count
+        saved, own, kept = layer.saved(call), output[: passes.saves_outputs], iter(output[count:])
+        ctx.counts = len(saved), len(own), count
         pattern = passes.memory(call, layer.like(call, needs)).kept
         ctx.save_for_backward(*saved, *own, *(None if one is None else next(kept) for one in pattern))
         wanted = [one for one, want in zip(layer.flat(call), needs, strict=True) if want]
@@ -194,9 +202,10 @@ def _register_forward(layer: TwoPassLayer, backward: Callable[..., list[Tensor]]
         ctx.dtypes = " ".join(str(one.dtype).removeprefix("torch.") for one in wanted)
 
     def gradients(ctx: Any, upstream: Sequence[Tensor | None]) -> tuple[Any, ...]:
-        saved, (own, count) = list(ctx.saved_tensors), ctx.counts
+        saved, (own, outputs, count) = list(ctx.saved_tensors), ctx.counts
         given = _Upstream(
-            saved[:own], saved[own : own + count], saved[own + count :], list(upstream[:count]), ctx.needs,
+            saved[:own], saved[own : own + outputs], saved[own + outputs :],
+            list(upstream[:count]), ctx.needs,
             [len(getattr(ctx.plain, field)) for field in layer.lists],
             [len(shape) for shape in ctx.shapes], [size for shape in ctx.shapes for size in shape],
             ctx.dtypes,
@@ -240,10 +249,12 @@ def _register_backward(layer: TwoPassLayer) -> Callable[..., list[Tensor]]:
         plain = dict(zip(layer.plain, arguments[count:], strict=True))
         lists = {field: [None] * own for field, own in zip(layer.lists, given.lengths, strict=True)}
         empty = layer.call(**{**dict.fromkeys(layer.tensors), **lists, **plain})
-        saved = Saved(layer.like(empty, given.saved), tuple(given.outputs), tuple(given.kept))
+        saved = Saved(layer.restored(empty, given.saved), tuple(given.outputs), tuple(given.kept))
         found = layer.passes.backward(saved, tuple(given.upstream), layer.like(empty, given.needs))
-        wanted = zip(layer.in_order(empty, found), given.needs, strict=True)
-        return _apart([one.contiguous() for one, want in wanted if want], (*given.saved, *given.upstream))
+        wanted = compress(layer.in_order(empty, found), given.needs)
+        dtypes = (getattr(torch, dtype) for dtype in given.dtypes.split())
+        own = [one.to(dtype).contiguous() for one, dtype in zip(wanted, dtypes, strict=True)]
+        return _apart(own, (*given.saved, *given.upstream))
 
     kinds = {**typing.get_type_hints(_Upstream), **{field: layer.kinds[field] for field in layer.plain}}
     operator = _custom_op(f"{layer.name}_backward", compute, kinds)
@@ -262,11 +273,13 @@ def _custom_op(name: str, compute: Any, arguments: Mapping[str, Any]) -> Any:
 
 
 def _apart(found: Iterable[Tensor], given: Iterable[Tensor | None]) -> list[Tensor]:
-    """The tensors, as copies where they share memory with another or with an argument: operators may not."""
+    """The tensors, as copies where they share memory with another or with an argument, which operators may
+    not, or start within theirs, where the compiler does not look for them.
+    """
     seen = {one.untyped_storage()._cdata for one in given if one is not None}
     own = []
     for one in reversed(list(found)):  # what is kept whole before outputs that are parts of it
         place = one.untyped_storage()._cdata
-        own.append(one.clone() if place in seen else one)
+        own.append(one.clone() if place in seen or one.storage_offset() else one)
         seen.add(place)
     return own[::-1]
