@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import wraps
 from typing import Any
 
@@ -29,6 +30,16 @@ def first_order(backward: Callable[..., tuple[Tensor | None, ...]]) -> Callable[
         return tuple(None if one is None else _Last.apply(one, *anchors) for one in gradients)  # type: ignore[no-untyped-call]
 
     return guarded
+
+
+@contextmanager
+def recorded() -> Iterator[None]:
+    """Operations as autograd records them; also inside of an operator, where torch keeps autograd out."""
+    recording = torch._C.DispatchKeySet(torch._C.DispatchKey.AutogradFunctionality)
+    include = torch._C._dispatch_tls_local_include_set()
+    exclude = torch._C._dispatch_tls_local_exclude_set() - recording
+    with torch._C._ForceDispatchKeyGuard(include, exclude), torch.enable_grad():
+        yield
 
 
 def anchor(like: Tensor) -> Tensor:

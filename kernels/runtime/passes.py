@@ -32,7 +32,7 @@ class Made(NamedTuple):
 
 
 class Saved(NamedTuple):
-    """What backward has of a call, in which what was not saved is None, and the outputs that it looks at."""
+    """A call as backward has it, with None for what was not saved, and the outputs that it looks at."""
 
     call: Any
     outputs: tuple[Any, ...]  # tensors
@@ -93,7 +93,7 @@ class TwoPassLayer:
         return found
 
     def flat(self, call: Any) -> list[Any]:
-        """What the call has in its fields of tensors, in order."""
+        """Tensors that the call has in its fields, in order."""
         return _flat(call, self._all)
 
     def like(self, call: Any, values: Iterable[Any]) -> Any:
@@ -105,7 +105,7 @@ class TwoPassLayer:
         return self._with(call, repeat(None), self._all)
 
     def saved(self, call: Any) -> list[Any]:
-        """What `flat` has of the fields that backward looks at."""
+        """Those of the fields that backward looks at."""
         return _flat(call, self._saved)
 
     def restored(self, plain: Any, saved: Iterable[Any]) -> Any:

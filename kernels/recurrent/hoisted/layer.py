@@ -54,7 +54,7 @@ class Call(NamedTuple):
 
     @property
     def direction(self) -> Direction:
-        """What the time loop runs with."""
+        """Weights, layout, order and lengths for the time loop."""
         return Direction(Weights(*self[1:7]), Layout(self.minor), self.reverse, self.lengths)
 
 

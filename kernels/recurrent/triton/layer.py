@@ -57,7 +57,7 @@ class Engine(Protocol):
 
     @property
     def name(self) -> str:
-        """What `runtime.names` finds it by."""
+        """Name by which `runtime.names` finds it."""
         ...
 
     @property
