@@ -105,7 +105,7 @@ class TwoPassLayer:
         return self._with(call, repeat(None), self._all)
 
     def saved(self, call: Any) -> list[Any]:
-        """Those of the fields that backward looks at."""
+        """Tensors of the fields that backward looks at, in order."""
         return _flat(call, self._saved)
 
     def restored(self, plain: Any, saved: Iterable[Any]) -> Any:

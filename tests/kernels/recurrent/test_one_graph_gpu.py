@@ -7,7 +7,12 @@ import torch
 from recurrent_whole import compiled, given, module_of, results
 from twins import GPU, assert_same
 
-pytestmark = [*GPU, pytest.mark.filterwarnings("ignore:TensorFloat32 tensor cores")]  # of Inductor
+pytestmark = [
+    *GPU,
+    pytest.mark.filterwarnings("ignore:TensorFloat32 tensor cores"),  # of Inductor
+    # of Dynamo, where a compiled step is given a tensor that is no leaf
+    pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf"),
+]
 HALF = {"dtype": "bfloat16"}
 CASES = [
     ("lstm", "persistent", {"bidirectional": True, "layers": 2, **HALF}),
