@@ -20,6 +20,7 @@ LSTM = Cell("lstm", gates=4, states=2)
 GRU = Cell("gru", gates=3, states=1)
 RNN_TANH = Cell("rnn_tanh", gates=1, states=1)
 RNN_RELU = Cell("rnn_relu", gates=1, states=1)
+CELLS = {cell.name: cell for cell in (LSTM, GRU, RNN_TANH, RNN_RELU)}
 
 
 class Weights(NamedTuple):

@@ -9,7 +9,9 @@ import torch
 from torch import Tensor
 
 from ..contract import Problem
+from ..runtime.names import name_of, named
 from .layer import LayerFunction, States, Weights
+from .recomputed import Recomputed
 
 # (x [T, B, I], initial states, weights, reverse, lengths) to (y [T, B, P], last states): `LayerFunction`
 # for one of its directions, whose states are h [B, P] and c [B, H]; with `reverse` it runs from the last
@@ -35,7 +37,7 @@ def each_step(prepare: Callable[[Weights], Step]) -> LayerFunction:
     `prepare` makes the step from the weights of a direction, once a call. It is kept by name in copies
     of the module, and so must be a function of a file.
     """
-    return each_direction(partial(_each_step, prepare))
+    return partial(_steps, name_of(prepare), prepare)
 
 
 def inexact_autograd(problem: Problem) -> str | None:
@@ -76,6 +78,22 @@ def _each_direction(
         outputs.append(y)
         ends.append(last)
     return torch.cat(outputs, -1), tuple(map(torch.stack, zip(*ends, strict=True)))
+
+
+def _steps(
+    name: str,
+    prepare: Callable[[Weights], Step],
+    x: Tensor,
+    states: States,
+    weights: tuple[Weights, ...],
+    lengths: Tensor | None,
+) -> tuple[Tensor, States]:
+    if torch.compiler.is_compiling():
+        return _RECOMPUTED(name, x, states, weights, lengths)
+    return _each_direction(partial(_each_step, prepare), x, states, weights, lengths)
+
+
+_RECOMPUTED = Recomputed("recurrent_steps", lambda name: each_step(named(name)))
 
 
 def _each_step(

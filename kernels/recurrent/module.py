@@ -6,17 +6,17 @@ torch: it gets every call that does not fit, and raises.
 
 from __future__ import annotations
 
-import sys
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
-from torch._compile import _disable_dynamo
 from torch.nn.functional import dropout
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
 from ..contract import Problem
+from ..runtime.traced_modules import Traced
 from .layer import GRU, LSTM, RNN_RELU, RNN_TANH, Cell, LayerFunction, States, Weights
+from .packed import padded
 from .torch_module import arguments
 
 # a parameter's name without `_l{layer}` and `_reverse`, for each field of `Weights`
@@ -44,7 +44,7 @@ def recurrent_module(problem: Problem, layer: LayerFunction, *, transformable: b
     return module.train(problem["mode"] == "training")
 
 
-class Layered(nn.RNNBase):
+class Layered(Traced, nn.RNNBase):
     """Base of the three modules. They take other batch sizes and sequence lengths than the problem's."""
 
     def __init__(self, layer: LayerFunction, transformable: bool, peepholes: bool, **arguments: Any) -> None:
@@ -71,12 +71,10 @@ class Layered(nn.RNNBase):
 
     def forward(self, input: Any, hx: Any = None) -> tuple[Any, Any]:
         """x [T, B, I] and optionally the initial states, as in torch: batch first, unbatched or packed."""
-        if "torch._dynamo" in sys.modules:  # else nothing is compiled
-            outputs: tuple[Any, Any] = _outside_of_graphs(self, input, hx)
-            return outputs
-        return self._forward(input, hx)
+        return self.outputs(input, hx)
 
-    def _forward(self, given: Any, hx: Any) -> tuple[Any, Any]:
+    def outputs(self, given: Any, hx: Any) -> tuple[Any, Any]:
+        """Outputs by the function of layers."""
         if torch._C._are_functorch_transforms_active() and not self._transformable:
             raise RuntimeError(
                 f"{type(self).__name__}: torch.func cannot transform this implementation, whose backward "
@@ -111,7 +109,8 @@ class Layered(nn.RNNBase):
             return True
         rows: tuple[int, ...] = (self.num_layers * self._cells,)
         if packed is not None:
-            rows += (int(packed.batch_sizes[0]),)
+            in_graph = torch.compiler.is_compiling()  # where the batch size is looked at later
+            rows += (states[0].size(1) if in_graph else int(packed.batch_sizes[0]),)
         elif x.dim() == 3:
             rows += (x.size(0 if self.batch_first else 1),)
         sizes = [self.proj_size or self.hidden_size, self.hidden_size][: 2 if self.mode == "LSTM" else 1]
@@ -132,16 +131,18 @@ class Layered(nn.RNNBase):
 
     def _packed(self, packed: PackedSequence, states: States | None) -> tuple[Any, States]:
         """The longest sequence first, as the pack has them."""
-        data, sizes, order, back = packed
-        x, lengths = pad_packed_sequence(PackedSequence(data, sizes))
+        data, sizes, order, _ = packed
         if states is not None and order is not None:
             states = tuple(state.index_select(1, order) for state in states)
+        if torch.compiler.is_compiling():
+            in_graph = padded(packed, states)
+            y, last = self._run(in_graph.x, states, in_graph.lengths)
+            return _as_packed(packed, in_graph.packed(y), last)
+        x, lengths = pad_packed_sequence(PackedSequence(data, sizes))
         # a copy to a GPU, and so not for CUDA graphs, is spared where all are equally long
         ragged = None if sizes[0] == sizes[-1] else lengths.to(x.device, torch.int32)
         y, last = self._run(x, states, ragged)
-        if back is not None:
-            last = tuple(state.index_select(1, back) for state in last)
-        return PackedSequence(pack_padded_sequence(y, lengths).data, sizes, order, back), last
+        return _as_packed(packed, pack_padded_sequence(y, lengths).data, last)
 
     def _run(self, x: Tensor, states: States | None, lengths: Tensor | None) -> tuple[Tensor, States]:
         if states is None:
@@ -158,7 +159,7 @@ class Layered(nn.RNNBase):
                 y, last = self._layers(x.to(narrow), own, lengths, narrow)
         # torch on a CPU keeps no states for backward, and y in oneDNN's LSTM alone: what it does not keep may
         # be changed in place, and so is another tensor than what is kept here
-        copied = y.requires_grad and x.device.type == "cpu"
+        copied = y.requires_grad and x.device.type == "cpu" and not torch.compiler.is_compiling()
         dtypes = [y.dtype] * len(last) if narrow is None else self._under_autocast(x, states, narrow)
         y = y.to(dtypes[0], copy=copied and not self._is_one_operation(x))
         return y, tuple(one.to(dtype, copy=copied) for one, dtype in zip(last, dtypes, strict=True))
@@ -220,6 +221,14 @@ class LayeredRNN(Layered, nn.RNN):
     """An nn.RNN whose layers a function of ours computes."""
 
 
+def _as_packed(given: PackedSequence, data: Tensor, last: States) -> tuple[PackedSequence, States]:
+    """Output and last states in the order of what was given."""
+    _, sizes, order, back = given
+    if back is not None:
+        last = tuple(state.index_select(1, back) for state in last)
+    return PackedSequence(data, sizes, order, back), last
+
+
 def _has_lstm(dtype: torch.dtype) -> bool:
     """Whether oneDNN has an LSTM in a dtype on this processor."""
     if dtype == torch.bfloat16:
@@ -235,9 +244,3 @@ def _autocast_dtype(x: Tensor) -> torch.dtype | None:
         return None
     device = x.device.type
     return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
-
-
-@_disable_dynamo  # as torch.compiler.disable, but imports torch.compile at the first call, not here
-def _outside_of_graphs(module: Layered, given: Any, hx: Any) -> tuple[Any, Any]:
-    """A graph break in place of a loop unrolled."""
-    return module._forward(given, hx)

@@ -1,22 +1,14 @@
-"""torch's own modules for a problem: the only place that spells their arguments."""
+"""Arguments of torch's own modules for a problem, and what cuDNN refuses or gets wrong."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import torch
-from torch import nn
 
 from ..contract import Device, Problem
 
 LONGEST = 65535  # steps of a sequence
-
-
-def torch_module(problem: Problem) -> nn.RNNBase:
-    """nn.LSTM, nn.GRU or nn.RNN for a problem, in its dtype and mode; without peepholes."""
-    kind = {"lstm": nn.LSTM, "gru": nn.GRU, "rnn": nn.RNN}[problem.operator]
-    module: nn.RNNBase = kind(**arguments(problem))
-    return module.train(problem["mode"] == "training")
 
 
 def unsupported_by_cudnn(problem: Problem, device: Device) -> str | None:

@@ -31,11 +31,11 @@ class Made(NamedTuple):
 
 
 class Saved(NamedTuple):
-    """A call as backward has it: what was not saved is None, in the call and among the outputs."""
+    """A call as backward has it, with None for what was not saved, and the outputs that it looks at."""
 
     call: Any
-    outputs: tuple[Any, ...]
-    kept: tuple[Any, ...]
+    outputs: tuple[Any, ...]  # tensors
+    kept: tuple[Any, ...]  # as the forward pass made them
 
 
 class Passes(NamedTuple):
@@ -51,7 +51,7 @@ class Passes(NamedTuple):
     # (saved, the gradient of each output or None, needs) to gradients by field; what is left out is None or 0
     backward: Callable[[Saved, Gradients, Any], Mapping[str, Any]]
     saved: tuple[str, ...]  # fields of the call that backward looks at
-    saves_outputs: bool = False
+    saves_outputs: int = 0  # how many outputs, the first ones, backward looks at
     outputs: Callable[[Any], int] = lambda _call: 1  # how many a call has
     contiguous: bool = False  # whether gradients are, in place of laid out as the arguments
     waits: bool = False  # whether the host waits for the device: no CUDA graph is captured then
@@ -153,7 +153,7 @@ class _Function(torch.autograd.Function):
             hold = anchor(outputs[0])
             ctx.save_for_backward(*kept, hold)
             return (*outputs, hold)
-        ctx.save_for_backward(*saved, *(outputs if passes.saves_outputs else ()), *kept)
+        ctx.save_for_backward(*saved, *outputs[: passes.saves_outputs], *kept)
         return outputs
 
     @staticmethod
@@ -161,14 +161,11 @@ class _Function(torch.autograd.Function):
     def backward(ctx: Any, *upstream: Tensor | None) -> tuple[Tensor | None, ...]:
         layer, needs, tensors = ctx.layer, ctx.needs, ctx.saved_tensors
         own, count = ctx.ends
-        outputs: tuple[Any, ...] = (None,) * count
         if layer.anchored:
-            saved = Saved(layer.like(needs, (None,) * own), outputs, tensors[:-1])
-        elif layer.passes.saves_outputs:
-            last = own + count
-            saved = Saved(layer.like(needs, tensors[:own]), tensors[own:last], tensors[last:])
+            saved = Saved(layer.like(needs, (None,) * own), (), tensors[:-1])
         else:
-            saved = Saved(layer.like(needs, tensors[:own]), outputs, tensors[own:])
+            last = own + layer.passes.saves_outputs
+            saved = Saved(layer.like(needs, tensors[:own]), tensors[own:last], tensors[last:])
         found = layer.passes.backward(saved, upstream[:count], needs)
         return None, None, *layer.in_order(needs, found)
 
@@ -204,8 +201,8 @@ def _register_forward(layer: TwoPassLayer, backward: Callable[..., list[Tensor]]
         ctx.set_materialize_grads(False)
         ctx.mark_non_differentiable(*output[count:])
         kept, saved = iter(output[count:]), layer.flat(call, saved=True)
-        own = output[:count] if passes.saves_outputs else [None] * count
-        ctx.ends = len(saved), len(saved) + count
+        own = output[: passes.saves_outputs]
+        ctx.ends = len(saved), len(saved) + len(own), count
         pattern = passes.memory(call, layer.like(call, needs)).kept
         ctx.save_for_backward(*saved, *own, *(None if one is None else next(kept) for one in pattern))
         ctx.needs = layer.like(call, needs)
@@ -214,10 +211,10 @@ def _register_forward(layer: TwoPassLayer, backward: Callable[..., list[Tensor]]
         ctx.wanted = _Wanted.of([torch.empty_like(one, memory_format=layout) for one in wanted])
 
     def gradients(ctx: Any, upstream: Sequence[Tensor | None]) -> tuple[Any, ...]:
-        tensors, (own, last) = list(ctx.saved_tensors), ctx.ends
+        tensors, (own, last, count) = list(ctx.saved_tensors), ctx.ends
         needs, lengths = layer.flat(ctx.needs), [len(ctx.needs[place]) for place in layer.lists]
         given = _Upstream(
-            tensors[:own], tensors[own:last], tensors[last:], list(upstream[: last - own]), needs, lengths
+            tensors[:own], tensors[own:last], tensors[last:], list(upstream[:count]), needs, lengths
         )
         plain = (getattr(ctx.needs, field) for field in layer.plain)
         found = iter(backward(*given, *ctx.wanted, *plain))

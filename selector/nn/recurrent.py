@@ -5,25 +5,110 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 from torch.nn.utils.rnn import PackedSequence
 
+from kernel_selector.kernels.recurrent.torch_layers import TorchGRU, TorchLSTM, TorchRNN
+from kernel_selector.kernels.runtime.traced_modules import Traced
+
 from .hyperparameters import computed_dtype, recurrent_values
-from .selected import Selected, outside_of_graphs
+from .selected import PLAIN, Selected, _is_looked_into, constant_in_graphs
+
+_TORCHS: dict[str, nn.Module] = {}  # torch's own modules in graphs of torch.compile, without weights
 
 
-class _Recurrent(Selected, nn.RNNBase):
+class _Recurrent(Traced, Selected, nn.RNNBase):
     """Base class of the recurrent modules; `sizes` are batch and seq."""
 
     SIZES = ("batch", "seq")
 
-    @outside_of_graphs
     def forward(self, input: Any, hx: Any = None) -> Any:
         """Output and final states, as torch's, of [T, B, I], [B, T, I], unbatched [T, I] or packed input
         and initial states.
         """
-        chosen = self._chosen_for_call(input)
-        return super().forward(input, hx) if chosen is None else chosen(input, hx)
+        if _is_looked_into((input,), {}):
+            outputs = self._torchs(input, hx)
+        elif torch.compiler.is_compiling():
+            outputs = self._in_graph(input, hx)
+        else:
+            chosen = self._chosen_for_call(input)
+            outputs = super().forward(input, hx) if chosen is None else chosen(input, hx)
+        return outputs
+
+    def _in_graph(self, given: Any, hx: Any) -> Any:
+        """Output of a call that torch.compile traces; the choice is made meanwhile, and is a constant of the
+        graph. For a graph of any size it is that of the call that is traced. Of packed input without indices
+        no tracer knows the number of sequences: then it is that of the mean over the steps.
+        """
+        selection, x = self._selections.get(""), given
+        packed: tuple[tuple[int, ...], ...] = ()
+        if isinstance(given, PackedSequence):
+            x, order = given.data, given.sorted_indices
+            packed = _traced(given.batch_sizes), () if order is None else _traced(order)
+        frozen = None if selection is None else selection.frozen
+        dropout = float(self.dropout).hex()  # text, because a graph of any size takes numbers for any
+        wants = x.requires_grad and type(x) in PLAIN
+        circumstances = frozen, self.training, dropout, self.batch_first
+        key, ours = self._choose_in_graph(_traced(x), packed, x.dtype, x.device, wants, *circumstances)
+        implementation = selection.recorded[key] if ours and selection is not None else _TORCHS[key]
+        lent = {name: one for name, one in self._lent("").items() if one is not None}
+        return functional_call(implementation, lent, (given, hx))
+
+    @constant_in_graphs
+    def _choose_in_graph(
+        self,
+        sizes: tuple[int, ...],
+        packed: tuple[tuple[int, ...], ...],
+        dtype: torch.dtype,
+        device: torch.device,
+        wants_gradient: bool,
+        *circumstances: Any,
+    ) -> tuple[str, bool]:
+        """Key of the implementation for a call, and whether it is one of `recorded`, else torch's own.
+
+        `packed` has the shapes of batch sizes and indices, and () in place of indices where there are none.
+        """
+        x = torch.empty(1, dtype=dtype, device=device).expand(sizes).requires_grad_(wants_gradient)
+        given: Any = x
+        if packed:
+            (steps,), rows = packed
+            batch = rows[0] if rows else -(-len(x) // max(1, steps))
+            given = PackedSequence(x, torch.full((steps,), batch))
+        chosen = self._chosen_for_call(given)
+        lent = [
+            (name, one.shape, one.dtype, one.requires_grad)
+            for name, one in self._lent("").items()
+            if one is not None
+        ]
+        modes = torch.is_grad_enabled(), computed_dtype(x)
+        own = type(self).__name__, sizes, packed, dtype, device, wants_gradient, lent
+        key = repr((*own, *modes, *circumstances))
+        known = _TORCHS if chosen is None else self._selections[""].recorded
+        if key not in known:
+            known[key] = self._torchs_own() if chosen is None else chosen
+            _without_weights(known[key])
+        return key, chosen is not None
+
+    def _torchs_own(self) -> nn.Module:
+        """torch's own module with the attributes of this one."""
+        own: dict[str, Any] = {"proj_size": self.proj_size} if self.mode == "LSTM" else {}
+        if self.mode.startswith("RNN"):
+            own["nonlinearity"] = self.mode.removeprefix("RNN_").lower()
+        kind: type[nn.RNNBase] = {"LSTM": TorchLSTM, "GRU": TorchGRU}.get(self.mode, TorchRNN)
+        module = kind(
+            input_size=self.input_size,
+            hidden_size=self.hidden_size,
+            num_layers=self.num_layers,
+            bias=self.bias,
+            batch_first=self.batch_first,
+            dropout=self.dropout,
+            bidirectional=self.bidirectional,
+            device="meta",
+            **own,
+        )
+        return module.train(self.training)
 
     def _chosen_for_call(self, given: Any) -> nn.Module | None:
         packed = isinstance(given, PackedSequence)
@@ -43,6 +128,23 @@ class _Recurrent(Selected, nn.RNNBase):
         shape = (batch, seq) if self.batch_first else (seq, batch)
         weight = next(self.parameters())
         return (weight.detach().new_empty(1).expand(*shape, self.input_size),)
+
+
+def _traced(x: Tensor) -> tuple[int, ...]:
+    from kernel_selector.kernels.runtime.traced_sizes import traced_sizes
+
+    return traced_sizes(x)
+
+
+def _without_weights(module: nn.Module) -> None:
+    """Keep no weight in a module that graphs give weights to at each call."""
+    for part in module.modules():
+        part._parameters = {
+            name: None if one is None else nn.Parameter(one.detach().to("meta"), one.requires_grad)
+            for name, one in part._parameters.items()
+        }
+        if isinstance(part, nn.RNNBase):
+            part.__dict__["_flat_weights"] = list(part._parameters.values())
 
 
 class LSTM(_Recurrent, nn.LSTM):

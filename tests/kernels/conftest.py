@@ -18,6 +18,7 @@ for _name in (
     "planted",
     "programs",
     "twins",
+    "recurrent_whole",  # which needs twins
 ):
     _spec = importlib.util.spec_from_file_location(_name, Path(__file__).parent / "helpers" / f"{_name}.py")
     _module = importlib.util.module_from_spec(_spec)

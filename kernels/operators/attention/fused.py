@@ -127,7 +127,7 @@ def _backward(saved: Saved, upstream: Gradients, needs: Call) -> dict[str, Tenso
 LAYER = TwoPassLayer(
     "attention",
     Call,
-    Passes(_forward, _memory, _backward, ("q", "k", "v", "mask", "bias", "seed"), saves_outputs=True),
+    Passes(_forward, _memory, _backward, ("q", "k", "v", "mask", "bias", "seed"), saves_outputs=1),
 )
 
 

@@ -89,7 +89,7 @@ def _backward(saved: Saved, upstream: Gradients, _needs: Call) -> dict[str, Tens
 LAYER = TwoPassLayer(
     "attention_warpgroup",
     Call,
-    Passes(_forward, _memory, _backward, ("q", "k", "v"), saves_outputs=True),
+    Passes(_forward, _memory, _backward, ("q", "k", "v"), saves_outputs=1),
 )
 
 

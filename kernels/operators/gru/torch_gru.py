@@ -9,7 +9,8 @@ from __future__ import annotations
 from torch import nn
 
 from ...contract import Device, Problem
-from ...recurrent.torch_module import torch_module, unsupported_by_cudnn
+from ...recurrent.torch_layers import torch_module
+from ...recurrent.torch_module import unsupported_by_cudnn
 
 
 def unsupported(problem: Problem, device: Device) -> str | None:

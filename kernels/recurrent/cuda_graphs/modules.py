@@ -8,7 +8,6 @@ capture, as does another stream. Parameters are read where they are: a replay se
 
 from __future__ import annotations
 
-import sys
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -17,12 +16,12 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch._compile import _disable_dynamo
 
 from ...contract import Device, Problem, Work
 from .. import operator
 from ..layer import LayerFunction
-from ..module import Layered, LayeredGRU, LayeredLSTM, LayeredRNN
+from ..module import LayeredGRU, LayeredLSTM, LayeredRNN
+from ..torch_layers import TorchGRU, TorchLayers, TorchLSTM, TorchRNN
 from ..torch_module import arguments
 from .capture import Capture, Lease, Replay
 
@@ -70,15 +69,15 @@ def graphed_layers(problem: Problem, layer: LayerFunction) -> nn.RNNBase:
 class Graphed(nn.RNNBase):
     """Base of the modules that replay CUDA graphs.
 
-    Packed sequences, dropout in training, torch.func and a caller's own capture take the module as it is
-    without graphs: a graph cannot hold them, or holds them already. So does what cuDNN does not
-    differentiate, torch's module in evaluation.
+    Packed sequences, dropout in training, torch.func, torch.compile and a caller's own capture take the
+    module as it is without graphs: a graph cannot hold them, or holds them already. So does what cuDNN does
+    not differentiate, torch's module in evaluation.
     """
 
     def __init__(self, *given: Any, **named: Any) -> None:
         super().__init__(*given, **named)
         self._captures: OrderedDict[Any, list[Capture]] = OrderedDict()  # the free ones of each shape
-        self._by_cudnn = not isinstance(self, Layered)
+        self._by_cudnn = isinstance(self, TorchLayers)
 
     @property
     def static_bytes(self) -> int:
@@ -97,8 +96,8 @@ class Graphed(nn.RNNBase):
 
     def forward(self, input: Any, hx: Any = None) -> tuple[Any, Any]:
         """Outputs as of the module without graphs; `input` [T, B, I], and optionally the initial states."""
-        if "torch._dynamo" in sys.modules:  # else nothing is compiled
-            outputs: tuple[Any, Any] = _outside_of_compiled(self, input, hx)
+        if torch.compiler.is_compiling():  # which may put operators into a graph of its own, but no graph
+            outputs: tuple[Any, Any] = super().forward(input, hx)
             return outputs
         return self._replayed(input, hx)
 
@@ -205,15 +204,15 @@ class Graphed(nn.RNNBase):
         return (h, x.new_zeros(*rows, self.hidden_size)) if self.mode == "LSTM" else (h,)
 
 
-class GraphedLSTM(Graphed, nn.LSTM):
+class GraphedLSTM(Graphed, TorchLSTM):
     """An nn.LSTM that replays CUDA graphs."""
 
 
-class GraphedGRU(Graphed, nn.GRU):
+class GraphedGRU(Graphed, TorchGRU):
     """An nn.GRU that replays CUDA graphs."""
 
 
-class GraphedRNN(Graphed, nn.RNN):
+class GraphedRNN(Graphed, TorchRNN):
     """An nn.RNN that replays CUDA graphs."""
 
 
@@ -227,11 +226,6 @@ class GraphedLayeredGRU(Graphed, LayeredGRU):
 
 class GraphedLayeredRNN(Graphed, LayeredRNN):
     """An nn.RNN whose layers a function of ours computes, replayed as CUDA graphs."""
-
-
-@_disable_dynamo
-def _outside_of_compiled(module: Graphed, x: Any, hx: Any) -> tuple[Any, Any]:
-    return module._replayed(x, hx)
 
 
 def _needs(leaves: tuple[Tensor, ...]) -> tuple[bool, ...]:

@@ -12,12 +12,12 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ...runtime.autograd import first_order
-from ..layer import GRU, Cell, LayerFunction, States, Weights
+from ...runtime.names import name_of, named
+from ...runtime.passes import Gradients, Made, Saved
+from ..call import Call, gradients, keeps, run, two_pass_layer
+from ..layer import CELLS, GRU, Cell, LayerFunction, States, Weights
 from .loop import Arguments, loop
 from .plan import Shape
-
-OWN = 4  # of the fields of Weights: no projection, no peepholes
 
 
 class Kept(NamedTuple):
@@ -37,45 +37,36 @@ def persistent_layer(cell: Cell, rebuild: Rebuild | None = None) -> LayerFunctio
 
     With `rebuild`, only `Kept.y` is kept for backward, which calls it for the rest.
     """
-    return partial(_layer, cell, rebuild)
+    return partial(_layer, (cell.name, "" if rebuild is None else name_of(rebuild)))
 
 
 def _layer(
-    cell: Cell,
-    rebuild: Rebuild | None,
+    names: tuple[str, str],
     x: Tensor,
     states: States,
     weights: tuple[Weights, ...],
     lengths: Tensor | None,
 ) -> tuple[Tensor, States]:
-    given = (x, *states, *(tensor for one in weights for tensor in one[:OWN]))
-    if torch.is_grad_enabled() and any(tensor is not None and tensor.requires_grad for tensor in given):
-        outputs = _Persistent.apply(cell, rebuild, lengths, *given)  # type: ignore[no-untyped-call]
-    else:
-        outputs = forward(cell, x, states, weights, lengths, save=False)[1]
-    return outputs[0], tuple(outputs[1:])
+    return run(_LAYER, names, x, states, weights, lengths)
 
 
-class _Persistent(torch.autograd.Function):
-    @staticmethod
-    def forward(
-        ctx: Any, cell: Cell, rebuild: Rebuild | None, lengths: Tensor | None, x: Tensor, *rest: Any
-    ) -> tuple[Tensor, ...]:
-        states, flat = rest[: cell.states], rest[cell.states :]
-        kept, outputs = forward(cell, x, states, _weights(flat), lengths, save=rebuild is None)
-        ctx.cell, ctx.rebuild, ctx.directions = cell, rebuild, len(flat) // OWN
-        ctx.set_materialize_grads(False)
-        ctx.save_for_backward(lengths, x, *rest, *kept.gates, *kept.extra, kept.y)
-        return outputs
-
-    @staticmethod
-    @first_order
-    def backward(ctx: Any, *upstream: Tensor | None) -> tuple[Tensor | None, ...]:
-        return _backward(ctx, *upstream)
+def _forward(call: Call, needs: Call) -> Made:
+    wanted, cell = keeps(needs), CELLS[call.cell]
+    kept, outputs = forward(
+        cell, call.x, call.states, call.directions, call.lengths, save=wanted and not call.engine
+    )
+    return Made(outputs, (kept.y, *kept.gates, *kept.extra) if wanted else ())
 
 
-def _weights(flat: tuple[Any, ...]) -> tuple[Weights, ...]:
-    return tuple(Weights(*flat[first : first + OWN]) for first in range(0, len(flat), OWN))
+def _memory(call: Call, needs: Call) -> Made:
+    (seq, batch, _), (directions, _, hidden), new = call.x.shape, call.h.shape, call.x.new_empty
+    width, gates = directions * hidden, CELLS[call.cell].gates
+    outputs = new(seq, batch, width), *(new(directions, batch, hidden) for _ in call.states)
+    if not keeps(needs):
+        return Made(outputs)
+    y = new(seq + directions, batch, width)
+    sizes = [size for size in (gates, 1) for _ in range(directions)] if gates > 1 and not call.engine else []
+    return Made(outputs, (y, *(new(seq, batch, size * hidden) for size in sizes)))
 
 
 def forward(
@@ -131,29 +122,30 @@ def recurrent_bias(cell: Cell, weights: Weights) -> Tensor | None:
     return weights.b_hh[2 * weights.w_hh.size(1) :] if cell == GRU and weights.b_hh is not None else None
 
 
-def _backward(ctx: Any, *upstream: Tensor | None) -> tuple[Tensor | None, ...]:
-    cell, directions = ctx.cell, ctx.directions
-    lengths, x, *rest = ctx.saved_tensors
-    states, rest = tuple(rest[: cell.states]), rest[cell.states :]
-    weights, rest = _weights(tuple(rest[: OWN * directions])), rest[OWN * directions :]
-    if ctx.rebuild is None:
-        kept = Kept(tuple(rest[:directions][: len(rest) - 1]), tuple(rest[directions:-1]), rest[-1])
+def _backward(saved: Saved, upstream: Gradients, needs: Call) -> dict[str, Any]:
+    call, (y, *rest) = saved.call, saved.kept
+    cell, x, states, weights, lengths = CELLS[call.cell], call.x, call.states, call.directions, call.lengths
+    directions = len(weights)
+    if call.engine:
+        kept = named(call.engine)(cell, x, (states, weights, lengths), y)
     else:
-        kept = ctx.rebuild(cell, x, (states, weights, lengths), rest[-1])
+        kept = Kept(tuple(rest[:directions]), tuple(rest[directions:]), y)
     d_gates, d_extra, d_first = backward_loop(
-        cell, (states, weights, lengths), kept, upstream, in_place=ctx.rebuild is not None
+        cell, (states, weights, lengths), kept, upstream, in_place=bool(call.engine)
     )
     recurrent = tuple(map(_recurrent_gradient, d_gates, d_extra or (None,) * directions))
-    needs = ctx.needs_input_grad[3:]
-    dx = _dx(d_gates, weights, x) if needs[0] else None
-    if needs[1]:
+    dx = _dx(d_gates, weights, x) if needs.x else None
+    if needs.h:
         _add_products(cell, d_first[0], recurrent, weights, lengths)
     d_weights: list[Tensor | None] = []
-    for direction in range(directions):
-        wanted = needs[1 + cell.states + OWN * direction :][:OWN]
+    for direction, wanted in enumerate(needs.directions):
         h_before = before(kept.y, direction, x.size(0), directions)
-        d_weights += _d_weights(d_gates[direction], recurrent[direction], x, h_before, wanted)
-    return (None, None, None, dx, *d_first, *d_weights)
+        found = _d_weights(d_gates[direction], recurrent[direction], x, h_before, wanted)
+        d_weights += found[: 4 if call.bias else 2]
+    return gradients(dx, d_weights, d_first)
+
+
+_LAYER = two_pass_layer("recurrent_persistent", _forward, _memory, _backward)
 
 
 def backward_loop(
@@ -248,12 +240,12 @@ def before(y: Tensor, direction: int, seq: int, directions: int) -> Tensor:
 
 
 def _d_weights(
-    d_gates: Tensor, recurrent: Tensor, x: Tensor, h_before: Tensor, wanted: tuple[bool, ...]
+    d_gates: Tensor, recurrent: Tensor, x: Tensor, h_before: Tensor, wanted: Weights
 ) -> tuple[Tensor | None, ...]:
     """Gradients of W_ih, W_hh, b_ih, b_hh: one product each over all T*B tokens."""
     d_input, d_state = d_gates.flatten(0, 1), recurrent.flatten(0, 1)
-    w_ih = d_input.t() @ x.flatten(0, 1) if wanted[0] else None
-    w_hh = d_state.t() @ h_before.flatten(0, 1) if wanted[1] else None
-    b_ih = d_input.sum(0) if wanted[2] or wanted[3] else None
+    w_ih = d_input.t() @ x.flatten(0, 1) if wanted.w_ih else None
+    w_hh = d_state.t() @ h_before.flatten(0, 1) if wanted.w_hh else None
+    b_ih = d_input.sum(0) if wanted.b_ih or wanted.b_hh else None
     b_hh = b_ih if recurrent is d_gates or b_ih is None else d_state.sum(0)
     return w_ih, w_hh, b_ih, b_hh

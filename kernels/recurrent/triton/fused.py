@@ -24,6 +24,11 @@ class FusedLoop(NamedTuple):
 
     minor: bool
 
+    @property
+    def name(self) -> str:
+        """See `layer.Engine`."""
+        return f"{__name__}:{'BATCH_MINOR' if self.minor else 'BATCH_MAJOR'}"
+
     def forward(self, tape: Tape) -> None:
         """See `layer.Engine`."""
         from .pointwise import fused_forward_kernel
@@ -67,6 +72,9 @@ class FusedLoop(NamedTuple):
                     torch.mm(targets[t], weight, out=product)
             d_state.add_(product)
         return d_slots
+
+
+BATCH_MAJOR, BATCH_MINOR = FusedLoop(minor=False), FusedLoop(minor=True)
 
 
 class _Walk(NamedTuple):

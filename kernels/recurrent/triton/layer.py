@@ -13,8 +13,10 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from ...runtime.autograd import first_order
-from ..layer import Cell, LayerFunction, States, Weights
+from ...runtime.names import named
+from ...runtime.passes import Gradients, Made, Saved
+from ..call import Call, gradients, keeps, run, two_pass_layer
+from ..layer import CELLS, Cell, LayerFunction, States, Weights
 from .projection import from_slots, project, slot_count, to_slots
 
 
@@ -54,6 +56,11 @@ class Engine(Protocol):
     """A time loop."""
 
     @property
+    def name(self) -> str:
+        """Name by which `runtime.names` finds it."""
+        ...
+
+    @property
     def minor(self) -> bool:
         """Whether the layout is batch-minor."""
         ...
@@ -69,12 +76,11 @@ class Engine(Protocol):
 
 def triton_layer(engine: Engine, cell: Cell) -> LayerFunction:
     """The layer function of an engine."""
-    return partial(_layer, engine, cell)
+    return partial(_layer, (cell.name, engine.name))
 
 
 def _layer(
-    engine: Engine,
-    cell: Cell,
+    names: tuple[str, str],
     x: Tensor,
     states: States,
     weights: tuple[Weights, ...],
@@ -82,40 +88,26 @@ def _layer(
 ) -> tuple[Tensor, States]:
     if any(own.w_hr is not None or own.w_peephole is not None for own in weights):
         raise TypeError("Triton kernels of recurrent layers have neither projections nor peepholes.")
-    given = (x, *states, *(tensor for own in weights for tensor in own[:4]))
-    if torch.is_grad_enabled() and any(tensor is not None and tensor.requires_grad for tensor in given):
-        y, *last = _Layer.apply(engine, cell, lengths, *given)  # type: ignore[no-untyped-call]
-    else:
-        y, *last = _results(engine, _forward(engine, cell, lengths, given, keep=False))
-    return y, tuple(last)
+    return run(_LAYER, names, x, states, weights, lengths)
 
 
-def _parts(cell: Cell, given: tuple[Tensor | None, ...]) -> tuple[Tensor, States, tuple[Weights, ...]]:
-    x, rest = given[0], given[1 + cell.states :]
-    weights = tuple(Weights(*rest[start : start + 4]) for start in range(0, len(rest), 4))  # type: ignore[arg-type]
-    return x, given[1 : 1 + cell.states], weights  # type: ignore[return-value]
-
-
-def _forward(
-    engine: Engine, cell: Cell, lengths: Tensor | None, given: tuple[Tensor | None, ...], *, keep: bool
-) -> Tape:
+def _run(call: Call, *, keep: bool) -> Tape:
     """Run a layer forwards; with `keep` the tape has what backward needs."""
-    x, states, weights = _parts(cell, given)
-    seq, batch, _ = x.shape
-    size, directions = states[0].size(-1), len(weights)
-    slots = x.new_empty(_shape(engine, directions, seq, batch, slot_count(cell) * size))
+    x, states, weights = call.x, call.states, call.directions
+    engine, cell = named(call.engine), CELLS[call.cell]
+    slots = x.new_empty(_slots_shape(call, engine.minor))
     for own, out in zip(weights, slots, strict=True):
         project(cell, x, own, out, minor=engine.minor)
-    hidden = _rows_for(engine, seq, states[0])
+    hidden = _rows_for(engine.minor, x.size(0), states[0])
     with_cells = cell.states == 2
     tape = Tape(
         cell,
         tuple(own.w_hh.contiguous() for own in weights),
         slots,
         hidden,
-        _rows_for(engine, seq, states[1]) if keep and with_cells else None,
-        _wide_copy(_beside(engine, states[1])) if with_cells else None,
-        lengths,
+        _rows_for(engine.minor, x.size(0), states[1]) if keep and with_cells else None,
+        _wide_copy(_beside(engine.minor, states[1])) if with_cells else None,
+        call.lengths,
         keep,
     )
     with torch.cuda.device_of(x):  # type: ignore[no-untyped-call]  # where Triton launches
@@ -123,20 +115,23 @@ def _forward(
     return tape
 
 
-def _shape(engine: Engine, *sizes: int) -> tuple[int, ...]:
-    return (*sizes[:-2], sizes[-1], sizes[-2]) if engine.minor else sizes
+def _slots_shape(call: Call, minor: bool) -> tuple[int, ...]:
+    """[D, T, B, S*H], or [D, T, S*H, B]."""
+    (seq, batch, _), (directions, _, size) = call.x.shape, call.h.shape
+    width = slot_count(CELLS[call.cell]) * size
+    return (directions, seq, width, batch) if minor else (directions, seq, batch, width)
 
 
-def _beside(engine: Engine, states: Tensor) -> Tensor:
+def _beside(minor: bool, states: Tensor) -> Tensor:
     """States [D, B, H] of all directions side by side: [B, D*H], or [D*H, B]."""
-    if engine.minor:
+    if minor:
         return states.transpose(1, 2).flatten(0, 1)
     return states.transpose(0, 1).flatten(1, 2)
 
 
-def _apart(engine: Engine, states: Tensor, directions: int) -> Tensor:
+def _apart(minor: bool, states: Tensor, directions: int) -> Tensor:
     """The inverse of `_beside`, in memory of its own."""
-    if engine.minor:
+    if minor:
         return states.view(directions, -1, states.size(1)).transpose(1, 2).contiguous()
     return states.view(len(states), directions, -1).transpose(0, 1).contiguous()
 
@@ -146,77 +141,79 @@ def _wide_copy(states: Tensor) -> Tensor:
     return states.to(torch.float32, copy=True, memory_format=torch.contiguous_format)
 
 
-def _rows_for(engine: Engine, seq: int, first: Tensor) -> Tensor:
+def _rows_for(minor: bool, seq: int, first: Tensor) -> Tensor:
     """Memory for the states of all steps, with the initial ones [D, B, H] in the first and last row."""
-    initial = _beside(engine, first)
+    initial = _beside(minor, first)
     rows = first.new_empty((seq + 2, *initial.shape))
     for end in (0, seq + 1)[: len(first)]:
         rows[end].copy_(initial)
     return rows
 
 
-def _results(engine: Engine, tape: Tape) -> tuple[Tensor, ...]:
+def _results(minor: bool, tape: Tape) -> tuple[Tensor, ...]:
     """y [T, B, D*H] and the last states [D, B, H]."""
     y, directions = tape.hidden[1:-1], len(tape.weights)
     ends = [tape.hidden[-2]] if directions == 1 else [tape.hidden[-2], tape.hidden[1]]
-    split = [_apart(engine, end, directions)[row] for row, end in enumerate(ends)]
+    split = [_apart(minor, end, directions)[row] for row, end in enumerate(ends)]
     last = [torch.stack(split)]
     if tape.c is not None:
-        last.append(_apart(engine, tape.c, directions).to(y.dtype))
-    return (y.transpose(1, 2).contiguous() if engine.minor else y), *last
+        last.append(_apart(minor, tape.c, directions).to(y.dtype))
+    return (y.transpose(1, 2).contiguous() if minor else y), *last
 
 
-class _Layer(torch.autograd.Function):
-    @staticmethod
-    def forward(
-        ctx: Any, engine: Engine, cell: Cell, lengths: Tensor | None, *given: Tensor | None
-    ) -> tuple[Tensor, ...]:
-        tape = _forward(engine, cell, lengths, given, keep=True)
-        ctx.engine, ctx.cell = engine, cell
-        ctx.set_materialize_grads(False)
-        slots = tape.slots if slot_count(cell) > 1 else None
-        ctx.save_for_backward(lengths, tape.hidden, tape.cells, slots, *given)
-        return _results(engine, tape)
-
-    @staticmethod
-    @first_order
-    def backward(ctx: Any, *upstream: Tensor | None) -> tuple[Any, ...]:
-        return _backward(ctx, *upstream)
+def _forward(call: Call, needs: Call) -> Made:
+    keep, minor = keeps(needs), named(call.engine).minor
+    tape = _run(call, keep=keep)
+    slots = tape.slots if slot_count(tape.cell) > 1 else None
+    return Made(_results(minor, tape), (tape.hidden, tape.cells, slots) if keep else ())
 
 
-def _backward(ctx: Any, dy: Tensor | None, *d_last: Tensor | None) -> tuple[Any, ...]:
-    lengths, hidden, cells, slots, *given = ctx.saved_tensors
-    engine, cell, needs = ctx.engine, ctx.cell, ctx.needs_input_grad[3:]
-    x, states, weights = _parts(cell, tuple(given))
+def _memory(call: Call, needs: Call) -> Made:
+    (seq, batch, _), (directions, _, size), new = call.x.shape, call.h.shape, call.x.new_empty
+    outputs = new(seq, batch, directions * size), *(new(directions, batch, size) for _ in call.states)
+    if not keeps(needs):
+        return Made(outputs)
+    minor = named(call.engine).minor
+    rows = (seq + 2, directions * size, batch) if minor else (seq + 2, batch, directions * size)
+    slots = new(_slots_shape(call, minor)) if slot_count(CELLS[call.cell]) > 1 else None
+    return Made(outputs, (new(rows), None if call.c is None else new(rows), slots))
+
+
+def _backward(saved: Saved, upstream: Gradients, needs: Call) -> dict[str, Any]:
+    call, (hidden, cells, slots), (dy, *d_last) = saved.call, saved.kept, upstream
+    engine, cell = named(call.engine), CELLS[call.cell]
+    x, weights, lengths, minor = call.x, call.directions, call.lengths, engine.minor
     if slots is None:
-        slots = x.new_empty(_shape(engine, len(weights), *x.shape[:2], states[0].size(-1)))
+        slots = x.new_empty(_slots_shape(call, minor))
     tape = Tape(cell, tuple(own.w_hh.contiguous() for own in weights), slots, hidden, cells, None, lengths)
     shape = hidden.shape[1:]
     wide = [
-        hidden.new_zeros(shape, dtype=torch.float32) if d is None else _wide_copy(_beside(engine, d))
+        hidden.new_zeros(shape, dtype=torch.float32) if d is None else _wide_copy(_beside(minor, d))
         for d in d_last
     ]
     if dy is not None:
-        dy = (dy.transpose(1, 2) if engine.minor else dy).contiguous()
-    upstream = Upstream(dy, wide[0], wide[1] if cell.states == 2 else None)
+        dy = (dy.transpose(1, 2) if minor else dy).contiguous()
+    given = Upstream(dy, wide[0], wide[1] if cell.states == 2 else None)
     with torch.cuda.device_of(x):  # type: ignore[no-untyped-call]
-        d_slots = engine.backward(tape, upstream)
-    d_states = tuple(_apart(engine, one, len(weights)).to(x.dtype) for one in wide)
-    if engine.minor:
+        d_slots = engine.backward(tape, given)
+    d_states = tuple(_apart(minor, one, len(weights)).to(x.dtype) for one in wide)
+    if minor:
         d_slots, hidden = d_slots.transpose(2, 3).contiguous(), hidden.transpose(1, 2).contiguous()
     dx: Tensor | None = None
     rest: list[Tensor | None] = []
-    for direction, own in enumerate(weights):
-        wanted = needs[1 + cell.states + 4 * direction :][:4]
+    for direction, (own, wanted) in enumerate(zip(weights, needs.directions, strict=True)):
         tokens = d_slots[direction].flatten(0, 1)  # [T*B, S*H]
         before = _states_before(hidden, direction, own.w_hh.size(1))
-        rest += _parameter_gradients(cell, tokens, x, before, wanted)
-        if needs[0]:
+        rest += _parameter_gradients(cell, tokens, x, before, wanted)[: 4 if call.bias else 2]
+        if needs.x:
             d_inputs = tokens[:, : own.w_ih.size(0)]
             matrix = to_slots(cell, own.w_ih)
             dx = d_inputs @ matrix if dx is None else dx.addmm_(d_inputs, matrix)
     dx = None if dx is None else dx.view(x.shape)
-    return None, None, None, dx, *d_states, *rest
+    return gradients(dx, rest, d_states)
+
+
+_LAYER = two_pass_layer("recurrent_triton", _forward, _memory, _backward)
 
 
 def _states_before(hidden: Tensor, direction: int, size: int) -> Tensor:
@@ -226,15 +223,15 @@ def _states_before(hidden: Tensor, direction: int, size: int) -> Tensor:
 
 
 def _parameter_gradients(
-    cell: Cell, tokens: Tensor, x: Tensor, before: Tensor, wanted: tuple[bool, ...]
+    cell: Cell, tokens: Tensor, x: Tensor, before: Tensor, wanted: Weights
 ) -> list[Tensor | None]:
     """Gradients of W_ih, W_hh, b_ih and b_hh from those of the slots: tokens [T*B, S*H]."""
     width = cell.gates * before.size(1)
     inputs, states = tokens[:, :width], tokens[:, tokens.size(1) - width :]
-    w_ih = from_slots(cell, inputs.t() @ x.reshape(len(tokens), -1)) if wanted[0] else None
-    w_hh = states.t() @ before if wanted[1] else None
+    w_ih = from_slots(cell, inputs.t() @ x.reshape(len(tokens), -1)) if wanted.w_ih else None
+    w_hh = states.t() @ before if wanted.w_hh else None
     if cell.gates != 3:
-        both = inputs.sum(0) if any(wanted[2:]) else None
+        both = inputs.sum(0) if wanted.b_ih or wanted.b_hh else None
         return [w_ih, w_hh, both, both]
-    b_ih = from_slots(cell, inputs.sum(0)) if wanted[2] else None
-    return [w_ih, w_hh, b_ih, states.sum(0) if wanted[3] else None]
+    b_ih = from_slots(cell, inputs.sum(0)) if wanted.b_ih else None
+    return [w_ih, w_hh, b_ih, states.sum(0) if wanted.b_hh else None]

@@ -27,6 +27,11 @@ class SequenceLoop(NamedTuple):
 
     minor: bool = False
 
+    @property
+    def name(self) -> str:
+        """See `layer.Engine`."""
+        return f"{__name__}:SEQUENCE"
+
     def forward(self, tape: Tape) -> None:
         """See `layer.Engine`."""
         from .persistent import persistent_forward_kernel
@@ -61,6 +66,9 @@ class SequenceLoop(NamedTuple):
             d_state = upstream.h[:, direction * size : (direction + 1) * size]
             d_state.add_(first[:, first.size(1) - weight.size(0) :] @ weight)
         return d_slots
+
+
+SEQUENCE = SequenceLoop()
 
 
 def refusal(problem: Problem, device: Device, cell: Cell) -> str | None:

@@ -74,7 +74,7 @@ def _backward(saved: Saved, upstream: Gradients, _needs: Call) -> dict[str, Tens
 LAYER = TwoPassLayer(
     "additive_attention",
     Call,
-    Passes(_forward, _memory, _backward, Call._fields[:6], saves_outputs=True),
+    Passes(_forward, _memory, _backward, Call._fields[:6], saves_outputs=1),
 )
 
 
