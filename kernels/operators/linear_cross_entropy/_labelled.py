@@ -47,7 +47,8 @@ def layer_of(name: str, rows: TwoPassLayer, call_of: Callable[..., Any]) -> TwoP
         outputs, kept = memory(call, needs)
         places = _places(call)
         if len(places) == 0:
-            nothing = tuple(None if one is None else one.zero_() for one in kept)
+            # no gradient, of one label, which can be divided by
+            nothing = tuple(None if one is None else one.fill_(0 if one.dim() else 1) for one in kept)
             return Made((outputs[0].fill_(torch.nan),), nothing)
         made = rows.passes.forward(call_of(*_labelled(call, places)), needs)
         return Made(made.outputs, tuple(map(_in_place(places), made.kept, kept)))
