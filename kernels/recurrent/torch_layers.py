@@ -104,7 +104,8 @@ class _InOnePiece(torch.autograd.Function):
         hidden = w_hh.size(0) // CELLS[cell].gates
         projection = 0 if w_hr is None else w_hr.size(0)
         copies = [one.clone() for one in flat]
-        fields, mode = len(flat) // len(weights), get_cudnn_mode(cell.upper())
+        fields = len(flat) // len(weights)
+        mode = get_cudnn_mode(cell.upper())  # type: ignore[no-untyped-call]
         torch._cudnn_rnn_flatten_weight(
             copies, fields, w_ih.size(1), mode, hidden, projection, 1, False, len(weights) == 2
         )
