@@ -24,7 +24,7 @@ LONG = ASK.replace(b"/healthz", b"/openapi.json") + b"\r\n"  # with an answer of
 def port(database_file):
     selector = Selector(database_file)
     configuration = uvicorn.Config(
-        create_app(selector, settings=Settings()), http=BoundedProtocol, port=0, log_level="error"
+        create_app(selector, settings=Settings()), http=BoundedProtocol, port=0, log_config=None
     )
     server = uvicorn.Server(configuration)
     thread = threading.Thread(target=server.run)

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from types import CodeType
 from typing import Any
 
 import torch
 from torch import nn
+
+from kernel_selector.kernels import registry
 
 from .arrangements import WRAPPERS
 
@@ -25,6 +28,7 @@ GRAPHS = ("reduce_overhead", "reduce_overhead_ours", "max_autotune")  # CUDA gra
 # which are 150 to 200 modules without parts, took 25 to 45 s, on two busy cores one of 33 modules 20 s
 LEAST_SECONDS, SECONDS_A_MODULE = 5.0, 0.15
 AUTOTUNING = 6.0  # as many times takes "max-autotune": 245 s where the default mode took 40
+IMPLEMENTATIONS = str(Path(registry.__file__).parent)  # folder of their files
 MOST_ENTRIES = 64  # of a function's compilations during a search: what loses is dropped at its end
 
 
@@ -101,10 +105,11 @@ def many_entries() -> Iterator[None]:
 
 
 class CompiledCode:
-    """All that `torch.compile` compiles from now on, to be dropped.
+    """All that `torch.compile` compiles of models from now on, to be dropped.
 
     Compilations belong to functions. Of those that are dropped, other models' compilations go too: at their
-    next call these are traced again, and found in the compiler's cache.
+    next call these are traced again, and found in the compiler's cache. Implementations that are compiled
+    themselves stay: a replayed CUDA graph launches their kernels, which are unloaded when they are dropped.
     """
 
     def __init__(self) -> None:
@@ -126,5 +131,7 @@ def _entries() -> Iterator[tuple[CodeType, int]]:
 
     for reference in list(convert_frame.input_codes.seen):
         code = reference()
-        if code is not None and (entries := _debug_get_cache_entry_list(code)):
+        if code is None or code.co_filename.startswith(IMPLEMENTATIONS):
+            continue
+        if entries := _debug_get_cache_entry_list(code):
             yield code, len(entries)
