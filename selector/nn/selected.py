@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial, wraps
@@ -11,7 +10,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor, nn
-from torch._compile import _disable_dynamo
 from torch.func import functional_call
 from torch.nn.utils.rnn import PackedSequence
 
@@ -370,24 +368,6 @@ def _is_plain(one: Any) -> bool:
 def _called(implementation: nn.Module, parameters: dict[str, Tensor], *given: Any) -> Any:
     """Output of an implementation with a module's parameters."""
     return functional_call(implementation, parameters, given) if parameters else implementation(*given)
-
-
-def outside_of_graphs(forward: Callable[..., Any]) -> Callable[..., Any]:
-    """Forward function that torch.compile traces as torch's own where possible, and else with a graph
-    break.
-    """
-    apart = _disable_dynamo(forward)
-
-    @wraps(forward)
-    def either(self: Selected, *args: Any, **kwargs: Any) -> Any:
-        if _is_looked_into(args, kwargs):
-            return self._torchs(*args, **kwargs)
-        torchs_own = all(selection.is_torchs_own for selection in self._selections.values())
-        if torchs_own or "torch._dynamo" not in sys.modules:  # nothing to hide, or nothing is compiled
-            return forward(self, *args, **kwargs)
-        return apart(self, *args, **kwargs)
-
-    return either
 
 
 def _is_looked_into(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
