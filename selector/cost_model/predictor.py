@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 Floats = NDArray[np.float64]
 SCHEMA = 4  # layout of manifest and arrays
 READABLE = (2, SCHEMA)  # the earlier ones: without networks, and with others than these
+BEYOND_ALL = 1e18  # milliseconds, bytes and factors
 LEAST_PRESENT = 0.1  # share of problems like one below which an implementation is not offered for it
 
 
@@ -164,6 +165,7 @@ class Predictor:
         ]
         return known, (*caveats, *(self._circumstances(device, software) if known else ()))
 
+    @np.errstate(over="ignore", invalid="ignore")  # what is too large is no estimate, below
     def _estimates(
         self,
         asked: Sequence[tuple[Problem, tuple[str, ...]]],
@@ -185,8 +187,8 @@ class Predictor:
             *(_whole(size, np.rint), _whole(size, np.floor, factors[4]), _whole(size, np.ceil, factors[5])),
             *(np.maximum(factors[2], least_noise), factors[3], _whole(size, np.ceil, factors[6])),
         )
-        # an infinite figure, or one of a situation without error factors, is none
-        usable = np.isfinite(np.stack(columns)).all(axis=0) & works_there
+        # a figure beyond all that is, or one of a situation without error factors, is none
+        usable = (np.abs(np.stack(columns)) < BEYOND_ALL).all(axis=0) & works_there
         figures = zip(usable.tolist(), *[column.tolist() for column in columns], strict=True)
         return [
             {
