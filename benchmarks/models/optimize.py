@@ -22,7 +22,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -147,11 +147,6 @@ def _there(path: Path, commit: str) -> list[dict[str, Any]]:
     found: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
     rows: list[dict[str, Any]] = found["rows"] if found.get("commit") == commit else []
     return rows
-
-
-def counted(rows: Iterable[tuple[Any, str]]) -> dict[str, int]:
-    """Number of layers by operator and words."""
-    return dict(Counter(f"{one.problem.operator}: {words}" for one, words in rows))
 
 
 def steps(model: Any, example: Example) -> Turn:

@@ -10,14 +10,13 @@ from __future__ import annotations
 
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from inspect import Parameter, Signature
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from .autograd import anchor, first_order
-from .torch_operators import NAMESPACE
+from .torch_operators import NAMESPACE, sign
 
 Gradients = tuple[Tensor | None, ...]
 OPTIONALS = typing.Sequence[typing.Optional[Tensor]]  # noqa: UP045  as schemas of torch spell it
@@ -310,11 +309,7 @@ def _empty(given: _Upstream, form: tuple[list[int], list[int], torch.dtype]) -> 
 
 def _custom_op(name: str, compute: Any, arguments: Mapping[str, Any], *, waits: bool) -> Any:
     """Opaque operator `kernel_selector::name` of named and typed arguments, to a list of tensors."""
-    taken = [
-        Parameter(field, Parameter.POSITIONAL_OR_KEYWORD, annotation=kind)
-        for field, kind in arguments.items()
-    ]
-    compute.__signature__ = Signature(taken, return_annotation=list[Tensor])
+    sign(compute, arguments, list[Tensor])
     tags: dict[str, Any] = {"tags": (torch.Tag.cudagraph_unsafe,)} if waits else {}
     return torch.library.custom_op(f"{NAMESPACE}::{name}", compute, mutates_args=(), **tags)
 

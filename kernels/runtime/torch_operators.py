@@ -77,7 +77,9 @@ def torch_operator(
         with traced_launches() if seen else nullcontext():
             return given(contents.compute(arguments(*call)))
 
-    _sign(compute, arguments, results)
+    count = len(results._fields)
+    kinds: Any = Tensor if count == 1 else tuple[(Tensor,) * count]  # type: ignore[misc]
+    sign(compute, typing.get_type_hints(arguments), kinds)
     full = f"{NAMESPACE}::{name}"
     if seen:
         made: Any = torch.library.triton_op(full, compute, mutates_args=())
@@ -108,15 +110,12 @@ def absent(like: Tensor, dtype: torch.dtype | None = None) -> Tensor:
     return like.new_empty(0, dtype=dtype)
 
 
-def _sign(compute: Any, arguments: type[Any], results: type[Any]) -> None:
-    """Give a function the signature from which torch infers the operator's schema."""
+def sign(compute: Any, arguments: Mapping[str, Any], results: Any) -> None:
+    """Give a function the signature from which torch infers an operator's schema."""
     taken = [
-        Parameter(name, Parameter.POSITIONAL_OR_KEYWORD, annotation=kind)
-        for name, kind in typing.get_type_hints(arguments).items()
+        Parameter(name, Parameter.POSITIONAL_OR_KEYWORD, annotation=kind) for name, kind in arguments.items()
     ]
-    count = len(results._fields)
-    given: Any = Tensor if count == 1 else tuple[(Tensor,) * count]  # type: ignore[misc]
-    compute.__signature__ = Signature(taken, return_annotation=given)
+    compute.__signature__ = Signature(taken, return_annotation=results)
 
 
 def _is_compiled(kernel: Any) -> bool:

@@ -14,7 +14,7 @@ from kernel_selector.kernels.recurrent.torch_layers import TorchGRU, TorchLSTM, 
 from kernel_selector.kernels.runtime.traced_modules import Traced
 
 from .hyperparameters import computed_dtype, recurrent_values
-from .selected import PLAIN, Selected, _is_looked_into, constant_in_graphs
+from .selected import PLAIN, Selected, _is_looked_into, constant_in_graphs, without_weights
 
 _TORCHS: dict[str, nn.Module] = {}  # torch's own modules in graphs of torch.compile, without weights
 
@@ -77,18 +77,13 @@ class _Recurrent(Traced, Selected, nn.RNNBase):
             batch = rows[0] if rows else -(-len(x) // max(1, steps))
             given = PackedSequence(x, torch.full((steps,), batch))
         chosen = self._chosen_for_call(given)
-        lent = [
-            (name, one.shape, one.dtype, one.requires_grad)
-            for name, one in self._lent("").items()
-            if one is not None
-        ]
         modes = torch.is_grad_enabled(), computed_dtype(x)
-        own = type(self).__name__, sizes, packed, dtype, device, wants_gradient, lent
+        own = type(self).__name__, sizes, packed, dtype, device, wants_gradient, self._lent_forms("")
         key = repr((*own, *modes, *circumstances))
         known = _TORCHS if chosen is None else self._selections[""].recorded
         if key not in known:
             known[key] = self._torchs_own() if chosen is None else chosen
-            _without_weights(known[key])
+            without_weights(known[key])
         return key, chosen is not None
 
     def _torchs_own(self) -> nn.Module:
@@ -134,17 +129,6 @@ def _traced(x: Tensor) -> tuple[int, ...]:
     from kernel_selector.kernels.runtime.traced_sizes import traced_sizes
 
     return traced_sizes(x)
-
-
-def _without_weights(module: nn.Module) -> None:
-    """Keep no weight in a module that graphs give weights to at each call."""
-    for part in module.modules():
-        part._parameters = {
-            name: None if one is None else nn.Parameter(one.detach().to("meta"), one.requires_grad)
-            for name, one in part._parameters.items()
-        }
-        if isinstance(part, nn.RNNBase):
-            part.__dict__["_flat_weights"] = list(part._parameters.values())
 
 
 class LSTM(_Recurrent, nn.LSTM):

@@ -258,18 +258,9 @@ class Selected(nn.Module):
             return "", str(error)
         if chosen is None:
             return "", ""
-        lent = [
-            (path, one.shape, one.dtype, one.requires_grad)
-            for path, one in self._lent(name).items()
-            if one is not None
-        ]
         modes = torch.is_grad_enabled(), [computed_dtype(one) for one in given if isinstance(one, Tensor)]
-        key = repr((method, described, lent, *modes, *circumstances))
-        for part in chosen.modules():  # of this call alone; a graph gives weights to each of its own
-            part._parameters = {
-                leaf: None if one is None else nn.Parameter(one.detach().to("meta"), one.requires_grad)
-                for leaf, one in part._parameters.items()
-            }
+        key = repr((method, described, self._lent_forms(name), *modes, *circumstances))
+        without_weights(chosen)
         self._selections[name].recorded.setdefault(key, chosen)
         return key, ""
 
@@ -278,6 +269,14 @@ class Selected(nn.Module):
         if all(name in self._parameters for name in self._weights()):
             return self._parameters
         return {name: getattr(self, name) for name in self._weights()}
+
+    def _lent_forms(self, name: str) -> list[Any]:
+        """What of the parameters for an operator a graph is made for."""
+        return [
+            (path, one.shape, one.dtype, one.requires_grad)
+            for path, one in self._lent(name).items()
+            if one is not None
+        ]
 
     def _settings(self, _name: str) -> tuple[Any, ...]:
         """Attributes that a choice for an operator hangs on; graphs are made anew where they change."""
@@ -326,6 +325,17 @@ def _are_plain(x: Tensor, dtype: torch.dtype, parameters: Mapping[str, Tensor | 
         or (type(one) in PLAIN and one.device == x.device and (dtype != x.dtype or one.dtype == dtype))
         for one in parameters.values()
     )
+
+
+def without_weights(module: nn.Module) -> None:
+    """Keep no weight in a module of one call, to which graphs give weights at each of theirs."""
+    for part in module.modules():
+        part._parameters = {
+            name: None if one is None else nn.Parameter(one.detach().to("meta"), one.requires_grad)
+            for name, one in part._parameters.items()
+        }
+        if isinstance(part, nn.RNNBase):
+            part.__dict__["_flat_weights"] = list(part._parameters.values())
 
 
 def as_torchs_where_looked_into(forward: Callable[..., Any]) -> Callable[..., Any]:

@@ -176,21 +176,6 @@ def upgrade_database(database: Database | str | Path | None = None) -> str:
         return store.location
 
 
-def back_up_database(copy: Path, database: str | Path | None = None) -> str:
-    """Location of the database, copied into a new file."""
-    from kernel_selector.db.engine.backup import back_up
-
-    return back_up(database, copy)
-
-
-def restore_database(copy: Path, database: str | Path | None = None) -> str | None:
-    """Path of what the database held before a backup took its place; None where there was no database."""
-    from kernel_selector.db.engine.backup import restore
-
-    before = restore(copy, database)
-    return None if before is None else str(before)
-
-
 def database_faults(database: Database | str | Path | None = None) -> tuple[str, list[str]]:
     """Location of the database, and what of it is not as it was stored."""
     from kernel_selector.db import integrity

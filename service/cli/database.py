@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.markup import escape
@@ -71,10 +72,7 @@ def upgrade(database: DatabaseOption = None, as_json: JsonOption = False) -> Non
     from selector.profiling.status import upgrade_database
 
     location = upgrade_database(database)
-    if as_json:
-        output.print_json({"location": location, "upgraded": True})
-    else:
-        output.out().print(f"Up to date: {location}", markup=False, soft_wrap=True)
+    _tell(as_json, {"location": location, "upgraded": True}, f"Up to date: {location}")
 
 
 @app.command()
@@ -86,13 +84,10 @@ def backup(file: CopyArgument, database: DatabaseOption = None, as_json: JsonOpt
     \b
       selector database backup measurements-of-today.sqlite
     """
-    from selector.profiling.status import back_up_database
+    from kernel_selector.db.engine.backup import back_up
 
-    location = back_up_database(file, database)
-    if as_json:
-        output.print_json({"location": location, "backup": str(file)})
-    else:
-        output.out().print(f"{location} is copied to {file}.", markup=False, soft_wrap=True)
+    location = back_up(database, file)
+    _tell(as_json, {"location": location, "backup": str(file)}, f"{location} is copied to {file}.")
 
 
 @app.command()
@@ -104,14 +99,12 @@ def restore(file: CopyArgument, database: DatabaseOption = None, as_json: JsonOp
     \b
       selector database restore measurements-of-today.sqlite
     """
-    from selector.profiling.status import restore_database
+    from kernel_selector.db.engine.backup import restore as put_back
 
-    before = restore_database(file, database)
-    if as_json:
-        output.print_json({"restored": str(file), "before": before})
-    else:
-        kept = "There was none before." if before is None else f"What was there is in {before}."
-        output.out().print(f"Restored from {file}. {kept}", markup=False, soft_wrap=True)
+    before = put_back(file, database)
+    kept = "There was none before." if before is None else f"What was there is in {before}."
+    found = {"restored": str(file), "before": None if before is None else str(before)}
+    _tell(as_json, found, f"Restored from {file}. {kept}")
 
 
 @app.command()
@@ -126,10 +119,14 @@ def check(database: DatabaseOption = None, as_json: JsonOption = False) -> None:
     from selector.profiling.status import database_faults
 
     location, found = database_faults(database)
-    if as_json:
-        output.print_json({"location": location, "faults": found})
-    else:
-        lines = found or ["No fault was found."]
-        output.out().print("\n".join([location, *lines]), markup=False, soft_wrap=True)
+    lines = [location, *(found or ["No fault was found."])]
+    _tell(as_json, {"location": location, "faults": found}, "\n".join(lines))
     if found:
         raise typer.Exit(1)
+
+
+def _tell(as_json: bool, document: Mapping[str, Any], words: str) -> None:
+    if as_json:
+        output.print_json(document)
+    else:
+        output.out().print(words, markup=False, soft_wrap=True)

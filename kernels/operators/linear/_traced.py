@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import cache
-from importlib import import_module
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from ...runtime.dropout import draw_seed
+from ...runtime.names import named
 from ...runtime.torch_operators import Backward, Contents, absent, torch_operator
 from ._passes import Engine, Options, forward_pass, parameter_and_input_gradients
 
@@ -59,14 +58,9 @@ class _Gradients(NamedTuple):
     db: Tensor
 
 
-@cache
 def _engine(names: str) -> Engine:
     """The functions of an engine by the names that `Engine.names` gives them."""
-    found = []
-    for name in names.split():
-        module, _, function = name.partition(":")
-        found.append(getattr(import_module(module), function))
-    return Engine(*found)
+    return Engine(*map(named, names.split()))
 
 
 def _memory(call: _Call) -> _Results:
@@ -91,7 +85,13 @@ def _gradient_memory(call: _Upstream) -> _Gradients:
 
 
 def _compute_gradients(call: _Upstream) -> _Gradients:
-    options = Options(_engine(call.engine), call.activation, call.p, call.kept is not None, call.dy.dtype)
+    options = Options(
+        _engine(call.engine),
+        call.activation,
+        call.p,
+        call.kept is not None,
+        call.dy.dtype,
+    )
     found = parameter_and_input_gradients(
         options, call.dy, (call.x, call.weight, call.kept, call.seed),
         (call.for_x, call.for_weight, call.for_bias),

@@ -6,14 +6,13 @@ is summed in float32, and beside the gradients there is one chunk. The price is 
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import torch
 from torch import Tensor
 
 from ...runtime.passes import Gradients, Made, Passes, Saved, TwoPassLayer
 from . import IGNORED
 from ._logits import add_product, buffer, empty_state, fold, for_weight, gradient_, losses_of, products, wide
+from ._module import Call
 
 # of a chunk: products of [N, H] by [H, 4096] fill a GPU from about four thousand rows on; fewer rows take
 # more columns, as long as the chunk's logits in 16 bits stay within 64 MiB
@@ -30,18 +29,8 @@ def loss(x: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, smoothi
     return LAYER(call_of(x, weight, bias, labels, smoothing))[0]
 
 
-class Call(NamedTuple):
-    """Arguments of a call."""
-
-    x: Tensor  # [N, H]
-    weight: Tensor  # [V, H]
-    bias: Tensor | None  # [V]
-    labels: Tensor  # int64 [N], contiguous
-    smoothing: float
-
-
 def call_of(x: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, smoothing: float) -> Call:
-    """Arguments as the passes take them."""
+    """Arguments as the passes take them: contiguous labels."""
     return Call(x, weight, bias, labels.contiguous(), smoothing)
 
 

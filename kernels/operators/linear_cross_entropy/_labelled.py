@@ -7,24 +7,14 @@ one operator picks them, and keeps what belongs to rows for all of them.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from ...runtime.passes import Gradients, Made, Passes, Saved, TwoPassLayer
 from . import IGNORED
-from ._module import LossFunction, plain
-
-
-class Call(NamedTuple):
-    """Arguments of a call."""
-
-    x: Tensor  # [N, H]
-    weight: Tensor  # [V, H]
-    bias: Tensor | None  # [V]
-    labels: Tensor  # int64 [N]
-    smoothing: float
+from ._module import Call, LossFunction, plain
 
 
 def loss_of_labelled(function: LossFunction, layer: TwoPassLayer, call: Call) -> Tensor:

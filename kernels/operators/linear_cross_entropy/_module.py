@@ -6,7 +6,7 @@ What a call is refused for is worded by torch: it gets every call that does not 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -17,6 +17,16 @@ from . import IGNORED
 
 # (x [N, H], weight [V, H], bias [V] or None, labels [N], label smoothing) to the loss [], wide
 LossFunction = Callable[[Tensor, Tensor, Tensor | None, Tensor, float], Tensor]
+
+
+class Call(NamedTuple):
+    """Arguments of a call."""
+
+    x: Tensor  # [N, H]
+    weight: Tensor  # [V, H]
+    bias: Tensor | None  # [V]
+    labels: Tensor  # int64 [N]
+    smoothing: float
 
 
 def plain(x: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, smoothing: float) -> Tensor:

@@ -17,8 +17,8 @@ from . import ELEMENT_BYTES, counted, labelled_rows
 from ._column_chunks import LAYER as ROWS
 from ._column_chunks import call_of, chunk_columns
 from ._column_chunks import loss as loss_of_rows
-from ._labelled import Call, layer_of, loss_of_labelled
-from ._module import FusedLinearLoss
+from ._labelled import layer_of, loss_of_labelled
+from ._module import Call, FusedLinearLoss
 from ._support import refused
 
 

@@ -14,8 +14,8 @@ from ...contract import Device, Problem, Work
 from . import ELEMENT_BYTES, gathered, labelled_rows
 from ._aligned_chunks import call_of
 from ._aligned_chunks import loss as loss_of_rows
-from ._labelled import Call, layer_of, loss_of_labelled
-from ._module import FusedLinearLoss
+from ._labelled import layer_of, loss_of_labelled
+from ._module import Call, FusedLinearLoss
 from ._row_chunks import LAYER as ROWS
 from .aligned import aligned_work
 
