@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from ..runtime.graph_capture import graph_capture
 from .workload import Mark, Run
 
 WARM_UP_RUNS = 3  # on the side stream, as torch asks for: libraries choose and allocate in the first ones
@@ -22,7 +23,7 @@ def capture(run: Run) -> Run:
     torch.cuda.current_stream().wait_stream(stream)
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, stream=stream):
+    with graph_capture(graph, stream=stream):
         run(0, _nothing)
 
     def replay(_index: int, _mark: Mark) -> None:

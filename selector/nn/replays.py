@@ -203,6 +203,14 @@ def unreplay(module: nn.Module, *, for_good: bool = True) -> bool:
     return True
 
 
+def count_from_now(model: nn.Module) -> None:
+    """Start of the counts of a model's replayed calls, at 0: those before were of trials."""
+    for module in model.modules():
+        if isinstance(module, Replayed):
+            stack: Replays = module.__dict__[REPLAYS]
+            stack.calls, stack.replayed = 0, 0
+
+
 def _autocast(block: Block) -> tuple[bool, torch.dtype]:
     kind = next((one.device.type for one in block.module.parameters()), "cuda")
     return torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)

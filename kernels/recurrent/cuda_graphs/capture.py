@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from ...runtime.autograd import first_order
+from ...runtime.graph_capture import graph_capture
 from .copies import Inbox, Outbox, Results, packed
 
 WARM_UP_RUNS = 3  # on the capturing stream, as torch asks for: libraries choose and allocate in these
@@ -41,10 +42,7 @@ def record(run: Callable[[], Results], stream: Any, pool: Any = None) -> Recordi
     graph = torch.cuda.CUDAGraph()
     torch.cuda.empty_cache()  # as entering a capture does: what is reserved more afterwards is the pool's
     before = torch.cuda.memory_reserved()
-    with (
-        _no_garbage_collected(),
-        torch.cuda.graph(graph, pool=pool, stream=stream, capture_error_mode="thread_local"),
-    ):
+    with _no_garbage_collected(), graph_capture(graph, pool=pool, stream=stream):
         results = run()
         packs = packed(results)
     return Recording(results, packs, graph, max(torch.cuda.memory_reserved() - before, 0))

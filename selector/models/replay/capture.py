@@ -15,6 +15,8 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
+from kernel_selector.kernels.runtime.graph_capture import graph_capture
+
 from ...nn.replay_block import Argument, Block, Graph, form_of, leaves
 from ..example import same_values
 from ..rewriting.equivalence import difference
@@ -296,7 +298,7 @@ def record_on_gpu(device: torch.device) -> Recorder:
 
     def record(run: Callable[[], Any]) -> tuple[Graph, Any]:
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=pool, stream=stream, capture_error_mode="thread_local"):
+        with graph_capture(graph, pool=pool, stream=stream):
             found = run()
         return graph, found
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from torch import nn
 
+from ...nn.replays import count_from_now
 from ...text.units import format_bytes
 from ..replay import replay as replaying
 from ..replay.replay import ReplayedStack
@@ -29,12 +30,6 @@ PASSES = 2 * (Limits.steps + 2)  # of the shortest comparison
 
 # those that are compiled with replaced layers, and the same without
 OURS_INSIDE = {"compiled_ours": "compiled", "reduce_overhead_ours": "reduce_overhead"}
-# BERT of 12 layers, replayed and then compiled in one process, ended on an H100 in a CUDA launch failure,
-# whose reason is not known yet; each by itself does not
-BOTH_GRAPHS = (
-    "its blocks were captured to be replayed, and both in one process ended in an error of CUDA: leave "
-    "'replayed' out of arrangements to have it compiled"
-)
 NO_LAYERS = "none of its layers can be replaced"
 NOT_IN_FASTEST = "put back, because the fastest arrangement is without it: {}"
 
@@ -87,7 +82,6 @@ class ArrangementSearch:
         self._step_ms: float | None = None
         self._reasons: dict[str, str] = {}  # why groups were put back
         self._stacks: tuple[ReplayedStack, ...] = ()
-        self._captured = False  # whether blocks were captured as CUDA graphs
         self._rows: dict[str, TriedArrangement] = {}
         self._compiled: list[Trial | None] = []  # None for those that failed
         self._to_come = 0  # comparisons, at least
@@ -116,6 +110,7 @@ class ArrangementSearch:
             alone = len(self._compiled) == 1
             self._compiled.clear()
             self._trials.drop_others(code, kept=self._current.compile_s is not None, alone=alone)
+        count_from_now(self._model)
         return self._result()
 
     def _order(self) -> list[str]:
@@ -184,7 +179,6 @@ class ArrangementSearch:
             self._leave_out(REPLAYED, str(error))
             return
         self._stacks = wider.stacks
-        self._captured = wider.replayed
         if not wider.replayed:
             self._leave_out(REPLAYED, "it has no stack of blocks that can be replayed")
             return
@@ -240,8 +234,6 @@ class ArrangementSearch:
 
     def _why_not(self, name: str, kinds: tuple[ReplacementGroup, ...]) -> str | None:
         """Reason why an arrangement is not compiled, or None."""
-        if self._captured:
-            return BOTH_GRAPHS
         if name in OURS_INSIDE.values() and kinds:
             return f"the layers that were asked for stay: {name}_ours compiles with them"
         if name in OURS_INSIDE and not kinds:

@@ -112,6 +112,16 @@ def test_calls_in_flight_and_on_other_streams_do_not_mix(operator, name):
 
 
 @every
+def test_workspaces_of_libraries_may_be_freed(operator, name):
+    graphed, plain = pair(operator, name)
+    first, second = inputs(operator), inputs(operator)
+    graphed(*first)
+    torch._C._cuda_clearCublasWorkspaces()  # as torch.compile's reduce-overhead does
+    torch.cuda.empty_cache()
+    assert_equal([graphed(*second)[0]], [plain(*second)[0]])
+
+
+@every
 def test_a_call_inside_a_callers_capture(operator, name):
     graphed, plain = pair(operator, name, mode="inference")
     x, first = inputs(operator)

@@ -14,13 +14,8 @@ from torch import Tensor, nn
 
 import selector
 from selector import InvalidRequest
-from selector.models.replay.replay import ReplayedStack
 from selector.models.rewriting import arrangement_search, compilation, trials
-from selector.models.rewriting.arrangement_search import ArrangementSearch, Wanted
-from selector.models.rewriting.arrangements import Arrangement
 from selector.models.rewriting.paired_timing import Outcome
-from selector.models.rewriting.timing import Steps
-from selector.models.rewriting.trials import Trials
 from tests.selector.models.rewriting.compiled import Model, compile_by, name_of, steps_take
 
 pytestmark = pytest.mark.usefixtures("stand_ins", "relu_promised", "traced_alone")
@@ -206,18 +201,3 @@ def test_inductor_compiles_a_model_here(x: Tensor, monkeypatch: pytest.MonkeyPat
     assert row.peak_bytes > 2 * x.nbytes
     assert (model._compiled_call_impl is not None) is (report.kept == "compiled")
     torch.testing.assert_close(model(x), plain(x))
-
-
-def test_nothing_is_compiled_beside_blocks_that_were_captured(
-    x: Tensor, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    stack = ReplayedStack(path="blocks", blocks=2, refused=None)
-    monkeypatch.setattr("selector.models.rewriting.trials.replaying.turn_on", lambda *_: [stack])
-    steps_take(monkeypatch, {})
-    model = Model()
-    steps = Steps(model, x, gradients=True)
-    tried = Trials(model, x, Arrangement(trials.AS_GIVEN, model), (), steps)
-    found = ArrangementSearch(model, tried, Wanted(names=("replayed", "compiled"))).fastest()
-    (why,) = (row.why for row in found.rows if row.name == "compiled")
-    assert why is not None
-    assert why.startswith("its blocks were captured to be replayed")

@@ -245,9 +245,11 @@ def graphs_on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def steps_take(monkeypatch: pytest.MonkeyPatch, replayed_ms: float) -> None:
-    """10 ms launched, and so long with blocks replayed."""
+    """10 ms launched, and so long with blocks replayed; one step is run."""
+    step = timing.Steps.__call__
 
     def steps(self: timing.Steps, count: int) -> list[float]:
+        step(self, 1)
         replaying_now = any(isinstance(part, Replayed) for part in self._model.modules())
         return [replayed_ms if replaying_now else 10.0] * count
 

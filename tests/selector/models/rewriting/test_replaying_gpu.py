@@ -88,6 +88,21 @@ def test_what_is_optimized_is_replayed_too(make: Any) -> None:
     assert selector.restore(model) > 3
 
 
+@pytest.mark.filterwarnings("ignore")  # of torch's compiler about this machine
+def test_a_model_compiled_with_reduced_overhead_beside_them_changes_nothing() -> None:
+    model, other = bert(0.0), nn.Sequential(nn.Linear(64, 64), nn.GELU(), nn.Linear(64, 64)).cuda()
+    plain = copy.deepcopy(model)
+    (stack,) = selector.replay(model, words(0))
+    assert stack.refused is None
+    compiled = torch.compile(other, mode="reduce-overhead")
+    for _ in range(4):  # which frees the workspaces of cuBLAS
+        compiled(torch.randn(8, 64, device="cuda")).sum().backward()
+    torch.cuda.empty_cache()
+    for found, expected in zip(trained(model), trained(plain), strict=True):
+        torch.testing.assert_close(found, expected, rtol=2e-3, atol=2e-4)
+    assert "replayed=21 of 21 calls" in repr(model)
+
+
 def test_under_autocast() -> None:
     model = bert(0.0)
     plain = copy.deepcopy(model)
