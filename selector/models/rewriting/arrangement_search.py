@@ -21,8 +21,8 @@ from .equivalence import Original
 from .paired_timing import Limits, Outcome, chained
 from .report import TriedArrangement, factor
 from .timing import Steps
-from .trial import ReplacementGroup, Trial, TrialFailed, words_of
-from .trials import AS_GIVEN, FEW, LEAST_SECONDS, OURS, REPLAYED, Trials
+from .trial import OURS, ReplacementGroup, Trial, TrialFailed, all_replaced, words_of
+from .trials import AS_GIVEN, FEW, LEAST_SECONDS, REPLAYED, Trials
 
 MOST_SECONDS = 10.0  # for one comparison
 SET_ASIDE = 0.75  # of the time, at most, for the first compilation
@@ -219,13 +219,15 @@ class ArrangementSearch:
             self._note_lost(wider, found, fault)
 
     def _kinds_within(self, name: str) -> tuple[ReplacementGroup, ...]:
-        """Replacement groups to compile with: none, or those that were kept, else all, since a compiler
-        launches them in less of the host's time; for autotuning those of the fastest that was compiled.
+        """Replacement groups to compile with: none; those that were decided for a compiled model, else those
+        that were kept, else all; for autotuning those of the fastest that was compiled.
         """
         if self._wanted.fixed:
             return self._trials.kinds
         if name in OURS_INSIDE.values():
             return ()
+        if name in OURS_INSIDE and self._trials.inside is not None:
+            return self._trials.inside.kinds
         if name in OURS_INSIDE:
             kept = tuple(kind for kind in self._trials.kinds if kind.name not in self._reasons)
             return kept or self._trials.kinds
@@ -389,7 +391,7 @@ def replay(model: nn.Module, example_inputs: Any) -> list[ReplayedStack]:
     given = Arrangement(AS_GIVEN, model)
     try:
         steps = Steps(model, example_inputs, gradients=True)
-        trials = Trials(model, example_inputs, given, (), steps)
+        trials = Trials(model, example_inputs, given, all_replaced(model, ()), steps)
         return list(ArrangementSearch(model, trials, Wanted(names=(REPLAYED,))).fastest().stacks)
     except BaseException:
         given.apply()

@@ -6,41 +6,34 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import nn
 
 from kernel_selector.kernels import registry
-from kernel_selector.kernels.contract import Problem, SelectorError, UnknownOperator
+from kernel_selector.kernels.contract import UnknownOperator
 from kernel_selector.kernels.contract.errors import shorten, suggest
 
 from ...errors import InvalidRequest
-from ...selection.selector import shared_selector
-from .. import layers
 from ..example import draws_random_numbers
-from ..layers import Layer
 from ..replay import replay as replaying
-from ..saved_tensors import HEAD
 from . import attention_interface, compilation
 from . import joint_linear as joining
-from .arrangement_search import ArrangementSearch, SearchResult, Wanted
+from .arrangement_search import OURS_INSIDE, ArrangementSearch, SearchResult, Wanted
 from .arrangements import Arrangement
 from .budget import Budget
-from .device_times import DeviceTimes
+from .decisions import DecidedLayers, Decisions
 from .equivalence import Original
-from .heads import place_with, with_linear_heads
 from .joint_linear import Joint
-from .options import DEVICE_TIME, OBJECTIVES, OptimizeOptions, PlanImplementations, device_of
+from .options import DEVICE_TIME, OBJECTIVES, OptimizeOptions, device_of
 from .outputs import require
-from .places import Place, is_written_out
-from .report import LeftAlone, Replaced, Report, TriedArrangement, each_once, headline, reason_of
+from .report import LeftAlone, Replaced, Report, TriedArrangement, headline
 from .swap import Decision, put_back, swap, undo
 from .timing import Steps
-from .trial import ReplacementGroup, first_line
-from .trials import AS_GIVEN, OURS, REPLAYED, Trials
+from .trial import OURS, ReplacementGroup, all_replaced, first_line
+from .trials import AS_GIVEN, REPLAYED, Trials
 
 PUT_BACK = "put back, because the model computed something else: "
 RAISED = "put back, because the model raised "
@@ -70,8 +63,11 @@ def optimize(model: nn.Module, example_inputs: Any, options: OptimizeOptions) ->
         replaying.turn_off(model, for_good=False)
         compilation.turn_off(model)
         left_out = _left_out(model, options)
-        chosen = _chosen(model, example_inputs, options)
-        if not (chosen.decisions or chosen.joints or set(options.arrangements) - {OURS, *left_out}):
+        if options.outputs is not None:
+            require(model, example_inputs, options.outputs)
+        layers = DecidedLayers(model, example_inputs, options)
+        chosen = layers.decisions()
+        if not (chosen or set(options.arrangements) - {OURS, *left_out}):
             given.apply()
             return Report(
                 first_line=UNCHANGED,
@@ -82,48 +78,33 @@ def optimize(model: nn.Module, example_inputs: Any, options: OptimizeOptions) ->
                 kept=AS_GIVEN,
             )
         try:
-            return _tried(model, example_inputs, options, given, chosen, left_out, budget)
+            inside = _inside(layers, chosen, options, left_out)
+            return _tried(model, example_inputs, options, given, (chosen, inside), left_out, budget)
         except torch.OutOfMemoryError as error:
             given.apply()
             return Report(
                 first_line="Nothing was replaced, for want of memory to compare: the model is as it was.",
                 replaced=(),
-                left_alone=(*chosen.left, *_left(chosen.decisions, chosen.joints, first_line(error))),
+                left_alone=(*chosen.left, *_left(chosen.single, chosen.joints, first_line(error))),
                 notes=chosen.notes,
                 kept=AS_GIVEN,
             )
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Chosen:
-    """Selected replacements of a model, layers that stay, and notes."""
-
-    decisions: list[Decision]
-    joints: list[Joint]
-    left: tuple[LeftAlone, ...]
-    notes: tuple[str, ...]
-
-
-def _chosen(model: nn.Module, example_inputs: Any, options: OptimizeOptions) -> _Chosen:
-    """Selected replacements according to the measurements, before anything is tried."""
-    if options.outputs is not None:
-        require(model, example_inputs, options.outputs)
-    listed = layers.find(model, example_inputs)
-    found = with_linear_heads(model, listed, options.outputs)
-    times = DeviceTimes(
-        found if OBJECTIVES[options.objective] == "time" else (),
-        device_of(model),
-        options.database,
-        replayed=options.objective == DEVICE_TIME,
-    )
-    joints, left = _joints(model, example_inputs, found, options, times)
-    joined = {path for joint in joints for path in joint.paths}
-    alone = [layer for layer in found if layer.path not in joined]
-    decisions, others, caveats = _decisions(model, alone, options, times)
-    asked = {(layer.path, layer.problem) for layer in listed}
-    left += [one for one in others if (one.path, one.problem) in asked]
-    notes = (*caveats, *_no_head(listed, options), *_unused(found, options), *times.advice)
-    return _Chosen(decisions=decisions, joints=joints, left=tuple(left), notes=notes)
+def _inside(
+    layers: DecidedLayers,
+    chosen: Decisions,
+    options: OptimizeOptions,
+    left_out: Mapping[str, str],
+) -> Decisions | None:
+    """Decisions for the model compiled with replaced layers; None where that is not tried, or they are
+    `chosen`.
+    """
+    tried = set(OURS_INSIDE) & set(options.arrangements) - set(left_out)
+    if not (options.for_speed_alone and tried):
+        return None
+    found = layers.decisions(compiled=True)
+    return None if (found.single, found.joints) == (chosen.single, chosen.joints) else found
 
 
 def _tried(
@@ -131,18 +112,25 @@ def _tried(
     example_inputs: Any,
     options: OptimizeOptions,
     given: Arrangement,
-    chosen: _Chosen,
+    decisions: tuple[Decisions, Decisions | None],
     left_out: Mapping[str, str],
     budget: Budget,
 ) -> Report:
     """Replace the layers whose results match and leave the model in its fastest arrangement, where there is a
-    choice; returns the report.
+    choice; returns the report. `decisions`: those as launched, and those as compiled where these differ.
     """
+    chosen, compiled = decisions
     training = any(module.training for module in model.modules()) and not torch.is_inference_mode_enabled()
     wanted = _wanted(model, example_inputs, options, training, left_out, budget)
-    kinds, left = _right(model, example_inputs, options, chosen, training)
+    original = Original(model, example_inputs, gradients=training, outputs=options.outputs)
+    inside = None
+    if compiled is not None:
+        kinds, _ = _right(model, original, options, compiled)
+        inside = all_replaced(model, kinds)
+        given.apply()
+    kinds, left = _right(model, original, options, chosen)
     steps = Steps(model, example_inputs, gradients=training, outputs=options.outputs)
-    trials = Trials(model, example_inputs, given, kinds, steps)
+    trials = Trials(model, example_inputs, given, all_replaced(model, kinds), steps, inside)
     if options.for_speed_alone or set(options.arrangements) - {OURS}:
         verdict = ArrangementSearch(model, trials, wanted).fastest()
     elif kinds:
@@ -153,6 +141,8 @@ def _tried(
     for kind in kinds:
         if kind not in verdict.kept:
             left += _left(kind.decisions, kind.joints, verdict.put_back[kind.name])
+    replaced = tuple(row for kind in verdict.kept for row in _rows(kind))
+    inside_notes = compiled.notes if compiled is not None and verdict.name in OURS_INSIDE else ()
     said = headline(steps.passes, verdict.outcome, verdict.step_ms)
     if not options.for_speed_alone and verdict.outcome is None:
         said = NO_ROOM if verdict.kept else UNCHANGED
@@ -163,9 +153,9 @@ def _tried(
         notes.append(OVERWRITTEN)
     return Report(
         first_line=said,
-        replaced=tuple(row for kind in verdict.kept for row in _rows(kind)),
-        left_alone=(*chosen.left, *left),
-        notes=(*notes, *map(str, verdict.stacks), *chosen.notes),
+        replaced=replaced,
+        left_alone=tuple(one for one in (*chosen.left, *left) if _place(one) not in map(_place, replaced)),
+        notes=tuple(dict.fromkeys((*notes, *map(str, verdict.stacks), *chosen.notes, *inside_notes))),
         times=verdict.outcome,
         arrangements=verdict.rows,
         kept=verdict.name,
@@ -240,22 +230,6 @@ def _agreed(training: bool, options: OptimizeOptions) -> str:
     return f"Checked on the example: {checked} agree with the original's."
 
 
-def _no_head(listed: Sequence[Layer], options: OptimizeOptions) -> tuple[str, ...]:
-    """Note that `outputs=("loss",)` has no effect for a model without a loss head."""
-    if options.outputs is None or any(layer.problem.operator == HEAD for layer in listed):
-        return ()
-    return (
-        f"outputs={options.outputs!r} changed nothing: no linear layer with its cross-entropy was found.",
-    )
-
-
-def _unused(found: Sequence[Layer], options: OptimizeOptions) -> tuple[str, ...]:
-    """Notes on overrides that match no layer."""
-    known = {name for layer in found for name in (layer.path, layer.problem.operator)}
-    names = [repr(name) for name in options.overrides if name not in known]
-    return (f"overrides for {', '.join(names)}: the example runs no such layer.",) if names else ()
-
-
 def restore(model: nn.Module) -> int:
     """Implementation of `selector.restore`."""
     undone = compilation.turn_off(model) + replaying.turn_off(model)
@@ -295,106 +269,13 @@ def _check(model: nn.Module, options: OptimizeOptions) -> None:
             )
 
 
-def _decisions(
-    model: nn.Module, found: Sequence[Layer], options: OptimizeOptions, times: DeviceTimes
-) -> tuple[list[Decision], list[LeftAlone], list[str]]:
-    """Decisions for the layers, layers that stay, and notes on the evidence without repetitions."""
-    planned, decisions, left = PlanImplementations(options.plan), [], []
-    caveats: dict[str, None] = {}
-    for layer in found:
-        decided = _decided(model, layer, options, planned, times)
-        if isinstance(decided, Decision):
-            decisions.append(decided)
-            caveats |= dict.fromkeys(decided.caveats)
-        else:
-            why, more = decided
-            left.append(LeftAlone(path=layer.path, problem=layer.problem, why=why))
-            caveats |= dict.fromkeys(more)
-    return decisions, left, each_once(caveats)
-
-
-Left = tuple[str, tuple[str, ...]]  # why a layer is left alone, and the caveats of that
-
-
-def _decided(
-    model: nn.Module, layer: Layer, options: OptimizeOptions, planned: PlanImplementations, times: DeviceTimes
-) -> Decision | Left:
-    """Decision for a layer that can be replaced, or the reason why it stays."""
-    place = place_with(model, layer, options.outputs)
-    if isinstance(place, str):
-        planned.next(layer, framework_only=True)
-        return place, ()
-    return _decide(model, layer, place, options, planned.next(layer) or times.faster(layer.problem))
-
-
-def _decide(
-    model: nn.Module, layer: Layer, place: Place, options: OptimizeOptions, known: tuple[str, str] | None
-) -> Decision | Left:
-    """Decision for a layer, or the reason why it stays. `known`: the best implementation for the whole
-    model, and why.
-    """
-    named = options.named(layer) or (known and known[0])
-    try:
-        choice = shared_selector(options.database).choose(
-            layer.problem.operator,
-            device=device_of(model),
-            objective=OBJECTIVES[options.objective],
-            override=named,
-            **cast(dict[str, Any], dict(layer.problem.as_dict)),
-        )
-    except SelectorError as error:
-        if named is not None:
-            raise
-        return str(error), ()
-    why = reason_of(choice) if options.named(layer) or known is None else known[1]
-    caveats = () if named else choice.caveats
-    is_default = choice.implementation == registry.operator(layer.problem.operator).default
-    if is_default and (choice.source == "default" or not is_written_out(model, layer)):
-        gone = registry.retirement(layer.problem.operator, named) if named else None
-        return f"torch's own is chosen ({why})", (gone,) if gone else caveats
-    return Decision(layer, place, choice.implementation, why, caveats)
-
-
-def _joints(
-    model: nn.Module,
-    example_inputs: Any,
-    found: Sequence[Layer],
-    options: OptimizeOptions,
-    times: DeviceTimes,
-) -> tuple[list[Joint], list[LeftAlone]]:
-    """Groups of layers to join, and those that cannot be joined with the reason."""
-    if OBJECTIVES[options.objective] != "time":
-        return [], []
-    free = [layer for layer in found if options.named(layer) is None]
-
-    def ms(problem: Problem, name: str | None) -> float | None:
-        known = times.ms(problem, name)
-        return _alone_ms(problem, name, device_of(model), options.database) if known is None else known
-
-    every = joining.joints(model, example_inputs, free, ms)
-    refused = [LeftAlone(path=one.path, problem=one.problem, why=one.why) for one in every if one.refused]
-    return [one for one in every if not one.refused], refused
-
-
-def _alone_ms(problem: Problem, name: str | None, device: str, database: Any) -> float | None:
-    """Milliseconds of a layer by itself, launch included, with a named implementation or the fastest."""
-    values: dict[str, Any] = dict(problem.as_dict)
-    try:
-        choice = shared_selector(database).choose(problem.operator, device=device, **values)
-    except SelectorError:
-        return None
-    able = [one for one in choice.candidates if one.excluded is None and name in (None, one.name)]
-    return min((one.time_ms for one in able if one.time_ms is not None), default=None)
-
-
 def _right(
-    model: nn.Module, example_inputs: Any, options: OptimizeOptions, chosen: _Chosen, training: bool
+    model: nn.Module, original: Original, options: OptimizeOptions, chosen: Decisions
 ) -> tuple[list[ReplacementGroup], list[LeftAlone]]:
     """Replacement groups whose results match the original's, and the layers of undone groups."""
-    original = Original(model, example_inputs, gradients=training, outputs=options.outputs)
-    operators = dict.fromkeys(one.layer.problem.operator for one in chosen.decisions)
+    operators = dict.fromkeys(one.layer.problem.operator for one in chosen.single)
     kinds = [
-        ReplacementGroup(name, [one for one in chosen.decisions if one.layer.problem.operator == name])
+        ReplacementGroup(name, [one for one in chosen.single if one.layer.problem.operator == name])
         for name in operators
     ]
     if chosen.joints:
@@ -430,6 +311,10 @@ def _left(decisions: Sequence[Decision], joints: Sequence[Joint], why: str) -> l
     found = [(one.layer.path, one.layer.problem) for one in decisions]
     found += [(one.path, one.problem) for one in joints]
     return [LeftAlone(path=path, problem=problem, why=why) for path, problem in found]
+
+
+def _place(row: LeftAlone | Replaced) -> tuple[str, str]:
+    return row.path, row.problem.operator
 
 
 def _rows(kind: ReplacementGroup) -> Iterator[Replaced]:

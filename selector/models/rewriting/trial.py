@@ -6,6 +6,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from torch import nn
+
 from ..replay.replay import ReplayedStack
 from .arrangements import Arrangement
 from .joint_linear import Joint
@@ -14,8 +16,10 @@ from .peak_memory import give_memory_back
 from .report import factor
 from .swap import Decision
 
+OURS = "ours"
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, eq=False)
 class ReplacementGroup:
     """Replacements that are kept or undone together: those of one operator, or joined layers."""
 
@@ -56,6 +60,11 @@ class Trial:
     def layers(self) -> int:
         """Number of replaced layers."""
         return sum(kind.layers for kind in self.kinds)
+
+
+def all_replaced(model: nn.Module, kinds: Sequence[ReplacementGroup]) -> Trial:
+    """Arrangement that a model has now, with all these replacement groups."""
+    return Trial(name=OURS, arrangement=Arrangement(OURS, model), kinds=tuple(kinds))
 
 
 class TrialFailed(Exception):

@@ -27,13 +27,16 @@ FEW = 1.0  # the same where modules have hooks: what these do beside, they do at
 
 # what torch.compile looks at of an input that may be changed in place
 LOOKED_AT = r"The \.grad attribute of a Tensor that is not a leaf"
-AS_GIVEN, OURS, REPLAYED = "as given", "ours", "replayed"
+AS_GIVEN, REPLAYED = "as given", "replayed"
 NO_ROOM = "torch.OutOfMemoryError: there is no memory for both, to be timed in turns"
 
 
 class Trials:
     """Arrangements of a model with all replacements in it: made, timed in turns, and compared with the
     original.
+
+    `ours` has the replacements for a model that is launched layer by layer, `inside` those for one that is
+    compiled where they are others.
     """
 
     def __init__(
@@ -41,15 +44,20 @@ class Trials:
         model: nn.Module,
         example_inputs: Any,
         given: Arrangement,
-        kinds: Sequence[ReplacementGroup],
+        ours: Trial,
         steps: Steps,
+        inside: Trial | None = None,
     ) -> None:
         self._model, self._example, self._steps = model, example_inputs, steps
-        self.kinds = tuple(kinds)
         self.given = Trial(name=AS_GIVEN, arrangement=given)
-        self.ours = Trial(name=OURS, arrangement=Arrangement(OURS, model), kinds=self.kinds)
+        self.ours, self.inside = ours, inside
         self.few = any(map(hooked, model.modules()))
         self._peak = PeakMemory(model)
+
+    @property
+    def kinds(self) -> tuple[ReplacementGroup, ...]:
+        """All replacement groups of the model as it is launched."""
+        return self.ours.kinds
 
     @property
     def device_limit(self) -> int | None:
@@ -75,8 +83,9 @@ class Trials:
         before, seconds = self._peak.reserved(), None
         stacks: tuple[ReplayedStack, ...] = ()
         with breaking():
-            self.ours.arrangement.apply()
-            for kind in self.kinds:
+            every = self.ours if self.inside is None or set(kinds) <= set(self.kinds) else self.inside
+            every.arrangement.apply()
+            for kind in every.kinds:
                 if kind not in kinds:
                     joining.part(self._model, kind.joints)
                     undo(self._model, kind.decisions)

@@ -12,13 +12,18 @@ import torch
 from torch import Tensor, nn
 
 import selector
+from kernel_selector.kernels import registry
+from kernel_selector.kernels.contract import Problem
+from selector import Selector
 from selector.models.rewriting import compilation, trials
 from selector.models.rewriting.budget import Budget
+from selector.models.rewriting.device_times import DeviceTimes
 from selector.models.rewriting.paired_timing import Outcome, outcome
 from tests.selector.models.rewriting.compiled import Model, compile_by, name_of, steps_take
 
 pytestmark = pytest.mark.usefixtures("stand_ins", "relu_promised", "traced_alone")
 
+CHOOSE = Selector.choose  # before any test promises something else
 ALL = ("ours", "compiled", "compiled_ours", "reduce_overhead", "reduce_overhead_ours")
 
 
@@ -72,6 +77,29 @@ def test_the_fastest_arrangement_stays(x: Tensor, kept: str, monkeypatch: pytest
     selector.restore(model)
     assert name_of(model) == "as given"
     assert compiled_functions() == before
+
+
+def test_what_is_compiled_has_the_layers_that_are_fastest_on_the_device(
+    x: Tensor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def by_launched_time(self: Selector, operator: str, **more: Any) -> Any:
+        named = more.get("override") or registry.operator(operator).default
+        return CHOOSE(self, operator, **{**more, "override": named})
+
+    def faster(self: DeviceTimes, problem: Problem) -> tuple[str, str] | None:
+        found = ("stand_in", "1 us of the device's time") if problem.operator == "relu" else None
+        return found if self._replayed else None
+
+    monkeypatch.setattr(Selector, "choose", by_launched_time)
+    monkeypatch.setattr(DeviceTimes, "faster", faster)
+    steps_take(monkeypatch, KEPT["compiled_ours"])
+    model = Model()
+    report = selector.optimize(model, x, arrangements=ALL)
+    rows = {one.name: one for one in report.arrangements}
+    assert rows["ours"].why == "none of its layers can be replaced"
+    assert (report.kept, name_of(model)) == ("compiled_ours", "compiled_ours")
+    assert [(one.path, one.why) for one in report.replaced] == [("relu", "1 us of the device's time")]
+    assert "relu" not in [one.path for one in report.left_alone]
 
 
 def test_a_report_has_a_table_and_the_same_as_data(x: Tensor, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 import selector
 from kernel_selector.kernels.operators.linear._joined import joined
-from selector.models.rewriting import optimize as optimizing
+from selector.models.rewriting.decisions import DecidedLayers
 from selector.nn.joined import JoinedAttention
 
 transformers = pytest.importorskip("transformers", reason="Hugging Face's transformers is not installed")
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.usefixtures("everything_pays")
 
 @pytest.fixture(autouse=True)
 def faster_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(optimizing, "_alone_ms", lambda _problem, name, *_: 1.5 if name else 1)
+    monkeypatch.setattr(DecidedLayers, "_alone_ms", lambda _self, _problem, name: 1.5 if name else 1)
 
 
 def published(family: str = "Bert", **more: Any) -> Any:
@@ -253,7 +253,7 @@ def test_what_is_no_faster_or_not_known_stays_apart(
     model: Any, example: dict[str, Tensor], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for together in (3, None):
-        monkeypatch.setattr(optimizing, "_alone_ms", lambda *given, ms=together: ms if given[1] else 1)
+        monkeypatch.setattr(DecidedLayers, "_alone_ms", lambda *given, ms=together: ms if given[2] else 1)
         report = selector.optimize(model, example)
         assert places(report) == []
         assert "as one product" not in str(report)

@@ -1,0 +1,160 @@
+"""Decisions for the layers of a model: which get another implementation, by the measurements."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, cast
+
+from torch import nn
+
+from kernel_selector.kernels import registry
+from kernel_selector.kernels.contract import Problem, SelectorError
+
+from ...selection.selector import shared_selector
+from .. import layers
+from ..layers import Layer
+from ..saved_tensors import HEAD
+from . import joint_linear as joining
+from .device_times import COMPILED, DeviceTimes
+from .heads import place_with, with_linear_heads
+from .joint_linear import Joint
+from .options import DEVICE_TIME, OBJECTIVES, OptimizeOptions, PlanImplementations, device_of
+from .places import Place, is_written_out
+from .report import LeftAlone, each_once, reason_of
+from .swap import Decision
+
+
+@dataclass(frozen=True, kw_only=True)
+class Decisions:
+    """Replacements that were decided for a model's layers, layers that stay, and notes."""
+
+    single: list[Decision]
+    joints: list[Joint]
+    left: tuple[LeftAlone, ...]
+    notes: tuple[str, ...]
+
+    def __bool__(self) -> bool:
+        """Whether anything is replaced."""
+        return bool(self.single or self.joints)
+
+
+Left = tuple[str, tuple[str, ...]]  # why a layer is left alone, and the caveats of that
+
+
+class DecidedLayers:
+    """Decisions for the layers that an example runs of a model.
+
+    For a `compiled` model they go by the device's time alone, since a compiler launches all layers in little
+    of the host's. Where what it makes of a layer is the fastest, the layer is left to it.
+    """
+
+    def __init__(self, model: nn.Module, example_inputs: Any, options: OptimizeOptions) -> None:
+        self._model, self._example, self._options = model, example_inputs, options
+        self._device = device_of(model)
+        self._listed = layers.find(model, example_inputs)
+        self._found = with_linear_heads(model, self._listed, options.outputs)
+
+    def decisions(self, *, compiled: bool = False) -> Decisions:
+        """Decisions for the model as it is launched, or replayed where that is the objective; or compiled."""
+        options = self._options
+        by_time = OBJECTIVES[options.objective] == "time"
+        replayed = compiled or options.objective == DEVICE_TIME
+        times = DeviceTimes(self._found if by_time else (), self._device, options.database, replayed=replayed)
+        joints, left = self._joints(times) if by_time else ([], [])
+        joined = {path for joint in joints for path in joint.paths}
+        asked = {(layer.path, layer.problem) for layer in self._listed}
+        planned, single = PlanImplementations(options.plan), []
+        caveats: dict[str, None] = {}
+        for layer in self._found:
+            if layer.path in joined:
+                continue
+            decided = self._decided(layer, planned, times, compiled)
+            if isinstance(decided, Decision):
+                single.append(decided)
+                caveats |= dict.fromkeys(decided.caveats)
+            else:
+                why, more = decided
+                caveats |= dict.fromkeys(more)
+                if (layer.path, layer.problem) in asked:
+                    left.append(LeftAlone(path=layer.path, problem=layer.problem, why=why))
+        notes = (*each_once(caveats), *self._no_head(), *self._unused(), *times.advice)
+        return Decisions(single=single, joints=joints, left=tuple(left), notes=notes)
+
+    def _decided(
+        self, layer: Layer, planned: PlanImplementations, times: DeviceTimes, compiled: bool
+    ) -> Decision | Left:
+        """Decision for a layer that can be replaced, or the reason why it stays."""
+        place = place_with(self._model, layer, self._options.outputs)
+        if isinstance(place, str):
+            planned.next(layer, framework_only=True)
+            return place, ()
+        known = planned.next(layer) or times.faster(layer.problem)
+        if compiled and known is not None and known[0] in COMPILED:
+            return f"left to the compiler ({known[1]})", ()
+        decided = self._decide(layer, place, known)
+        if compiled and isinstance(decided, Decision) and decided.implementation in COMPILED:
+            return f"left to the compiler ({decided.why})", decided.caveats
+        return decided
+
+    def _decide(self, layer: Layer, place: Place, known: tuple[str, str] | None) -> Decision | Left:
+        """Decision for a layer, or the reason why it stays. `known`: the best implementation for the whole
+        model, and why.
+        """
+        options, operator = self._options, registry.operator(layer.problem.operator)
+        named = options.named(layer) or (known and known[0])
+        try:
+            choice = shared_selector(options.database).choose(
+                operator.name,
+                device=self._device,
+                objective=OBJECTIVES[options.objective],
+                override=named,
+                **cast(dict[str, Any], dict(layer.problem.as_dict)),
+            )
+        except SelectorError as error:
+            if named is not None:
+                raise
+            return str(error), ()
+        why = reason_of(choice) if options.named(layer) or known is None else known[1]
+        caveats = () if named else choice.caveats
+        is_default = choice.implementation == operator.default
+        if is_default and (choice.source == "default" or not is_written_out(self._model, layer)):
+            gone = registry.retirement(operator.name, named) if named else None
+            return f"torch's own is chosen ({why})", (gone,) if gone else caveats
+        return Decision(layer, place, choice.implementation, why, caveats)
+
+    def _joints(self, times: DeviceTimes) -> tuple[list[Joint], list[LeftAlone]]:
+        """Groups of layers to join, and those that cannot be joined with the reason."""
+        free = [layer for layer in self._found if self._options.named(layer) is None]
+
+        def ms(problem: Problem, name: str | None) -> float | None:
+            known = times.ms(problem, name)
+            return self._alone_ms(problem, name) if known is None else known
+
+        every = joining.joints(self._model, self._example, free, ms)
+        refused = [LeftAlone(path=one.path, problem=one.problem, why=one.why) for one in every if one.refused]
+        return [one for one in every if not one.refused], refused
+
+    def _alone_ms(self, problem: Problem, name: str | None) -> float | None:
+        """Milliseconds of a layer by itself, launch included, with a named implementation or the fastest."""
+        values: dict[str, Any] = dict(problem.as_dict)
+        try:
+            choice = shared_selector(self._options.database).choose(
+                problem.operator, device=self._device, **values
+            )
+        except SelectorError:
+            return None
+        able = [one for one in choice.candidates if one.excluded is None and name in (None, one.name)]
+        return min((one.time_ms for one in able if one.time_ms is not None), default=None)
+
+    def _no_head(self) -> tuple[str, ...]:
+        """Note that `outputs=("loss",)` has no effect for a model without a loss head."""
+        outputs = self._options.outputs
+        if outputs is None or any(layer.problem.operator == HEAD for layer in self._listed):
+            return ()
+        return (f"outputs={outputs!r} changed nothing: no linear layer with its cross-entropy was found.",)
+
+    def _unused(self) -> tuple[str, ...]:
+        """Notes on overrides that match no layer."""
+        known = {name for layer in self._found for name in (layer.path, layer.problem.operator)}
+        names = [repr(name) for name in self._options.overrides if name not in known]
+        return (f"overrides for {', '.join(names)}: the example runs no such layer.",) if names else ()
