@@ -219,15 +219,16 @@ class ArrangementSearch:
             self._note_lost(wider, found, fault)
 
     def _kinds_within(self, name: str) -> tuple[ReplacementGroup, ...]:
-        """Replacement groups to compile with: none; those that were decided for a compiled model, else those
-        that were kept, else all; for autotuning those of the fastest that was compiled.
+        """Replacement groups to compile with: none; those that were decided for CUDA graphs, else those that
+        were kept, else all; for autotuning those of the fastest that was compiled.
         """
         if self._wanted.fixed:
             return self._trials.kinds
         if name in OURS_INSIDE.values():
             return ()
-        if name in OURS_INSIDE and self._trials.inside is not None:
-            return self._trials.inside.kinds
+        in_graphs = self._trials.in_graphs
+        if name in OURS_INSIDE and name in compilation.GRAPHS and in_graphs is not None:
+            return in_graphs.kinds
         if name in OURS_INSIDE:
             kept = tuple(kind for kind in self._trials.kinds if kind.name not in self._reasons)
             return kept or self._trials.kinds
