@@ -25,10 +25,10 @@ from . import (
     quickstart,
     serve,
     status,
-    token,
     transfer,
     worker,
 )
+from .admin import token
 
 app = typer.Typer(
     name="selector",

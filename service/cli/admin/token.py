@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
-from .terminal import output
-from .terminal.options import DatabaseOption, JsonOption
+from ..terminal import output
+from ..terminal.options import DatabaseOption, JsonOption
 
 app = typer.Typer(
     name="token",
@@ -39,7 +39,7 @@ def create(
       selector token create scheduler --days 90
       selector token create worker-7 --scope measure
     """
-    from ..tokens import create_token
+    from ...tokens import create_token
 
     _print(name, create_token(database, name, scopes=scope or ["read"], days=days), as_json=as_json)
 
@@ -62,7 +62,7 @@ def rotate(
       selector token rotate scheduler
       selector token rotate worker-7 --grace-hours 0
     """
-    from ..tokens import rotate_token
+    from ...tokens import rotate_token
 
     _print(name, rotate_token(database, name, grace_hours=grace_hours, days=days), as_json=as_json)
 
@@ -76,7 +76,7 @@ def revoke(name: Name, database: DatabaseOption = None, as_json: JsonOption = Fa
     \b
       selector token revoke worker-7
     """
-    from ..tokens import revoke_token
+    from ...tokens import revoke_token
 
     revoke_token(database, name)
     if as_json:
@@ -95,7 +95,7 @@ def list_all(database: DatabaseOption = None, as_json: JsonOption = False) -> No
       selector token list
       selector token list --json
     """
-    from ..tokens import list_tokens
+    from ...tokens import list_tokens
 
     found = list_tokens(database)
     if as_json:
