@@ -5,7 +5,18 @@ which receives an open transaction and does not commit. Rows of tables stay in h
 frozen dataclasses, those of `kernels.contract` among them, and plain dictionaries.
 """
 
-from . import imported, integrity, jobs, jobs_listing, models, records, submissions, tokens
+from . import (
+    audit,
+    corrections,
+    imported,
+    integrity,
+    jobs,
+    jobs_listing,
+    models,
+    records,
+    submissions,
+    tokens,
+)
 from .engine.database import Database
 from .engine.location import default_path
 from .errors import (
@@ -38,6 +49,8 @@ __all__ = [
     "InvalidModel",
     "StoredModel",
     "TaskLost",
+    "audit",
+    "corrections",
     "default_path",
     "imported",
     "integrity",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, TypeVar
 
 from sqlalchemy import Dialect, select
 from sqlalchemy.engine import Connection
@@ -16,6 +16,7 @@ FEW = 20  # rows fetched at once where each may be large
 LOOKUP = 500  # keys in one query: old versions of SQLite take 999 parameters
 
 Row = Mapping[str, Any]
+Key = TypeVar("Key")
 
 
 def insert_new(connection: Connection, table: type[Base], rows: Sequence[Row]) -> int:
@@ -32,9 +33,13 @@ def insert_new(connection: Connection, table: type[Base], rows: Sequence[Row]) -
 def known(connection: Connection, table: type[Base], hashes: Sequence[str]) -> Iterator[str]:
     """Content hashes, of the given ones, that the table has."""
     column = table.__table__.c.content_hash
-    for start in range(0, len(hashes), LOOKUP):
-        query = select(column).where(column.in_(hashes[start : start + LOOKUP]))
-        yield from connection.execute(query).scalars()
+    for part in parts(hashes):
+        yield from connection.execute(select(column).where(column.in_(part))).scalars()
+
+
+def parts(keys: Sequence[Key]) -> Iterator[Sequence[Key]]:
+    """Keys by as many as one query takes."""
+    return (keys[start : start + LOOKUP] for start in range(0, len(keys), LOOKUP))
 
 
 def _insert_each(connection: Connection, table: type[Base], rows: Sequence[Row]) -> int:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from itertools import islice
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
-from sqlalchemy import RowMapping, Select, case, func, select
+from sqlalchemy import RowMapping, Select, case, exists, func, select
 from sqlalchemy.engine import Connection
 
 from kernel_selector.kernels.contract import CorruptRecord, Device, Environment, Record, Status
@@ -18,6 +18,7 @@ from .hashing import content_hash
 from .reference_rows import SharedRows, natural_key
 from .rows import Figures
 from .schema import measurements as tables
+from .schema.corrections import counts as counting
 
 BATCH = 1000  # records at once while adding; more do not make it faster
 PAGE = 1000  # records fetched at once while finding
@@ -77,11 +78,11 @@ def find(
     statuses: Collection[Status | str] | None = None,
     limit: int | None = None,
 ) -> Iterator[Record]:
-    """Records in the order in which they were stored; with a limit, the last ones of it.
+    """Records that count, in the order in which they were stored; with a limit, the last ones of it.
 
     Iterate inside the transaction: records are fetched as they are asked for.
     """
-    query = select(tables.Measurement.__table__)
+    query = select(tables.Measurement.__table__).where(counting())
     if operator is not None:
         query = query.join(tables.Problem).where(tables.Problem.operator == operator)
     if device_key is not None:
@@ -114,7 +115,7 @@ def newest(connection: Connection, *, operator: str, device_key: str) -> Iterato
         select(columns.id, *thing, *figures, measured_at.label("measured_at"), place.label("place"))
         .outerjoin(tables.Submission, tables.Submission.id == columns.submission_id)
         .where(columns.device_id.in_(select(tables.Device.id).where(tables.Device.key == device_key)))
-        .where(columns.implementation_id.in_(versions))
+        .where(columns.implementation_id.in_(versions), counting())
         .subquery()
     )
     query = select(ranked).where(ranked.c.place == 1).order_by(ranked.c.id)
@@ -125,8 +126,8 @@ def newest(connection: Connection, *, operator: str, device_key: str) -> Iterato
 def times_by_author(
     connection: Connection, record: Record, versions: Collection[str]
 ) -> dict[str | None, list[float]]:
-    """Undisturbed milliseconds of all good records of a record's problem and implementation, in some of its
-    versions and on its kind of device, by author (None: measured here).
+    """Undisturbed milliseconds of the good records of a record's problem and implementation that count, in
+    some of its versions and on its kind of device, by author (None: measured here).
     """
     total = tables.Measurement.__table__.c[f"{rows.TOTALS[record.problem['mode']]}_{rows.UNDISTURBED}"]
     query = (
@@ -140,7 +141,7 @@ def times_by_author(
         .where(tables.Implementation.operator == record.problem.operator)
         .where(tables.Implementation.name == record.implementation)
         .where(tables.Implementation.version.in_(list(versions)))
-        .where(tables.Measurement.status == Status.OK.value, total.is_not(None))
+        .where(tables.Measurement.status == Status.OK.value, total.is_not(None), counting())
     )
     found: dict[str | None, list[float]] = {}
     for author, time_ms in connection.execute(query):
@@ -148,10 +149,17 @@ def times_by_author(
     return found
 
 
-def page(
-    connection: Connection, *, after: int, limit: int, equal: Mapping[str, str]
-) -> Iterator[tuple[int, Record, str | None]]:
-    """The first records with an id beyond `after`: id, record and author (None: measured here).
+class Stored(NamedTuple):
+    """A record with its id, and author and id of the submission that it came with (None: measured here)."""
+
+    id: int
+    record: Record
+    author: str | None
+    batch: int | None
+
+
+def page(connection: Connection, *, after: int, limit: int, equal: Mapping[str, str]) -> Iterator[Stored]:
+    """The first records that count with an id beyond `after`.
 
     `equal` holds what they must have, by a name of FILTERS. Iterate inside the transaction: few records are
     fetched at once, for each may have many samples.
@@ -162,13 +170,16 @@ def page(
         .join(tables.Device)
         .join(tables.Implementation)
         .outerjoin(tables.Submission, tables.Submission.id == tables.Measurement.submission_id)
-        .where(tables.Measurement.id > after)
+        .where(tables.Measurement.id > after, counting())
         .where(*(FILTERS[name] == value for name, value in equal.items()))
         .order_by(tables.Measurement.id)
         .limit(limit)
         .execution_options(yield_per=FEW)
     )
-    return ((row["id"], record, row["author"]) for row, record in _revive(connection, query, rows.record_of))
+    return (
+        Stored(row["id"], record, row["author"], row["submission_id"])
+        for row, record in _revive(connection, query, rows.record_of)
+    )
 
 
 def finished(
@@ -194,7 +205,7 @@ def finished(
         .where(tables.Problem.operator == operator)
         .where(tables.Device.fingerprint == device.fingerprint)
         .where(tables.Environment.fingerprint == environment.fingerprint)
-        .where(tables.Measurement.policy == policy)
+        .where(tables.Measurement.policy == policy, counting())
         .distinct()
     )
     if problem_key is not None:
@@ -231,8 +242,12 @@ def total(connection: Connection) -> int:
 
 
 def devices(connection: Connection) -> list[Device]:
-    """The measured devices, one for each fingerprint, as last probed; sorted by name and host."""
-    last = select(func.max(tables.Device.id)).group_by(tables.Device.fingerprint)
+    """The measured devices, one for each fingerprint, as last probed; sorted by name and host.
+
+    Those of which nothing counts are left out.
+    """
+    measured = exists().where(tables.Measurement.device_id == tables.Device.id, counting())
+    last = select(func.max(tables.Device.id)).where(measured).group_by(tables.Device.fingerprint)
     query = select(tables.Device.__table__).where(tables.Device.id.in_(last))
     query = query.order_by(tables.Device.name, tables.Device.host)
     return [rows.device_of(row._mapping) for row in connection.execute(query)]

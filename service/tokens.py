@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import getpass
 import hashlib
+import os
 import re
 import secrets
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -20,6 +22,7 @@ from .cached import Cached
 
 if TYPE_CHECKING:
     from kernel_selector.db import Database
+    from kernel_selector.db.audit import Action
     from kernel_selector.db.tokens import StoredToken
     from selector.selection.selector import Selector
 
@@ -81,6 +84,8 @@ def create_token(
             )
         secret, token = _made(name, tuple(scopes), days)
         db.tokens.add(connection, token)
+        details = {"scopes": list(token.scopes), "days": days}
+        _note(connection, db.audit.Action.TOKEN_CREATE, name, details)
     return secret
 
 
@@ -97,6 +102,8 @@ def rotate_token(
         db.tokens.revoke(connection, name=name, when=_now() + timedelta(hours=grace_hours))
         secret, token = _made(name, old.scopes, days)
         db.tokens.add(connection, token)
+        details = {"scopes": list(token.scopes), "days": days, "grace_hours": grace_hours}
+        _note(connection, db.audit.Action.TOKEN_ROTATE, name, details)
     return secret
 
 
@@ -107,6 +114,17 @@ def revoke_token(database: str | Path | Database | None, name: str) -> None:
     with opened(database) as store, store.write() as connection:
         _valid(db.tokens.every(connection), name)
         db.tokens.revoke(connection, name=name, when=_now())
+        _note(connection, db.audit.Action.TOKEN_REVOKE, name)
+
+
+def account() -> str:
+    """Author of what is done on the command line: the account's name, or its number where it has none, as in
+    some containers.
+    """
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return f"uid {os.getuid()}"
 
 
 def list_tokens(database: str | Path | Database | None) -> list[dict[str, Any]]:
@@ -179,6 +197,15 @@ def _made(name: str, scopes: tuple[str, ...], days: float | None) -> tuple[str, 
         expires_at=None if days is None else now + timedelta(days=days),
     )
     return secret, token
+
+
+def _note(connection: Any, action: Action, name: str, details: Mapping[str, Any] | None = None) -> None:
+    """Write into the journal what was done with a token, which only commands can do."""
+    from kernel_selector.db import audit
+
+    audit.add(
+        connection, author=account(), through=audit.COMMAND, action=action, subject=name, details=details
+    )
 
 
 def _valid(tokens: Sequence[StoredToken], name: str) -> StoredToken:

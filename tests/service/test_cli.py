@@ -17,6 +17,7 @@ from kernel_selector.service.cli.application import app
 ROOT = Path(__file__).parents[2]
 COMMANDS = sorted(command.name for command in app.registered_commands)
 PROMISED = [
+    "audit",
     "choose",
     "config",
     "devices",
@@ -44,6 +45,7 @@ NESTED = [
     "database status",
     "database upgrade",
     *(f"token {verb}" for verb in ("create", "rotate", "revoke", "list")),
+    *(f"measurements {verb}" for verb in ("retract", "release", "undo", "quarantined")),
 ]
 QUESTION = ["lstm", "hidden=256", "batch=32", "--device", "cpu"]
 
