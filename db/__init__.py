@@ -7,6 +7,7 @@ frozen dataclasses, those of `kernels.contract` among them, and plain dictionari
 
 from . import (
     audit,
+    contested,
     corrections,
     imported,
     integrity,
@@ -50,6 +51,7 @@ __all__ = [
     "StoredModel",
     "TaskLost",
     "audit",
+    "contested",
     "corrections",
     "default_path",
     "imported",

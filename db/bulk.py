@@ -3,11 +3,22 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any, TypeVar
 
-from sqlalchemy import Dialect, select
+from sqlalchemy import (
+    ARRAY,
+    BigInteger,
+    ColumnElement,
+    Dialect,
+    SQLColumnExpression,
+    all_,
+    func,
+    literal,
+    select,
+    true,
+)
 from sqlalchemy.engine import Connection
 
 from .schema.measurements import Base
@@ -40,6 +51,17 @@ def known(connection: Connection, table: type[Base], hashes: Sequence[str]) -> I
 def parts(keys: Sequence[Key]) -> Iterator[Sequence[Key]]:
     """Keys by as many as one query takes."""
     return (keys[start : start + LOOKUP] for start in range(0, len(keys), LOOKUP))
+
+
+def apart_from(
+    connection: Connection, column: SQLColumnExpression[int], ids: Collection[int]
+) -> ColumnElement[bool]:
+    """SQL condition that a column has none of these ids, which may be any number."""
+    if not ids:
+        return true()
+    if connection.dialect.name == "postgresql":
+        return column != all_(literal(list(ids), ARRAY(BigInteger)))
+    return column.not_in(select(func.json_each(json.dumps(list(ids))).table_valued("value").c.value))
 
 
 def _insert_each(connection: Connection, table: type[Base], rows: Sequence[Row]) -> int:

@@ -13,7 +13,7 @@ from sqlalchemy import CheckConstraint, ForeignKey, UniqueConstraint, exists, se
 from sqlalchemy.orm import Mapped, mapped_column
 from sqlalchemy.sql.expression import ColumnElement
 
-from .measurements import Base, Measurement, Quarantined
+from .measurements import Base, Measurement, Quarantined, Submission, Token
 
 THROUGH = COMMAND, SERVICE = ("command", "service")
 
@@ -52,6 +52,11 @@ class Release(Base):
 def counts() -> ColumnElement[bool]:
     """SQL condition that a measurement counts: nobody has retracted it."""
     return ~exists(select(Retraction.id).where(Retraction.measurement_id == Measurement.id))
+
+
+def untrusted() -> ColumnElement[bool]:
+    """SQL condition that the author of a submission has a token which is not trusted."""
+    return exists(select(Token.id).where(Token.name == Submission.author, ~Token.trusted))
 
 
 def held() -> ColumnElement[bool]:

@@ -36,10 +36,16 @@ class Mandate:
     reason: str
 
     def __post_init__(self) -> None:
-        if not (0 < len(self.reason.strip()) <= LONGEST_TEXT and self.reason.isprintable()):
-            raise InvalidRequest(
-                f"reason={shorten(self.reason)}: expected why, in 1 to {LONGEST_TEXT} printable characters."
-            )
+        checked_reason(self.reason)
+
+
+def checked_reason(reason: str) -> str:
+    """A reason for the journal. Raises InvalidRequest for none, a long one, and what cannot be printed."""
+    if not (0 < len(reason.strip()) <= LONGEST_TEXT and reason.isprintable()):
+        raise InvalidRequest(
+            f"reason={shorten(reason)}: expected why, in 1 to {LONGEST_TEXT} printable characters."
+        )
+    return reason
 
 
 def retract(database: Database | str | Path | None, chosen: Chosen, mandate: Mandate) -> dict[str, Any]:

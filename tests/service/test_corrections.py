@@ -54,13 +54,16 @@ def post(client, verb, **body):  # noqa: F811
     return answer.json()
 
 
-def test_what_one_token_sent_is_retracted_and_comes_back(client, made, mallory):  # noqa: F811
+def test_what_one_token_sent_is_retracted_and_comes_back(client, made, mallory, run):  # noqa: F811
     receipt(client, made)
     before = choice(client)
     slowest = [one for one in made if one.problem.hidden == 256][-1]
     sent = send(client, [scaled(slowest, 1 / 7.9, driver=slowest.environment.driver)], **mallory).json()
     assert sent["added"] == 1
     after = choice(client)
+    (held,) = run("measurements", "waiting", "--operator", "lstm")["waiting"]
+    assert (held["author"], held["implementation"]) == ("mallory", slowest.implementation)
+    assert after[:2] == before[:2]
     (batch,) = {
         one["batch"]
         for one in client.get("/v1/measurements", params={"limit": 1000}).json()["items"]
@@ -89,6 +92,8 @@ def test_what_one_token_sent_is_retracted_and_comes_back(client, made, mallory):
         "known": 0,
         "quarantined": 0,
     }
+    first = client.get("/v1/audit", params={"limit": 3}).json()
+    assert first["items"] + entries(client, cursor=first["next"]) == entries(client)
     assert [one["id"] for one in entries(client, action="measurements.undo")] == [undone["entry"]]
     assert entries(client, since=(datetime.now(UTC) + timedelta(days=1)).isoformat()) == []
 

@@ -71,7 +71,7 @@ def _words(one: Mapping[str, Any]) -> tuple[str, str, str, str]:
 def _what(one: Mapping[str, Any]) -> str:
     """What an entry is about, with the numbers among its details."""
     numbers = [
-        f"{value} {name}"
+        f"{value} {name.removesuffix('s') if value == 1 else name}"
         for name, value in one["details"].items()
         if type(value) is int and name not in ("batch", "entry")
     ]

@@ -150,6 +150,43 @@ def quarantined(
         console.print(f"These are the first {SHOWN}: choose by --author, --batch or --since.")
 
 
+@app.command()
+def waiting(
+    operator: Annotated[str | None, typer.Option(help="Only its measurements.")] = None,
+    database: DatabaseOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """List the measurements that do not count until a second run, or a second author, agrees.
+
+    Examples:
+
+    \b
+      selector measurements waiting
+      selector measurements waiting --operator lstm --json
+    """
+    from kernel_selector.kernels import registry
+    from selector.profiling.profile import opened
+    from selector.selection import confirmation
+
+    names = list(registry.operators()) if operator is None else [registry.operator(operator).name]
+    with opened(database) as store, store.read() as connection:
+        found = [one for name in names for one in confirmation.waiting(connection, operator=name)]
+    columns = ("id", "author", "device_key", "problem_key", "implementation", "status", "time_ms")
+    rows = [{name: getattr(one, name) for name in columns} for one in found]
+    if as_json:
+        output.print_json({"waiting": rows})
+        return
+    table = output.table("author", "device", "problem", "implementation", "ms", numbers=("ms",))
+    for row in rows[:SHOWN]:
+        figure = row["status"] if row["time_ms"] is None else f"{row['time_ms']:.4g}"
+        cells = (row["author"], row["device_key"], row["problem_key"], row["implementation"], figure)
+        table.add_row(*map(escape, cells))
+    console = output.out()
+    console.print(table if rows else "Nothing waits.")
+    if len(rows) > SHOWN:
+        console.print(f"These are the first {SHOWN} of {len(rows)}: --json has all.")
+
+
 def moment(text: str | None) -> datetime | None:
     """A time from ISO 8601, in UTC where it names no zone. Raises InvalidRequest."""
     from selector.errors import InvalidRequest
