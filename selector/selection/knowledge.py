@@ -120,7 +120,7 @@ class Knowledge:
             return own
         shipped = self.shipped.measurements(operator, device_key)
         assert isinstance(shipped, Evidence), operator
-        return JointEvidence(own, shipped) if own.problems or own.left_out else shipped
+        return JointEvidence(own, shipped) if own.problems or own.left_out or own.waiting else shipped
 
     def predictors(self, operator: str) -> list[tuple[Predictor, bool]]:
         """The latest cost models of an operator of which evidence was asked for, each with whether it ships.
