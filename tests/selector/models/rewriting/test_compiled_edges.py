@@ -85,6 +85,13 @@ def test_without_a_compiler_the_report_says_so_once(x: Tensor, monkeypatch: pyte
     assert name_of(model) == "as given"
 
 
+def test_without_triton_nothing_is_compiled_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+    monkeypatch.setattr("torch.utils._triton.has_triton", lambda: False)
+    reason = compilation.unavailable("cuda:0")
+    assert reason == "Triton, which torch.compile needs on a GPU, is missing or too old"
+
+
 def test_a_users_own_compilation_is_refused_and_kept(x: Tensor, monkeypatch: pytest.MonkeyPatch) -> None:
     model = Model()
     model.compile(backend="eager")
