@@ -75,7 +75,7 @@ def module_class() -> Any:
             return y
 
         def training_step(self, x: Tensor, _number: int) -> Tensor:
-            loss = self(x).square().mean()
+            loss = self(x).float().square().mean()
             self.losses.append(loss.item())
             return loss
 
