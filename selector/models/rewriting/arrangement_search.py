@@ -14,7 +14,7 @@ from ...text.units import format_bytes
 from ..replay import replay as replaying
 from ..replay.replay import ReplayedStack
 from . import compilation
-from .arrangements import Arrangement
+from .arrangements import Arrangement, refuse_sharded, unwrapped
 from .budget import Budget, Progress
 from .compilation import CompiledCode, expected_seconds
 from .equivalence import Original
@@ -387,7 +387,9 @@ def _refused(stacks: Sequence[ReplayedStack], words: str) -> tuple[ReplayedStack
 
 def replay(model: nn.Module, example_inputs: Any) -> list[ReplayedStack]:
     """Implementation of `selector.replay`."""
+    model = unwrapped(model)
     replaying.check(model)
+    refuse_sharded(model)
     replaying.turn_off(model)
     given = Arrangement(AS_GIVEN, model)
     try:

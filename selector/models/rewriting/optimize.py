@@ -22,7 +22,7 @@ from ..replay import replay as replaying
 from . import attention_interface, compilation
 from . import joint_linear as joining
 from .arrangement_search import OURS_INSIDE, ArrangementSearch, SearchResult, Wanted
-from .arrangements import Arrangement
+from .arrangements import Arrangement, refuse_sharded, unwrapped
 from .budget import Budget
 from .decisions import DecidedLayers, Decisions
 from .equivalence import Original
@@ -56,6 +56,7 @@ UNSEEN = (
 
 def optimize(model: nn.Module, example_inputs: Any, options: OptimizeOptions) -> Report:
     """Implementation of `selector.optimize`."""
+    model = unwrapped(model)
     _check(model, options)
     budget = Budget(options.search.budget_s)
     given = Arrangement(AS_GIVEN, model)
@@ -207,7 +208,7 @@ def _left_out(model: nn.Module, options: OptimizeOptions) -> dict[str, str]:
     """Arrangements that cannot be tried with this model on its device, with the reasons."""
     device, found = device_of(model), {}
     compiled = [name for name in options.arrangements if name in compilation.MODES]
-    if compiled and (reason := compilation.unavailable(model, device)):
+    if compiled and (reason := compilation.unavailable(device)):
         found = dict.fromkeys(compiled, reason)
     elif not device.startswith("cuda"):
         found = {name: NO_GPU for name in compiled if name in ON_GPUS_ALONE}
@@ -231,7 +232,7 @@ def _agreed(training: bool, options: OptimizeOptions) -> str:
 
 def restore(model: nn.Module) -> int:
     """Implementation of `selector.restore`."""
-    undone = compilation.turn_off(model) + replaying.turn_off(model)
+    undone = compilation.turn_off_within(model) + replaying.turn_off(model)
     attention_interface.turn_off(model)
     return undone + joining.part(model) + sum(put_back(module) for module in list(model.modules()))
 
@@ -248,6 +249,7 @@ def _check(model: nn.Module, options: OptimizeOptions) -> None:
             "model was compiled by model.compile(): expected one that is not, since compiling is among what "
             "is tried. Call selector.optimize before model.compile, or in its place."
         )
+    refuse_sharded(model)
     if any(tensor.is_meta for tensor in model.parameters()):
         raise InvalidRequest("model has weights on the meta device: load them first, then optimize.")
     if options.objective not in OBJECTIVES:
