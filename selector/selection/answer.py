@@ -134,7 +134,8 @@ def prepare(knowledge: Knowledge, request: Request, origin: Device | None = None
         software=software,
         question=question,
         measured=[
-            _here(one, problem, request, origin) for one in evidence.measured(problem, origin, software)
+            _here(one, problem, request, origin, evidence)
+            for one in evidence.measured(problem, origin, software)
         ],
         least_noise=(evidence.least_noise(device, shipped=False), evidence.least_noise(device, shipped=True)),
     )
@@ -198,15 +199,19 @@ def _joined(knowledge: Knowledge, other: Known, known: Known) -> Known:
     return Known(known.prepared._replace(question=question), known.predicted, figures)
 
 
-def _here(tier: Tier, problem: Problem, request: Request, origin: Device) -> Tier:
-    """What is known on `origin` as it would be on the request's device."""
-    if request.imported is not None:
+def _here(
+    tier: Tier, problem: Problem, request: Request, origin: Device, evidence: Evidence | ImportedEvidence
+) -> Tier:
+    """What is known on `origin`, of which all the evidence is, as it would be on the request's device."""
+    if request.imported is not None or not isinstance(evidence, Evidence):
         is_own = origin is request.device
         is_asked = tier.source != "exact" or problem == request.problem
         if is_own:
             return tier if is_asked else tier._replace(source="near")
         return tier._replace(source=transfer.SOURCE, origin=origin)
-    return tier if origin is request.device else transfer.carried(tier, problem, request.device, origin)
+    if origin is request.device:
+        return tier
+    return transfer.carried(tier, problem, request.device, origin, evidence.host_shares)
 
 
 def _candidates(request: Request) -> tuple[str, Sequence[str], Mapping[str, str]]:
@@ -376,11 +381,12 @@ def _tiers(knowledge: Knowledge, prepared: Prepared, predicted: Tier | None) -> 
     """
     problem, request, origin = prepared.problem, prepared.request, prepared.origin
     yield from prepared.measured
+    evidence = knowledge.measurements(problem.operator, origin.key)
     if predicted is not None:
-        yield _here(predicted, problem, request, origin)
-    near = knowledge.measurements(problem.operator, origin.key).near(problem, origin, prepared.software)
+        yield _here(predicted, problem, request, origin, evidence)
+    near = evidence.near(problem, origin, prepared.software)
     if near is not None:
-        yield _here(near, problem, request, origin)
+        yield _here(near, problem, request, origin, evidence)
 
 
 def _require_measurements(request: Request, question: Question, figures: Figures) -> None:

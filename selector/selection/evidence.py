@@ -21,6 +21,7 @@ from kernel_selector.kernels.versions import standing_for
 from ..cost_model.domain import differences, seen_alike, unlike, words_of
 from ..cost_model.estimate import Estimate, Tier
 from ..cost_model.features.work_ratios import work_ratios
+from .host_shares import HostShares
 from .neighbours import MAX_DISTANCE, Neighbours, Similar, distance, structure
 from .records import Possible
 
@@ -205,6 +206,11 @@ class Evidence:
     def _words(self) -> dict[str, list[Any]]:
         """The values that were measured of what is no size; looked at where nothing better is known."""
         return words_of(list(self.problems.values()))
+
+    @cached_property
+    def host_shares(self) -> HostShares:
+        """What launching takes; looked at where times are carried over to another device."""
+        return HostShares(self)
 
     def _add(self, record: Record | Figures) -> None:
         setting = Setting(record.device, record.environment, record.policy)

@@ -1,13 +1,12 @@
 """Estimates carried over from a GPU that was measured to one that was not.
 
-A time is multiplied by the ratio of the seconds that an implementation's counted operations, bytes and
-launches take at the two devices' rates. What is known of an H200, carried so to an H100 of another host (1115
-problems of all operators, `python -m benchmarks.selection.transfer`): times are off by 13 % (median), and
-choices lose 2.0 % against the fastest, where the default loses 64 %. To another compute capability times are
-off by more: those of torch's own, carried from an H200 and measured by others, by 17 to 51 % (medians of 400:
-linear layers, products, norms and GELU in float32 on an A100, NeuSight 6945927), 31 % (linear layers in
-float16 on an RTX A6000) and 33 % (in bfloat16 on an RTX 4090); 73 to 100 % of them are in their intervals.
-How good choices are there nobody has measured, so that a switch away from the default must gain a quarter.
+A time is carried over by its shares, see `Between`. Of implementations that were measured on an H200 and an
+H100 at the same problems, times of CUDA graphs so carried are off by 2 % (median), and launched ones by 7 %.
+Of what others measured (`python -m benchmarks.selection.transfer --public`; forward, of 50 us and longer),
+each device foretold from the one most like it, times are off by 2 to 3 % to a device of the same compute
+capability (linear layers and attention in bfloat16), and to another one by 11 to 18 % (linear layers), 18 %
+(attention), 16 % (products in float32), 15 % (norms) and 6 to 13 % (activations). How good choices are on
+another compute capability nobody has measured, so that a switch away from the default must gain a quarter.
 """
 
 from __future__ import annotations
@@ -22,8 +21,12 @@ from kernel_selector.kernels.contract import Device, Problem, Work
 from ..cost_model.estimate import Tier
 from ..cost_model.features.roofline import matmul_rate
 from .evidence import OTHER_MACHINE
+from .host_shares import HostShares
 
 SOURCE = "transfer"
+PRODUCTS = 8  # operations a byte, from which on they are matrix products
+START_MS = 2e-3  # of a kernel, from the end of the one before
+OF_THE_DEVICE = 0.5  # a time that is longer than the host's by this share is the device's
 OF_ANOTHER = (
     "Measured on another processor, {}, since nothing comparable is known of this one: "
     "`selector profile --operator all` measures it."
@@ -70,10 +73,11 @@ def _number(capability: tuple[int, int]) -> int:
     return 10 * capability[0] + capability[1]
 
 
-def carried(tier: Tier, problem: Problem, device: Device, origin: Device) -> Tier:
+def carried(tier: Tier, problem: Problem, device: Device, origin: Device, host: HostShares) -> Tier:
     """The tier of another device as one of `device`; without estimates as it was.
 
-    Times of processors stay as they are: what was a little faster on one is not on another.
+    `host` are the host's shares of what was measured there. Times of processors stay as they are: what was a
+    little faster on one is not on another.
     """
     if not tier.estimates:
         return tier
@@ -81,12 +85,14 @@ def carried(tier: Tier, problem: Problem, device: Device, origin: Device) -> Tie
         noisier = {name: one.timed(1.0, 1.0, OTHER_MACHINE) for name, one in tier.estimates.items()}
         caveats = (OF_ANOTHER.format(origin.name), *tier.caveats)
         return tier._replace(estimates=noisier, caveats=caveats, origin=origin)
-    works = registry.implementations(problem.operator)
-    doubt = SAME_CAPABILITY if _same(device, origin) else OTHER_CAPABILITY
-    estimates = {
-        name: estimate.timed(_ratio(works[name].work(problem), problem["dtype"], device, origin), *doubt)
-        for name, estimate in tier.estimates.items()
-    }
+    known, between = registry.implementations(problem.operator), Between(device, origin, problem["dtype"])
+    estimates = {}
+    for name, estimate in tier.estimates.items():
+        work = known[name].work(problem)
+        host_ms = host.ms(name, problem["mode"], work.launches)
+        estimates[name] = estimate.timed(
+            between.ratio(estimate.time_ms, host_ms, work), *doubt(device, origin)
+        )
     nothing = f"nothing comparable of {problem.operator} was measured on {device.name}"
     words = f"Carried over from {origin.name}: {nothing}."
     return tier._replace(source=SOURCE, estimates=estimates, caveats=(words, *tier.caveats), origin=origin)
@@ -97,18 +103,49 @@ def _same(device: Device, other: Device) -> bool:
     return device.compute_capability == other.compute_capability
 
 
-def _ratio(work: Work, dtype: str, device: Device, origin: Device) -> float:
-    """Seconds on `device` over those on `origin`: products and bytes at their rates, launches equal.
+def doubt(device: Device, origin: Device) -> Doubt:
+    """The doubt about times on a device that are carried over from another one."""
+    return SAME_CAPABILITY if _same(device, origin) else OTHER_CAPABILITY
 
-    Products of a dtype that one of them has no rate of take the rate of float32 there.
+
+class Between:
+    """The ratio of a time on `device` to that on `origin`, for what computes in a dtype.
+
+    A call takes as long as the device or the host, whichever is longer. The device's time has three shares:
+    its roofline, the longer of what operations and bytes take at the rates of the device, goes by the rates
+    of the other one; what kernels take to start stays; what is left goes by the arithmetic, because products
+    are too small to fill the device or steps on chip wait for each other. The host takes as long for both, or
+    as long as this one takes, where that is known.
     """
-    launches = work.launches * (origin.launch_us or 0.0) * 1e-6
-    both = _rates(device) & _rates(origin)
-    mine, theirs = (
-        work.flops / _rate(one, dtype, both) + work.moved_bytes / (one.copy_bytes_per_s or 1.0) + launches
-        for one in (device, origin)
-    )
-    return mine / theirs if theirs else 1.0
+
+    def __init__(self, device: Device, origin: Device, dtype: str) -> None:
+        both = _rates(device) & _rates(origin)
+        pair = device, origin
+        self._flops = [_rate(one, dtype, both) for one in pair]
+        self._bytes = [one.copy_bytes_per_s or 1.0 for one in pair]
+        self._vectors = [_rate(one, "float32", both) for one in pair]
+        self._host = 1.0
+        if device.host and device.launch_us and origin.launch_us:
+            self._host = device.launch_us / origin.launch_us
+
+    def ratio(self, time_ms: float, host_ms: float, work: Work) -> float:
+        """The ratio for what does `work` in `time_ms` on the origin, of which launching takes `host_ms`."""
+        if not time_ms:
+            return 1.0
+        mine, theirs = (
+            1e3 * math.hypot((work.flops / flops) ** 2, (work.moved_bytes / moved) ** 2) ** 0.5
+            for flops, moved in zip(self._flops, self._bytes, strict=True)
+        )
+        if theirs > time_ms:  # from a cache, or faster than large ones are
+            mine, theirs = mine * time_ms / theirs, time_ms
+        starting = min(work.launches * START_MS, time_ms - theirs)
+        # of a time that may be the host's the device's is known from the roofline alone
+        host_ms = min(host_ms, time_ms)
+        surely = min((time_ms / host_ms - 1) / OF_THE_DEVICE, 1.0) if host_ms else 1.0
+        rest = surely * (time_ms - theirs - starting)
+        rates = self._flops if work.flops >= PRODUCTS * work.moved_bytes else self._vectors
+        here = max(mine + starting + rest * rates[1] / rates[0], self._host * host_ms)
+        return here / max(theirs + starting + rest, host_ms)
 
 
 def _rate(device: Device, dtype: str, common: set[str]) -> float:
