@@ -28,10 +28,11 @@ from kernel_selector.kernels.contract import (
     UnsupportedProblem,
 )
 
-from .api import choose, evaluate, optimize, pareto, plan, replay, restore, train
+from .api import choose, evaluate, fits, optimize, pareto, plan, replay, restore, train
 from .errors import InvalidRequest, ModelVersionMismatch, NoMeasurements, NothingFits, ServiceError
 from .models.inspection.inspect_model import inspect_model
 from .models.inspection.report import ModelInspection
+from .planning.fits import Fit
 from .planning.training_setup import Training
 from .profiling.profile import profile
 from .profiling.quickstart import quickstart
@@ -46,6 +47,7 @@ __all__ = [
     "Choice",
     "Client",
     "Device",
+    "Fit",
     "InvalidHyperparameter",
     "InvalidRequest",
     "ModelInspection",
@@ -65,6 +67,7 @@ __all__ = [
     "UnsupportedProblem",
     "choose",
     "evaluate",
+    "fits",
     "format_bytes",
     "format_ms",
     "inspect_model",

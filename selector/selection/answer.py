@@ -151,8 +151,9 @@ def _most_frequent_winner(
 
 
 def _origins(knowledge: Knowledge, request: Request) -> Iterator[Device]:
-    """The measured devices that may answer: the request's own, then those like it; of processors the one of
-    which the most was measured goes first.
+    """The measured devices that may answer: the request's own, then those like it.
+
+    Of processors and of GPUs of another compute capability that of which the most was measured goes first.
     """
     operator, device = request.problem.operator, request.device
     if request.imported is not None:
@@ -164,7 +165,8 @@ def _origins(knowledge: Knowledge, request: Request) -> Iterator[Device]:
     for one in transfer.alike(device, knowledge.devices):
         alike.setdefault(one.key, one)  # the first of several hosts
     counts = {key: len(knowledge.evidence(operator, key).problems) for key in alike}
-    order = sorted(alike, key=lambda key: -counts[key]) if device.kind == "cpu" else alike
+    unlike = {key for key, one in alike.items() if not transfer.runs_the_same(device, one)}
+    order = sorted(alike, key=lambda key: (key in unlike, -counts[key] * (key in unlike)))
     yield from (alike[key] for key in order if counts[key])
 
 

@@ -57,7 +57,9 @@ def alike(device: Device, measured: Iterable[Device]) -> list[Device]:
         for one in measured
         if one.key != device.key and one.kind == device.kind == "cuda" and _rates(one) & _rates(device)
     ]
-    return sorted(found, key=lambda one: (not _same(one, device), abs(math.log(_copy_ratio(device, one)))))
+    return sorted(
+        found, key=lambda one: (not runs_the_same(one, device), abs(math.log(_copy_ratio(device, one))))
+    )
 
 
 def apart(device: Device, other: Device) -> tuple[bool, float, float]:
@@ -98,14 +100,14 @@ def carried(tier: Tier, problem: Problem, device: Device, origin: Device, host: 
     return tier._replace(source=SOURCE, estimates=estimates, caveats=(words, *tier.caveats), origin=origin)
 
 
-def _same(device: Device, other: Device) -> bool:
-    """Whether the same kernels run on both."""
-    return device.compute_capability == other.compute_capability
+def runs_the_same(device: Device, other: Device) -> bool:
+    """Whether the same kernels run on two GPUs; of processors nobody knows."""
+    return device.kind == "cuda" and device.compute_capability == other.compute_capability
 
 
 def doubt(device: Device, origin: Device) -> Doubt:
     """The doubt about times on a device that are carried over from another one."""
-    return SAME_CAPABILITY if _same(device, origin) else OTHER_CAPABILITY
+    return SAME_CAPABILITY if runs_the_same(device, origin) else OTHER_CAPABILITY
 
 
 class Between:
@@ -133,7 +135,7 @@ class Between:
         if not time_ms:
             return 1.0
         mine, theirs = (
-            1e3 * math.hypot((work.flops / flops) ** 2, (work.moved_bytes / moved) ** 2) ** 0.5
+            1e3 * math.sqrt(math.hypot((work.flops / flops) ** 2, (work.moved_bytes / moved) ** 2))
             for flops, moved in zip(self._flops, self._bytes, strict=True)
         )
         if theirs > time_ms:  # from a cache, or faster than large ones are
