@@ -34,6 +34,7 @@ from .models.inspection.inspect_model import inspect_model
 from .models.inspection.report import ModelInspection
 from .planning.fits import Fit
 from .planning.training_setup import Training
+from .profiling.calibration import calibrate
 from .profiling.profile import profile
 from .profiling.quickstart import quickstart
 from .selection.choice import Candidate, Choice
@@ -65,6 +66,7 @@ __all__ = [
     "UnknownImplementation",
     "UnknownOperator",
     "UnsupportedProblem",
+    "calibrate",
     "choose",
     "evaluate",
     "fits",

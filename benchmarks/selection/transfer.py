@@ -8,7 +8,8 @@ The first learns cost models from the GPUs that are left, which takes minutes, a
 `transfer_held_out_<device>.json` for each. FILEs are records of sweeps as `python -m kernels.measure --output
 FILE` writes them; the result is `transfer_<device>.json`. Each problem is asked about on the device, and is
 judged by what was measured there: the choice against the fastest, times against times, and how often they are
-in their intervals, which are made for nine of ten. DIR has tables of what torch's own implementations and
+in their intervals, which are made for nine of ten; of a held-out GPU once more as after `selector
+calibrate`, whose problems are not judged then. DIR has tables of what torch's own implementations and
 some libraries' attention take on devices of many kinds (`linear.csv.gz`, `devices.csv.gz` and so on): each
 device is foretold from the one most like it that has a time of the same problem, with rates from its data
 sheet and the share of these that the others reach; the result is `transfer_public.json`. Needs no GPU.
@@ -35,6 +36,7 @@ from kernel_selector.db import records as stored
 from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import Device, Record
 from selector.errors import TooFewProblems
+from selector.profiling.calibration import PROBLEMS, jobs_of
 from selector.selection.choice import Choice
 from selector.selection.selector import Selector
 from selector.selection.shipped import unpacked
@@ -100,7 +102,27 @@ def _held_out(database: Database, device: Device, folder: Path) -> dict[str, Any
             records = [
                 one for name in names for one in stored.find(connection, operator=name, device_key=device.key)
             ]
-        return _judged(others, records, replace(device, host=""))
+        asked_about = replace(device, host="")
+        return {
+            **_judged(others, records, asked_about),
+            "calibrated": _calibrated(others, records, asked_about),
+        }
+
+
+def _calibrated(others: Database, records: Sequence[Record], device: Device) -> dict[str, Any]:
+    """The same figures after what `selector calibrate` measures, without the problems of that."""
+    keys = {one.problem.key: None for one in records}
+    jobs = {
+        one.problem: one.implementations
+        for one in jobs_of(Selector(others, frozen=True, shipped=False), device, PROBLEMS, keys)
+    }
+    taken = [one for one in records if one.implementation in jobs.get(one.problem, ())]
+    with others.write() as connection:
+        stored.add(connection, taken)
+    return {
+        "problems": len(jobs),
+        **_judged(others, [one for one in records if one.problem not in jobs], device),
+    }
 
 
 def _copied(database: Database, others: Database, device: Device) -> Iterator[str]:

@@ -12,15 +12,17 @@ another compute capability nobody has measured, so that a switch away from the d
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import Device, Problem, Work
+from kernel_selector.kernels.contract.errors import number_of
 
 from ..cost_model.estimate import Tier
 from ..cost_model.features.roofline import matmul_rate
-from .evidence import OTHER_MACHINE
+from .evidence import OTHER_MACHINE, Evidence
 from .host_shares import HostShares
 
 SOURCE = "transfer"
@@ -40,6 +42,8 @@ class Doubt(NamedTuple):
     least_gain: float  # of a switch away from the default
 
 
+PRIOR = 2.0  # measurements that what was seen elsewhere counts for
+NINE_OF_TEN = 1.645  # standard deviations on either side
 SAME_CAPABILITY = Doubt(2**0.2, 0.05)  # nine of ten times are inside
 OTHER_CAPABILITY = Doubt(2**0.8, 0.25)
 
@@ -75,11 +79,13 @@ def _number(capability: tuple[int, int]) -> int:
     return 10 * capability[0] + capability[1]
 
 
-def carried(tier: Tier, problem: Problem, device: Device, origin: Device, host: HostShares) -> Tier:
+def carried(
+    tier: Tier, problem: Problem, device: Device, origin: Device, host: HostShares, seen: Corrections
+) -> Tier:
     """The tier of another device as one of `device`; without estimates as it was.
 
-    `host` are the host's shares of what was measured there. Times of processors stay as they are: what was a
-    little faster on one is not on another.
+    `host` are the host's shares of what was measured there, `seen` corrections by what was measured here too.
+    Times of processors stay as they are: what was a little faster on one is not on another.
     """
     if not tier.estimates:
         return tier
@@ -92,17 +98,71 @@ def carried(tier: Tier, problem: Problem, device: Device, origin: Device, host: 
     for name, estimate in tier.estimates.items():
         work = known[name].work(problem)
         host_ms = host.ms(name, problem["mode"], work.launches)
-        estimates[name] = estimate.timed(
-            between.ratio(estimate.time_ms, host_ms, work), *doubt(device, origin)
-        )
+        ratio = between.ratio(estimate.time_ms, host_ms, work) * seen.factor(name)
+        estimates[name] = estimate.timed(ratio, *seen.doubt)
     nothing = f"nothing comparable of {problem.operator} was measured on {device.name}"
-    words = f"Carried over from {origin.name}: {nothing}."
+    by = f", corrected by {number_of(seen.count, 'measurement')} here" if seen.count else ""
+    words = f"Carried over from {origin.name}{by}: {nothing}."
     return tier._replace(source=SOURCE, estimates=estimates, caveats=(words, *tier.caveats), origin=origin)
 
 
 def runs_the_same(device: Device, other: Device) -> bool:
     """Whether the same kernels run on two GPUs; of processors nobody knows."""
     return device.kind == "cuda" and device.compute_capability == other.compute_capability
+
+
+class Corrections:
+    """Factors of times that are carried over from `origin`, by problems that were measured on both devices.
+
+    A factor is the geometric mean of what was measured here over what was carried over, of the operator and
+    then of each implementation, both drawn towards 1 as by PRIOR measurements that agree. `doubt` is what is
+    left of it; `without` is a problem that does not count.
+    """
+
+    def __init__(
+        self, here: Evidence, there: Evidence, device: Device, origin: Device, without: Problem | None = None
+    ) -> None:
+        found: dict[str, list[float]] = defaultdict(list)
+        for problem in here.problems.values() if device.kind == "cuda" else ():
+            for name, one in ratios(problem, here, there, device, origin) if problem != without else ():
+                found[name].append(one)
+        self.count = sum(map(len, found.values()))
+        self._all = _drawn([one for each in found.values() for one in each])
+        self._own = {name: _drawn([one - self._all for one in each]) for name, each in found.items()}
+        before = doubt(device, origin)
+        left = [one - self._all - self._own[name] for name, each in found.items() for one in each]
+        spread = math.log(before.wider) / NINE_OF_TEN
+        spread = math.sqrt((math.fsum(one**2 for one in left) + PRIOR * spread**2) / (self.count + PRIOR))
+        self.doubt = Doubt(
+            math.exp(NINE_OF_TEN * spread),
+            max(math.expm1(spread), SAME_CAPABILITY.least_gain) if self.count else before.least_gain,
+        )
+
+    def factor(self, name: str) -> float:
+        """The factor of an implementation's times."""
+        return math.exp(self._all + self._own.get(name, 0.0))
+
+
+def ratios(
+    problem: Problem, here: Evidence, there: Evidence, device: Device, origin: Device
+) -> Iterator[tuple[str, float]]:
+    """Implementations that were measured at a problem on both devices, each with the logarithm of the time
+    here over that carried over."""
+    mine = next(here.measured(problem, device, None), None)
+    theirs = next(there.measured(problem, origin, None), None)
+    if mine is None or theirs is None:
+        return
+    known, between = registry.implementations(problem.operator), Between(device, origin, problem["dtype"])
+    for name in mine.estimates.keys() & theirs.estimates.keys() & known.keys():
+        work, time_ms = known[name].work(problem), theirs.estimates[name].time_ms
+        host_ms = there.host_shares.ms(name, problem["mode"], work.launches)
+        carried_ms = time_ms * between.ratio(time_ms, host_ms, work)
+        yield name, math.log(mine.estimates[name].time_ms / carried_ms)
+
+
+def _drawn(logarithms: Sequence[float]) -> float:
+    """Their mean, drawn towards 0."""
+    return math.fsum(logarithms) / (len(logarithms) + PRIOR)
 
 
 def doubt(device: Device, origin: Device) -> Doubt:
