@@ -292,7 +292,7 @@ def fits(
     database: str | Path | Database | None = None,
     shipped: bool | None = None,
 ) -> Fit:
-    """Whether a model's training fits into a device's memory, with the peak by kind; true or false as such.
+    """Fit of a model's training in a device's memory, true or false as such, with the peak by kind.
 
     Parameters
     ----------

@@ -24,7 +24,7 @@ from pydantic_settings import (
 )
 
 from kernel_selector.kernels.contract import SelectorError, UnknownDevice
-from kernel_selector.kernels.devices import known_device
+from selector.selection.devices import named
 
 PREFIX = "SELECTOR_"
 FILE_VARIABLE = PREFIX + "SETTINGS"
@@ -83,7 +83,7 @@ class Settings(BaseSettings):
     def _of_known_devices(cls, prices: dict[str, float]) -> dict[str, float]:
         for name in prices:
             try:
-                known_device(name)
+                named(name, ())
             except UnknownDevice as error:
                 raise ValueError(str(error).rstrip(".")) from None
         return prices

@@ -34,14 +34,17 @@ from benchmarks.selection.sealed_sets import asked, contests
 from kernel_selector.db import Database
 from kernel_selector.db import records as stored
 from kernel_selector.kernels import registry
-from kernel_selector.kernels.contract import Device, Record
+from kernel_selector.kernels.contract import Device, Problem, Record
 from selector.errors import TooFewProblems
 from selector.profiling.calibration import PROBLEMS, jobs_of
-from selector.selection.choice import Choice
+from selector.selection.choice import Candidate, Choice
+from selector.selection.host_shares import HostShares
 from selector.selection.selector import Selector
 from selector.selection.shipped import unpacked
 from selector.training.train import train
 from selector.training.verdicts import Contest, summed_up, verdict
+
+OF_THE_DEVICE = 2.0  # times as long as the host takes: then it is the device that was timed
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -112,10 +115,9 @@ def _held_out(database: Database, device: Device, folder: Path) -> dict[str, Any
 def _calibrated(others: Database, records: Sequence[Record], device: Device) -> dict[str, Any]:
     """The same figures after what `selector calibrate` measures, without the problems of that."""
     keys = {one.problem.key: None for one in records}
-    jobs = {
-        one.problem: one.implementations
-        for one in jobs_of(Selector(others, frozen=True, shipped=False), device, PROBLEMS, keys)
-    }
+    count = min(PROBLEMS, len(keys) // 2)  # some have to be left to judge
+    selector = Selector(others, frozen=True, shipped=False)
+    jobs = {one.problem: one.implementations for one in jobs_of(selector, device, count, keys)}
     taken = [one for one in records if one.implementation in jobs.get(one.problem, ())]
     with others.write() as connection:
         stored.add(connection, taken)
@@ -161,23 +163,42 @@ def _is_known(record: Record) -> bool:
 
 
 def errors(found: Sequence[Contest], choices: Sequence[Choice]) -> dict[str, Any]:
-    """Relative errors of all candidates' times, quantiles in doublings, and how often intervals hold."""
-    triples = [
-        (contest.times[candidate.name], candidate.time_ms, candidate.time_interval_ms)
+    """Errors of all candidates' times, and of the device's: those of more than twice what the host takes."""
+    host = HostShares((one.problem, *each) for one in found for each in one.times.items())
+    pairs = [
+        (contest, candidate)
         for contest, choice in zip(found, choices, strict=True)
         for candidate in choice.candidates
         if candidate.time_ms is not None and candidate.name in contest.times
     ]
-    measured, foretold = (np.array([each[place] for each in triples]) for place in (0, 1))
-    inside = [low <= time <= high for time, _, (low, high) in triples]
+    of_device = [
+        (contest, candidate)
+        for contest, candidate in pairs
+        if contest.times[candidate.name] > OF_THE_DEVICE * _host_ms(host, contest.problem, candidate.name)
+    ]
+    return {**_errors(pairs), "of_the_device": _errors(of_device)}
+
+
+def _host_ms(host: HostShares, problem: Problem, name: str) -> float:
+    work = registry.implementation(problem.operator, name).work(problem)
+    return host.ms(name, problem["mode"], work.launches)
+
+
+def _errors(pairs: Sequence[tuple[Contest, Candidate]]) -> dict[str, Any]:
+    """Relative errors, quantiles in doublings, and how often intervals hold."""
+    if not pairs:
+        return {"candidates": 0}
+    measured = np.array([contest.times[candidate.name] for contest, candidate in pairs])
+    foretold = np.array([candidate.time_ms for _, candidate in pairs])
+    low, high = np.array([candidate.time_interval_ms for _, candidate in pairs]).T
     return {
-        "candidates": len(triples),
+        "candidates": len(pairs),
         "median_error": round(float(np.median(np.abs(foretold / measured - 1))), 4),
         "doublings": {
             f"p{share}": round(float(np.percentile(np.log2(measured / foretold), share)), 3)
             for share in (5, 50, 95)
         },
-        "in_their_intervals": round(float(np.mean(inside)), 4),
+        "in_their_intervals": round(float(np.mean((low <= measured) & (measured <= high))), 4),
     }
 
 

@@ -65,7 +65,7 @@ def plan(
 
 
 def fits(planner: Planner, batch: int, reserve: object) -> Fit:
-    """Whether a batch of a model fits into the planner's device, with a reserve left free."""
+    """Fit of a batch of a model in the planner's device, with a reserve left free."""
     if parse_batch(batch) is None:
         raise InvalidRequest(
             "batch='auto': expected a whole number from 1; `selector.plan` finds the largest."
@@ -80,7 +80,7 @@ def fits_elsewhere(
     database: str | Path | Database | None,
     shipped: bool | None = None,
 ) -> Fit:
-    """Whether a plan fits into a device, which may be another one than it was made for."""
+    """Fit of a plan in a device, which may be another one than it was made for."""
     selector = shared_selector(database, shipped=shipped)
     planned_for = selector.device(found.device)
     return fit_of_plan(

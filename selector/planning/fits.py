@@ -1,4 +1,4 @@
-"""Whether a model's training fits into the memory of a device, and what its peak is made of."""
+"""Fit of a model's training in the memory of a device, and what its peak is made of."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def reserved(reserve: object, memory_bytes: int) -> int:
 
 
 def fit_of(planner: Planner, batch: int, reserve: object) -> Fit:
-    """Whether a model fits into its planner's device. Raises InvalidRequest, and the errors of planning."""
+    """Fit of a model in its planner's device. Raises InvalidRequest, and the errors of planning."""
     device = planner.device
     memory = memory_of(device)
     left = reserved(reserve, memory)
@@ -114,7 +114,7 @@ def fit_of(planner: Planner, batch: int, reserve: object) -> Fit:
 
 
 def fit_of_plan(plan: Plan, planned_for: Device, device: Device, reserve: object) -> Fit:
-    """Whether a plan of one device fits into another one, and everything in it runs there."""
+    """Fit of a plan for one device in another one, where all of it has to run."""
     memory = memory_of(device)
     left = reserved(reserve, memory)
     kinds = dict(plan.memory)

@@ -13,19 +13,19 @@ from typing import TYPE_CHECKING, Any
 
 from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import Device, Problem, Record, Status
-from kernel_selector.kernels.measure.jobs import Job
 
 from ..errors import InvalidRequest, NoMeasurements
 from ..selection.evidence import Evidence
 from ..selection.selector import Selector
-from ..selection.transfer import Corrections, ratios
+from ..selection.transfer import Corrections, seen_at
 from . import profile as profiling
 from .events import Event, ProblemStored
 from .run import Run
-from .sweep import COMPILED
 
 if TYPE_CHECKING:
     from kernel_selector.db import Database
+    from kernel_selector.kernels.measure import Session
+    from kernel_selector.kernels.measure.jobs import Job
 
 PROBLEMS, BUDGET_S = 40, 600.0
 QUICK_PROBLEMS, QUICK_BUDGET_S = 15, 120.0
@@ -107,7 +107,7 @@ def calibrate(
 
 
 def calibrate_with(
-    store: Database, measuring: Any, problems: int, budget_s: float
+    store: Database, measuring: Session, problems: int, budget_s: float
 ) -> Iterator[Event | CalibrationFinished]:
     """Progress events, as of `calibrate`, with an open database and measuring session."""
     started, here = time.monotonic(), measuring.device
@@ -132,6 +132,8 @@ def calibrate_with(
     if taken and time.monotonic() - started < budget_s:
         first = [one for one in taken if one.problem == taken[0].problem]
         again: list[Record] = []
+        from kernel_selector.kernels.measure.jobs import Job
+
         once_more = Run(store, measuring, again=True)
         for event in once_more.events([Job(first[0].problem, tuple(one.implementation for one in first))]):
             again += event.records if isinstance(event, ProblemStored) else ()
@@ -166,6 +168,8 @@ def _jobs_of(
     selector: Selector, device: Device, operator: str, among: Mapping[str, object] | None
 ) -> Iterator[Job]:
     """Jobs of one operator, the kinds of problem by turns."""
+    from kernel_selector.kernels.measure.jobs import Job
+
     origins = selector.others(operator, device)
     if not origins:
         return
@@ -188,6 +192,8 @@ def _candidates(
 ) -> tuple[str, tuple[str, ...]] | None:
     """What the framework's own waits for, and the implementations that were measured and run here, it first;
     None where a problem tells nothing, or takes too long or too much."""
+    from .sweep import COMPILED
+
     default = registry.operator(problem.operator).default
     tier = next(evidence.measured(problem, origin, None), None)
     if tier is None or default not in tier.estimates or tier.estimates[default].time_ms > LONGEST_MS:
@@ -233,17 +239,17 @@ def _judged(selector: Selector, device: Device, taken: Sequence[Record]) -> Iter
         versions = {name: one.version for name, one in known.items()}
         here = Evidence([one for one in taken if one.problem.operator == operator], versions)
         found = {
-            problem: list(ratios(problem, here, there, device, origin)) for problem in here.problems.values()
+            problem: list(seen_at(problem, here, there, device, origin)) for problem in here.problems.values()
         }
-        every = [ratio for each in found.values() for _, ratio in each]
+        every = [one.logarithm for each in found.values() for one in each]
         if not every:
             continue
         left = [
-            ratio - math.log(other.factor(name))
+            other.left(one)
             for problem, each in found.items()
             for other in [Corrections(here, there, device, origin, problem)]
             if other.count
-            for name, ratio in each
+            for one in each
         ]
         yield (
             operator,

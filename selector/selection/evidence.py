@@ -209,8 +209,14 @@ class Evidence:
 
     @cached_property
     def host_shares(self) -> HostShares:
-        """What launching takes; looked at where times are carried over to another device."""
-        return HostShares(self)
+        """The host's shares of the times; looked at where these are carried over to another device."""
+        return HostShares(
+            (problem, name, one.estimate.time_ms)
+            for problem in self.problems.values()
+            for group in self.measured_at(problem).values()
+            for name, one in group.items()
+            if one.estimate is not None
+        )
 
     def _add(self, record: Record | Figures) -> None:
         setting = Setting(record.device, record.environment, record.policy)

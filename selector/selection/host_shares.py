@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import defaultdict
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
 
 from kernel_selector.kernels import registry
-
-if TYPE_CHECKING:
-    from .evidence import Evidence
+from kernel_selector.kernels.contract import Problem
 
 
 class HostShares:
@@ -21,34 +19,25 @@ class HostShares:
     less either.
     """
 
-    def __init__(self, evidence: Evidence) -> None:
-        self._evidence = evidence
-        self._least: dict[tuple[str, str], tuple[list[float], list[float]]] = {}
+    def __init__(self, times: Iterable[tuple[Problem, str, float]]) -> None:
+        """`times` are milliseconds of good measurements, with their problem and implementation."""
+        found: dict[tuple[str, str], dict[float, float]] = defaultdict(dict)
+        for problem, name, time_ms in times:
+            known = registry.implementations(problem.operator)
+            if name in known:
+                launches, least = known[name].work(problem).launches, found[name, problem["mode"]]
+                least[launches] = min(time_ms, least.get(launches, time_ms))
+        self._least = {key: _rising(each) for key, each in found.items()}
 
     def ms(self, name: str, mode: str, launches: float) -> float:
         """Milliseconds of the host; 0 where nothing was measured with as many launches."""
-        if not self._least:
-            self._least = self._counted()
         counts, least = self._least.get((name, mode), ([], []))
         place = bisect_left(counts, launches)
         return least[place] if place < len(counts) else 0.0
 
-    def _counted(self) -> dict[tuple[str, str], tuple[list[float], list[float]]]:
-        """Numbers of launches that were measured, rising, and the least time with as many or more."""
-        times: dict[tuple[str, str], dict[float, float]] = defaultdict(dict)
-        evidence = self._evidence
-        for problem in evidence.problems.values():
-            known, mode = registry.implementations(problem.operator), problem["mode"]
-            for group in evidence.measured_at(problem).values():
-                for name, measured in group.items():
-                    if measured.estimate is not None and name in known:
-                        launches, found = known[name].work(problem).launches, times[name, mode]
-                        time_ms = measured.estimate.time_ms
-                        found[launches] = min(time_ms, found.get(launches, time_ms))
-        return {key: _rising(found) for key, found in times.items()}
-
 
 def _rising(times: dict[float, float]) -> tuple[list[float], list[float]]:
+    """Numbers of launches that were measured, rising, and the least time with as many or more."""
     counts = sorted(times)
     least = [times[count] for count in counts]
     for place in range(len(least) - 2, -1, -1):

@@ -12,8 +12,8 @@ another compute capability nobody has measured, so that a switch away from the d
 from __future__ import annotations
 
 import math
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
+from statistics import median
 from typing import NamedTuple
 
 from kernel_selector.kernels import registry
@@ -98,8 +98,8 @@ def carried(
     for name, estimate in tier.estimates.items():
         work = known[name].work(problem)
         host_ms = host.ms(name, problem["mode"], work.launches)
-        ratio = between.ratio(estimate.time_ms, host_ms, work) * seen.factor(name)
-        estimates[name] = estimate.timed(ratio, *seen.doubt)
+        shares = between.shares(estimate.time_ms, host_ms, work)
+        estimates[name] = estimate.timed(seen.ratio(name, shares), *seen.doubt)
     nothing = f"nothing comparable of {problem.operator} was measured on {device.name}"
     by = f", corrected by {number_of(seen.count, 'measurement')} here" if seen.count else ""
     words = f"Carried over from {origin.name}{by}: {nothing}."
@@ -111,26 +111,40 @@ def runs_the_same(device: Device, other: Device) -> bool:
     return device.kind == "cuda" and device.compute_capability == other.compute_capability
 
 
+class Seen(NamedTuple):
+    """A measurement of what was measured elsewhere too: log of its time over that carried over."""
+
+    problem: Problem
+    name: str
+    of_host: bool  # whether the time carried over is the host's
+    logarithm: float
+
+
 class Corrections:
     """Factors of times that are carried over from `origin`, by problems that were measured on both devices.
 
-    A factor is the geometric mean of what was measured here over what was carried over, of the operator and
-    then of each implementation, both drawn towards 1 as by PRIOR measurements that agree. `doubt` is what is
-    left of it; `without` is a problem that does not count.
+    There are factors of what the host takes and of what the device takes: medians of what was measured here
+    over what was carried over, of the operator and then of each implementation, both drawn towards 1. `doubt`
+    is what is left of it; `without` is a problem that does not count.
     """
 
     def __init__(
         self, here: Evidence, there: Evidence, device: Device, origin: Device, without: Problem | None = None
     ) -> None:
-        found: dict[str, list[float]] = defaultdict(list)
-        for problem in here.problems.values() if device.kind == "cuda" else ():
-            for name, one in ratios(problem, here, there, device, origin) if problem != without else ():
-                found[name].append(one)
-        self.count = sum(map(len, found.values()))
-        self._all = _drawn([one for each in found.values() for one in each])
-        self._own = {name: _drawn([one - self._all for one in each]) for name, each in found.items()}
-        before = doubt(device, origin)
-        left = [one - self._all - self._own[name] for name, each in found.items() for one in each]
+        problems = [one for one in here.problems.values() if device.kind == "cuda" and one != without]
+        every = [one for problem in problems for one in seen_at(problem, here, there, device, origin)]
+        self.count = len(every)
+        self._factors: dict[tuple[bool, str], float] = {}
+        for of_host in (True, False):
+            mine = [one for one in every if one.of_host == of_host]
+            # errors at one problem have much in common: it counts once, however many were measured there
+            by_problem = ([one.logarithm for one in mine if one.problem == each] for each in problems)
+            overall = _drawn([median(each) for each in by_problem if each])
+            self._factors[of_host, ""] = overall
+            for name in {one.name for one in mine}:
+                own = [one.logarithm - overall for one in mine if one.name == name]
+                self._factors[of_host, name] = overall + _drawn(own)
+        before, left = doubt(device, origin), [self.left(one) for one in every]
         spread = math.log(before.wider) / NINE_OF_TEN
         spread = math.sqrt((math.fsum(one**2 for one in left) + PRIOR * spread**2) / (self.count + PRIOR))
         self.doubt = Doubt(
@@ -138,31 +152,39 @@ class Corrections:
             max(math.expm1(spread), SAME_CAPABILITY.least_gain) if self.count else before.least_gain,
         )
 
-    def factor(self, name: str) -> float:
-        """The factor of an implementation's times."""
-        return math.exp(self._all + self._own.get(name, 0.0))
+    def ratio(self, name: str, shares: tuple[float, float]) -> float:
+        """The ratio of an implementation's times, of the device's and the host's as `Between.shares`."""
+        device, host = shares
+        return max(device * math.exp(self._of(name, False)), host * math.exp(self._of(name, True)))
+
+    def left(self, one: Seen) -> float:
+        """The logarithm of what is left of a measurement when it is corrected."""
+        return one.logarithm - self._of(one.name, one.of_host)
+
+    def _of(self, name: str, of_host: bool) -> float:
+        return self._factors.get((of_host, name), self._factors[of_host, ""])
 
 
-def ratios(
+def seen_at(
     problem: Problem, here: Evidence, there: Evidence, device: Device, origin: Device
-) -> Iterator[tuple[str, float]]:
-    """Implementations that were measured at a problem on both devices, each with the logarithm of the time
-    here over that carried over."""
+) -> Iterator[Seen]:
+    """The measurements of a problem on a device that another one was measured at too."""
     mine = next(here.measured(problem, device, None), None)
     theirs = next(there.measured(problem, origin, None), None)
     if mine is None or theirs is None:
         return
     known, between = registry.implementations(problem.operator), Between(device, origin, problem["dtype"])
-    for name in mine.estimates.keys() & theirs.estimates.keys() & known.keys():
+    for name in sorted(mine.estimates.keys() & theirs.estimates.keys() & known.keys()):
         work, time_ms = known[name].work(problem), theirs.estimates[name].time_ms
         host_ms = there.host_shares.ms(name, problem["mode"], work.launches)
-        carried_ms = time_ms * between.ratio(time_ms, host_ms, work)
-        yield name, math.log(mine.estimates[name].time_ms / carried_ms)
+        of_device, of_host = between.shares(time_ms, host_ms, work)
+        ratio = mine.estimates[name].time_ms / time_ms / max(of_device, of_host)
+        yield Seen(problem, name, of_host >= of_device, math.log(ratio))
 
 
 def _drawn(logarithms: Sequence[float]) -> float:
-    """Their mean, drawn towards 0."""
-    return math.fsum(logarithms) / (len(logarithms) + PRIOR)
+    """Their median, drawn towards 0 as a mean is by PRIOR further ones."""
+    return median(logarithms) * len(logarithms) / (len(logarithms) + PRIOR) if logarithms else 0.0
 
 
 def doubt(device: Device, origin: Device) -> Doubt:
@@ -192,8 +214,12 @@ class Between:
 
     def ratio(self, time_ms: float, host_ms: float, work: Work) -> float:
         """The ratio for what does `work` in `time_ms` on the origin, of which launching takes `host_ms`."""
+        return max(self.shares(time_ms, host_ms, work))
+
+    def shares(self, time_ms: float, host_ms: float, work: Work) -> tuple[float, float]:
+        """The ratios of the device's time and of the host's, of which the larger one is that of the time."""
         if not time_ms:
-            return 1.0
+            return 1.0, 1.0
         mine, theirs = (
             1e3 * math.sqrt(math.hypot((work.flops / flops) ** 2, (work.moved_bytes / moved) ** 2))
             for flops, moved in zip(self._flops, self._bytes, strict=True)
@@ -206,8 +232,8 @@ class Between:
         surely = min((time_ms / host_ms - 1) / OF_THE_DEVICE, 1.0) if host_ms else 1.0
         rest = surely * (time_ms - theirs - starting)
         rates = self._flops if work.flops >= PRODUCTS * work.moved_bytes else self._vectors
-        here = max(mine + starting + rest * rates[1] / rates[0], self._host * host_ms)
-        return here / max(theirs + starting + rest, host_ms)
+        whole_ms = max(theirs + starting + rest, host_ms)
+        return (mine + starting + rest * rates[1] / rates[0]) / whole_ms, self._host * host_ms / whole_ms
 
 
 def _rate(device: Device, dtype: str, common: set[str]) -> float:

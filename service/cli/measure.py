@@ -158,7 +158,7 @@ def calibrate(
 
 
 def print_calibration(finished: CalibrationFinished) -> None:
-    """How far off times were that are carried over, and are with corrections, an operator a line."""
+    """Print how far off times were that are carried over, and are with corrections, an operator a line."""
     console = output.out()
     numbers = ("measured", "factor", "error before", "error now")
     table = output.table("operator", *numbers, numbers=numbers)

@@ -135,6 +135,8 @@ def test_each_gpu_of_a_database_is_held_out(tmp_path: Path) -> None:
     found = json.loads((tmp_path / "transfer_held_out_another-gpu.json").read_text())
     assert found["times"]["median_error"] < 1e-9
     assert found["source"].keys() == {"transfer"}
+    assert found["calibrated"]["problems"] == 6
+    assert found["calibrated"]["times"]["candidates"] < found["times"]["candidates"]
 
 
 def test_the_only_gpu_of_a_database_is_not_held_out(tmp_path: Path) -> None:
