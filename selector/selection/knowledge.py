@@ -13,7 +13,7 @@ from .evidence import Evidence
 from .joint_evidence import JointEvidence
 from .shipped import unpacked
 from .snapshot import NOTHING, Body, Pair
-from .transfer import Corrections, alike, runs_the_same
+from .transfer import Corrections, alike, best_first
 
 if TYPE_CHECKING:
     from ..cost_model.predictor import Predictor
@@ -120,16 +120,11 @@ class Knowledge:
     def others(self, operator: str, device: Device) -> list[Device]:
         """The devices from which times of an operator may be carried over to a device, the best first.
 
-        Those like it, see `transfer.alike`; of processors and of GPUs of another compute capability that of
-        which the most was measured goes first. Raises as `measurements`.
+        Raises as `measurements`.
         """
-        found: dict[str, Device] = {}
-        for one in alike(device, self.devices):
-            found.setdefault(one.key, one)  # the first of several hosts
-        counts = {key: len(self.evidence(operator, key).problems) for key in found}
-        unlike = {key for key, one in found.items() if not runs_the_same(device, one)}
-        order = sorted(found, key=lambda key: (key in unlike, -counts[key] * (key in unlike)))
-        return [found[key] for key in order if counts[key]]
+        found = alike(device, self.devices)
+        counts = {key: len(self.evidence(operator, key).problems) for key in {one.key for one in found}}
+        return best_first(device, found, counts)
 
     def corrections(self, operator: str, device: Device, origin: Device) -> Corrections:
         """Corrections of times that are carried over between two devices. Raises as `measurements`."""

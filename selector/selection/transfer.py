@@ -12,7 +12,7 @@ another compute capability nobody has measured, so that a switch away from the d
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from statistics import median
 from typing import NamedTuple
 
@@ -64,6 +64,20 @@ def alike(device: Device, measured: Iterable[Device]) -> list[Device]:
     return sorted(
         found, key=lambda one: (not runs_the_same(one, device), abs(math.log(_copy_ratio(device, one))))
     )
+
+
+def best_first(device: Device, found: Iterable[Device], counts: Mapping[str, int]) -> list[Device]:
+    """Devices like one, each kind once, of which something was measured: how much, by key, is in `counts`.
+
+    Those that run the same kernels stay in their order. Of the others, processors too, that of which the most
+    was measured goes first.
+    """
+    kinds: dict[str, Device] = {}
+    for one in found:
+        kinds.setdefault(one.key, one)  # the first of several hosts
+    unlike = {key for key, one in kinds.items() if not runs_the_same(device, one)}
+    order = sorted(kinds, key=lambda key: (key in unlike, -counts[key] * (key in unlike)))
+    return [kinds[key] for key in order if counts[key]]
 
 
 def apart(device: Device, other: Device) -> tuple[bool, float, float]:
