@@ -222,6 +222,7 @@ class Between:
         self._flops = [_rate(one, dtype, both) for one in pair]
         self._bytes = [one.copy_bytes_per_s or 1.0 for one in pair]
         self._vectors = [_rate(one, "float32", both) for one in pair]
+        self._has_dtype = dtype in both  # products of others are emulated on one of them, step by step
         self._host = 1.0
         if device.host and device.launch_us and origin.launch_us:
             self._host = device.launch_us / origin.launch_us
@@ -245,7 +246,8 @@ class Between:
         host_ms = min(host_ms, time_ms)
         surely = min((time_ms / host_ms - 1) / OF_THE_DEVICE, 1.0) if host_ms else 1.0
         rest = surely * (time_ms - theirs - starting)
-        rates = self._flops if work.flops >= PRODUCTS * work.moved_bytes else self._vectors
+        by_products = self._has_dtype and work.flops >= PRODUCTS * work.moved_bytes
+        rates = self._flops if by_products else self._vectors
         whole_ms = max(theirs + starting + rest, host_ms)
         return (mine + starting + rest * rates[1] / rates[0]) / whole_ms, self._host * host_ms / whole_ms
 
