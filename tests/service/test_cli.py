@@ -17,6 +17,7 @@ from kernel_selector.service.cli.application import app
 ROOT = Path(__file__).parents[2]
 COMMANDS = sorted(command.name for command in app.registered_commands)
 PROMISED = [
+    "calibrate",
     "choose",
     "config",
     "devices",
@@ -26,6 +27,7 @@ PROMISED = [
     "explain",
     "export",
     "extender",
+    "fits",
     "import",
     "inspect",
     "merge",
