@@ -17,9 +17,9 @@ from .contract.device import VENDOR_WORDS
 from .contract.errors import LONGEST_SHOWN, shorten
 
 FILE = Path(__file__).with_name("devices.json")
-_NO_FIELD = {"aliases", "data_sheet", "reached"}  # of a row, but not of a Device
+_NO_FIELD = {"aliases", "data_sheet", "reached", "source"}  # of a row, but not of a Device
 # people write rtx4090, and 80G or 80 GB for 80GB
-GLUED = re.compile(r"nvidia|tesla|geforce|rtx|gtx|titan")
+GLUED = re.compile(r"nvidia|tesla|geforce|rtx|gtx|titan|pro(?=\d)")
 SIZE = re.compile(r"(\d+)[ _-]?g(?:i?b)?\b")
 
 
@@ -34,6 +34,7 @@ class _Entry:
         return frozenset[str]().union(*self.spellings)
 
 
+@cache
 def known_devices() -> Mapping[str, Device]:
     """Every device of the shipped table by key, sorted."""
     found = {entry.device.key: entry.device for entry in _table()}
@@ -66,6 +67,12 @@ def variants(name: str) -> tuple[Device, ...]:
 
 
 def _unknown(name: str, asked: frozenset[str]) -> UnknownDevice:
+    for row in _file()["in_part"]:
+        if any(re.fullmatch(row["words"], word) for word in asked):
+            return UnknownDevice(
+                f"Device {shorten(name)} is {row['what']}: ask in the machine that has it, where its rates "
+                "are measured, or with a Device of these figures."
+            )
     for row in _file()["elsewhere"]:
         if any(re.fullmatch(row["words"], word) for word in asked):
             return UnsupportedDevice(

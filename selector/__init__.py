@@ -28,11 +28,13 @@ from kernel_selector.kernels.contract import (
     UnsupportedProblem,
 )
 
-from .api import choose, evaluate, optimize, pareto, plan, replay, restore, train
+from .api import choose, evaluate, fits, optimize, pareto, plan, replay, restore, train
 from .errors import InvalidRequest, ModelVersionMismatch, NoMeasurements, NothingFits, ServiceError
 from .models.inspection.inspect_model import inspect_model
 from .models.inspection.report import ModelInspection
+from .planning.fits import Fit
 from .planning.training_setup import Training
+from .profiling.calibration import calibrate
 from .profiling.profile import profile
 from .profiling.quickstart import quickstart
 from .selection.choice import Candidate, Choice
@@ -46,6 +48,7 @@ __all__ = [
     "Choice",
     "Client",
     "Device",
+    "Fit",
     "InvalidHyperparameter",
     "InvalidRequest",
     "ModelInspection",
@@ -63,8 +66,10 @@ __all__ = [
     "UnknownImplementation",
     "UnknownOperator",
     "UnsupportedProblem",
+    "calibrate",
     "choose",
     "evaluate",
+    "fits",
     "format_bytes",
     "format_ms",
     "inspect_model",

@@ -10,6 +10,7 @@ from kernel_selector.kernels.contract.errors import shorten
 
 from .errors import InvalidRequest
 from .planning import ask
+from .planning.fits import Fit
 from .planning.plan import Plan
 from .planning.training_setup import Training
 from .profiling.profile import opened
@@ -279,6 +280,62 @@ def plan(
     _require_no("plan", more)
     planner = ask.planner_of(_as_model(model), device, training, database, shipped)
     return ask.plan(planner, memory_limit, batch, measure)
+
+
+def fits(
+    model: object,
+    device: object = None,
+    *,
+    batch: int | None = None,
+    reserve: str | int | float = "5%",
+    training: Training | None = None,
+    database: str | Path | Database | None = None,
+    shipped: bool | None = None,
+) -> Fit:
+    """Fit of a model's training in a device's memory, true or false as such, with the peak by kind.
+
+    Parameters
+    ----------
+    model : str, Model, tuple (nn.Module, example_inputs), or Plan
+        As of `plan`, or a plan, which is judged as it is.
+    device : str or Device, optional
+        Any that has a name, such as "a100-40gb"; it need not be in this machine. This machine's default when
+        None, or the plan's.
+    batch : int, optional
+        Samples at once: the plan's, the example inputs', or 1 when None.
+    reserve : str, int or float
+        What stays free, for the allocator's fragments and other programs: a share such as "5%" or 0.05, or
+        bytes such as "2GiB".
+    training, database, shipped : optional
+        As of `plan`.
+
+    Returns
+    -------
+    Fit
+
+    Raises
+    ------
+    NoMeasurements, InvalidRequest, UnknownDevice, UnsupportedProblem, and the errors of the database
+    """
+    if isinstance(model, Plan):
+        if batch not in (None, model.batch) or training is not None:
+            raise InvalidRequest(
+                f"batch={shorten(batch)}, training={shorten(training)}: the plan has batch {model.batch} "
+                "and its own training; leave both out, or plan anew."
+            )
+        return ask.fits_elsewhere(model, device, reserve, database, shipped)
+    known = _as_model(model)
+    size = batch if batch is not None else _samples(model)
+    return ask.fits(ask.planner_of(known, device, training, database, shipped), size, reserve)
+
+
+def _samples(model: object) -> int:
+    """The number of samples of example inputs; 1 of a model without."""
+    if not isinstance(model, tuple):
+        return 1
+    from .models.as_model import samples
+
+    return samples(model[1])
 
 
 def pareto(

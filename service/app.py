@@ -60,6 +60,7 @@ def create_app(selector: Selector, *, settings: Settings | None = None) -> FastA
     app.state.page = Sources.of(selector)
     app.state.intake = Intake(selector)
     app.state.metrics = Metrics()
+    app.state.prices = given.prices
     return app
 
 

@@ -15,7 +15,7 @@ from .extras import require_service
 
 require_service()
 
-from pydantic import Field, ValidationError
+from pydantic import Field, ValidationError, field_validator
 from pydantic_settings import (
     BaseSettings,
     PydanticBaseSettingsSource,
@@ -23,7 +23,8 @@ from pydantic_settings import (
     TomlConfigSettingsSource,
 )
 
-from kernel_selector.kernels.contract import SelectorError
+from kernel_selector.kernels.contract import SelectorError, UnknownDevice
+from selector.selection.devices import named
 
 PREFIX = "SELECTOR_"
 FILE_VARIABLE = PREFIX + "SETTINGS"
@@ -33,6 +34,7 @@ ALIKE = 0.85  # from which on a name is taken for another one misspelt
 LARGEST_BODY_BYTES = 256 * 2**20
 
 Bytes = Annotated[int, Field(ge=1, le=LARGEST_BODY_BYTES)]
+Price = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
 class InvalidSetting(SelectorError, ValueError):
@@ -53,6 +55,9 @@ class Settings(BaseSettings):
     requests_per_s: float = Field(
         0.0, ge=0, le=1e6, description="most requests per second of one token, in each process; 0: any number"
     )
+    prices: dict[str, Price] = Field(
+        {}, description='price of an hour of a device, by a name of it: `{"h100": 2.5, "l4": 0.7}`'
+    )
     shipped: bool = Field(True, description="whether measurements that come with the package count too")
     access_log: bool = Field(True, description="one line a request on stderr")
     log_format: Literal["text", "json"] = Field(
@@ -72,6 +77,16 @@ class Settings(BaseSettings):
             "/v1/profiling-jobs": self.max_batch_bytes,
             "/v1/profiling-tasks:finish": self.max_upload_bytes,
         }
+
+    @field_validator("prices")
+    @classmethod
+    def _of_known_devices(cls, prices: dict[str, float]) -> dict[str, float]:
+        for name in prices:
+            try:
+                named(name, ())
+            except UnknownDevice as error:
+                raise ValueError(str(error).rstrip(".")) from None
+        return prices
 
     @classmethod
     def settings_customise_sources(

@@ -1,17 +1,26 @@
-"""Quality of choices and times for a GPU that nothing was measured on.
+"""Quality of choices and times for a GPU that nothing was measured on, by measurements that were held out.
 
-    python -m benchmarks.selection.transfer FILE [FILE ...] [--database URL]
+    python -m benchmarks.selection.transfer                          # each GPU of the database in turn
+    python -m benchmarks.selection.transfer FILE [FILE ...]          # a GPU that the database has nothing of
+    python -m benchmarks.selection.transfer --public DIR             # measurements of others
 
-FILEs are records of sweeps on a kind of GPU that the database (default: what ships) has nothing of, as
-`python -m kernels.measure --output FILE` writes them. Each problem is asked about on that device, and is
+The first learns cost models from the GPUs that are left, which takes minutes, and writes
+`transfer_held_out_<device>.json` for each. FILEs are records of sweeps as `python -m kernels.measure --output
+FILE` writes them; the result is `transfer_<device>.json`. Each problem is asked about on the device, and is
 judged by what was measured there: the choice against the fastest, times against times, and how often they are
-in their intervals, which are made for nine of ten. Writes `transfer_<device>.json`. Needs no GPU.
+in their intervals, which are made for nine of ten; of a held-out GPU once more as after `selector
+calibrate`, whose problems are not judged then. DIR has tables of what torch's own implementations and
+some libraries' attention take on devices of many kinds (`linear.csv.gz`, `devices.csv.gz` and so on): each
+device is foretold from the one most like it that has a time of the same problem, with rates from its data
+sheet and the share of these that the others reach; the result is `transfer_public.json`. Needs no GPU.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,41 +29,132 @@ import numpy as np
 
 from benchmarks.common.lines import text_of
 from benchmarks.common.result import RESULTS, write_result
+from benchmarks.selection import _public_times
 from benchmarks.selection.sealed_sets import asked, contests
 from kernel_selector.db import Database
 from kernel_selector.db import records as stored
 from kernel_selector.kernels import registry
-from kernel_selector.kernels.contract import Record
-from selector.selection.choice import Choice
+from kernel_selector.kernels.contract import Device, Problem, Record
+from selector.errors import TooFewProblems
+from selector.profiling.calibration import PROBLEMS, jobs_of
+from selector.selection.choice import Candidate, Choice
+from selector.selection.host_shares import HostShares
 from selector.selection.selector import Selector
 from selector.selection.shipped import unpacked
+from selector.training.train import train
 from selector.training.verdicts import Contest, summed_up, verdict
+
+OF_THE_DEVICE = 2.0  # times as long as the host takes: then it is the device that was timed
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Ask, judge, print and write."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("sweeps", type=Path, nargs="+", metavar="FILE")
+    parser.add_argument("sweeps", type=Path, nargs="*", metavar="FILE")
+    parser.add_argument("--public", type=Path, metavar="DIR", help="tables of what others measured")
     parser.add_argument("--database", help="URL or path (default: the measurements that ship)")
+    parser.add_argument("--device", help="the key of one GPU to hold out (default: each in turn)")
     parser.add_argument("--results", type=Path, default=RESULTS, metavar="DIR")
     given = parser.parse_args(arguments)
-    records = [Record.from_json(line) for file in given.sweeps for line in text_of(file).splitlines()]
-    device = replace(records[0].device, host="")
-    found = contests([one for one in records if _is_known(one)], device)
+    if given.public:
+        found = _public_times.held_out(given.public)
+        for family, figures in found.items():
+            print(family, {name: one for name, one in figures.items() if name != "device"}, sep="\n  ")
+        _write("transfer_public", {"families": found}, given.results)
+        return
     with Database.open(given.database or unpacked()) as database:
+        if given.sweeps:
+            _of_sweeps(database, given.sweeps, given.results)
+            return
+        for device in _gpus(database, given.device):
+            with tempfile.TemporaryDirectory() as folder:
+                judged = _held_out(database, device, Path(folder))
+            _write(f"transfer_held_out_{device.key}", judged, given.results)
+
+
+def _of_sweeps(database: Database, files: Sequence[Path], results: Path) -> None:
+    """Judge what is foretold of records in files. Exits where their device is in the database."""
+    records = [Record.from_json(line) for file in files for line in text_of(file).splitlines()]
+    device = replace(records[0].device, host="")
+    with database.read() as connection:
+        measured = stored.devices(connection)
+    if device.key in {one.key for one in measured}:
+        raise SystemExit(f"{device.name} is in the database: nothing would be carried over to it.")
+    payload = {"sweeps": [file.name for file in files], **_judged(database, records, device)}
+    _write(f"transfer_{device.key}", payload, results)
+
+
+def _gpus(database: Database, key: str | None) -> list[Device]:
+    """The GPUs to hold out. Exits where another one is not left to learn from."""
+    with database.read() as connection:
+        found = {one.key: one for one in stored.devices(connection) if one.kind == "cuda"}
+    wanted = [found[one] for one in found if key in (None, one)]
+    if not wanted or len(found) < 2:
+        raise SystemExit(f"Nothing to hold out: the database has {', '.join(found) or 'no GPU'}.")
+    return wanted
+
+
+def _held_out(database: Database, device: Device, folder: Path) -> dict[str, Any]:
+    """The figures of one GPU by what a database without it knows."""
+    with Database.open(folder / "others.sqlite", create=True) as others:
+        names = list(_copied(database, others, device))
+        for name in names:
+            with suppress(TooFewProblems):
+                train(name, others)
         with database.read() as connection:
-            measured = stored.devices(connection)
-        if device.key in {one.key for one in measured}:
-            raise SystemExit(f"{device.name} is in the database: nothing would be carried over to it.")
-        choices = asked(Selector(database, frozen=True, shipped=False), found)
-    payload = {
+            records = [
+                one for name in names for one in stored.find(connection, operator=name, device_key=device.key)
+            ]
+        asked_about = replace(device, host="")
+        return {
+            **_judged(others, records, asked_about),
+            "calibrated": _calibrated(others, records, asked_about),
+        }
+
+
+def _calibrated(others: Database, records: Sequence[Record], device: Device) -> dict[str, Any]:
+    """The same figures after what `selector calibrate` measures, without the problems of that."""
+    keys = {one.problem.key: None for one in records}
+    count = min(PROBLEMS, len(keys) // 2)  # some have to be left to judge
+    selector = Selector(others, frozen=True, shipped=False)
+    jobs = {one.problem: one.implementations for one in jobs_of(selector, device, count, keys)}
+    taken = [one for one in records if one.implementation in jobs.get(one.problem, ())]
+    with others.write() as connection:
+        stored.add(connection, taken)
+    return {
+        "problems": len(jobs),
+        **_judged(others, [one for one in records if one.problem not in jobs], device),
+    }
+
+
+def _copied(database: Database, others: Database, device: Device) -> Iterator[str]:
+    """The operators with measurements of other GPUs, which are copied."""
+    for name in registry.operators():
+        with database.read() as connection:
+            found = stored.find(connection, operator=name)
+            kept = [one for one in found if one.device.kind == device.kind and one.device.key != device.key]
+        if kept:
+            with others.write() as connection:
+                stored.add(connection, kept)
+            yield name
+
+
+def _judged(database: Database, records: Sequence[Record], device: Device) -> dict[str, Any]:
+    """The figures of choices and of times on a device by records of it."""
+    found = contests([one for one in records if _is_known(one)], device)
+    choices = asked(Selector(database, frozen=True, shipped=False), found)
+    return {
         "of_device": device.to_dict(),
-        "sweeps": [file.name for file in given.sweeps],
         **summed_up(list(map(verdict, found, choices))),
         "times": errors(found, choices),
     }
-    print(payload["all"], payload["times"], sep="\n")
-    print(write_result(f"transfer_{device.key}", payload, torch_device="cpu", folder=given.results))
+
+
+def _write(name: str, payload: dict[str, Any], results: Path) -> None:
+    for figures in ("all", "times"):
+        if figures in payload:
+            print(payload[figures])
+    print(write_result(name, payload, torch_device="cpu", folder=results))
 
 
 def _is_known(record: Record) -> bool:
@@ -63,23 +163,42 @@ def _is_known(record: Record) -> bool:
 
 
 def errors(found: Sequence[Contest], choices: Sequence[Choice]) -> dict[str, Any]:
-    """Relative errors of all candidates' times, quantiles in doublings, and how often intervals hold."""
-    triples = [
-        (contest.times[candidate.name], candidate.time_ms, candidate.time_interval_ms)
+    """Errors of all candidates' times, and of the device's: those of more than twice what the host takes."""
+    host = HostShares((one.problem, *each) for one in found for each in one.times.items())
+    pairs = [
+        (contest, candidate)
         for contest, choice in zip(found, choices, strict=True)
         for candidate in choice.candidates
         if candidate.time_ms is not None and candidate.name in contest.times
     ]
-    measured, foretold = (np.array([each[place] for each in triples]) for place in (0, 1))
-    inside = [low <= time <= high for time, _, (low, high) in triples]
+    of_device = [
+        (contest, candidate)
+        for contest, candidate in pairs
+        if contest.times[candidate.name] > OF_THE_DEVICE * _host_ms(host, contest.problem, candidate.name)
+    ]
+    return {**_errors(pairs), "of_the_device": _errors(of_device)}
+
+
+def _host_ms(host: HostShares, problem: Problem, name: str) -> float:
+    work = registry.implementation(problem.operator, name).work(problem)
+    return host.ms(name, problem["mode"], work.launches)
+
+
+def _errors(pairs: Sequence[tuple[Contest, Candidate]]) -> dict[str, Any]:
+    """Relative errors, quantiles in doublings, and how often intervals hold."""
+    if not pairs:
+        return {"candidates": 0}
+    measured = np.array([contest.times[candidate.name] for contest, candidate in pairs])
+    foretold = np.array([candidate.time_ms for _, candidate in pairs])
+    low, high = np.array([candidate.time_interval_ms for _, candidate in pairs]).T
     return {
-        "candidates": len(triples),
+        "candidates": len(pairs),
         "median_error": round(float(np.median(np.abs(foretold / measured - 1))), 4),
         "doublings": {
             f"p{share}": round(float(np.percentile(np.log2(measured / foretold), share)), 3)
             for share in (5, 50, 95)
         },
-        "in_their_intervals": round(float(np.mean(inside)), 4),
+        "in_their_intervals": round(float(np.mean((low <= measured) & (measured <= high))), 4),
     }
 
 

@@ -87,11 +87,11 @@ def _measurements() -> Mapping[str, int]:
 
 
 def _evidence(device: Device, measured: list[Device], counts: Mapping[str, int]) -> str:
-    from selector.selection.transfer import alike
+    from selector.selection.transfer import alike, best_first
 
     if device in measured:
         return f"{counts[device.key]:,} measurements"
-    origin = next(iter(alike(device, measured)), None)
+    origin = next(iter(best_first(device, alike(device, measured), counts)), None)
     if origin is None:
         return "nothing: torch's own, until it is profiled"
     same = origin.compute_capability == device.compute_capability

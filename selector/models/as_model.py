@@ -39,7 +39,7 @@ def traced(
     torch's meta device included. Raises InvalidRequest for a model without parameters, without layers that
     there are implementations of, or inputs without samples.
     """
-    samples = _samples(example_inputs)
+    count = samples(example_inputs)
     parameters = list(model.parameters())
     if not parameters:
         raise InvalidRequest(f"{type(model).__name__} has no parameters: nothing is trained.")
@@ -57,7 +57,7 @@ def traced(
         parameters=sum(parameter.numel() for parameter in parameters),
         dtype=dtype,
         blocks=0,
-        workload=_workload(layers, SavedTensors(model, example_inputs, layers), fixed, samples),
+        workload=_workload(layers, SavedTensors(model, example_inputs, layers), fixed, count),
     )
 
 
@@ -142,7 +142,8 @@ def _short(problem: Problem) -> str:
     return " ".join((problem.operator, *sizes))
 
 
-def _samples(example_inputs: Any) -> int:
+def samples(example_inputs: Any) -> int:
+    """The number of samples: the first dimension of the inputs. Raises InvalidRequest where there is none."""
     args, kwargs = arguments_of(example_inputs)
     sizes = [one.size(0) for one in (*args, *kwargs.values()) if isinstance(one, Tensor) and one.dim()]
     if not sizes or not sizes[0]:

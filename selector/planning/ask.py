@@ -17,6 +17,7 @@ from ..errors import InvalidRequest, NothingFits
 from ..selection.selector import shared_selector
 from ..text.units import format_bytes, parse_bytes
 from ..workloads.model import Model, parse_batch
+from .fits import Fit, fit_of, fit_of_plan
 from .options import Prices
 from .pareto import Point, frontier
 from .plan import Plan
@@ -61,6 +62,30 @@ def plan(
     limit = _limit(memory_limit, planner.device)
     parse_batch(batch)
     return planner.plan(limit, batch) if measure is None else _measured(planner, limit, batch, measure)
+
+
+def fits(planner: Planner, batch: int, reserve: object) -> Fit:
+    """Fit of a batch of a model in the planner's device, with a reserve left free."""
+    if parse_batch(batch) is None:
+        raise InvalidRequest(
+            "batch='auto': expected a whole number from 1; `selector.plan` finds the largest."
+        )
+    return fit_of(planner, batch, reserve)
+
+
+def fits_elsewhere(
+    found: Plan,
+    device: object,
+    reserve: object,
+    database: str | Path | Database | None,
+    shipped: bool | None = None,
+) -> Fit:
+    """Fit of a plan in a device, which may be another one than it was made for."""
+    selector = shared_selector(database, shipped=shipped)
+    planned_for = selector.device(found.device)
+    return fit_of_plan(
+        found, planned_for, planned_for if device is None else selector.device(device), reserve
+    )
 
 
 def pareto(

@@ -15,15 +15,13 @@ from ..errors import NoMeasurements
 from ..selection.answer import Known
 from ..selection.evidence import Evidence
 from ..selection.joint_evidence import JointEvidence
-from ..selection.policy import Figures as Comparable
 from ..selection.policy import Question, least_gain
 from ..selection.selector import Selector
+from ..selection.transfer import SOURCE as TRANSFER
 from ..workloads.model import Part
-from .layer_costs import Figures, Measurements, counted, counted_bytes, foretold
+from .layer_costs import MEASURED, Figures, Measurements, carried, counted, counted_bytes, foretold
 from .pace import in_a_model
 from .training_setup import Training
-
-MEASURED = ("exact", "series")  # sources of figures
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,9 +79,13 @@ class Prices:
         self.joint: set[str] = set()
         self.training = training
         self._selector = selector
-        self._measurements: dict[str, Measurements] = {}
+        self._measurements: dict[tuple[str, str], Measurements] = {}
         self._known: dict[Problem, Known | SelectorError] = {}
         self._options: dict[Part, tuple[Option, ...]] = {}
+
+    def under(self, training: Training) -> Prices:
+        """The prices on the same device for another training."""
+        return Prices(self._selector, self.device, training)
 
     @property
     def trouble(self) -> str:
@@ -94,7 +96,9 @@ class Prices:
     def outdated(self) -> set[str]:
         """Implementations of which there are records of earlier versions alone, as operator.name."""
         return {
-            f"{operator}.{name}" for operator, found in self._measurements.items() for name in found.outdated
+            f"{operator}.{name}"
+            for (operator, _), found in self._measurements.items()
+            for name in found.outdated
         }
 
     def look_up(self, parts: Sequence[Part]) -> None:
@@ -125,9 +129,9 @@ class Prices:
             words = "; ".join(f"{name}: {reason}" for name, reason in reasons.items())
             raise UnsupportedProblem(f"Nothing computes {problem} on {self.device.name}: {words}.")
         estimates = known.figures.estimates
-        own = self._figures(problem, default, known.figures)
+        own = self._figures(problem, default, known)
         found = {
-            name: own if name == default else self._figures(problem, name, known.figures, beside=own)
+            name: own if name == default else self._figures(problem, name, known, beside=own)
             for name in usable
         }
         priced = {name: figures for name, figures in found.items() if figures is not None}
@@ -166,7 +170,7 @@ class Prices:
         return right or taken, {name: reasons[name] for name in sorted(reasons)}
 
     def _figures(
-        self, problem: Problem, name: str, known: Comparable, beside: Figures | None = None
+        self, problem: Problem, name: str, known: Known, beside: Figures | None = None
     ) -> Figures | None:
         """Measured figures of the problem or its layer's around it, else with the time that `choose` has.
 
@@ -174,14 +178,24 @@ class Prices:
         launched ones do not compare. Bytes are of the nearest measurements, or counted where there are none.
         None where nothing is known.
         """
-        series = self._of(problem.operator).series.get(name)
+        series = self._of(problem.operator, self.device).series.get(name)
         found = series.figures(problem, self.device) if series else None
-        estimate = known.estimates.get(name)
+        estimate, origin = known.figures.estimates.get(name), known.prepared.origin
+        if found is None and origin.key != self.device.key:
+            found = self._elsewhere(problem, name, origin)
+            if found is not None and found.source == TRANSFER:
+                return found
         is_measured = found is not None and found.source in MEASURED
         if estimate is None or (is_measured and (beside is None or beside.source in MEASURED)):
             return found
         bytes_of = found or counted_bytes(problem, name, self.device, estimate.memory_bytes)
-        return foretold(bytes_of, estimate.time_ms, known.tiers[name].source)
+        return foretold(bytes_of, estimate.time_ms, known.figures.tiers[name].source)
+
+    def _elsewhere(self, problem: Problem, name: str, origin: Device) -> Figures | None:
+        """Figures from the measurements of another device, None without any of this implementation."""
+        series = self._of(problem.operator, origin).series.get(name)
+        found = series.figures(problem, origin) if series else None
+        return found and carried(found, problem, name, self.device, origin)
 
     def _counted(self, problem: Problem, name: str) -> Figures:
         missing = missing_rates(self.device)
@@ -193,15 +207,16 @@ class Prices:
             raise NoMeasurements(f"{words} {self.trouble}" if self.trouble else words)
         return counted(problem, name, self.device)
 
-    def _of(self, operator: str) -> Measurements:
-        if operator not in self._measurements:
-            evidence = self._selector.evidence(operator, self.device.key)
-            self._measurements[operator] = _measurements(evidence)
+    def _of(self, operator: str, device: Device) -> Measurements:
+        pair = operator, device.key
+        if pair not in self._measurements:
+            evidence = self._selector.evidence(*pair)
+            self._measurements[pair] = _measurements(evidence)
             if isinstance(evidence, JointEvidence):
                 self.joint.add(operator)
             elif evidence.shipped:
                 self.shipped.add(operator)
-        return self._measurements[operator]
+        return self._measurements[pair]
 
 
 def _credible(figures: Figures, own: Figures, estimate: Estimate | None, of_own: Estimate | None) -> Figures:

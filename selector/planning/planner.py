@@ -39,6 +39,10 @@ class Planner:
         self._prices = prices
         self._workloads: dict[int, Workload] = {}
 
+    def leaving(self, share: float) -> Planner:
+        """A planner that leaves another share of the limit free."""
+        return Planner(self._prices.under(replace(self.training, margin=share)), self.model)
+
     def plan(self, limit_bytes: int, batch: int | str = "auto", *, reserve: float = 1.0) -> Plan:
         """The fastest plan within the limit. `reserve` multiplies what is kept: more was found when it ran.
 
@@ -56,9 +60,18 @@ class Planner:
 
     def least_bytes(self, batch: int = 1) -> int:
         """The lowest peak that any plan with this batch has."""
+        return self._smallest(batch).peak_bytes
+
+    def least(self, limit_bytes: int, batch: int) -> Plan:
+        """The plan with the lowest peak at a batch, whether that is within the limit or not."""
+        smallest = self._smallest(batch)
+        step_ms = smallest.step_ms + self.training.optimizer_ms(self.model, self.device)
+        return self._described(Offer(batch, smallest, 1e3 * batch / step_ms), limit_bytes)
+
+    def _smallest(self, batch: int) -> Solution:
         smallest = self._solve(batch, 0, smallest=True)
         assert isinstance(smallest, Solution)
-        return smallest.peak_bytes
+        return smallest
 
     def _best(
         self, limit: int, batch: int | None, *, own: bool = False, reserve: float = 1.0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,9 +13,10 @@ from typing import TYPE_CHECKING, Any
 from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import Device, Problem
 
-from ..errors import TooFewProblems
+from ..errors import NoMeasurements, TooFewProblems
 from ..workloads.sampling import random_problems
 from . import profile as profiling
+from .calibration import QUICK_BUDGET_S, QUICK_PROBLEMS, CalibrationFinished, calibrate_with
 from .verification import Checked, CheckStarted, check, geometric_mean
 
 if TYPE_CHECKING:
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
 OPERATOR = "lstm"
 PROBLEMS, CHECKS = 96, 12
 PROFILE_SHARE = 0.7  # of the budget; training and the check have the rest
+CALIBRATION_SHARE = 0.3  # of the budget, of a GPU that nobody measured, out of the share of profiling
 PROFILE_SEED, CHECK_SEED = 1, 2
 
 
@@ -91,6 +94,7 @@ class QuickstartFinished:
 
 Event = (
     profiling.Event
+    | CalibrationFinished
     | QuickstartStarted
     | TrainingStarted
     | TrainingFinished
@@ -133,12 +137,14 @@ def quickstart(
         yield QuickstartStarted(
             database=store.location, device=measuring.device, budget_s=budget_s, load=machine_load()
         )
+        if kind == "cuda":
+            yield from _calibrated(store, measuring, min(CALIBRATION_SHARE * budget_s, QUICK_BUDGET_S))
         yield from profiling.profile_with(
             OPERATOR,
             profiled,
             store=store,
             measuring=measuring,
-            budget_s=PROFILE_SHARE * budget_s,
+            budget_s=max(PROFILE_SHARE * budget_s - (time.monotonic() - started), 0.0),
             again=again,
         )
         yield from _learn(store, profiled)
@@ -154,6 +160,19 @@ def quickstart(
             default=registry.operator(OPERATOR).default,
             seconds=time.monotonic() - started,
         )
+
+
+def _calibrated(
+    store: Database, measuring: Any, budget_s: float
+) -> Iterator[profiling.Event | CalibrationFinished]:
+    """Events of a quick calibration, none on a kind of GPU whose measurements ship."""
+    from ..selection.joint_evidence import JointEvidence
+    from ..selection.selector import Selector
+
+    evidence = Selector(store).evidence(OPERATOR, measuring.device.key)
+    if not (evidence.shipped or isinstance(evidence, JointEvidence)):
+        with suppress(NoMeasurements):  # without what ships there is nothing to carry over
+            yield from calibrate_with(store, measuring, QUICK_PROBLEMS, budget_s)
 
 
 def machine_load() -> float:

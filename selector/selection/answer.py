@@ -135,7 +135,8 @@ def prepare(knowledge: Knowledge, request: Request, origin: Device | None = None
         software=software,
         question=question,
         measured=[
-            _here(one, problem, request, origin) for one in evidence.measured(problem, origin, software)
+            _here(knowledge, one, problem, request, origin)
+            for one in evidence.measured(problem, origin, software)
         ],
         least_noise=(evidence.least_noise(device, shipped=False), evidence.least_noise(device, shipped=True)),
     )
@@ -151,21 +152,14 @@ def _most_frequent_winner(
 
 
 def _origins(knowledge: Knowledge, request: Request) -> Iterator[Device]:
-    """The measured devices that may answer: the request's own, then those like it; of processors the one of
-    which the most was measured goes first.
-    """
+    """The measured devices that may answer: the request's own, then those like it."""
     operator, device = request.problem.operator, request.device
     if request.imported is not None:
         yield request.origin or device
         return
     if knowledge.evidence(operator, device.key).problems:
         yield device
-    alike: dict[str, Device] = {}
-    for one in transfer.alike(device, knowledge.devices):
-        alike.setdefault(one.key, one)  # the first of several hosts
-    counts = {key: len(knowledge.evidence(operator, key).problems) for key in alike}
-    order = sorted(alike, key=lambda key: -counts[key]) if device.kind == "cpu" else alike
-    yield from (alike[key] for key in order if counts[key])
+    yield from knowledge.others(operator, device)
 
 
 def _elsewhere(knowledge: Knowledge, known: Known) -> Prepared | None:
@@ -199,7 +193,7 @@ def _joined(knowledge: Knowledge, other: Known, known: Known) -> Known:
     return Known(known.prepared._replace(question=question), known.predicted, figures)
 
 
-def _here(tier: Tier, problem: Problem, request: Request, origin: Device) -> Tier:
+def _here(knowledge: Knowledge, tier: Tier, problem: Problem, request: Request, origin: Device) -> Tier:
     """What is known on `origin` as it would be on the request's device."""
     if request.imported is not None:
         is_own = origin is request.device
@@ -207,7 +201,11 @@ def _here(tier: Tier, problem: Problem, request: Request, origin: Device) -> Tie
         if is_own:
             return tier if is_asked else tier._replace(source="near")
         return tier._replace(source=transfer.SOURCE, origin=origin)
-    return tier if origin is request.device else transfer.carried(tier, problem, request.device, origin)
+    if origin is request.device:
+        return tier
+    host = knowledge.evidence(problem.operator, origin.key).host_shares
+    seen = knowledge.corrections(problem.operator, request.device, origin)
+    return transfer.carried(tier, problem, request.device, origin, host, seen)
 
 
 def _candidates(request: Request) -> tuple[str, Sequence[str], Mapping[str, str]]:
@@ -378,10 +376,10 @@ def _tiers(knowledge: Knowledge, prepared: Prepared, predicted: Tier | None) -> 
     problem, request, origin = prepared.problem, prepared.request, prepared.origin
     yield from prepared.measured
     if predicted is not None:
-        yield _here(predicted, problem, request, origin)
+        yield _here(knowledge, predicted, problem, request, origin)
     near = knowledge.measurements(problem.operator, origin.key).near(problem, origin, prepared.software)
     if near is not None:
-        yield _here(near, problem, request, origin)
+        yield _here(knowledge, near, problem, request, origin)
 
 
 def _require_measurements(request: Request, question: Question, figures: Figures) -> None:

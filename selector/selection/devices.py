@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from functools import cache
 
 from kernel_selector.kernels.contract import AmbiguousDevice, Device, UnknownDevice, UnsupportedDevice
 from kernel_selector.kernels.contract.errors import shorten
+from kernel_selector.kernels.devices import known_devices
 
 from ..errors import InvalidRequest
 
+# no multiprocessor has a twentieth of these: bounds of what can be a rate in the units that rates have
+MOST_BYTES, MOST_FLOPS = 1e12, 3e14
+MOST_MULTIPROCESSORS = 1024  # of any GPU
+WITH_BFLOAT16 = (8, 0)  # the first compute capability
 LOCAL = re.compile(r"cpu|cuda(:\d+)?")  # names in torch
 RAY_LABEL = "ray.io/accelerator-type"  # of a node of Ray: what clusters call its GPUs
 
@@ -30,9 +36,11 @@ def resolve(asked: object = None, measured: Sequence[Device] = ()) -> Resolved:
     """The device for an argument: None (this machine's default), a torch device, a known name, a Device.
 
     `measured` are devices of the database, whose rates need not be probed again. Raises UnknownDevice for
-    a name that is neither here nor known, InvalidRequest for anything that is no name.
+    a name that is neither here nor known, InvalidRequest for anything that is no name and for a Device whose
+    figures contradict each other.
     """
     if isinstance(asked, Device):
+        check(asked)
         return Resolved(asked, torch_name(asked))
     if asked is None:
         name = default_torch_device()
@@ -49,6 +57,41 @@ def resolve(asked: object = None, measured: Sequence[Device] = ()) -> Resolved:
     if here:
         return replace(_local(here, measured), note=note)
     return Resolved(replace(known, host=""), None, note)  # whichever host has one
+
+
+def check(device: Device) -> None:
+    """Raise InvalidRequest where the figures of a GPU contradict each other, or those of its name."""
+    if device.kind != "cuda":
+        return
+    found = next(_contradictions(device), None)
+    if found is not None:
+        raise InvalidRequest(
+            f"The figures of {shorten(device.name)} contradict each other: {found}. Sizes are in bytes, "
+            "rates in bytes or operations per second; leave out (None) what is not known."
+        )
+
+
+def _contradictions(device: Device) -> Iterator[str]:
+    memory, count = device.memory_bytes or math.inf, device.multiprocessors
+    for name in ("l2_bytes", "shared_bytes_per_multiprocessor"):
+        size = getattr(device, name)
+        if size is not None and size >= memory:
+            yield f"{name}={size} is no less than memory_bytes={device.memory_bytes}"
+    if count == 0:
+        yield "multiprocessors=0 compute nothing"
+    rates = {f"matmul_flops_per_s[{dtype!r}]": rate for dtype, rate in device.matmul_flops_per_s.items()}
+    for name, rate in {"copy_bytes_per_s": device.copy_bytes_per_s, **rates}.items():
+        most = (MOST_BYTES if name == "copy_bytes_per_s" else MOST_FLOPS) * (count or MOST_MULTIPROCESSORS)
+        if rate is not None and not 0 < rate <= most:
+            yield f"{name}={rate:.4g} is not between 0 and the {most:.3g} of {count} multiprocessors"
+    narrow, wide = (device.matmul_flops_per_s.get(dtype) for dtype in ("bfloat16", "float32"))
+    if narrow and wide and (device.compute_capability or (0, 0)) >= WITH_BFLOAT16 and wide > 2 * narrow:
+        yield f"products take longer in bfloat16 ({narrow:.4g} a second) than in float32 ({wide:.4g})"
+    known = known_devices().get(device.key)
+    for name in ("compute_capability", "multiprocessors") if known else ():
+        mine, theirs = getattr(device, name), getattr(known, name)
+        if mine is not None and mine != theirs:
+            yield f"{name}={mine}, and a {device.name} has {theirs}"
 
 
 def local_names() -> tuple[str, ...]:
@@ -109,8 +152,6 @@ def _meant(name: str, measured: Sequence[Device]) -> tuple[Device, str]:
 
 def _unknown(name: str, error: UnknownDevice, measured: Sequence[Device]) -> str:
     """Why a name says nothing: it fits several models, a kind without implementations, or no device."""
-    from kernel_selector.kernels.devices import known_devices
-
     here = f"In this machine: {', '.join(local_names())}."
     if isinstance(error, AmbiguousDevice | UnsupportedDevice):
         return f"{error} {here}"

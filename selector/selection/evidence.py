@@ -22,6 +22,7 @@ from kernel_selector.kernels.versions import standing_for
 from ..cost_model.domain import differences, seen_alike, unlike, words_of
 from ..cost_model.estimate import Estimate, Tier
 from ..cost_model.features.work_ratios import work_ratios
+from .host_shares import HostShares
 from .neighbours import MAX_DISTANCE, Neighbours, Similar, distance, structure
 from .records import Possible
 
@@ -208,6 +209,17 @@ class Evidence:
     def _words(self) -> dict[str, list[Any]]:
         """The values that were measured of what is no size; looked at where nothing better is known."""
         return words_of(list(self.problems.values()))
+
+    @cached_property
+    def host_shares(self) -> HostShares:
+        """The host's shares of the times; looked at where these are carried over to another device."""
+        return HostShares(
+            (problem, name, one.estimate.time_ms)
+            for problem in self.problems.values()
+            for group in self.measured_at(problem).values()
+            for name, one in group.items()
+            if one.estimate is not None
+        )
 
     def _add(self, record: Record | Figures) -> None:
         setting = Setting(record.device, record.environment, record.policy)

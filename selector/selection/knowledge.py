@@ -13,6 +13,7 @@ from .evidence import Evidence
 from .joint_evidence import JointEvidence
 from .shipped import unpacked
 from .snapshot import NOTHING, Body, Pair
+from .transfer import Corrections, alike, best_first
 
 if TYPE_CHECKING:
     from ..cost_model.predictor import Predictor
@@ -35,6 +36,7 @@ class Knowledge:
         self._with_shipped = shipped
         self._unusable = ""
         self._joint: dict[Pair, Evidence] = {}
+        self._corrections: dict[tuple[str, str, str], Corrections] = {}
         self._resolved: dict[str | None, Resolved] = {}
 
     @cached_property
@@ -114,6 +116,23 @@ class Knowledge:
             return own
         self._joint[pair] = found = self._with_what_ships(own, operator, device_key)
         return found
+
+    def others(self, operator: str, device: Device) -> list[Device]:
+        """The devices from which times of an operator may be carried over to a device, the best first.
+
+        Raises as `measurements`.
+        """
+        found = alike(device, self.devices)
+        counts = {key: len(self.evidence(operator, key).problems) for key in {one.key for one in found}}
+        return best_first(device, found, counts)
+
+    def corrections(self, operator: str, device: Device, origin: Device) -> Corrections:
+        """Corrections of times that are carried over between two devices. Raises as `measurements`."""
+        key = operator, device.text, origin.text
+        if key not in self._corrections:
+            here, there = self.evidence(operator, device.key), self.evidence(operator, origin.key)
+            self._corrections[key] = Corrections(here, there, device, origin)
+        return self._corrections[key]
 
     def _with_what_ships(self, own: Evidence, operator: str, device_key: str) -> Evidence:
         if self.shipped is None or not any(one.key == device_key for one in self.shipped.devices):

@@ -270,6 +270,14 @@ class Selector:
         self._refresh()
         return self._from_one_snapshot(lambda: self._knowledge.evidence(operator, device_key))
 
+    def others(self, operator: str, device: Device) -> list[Device]:
+        """The measured devices from which times may be carried over to a device, the best first.
+
+        Raises the errors of reading the database.
+        """
+        self._refresh()
+        return self._from_one_snapshot(lambda: self._knowledge.others(operator, device))
+
     def known_each(self, problems: Sequence[Problem], device: Device) -> list[Known | SelectorError]:
         """The figures that `choose` decides on, for each problem on a device, or the error that it met.
 

@@ -1,29 +1,35 @@
 """Estimates carried over from a GPU that was measured to one that was not.
 
-A time is multiplied by the ratio of the seconds that an implementation's counted operations, bytes and
-launches take at the two devices' rates. What is known of an H200, carried so to an H100 of another host (1115
-problems of all operators, `python -m benchmarks.selection.transfer`): times are off by 13 % (median), and
-choices lose 2.0 % against the fastest, where the default loses 64 %. To another compute capability times are
-off by more: those of torch's own, carried from an H200 and measured by others, by 17 to 51 % (medians of 400:
-linear layers, products, norms and GELU in float32 on an A100, NeuSight 6945927), 31 % (linear layers in
-float16 on an RTX A6000) and 33 % (in bfloat16 on an RTX 4090); 73 to 100 % of them are in their intervals.
-How good choices are there nobody has measured, so that a switch away from the default must gain a quarter.
+A time is carried over by its shares, see `Between`. What an H200 alone knows, so carried to an H100 of
+another host (1,907 problems of all operators, `python -m benchmarks.selection.transfer`): choices lose 3.1 %
+against the fastest, times of the device are off by 11 % (median), and all times, which are mostly the host's,
+by 16 %. Of what others measured (`... --public`; forward, of 50 us and longer), each device foretold from the
+one most like it, times are off by 3 % to a device of the same compute capability (linear layers and attention
+in bfloat16), and to another one by 11 to 19 % (linear layers), 18 % (attention), 15 % (products in float32),
+13 % (norms) and 7 to 12 % (activations). How good choices are on another compute capability nobody has
+measured, so that a switch away from the default must gain a quarter.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from statistics import median
 from typing import NamedTuple
 
 from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import Device, Problem, Work
+from kernel_selector.kernels.contract.errors import number_of
 
 from ..cost_model.estimate import Tier
 from ..cost_model.features.roofline import matmul_rate
-from .evidence import OTHER_MACHINE
+from .evidence import OTHER_MACHINE, Evidence
+from .host_shares import HostShares
 
 SOURCE = "transfer"
+PRODUCTS = 8  # operations a byte, from which on they are matrix products
+START_MS = 2e-3  # of a kernel, from the end of the one before
+OF_THE_DEVICE = 0.5  # a time that is longer than the host's by this share is the device's
 OF_ANOTHER = (
     "Measured on another processor, {}, since nothing comparable is known of this one: "
     "`selector profile --operator all` measures it."
@@ -37,6 +43,8 @@ class Doubt(NamedTuple):
     least_gain: float  # of a switch away from the default
 
 
+PRIOR = 2.0  # measurements that what was seen elsewhere counts for
+NINE_OF_TEN = 1.645  # standard deviations on either side
 SAME_CAPABILITY = Doubt(2**0.2, 0.05)  # nine of ten times are inside
 OTHER_CAPABILITY = Doubt(2**0.8, 0.25)
 
@@ -54,7 +62,23 @@ def alike(device: Device, measured: Iterable[Device]) -> list[Device]:
         for one in measured
         if one.key != device.key and one.kind == device.kind == "cuda" and _rates(one) & _rates(device)
     ]
-    return sorted(found, key=lambda one: (not _same(one, device), abs(math.log(_copy_ratio(device, one)))))
+    return sorted(
+        found, key=lambda one: (not runs_the_same(one, device), abs(math.log(_copy_ratio(device, one))))
+    )
+
+
+def best_first(device: Device, found: Iterable[Device], counts: Mapping[str, int]) -> list[Device]:
+    """Devices like one, each kind once, of which something was measured: how much, by key, is in `counts`.
+
+    Those that run the same kernels stay in their order. Of the others, processors too, that of which the most
+    was measured goes first.
+    """
+    kinds: dict[str, Device] = {}
+    for one in found:
+        kinds.setdefault(one.key, one)  # the first of several hosts
+    unlike = {key for key, one in kinds.items() if not runs_the_same(device, one)}
+    order = sorted(kinds, key=lambda key: (key in unlike, -counts[key] * (key in unlike)))
+    return [kinds[key] for key in order if counts[key]]
 
 
 def apart(device: Device, other: Device) -> tuple[bool, float, float]:
@@ -70,9 +94,12 @@ def _number(capability: tuple[int, int]) -> int:
     return 10 * capability[0] + capability[1]
 
 
-def carried(tier: Tier, problem: Problem, device: Device, origin: Device) -> Tier:
+def carried(
+    tier: Tier, problem: Problem, device: Device, origin: Device, host: HostShares, seen: Corrections
+) -> Tier:
     """The tier of another device as one of `device`; without estimates as it was.
 
+    `host` are the host's shares of what was measured there, `seen` corrections by what was measured here too.
     Times of processors stay as they are: what was a little faster on one is not on another.
     """
     if not tier.estimates:
@@ -81,34 +108,149 @@ def carried(tier: Tier, problem: Problem, device: Device, origin: Device) -> Tie
         noisier = {name: one.timed(1.0, 1.0, OTHER_MACHINE) for name, one in tier.estimates.items()}
         caveats = (OF_ANOTHER.format(origin.name), *tier.caveats)
         return tier._replace(estimates=noisier, caveats=caveats, origin=origin)
-    works = registry.implementations(problem.operator)
-    doubt = SAME_CAPABILITY if _same(device, origin) else OTHER_CAPABILITY
-    estimates = {
-        name: estimate.timed(_ratio(works[name].work(problem), problem["dtype"], device, origin), *doubt)
-        for name, estimate in tier.estimates.items()
-    }
+    known, between = registry.implementations(problem.operator), Between(device, origin, problem["dtype"])
+    estimates = {}
+    for name, estimate in tier.estimates.items():
+        work = known[name].work(problem)
+        host_ms = host.ms(name, problem["mode"], work.launches)
+        shares = between.shares(estimate.time_ms, host_ms, work)
+        estimates[name] = estimate.timed(seen.ratio(name, shares), *seen.doubt)
     nothing = f"nothing comparable of {problem.operator} was measured on {device.name}"
-    words = f"Carried over from {origin.name}: {nothing}."
+    by = f", corrected by {number_of(seen.count, 'measurement')} here" if seen.count else ""
+    words = f"Carried over from {origin.name}{by}: {nothing}."
     return tier._replace(source=SOURCE, estimates=estimates, caveats=(words, *tier.caveats), origin=origin)
 
 
-def _same(device: Device, other: Device) -> bool:
-    """Whether the same kernels run on both."""
-    return device.compute_capability == other.compute_capability
+def runs_the_same(device: Device, other: Device) -> bool:
+    """Whether the same kernels run on two GPUs; of processors nobody knows."""
+    return device.kind == "cuda" and device.compute_capability == other.compute_capability
 
 
-def _ratio(work: Work, dtype: str, device: Device, origin: Device) -> float:
-    """Seconds on `device` over those on `origin`: products and bytes at their rates, launches equal.
+class Seen(NamedTuple):
+    """A measurement of what was measured elsewhere too: log of its time over that carried over."""
 
-    Products of a dtype that one of them has no rate of take the rate of float32 there.
+    problem: Problem
+    name: str
+    of_host: bool  # whether the time carried over is the host's
+    logarithm: float
+
+
+class Corrections:
+    """Factors of times that are carried over from `origin`, by problems that were measured on both devices.
+
+    There are factors of what the host takes and of what the device takes: medians of what was measured here
+    over what was carried over, of the operator and then of each implementation, both drawn towards 1. `doubt`
+    is what is left of it; `without` is a problem that does not count.
     """
-    launches = work.launches * (origin.launch_us or 0.0) * 1e-6
-    both = _rates(device) & _rates(origin)
-    mine, theirs = (
-        work.flops / _rate(one, dtype, both) + work.moved_bytes / (one.copy_bytes_per_s or 1.0) + launches
-        for one in (device, origin)
-    )
-    return mine / theirs if theirs else 1.0
+
+    def __init__(
+        self, here: Evidence, there: Evidence, device: Device, origin: Device, without: Problem | None = None
+    ) -> None:
+        problems = [one for one in here.problems.values() if device.kind == "cuda" and one != without]
+        every = [one for problem in problems for one in seen_at(problem, here, there, device, origin)]
+        self.count = len(every)
+        self._factors: dict[tuple[bool, str], float] = {}
+        for of_host in (True, False):
+            mine = [one for one in every if one.of_host == of_host]
+            # errors at one problem have much in common: it counts once, however many were measured there
+            by_problem = ([one.logarithm for one in mine if one.problem == each] for each in problems)
+            overall = _drawn([median(each) for each in by_problem if each])
+            self._factors[of_host, ""] = overall
+            for name in {one.name for one in mine}:
+                own = [one.logarithm - overall for one in mine if one.name == name]
+                self._factors[of_host, name] = overall + _drawn(own)
+        before, left = doubt(device, origin), [self.left(one) for one in every]
+        spread = math.log(before.wider) / NINE_OF_TEN
+        spread = math.sqrt((math.fsum(one**2 for one in left) + PRIOR * spread**2) / (self.count + PRIOR))
+        self.doubt = Doubt(
+            math.exp(NINE_OF_TEN * spread),
+            max(math.expm1(spread), SAME_CAPABILITY.least_gain) if self.count else before.least_gain,
+        )
+
+    def ratio(self, name: str, shares: tuple[float, float]) -> float:
+        """The ratio of an implementation's times, of the device's and the host's as `Between.shares`."""
+        device, host = shares
+        return max(device * math.exp(self._of(name, False)), host * math.exp(self._of(name, True)))
+
+    def left(self, one: Seen) -> float:
+        """The logarithm of what is left of a measurement when it is corrected."""
+        return one.logarithm - self._of(one.name, one.of_host)
+
+    def _of(self, name: str, of_host: bool) -> float:
+        return self._factors.get((of_host, name), self._factors[of_host, ""])
+
+
+def seen_at(
+    problem: Problem, here: Evidence, there: Evidence, device: Device, origin: Device
+) -> Iterator[Seen]:
+    """The measurements of a problem on a device that another one was measured at too."""
+    mine = next(here.measured(problem, device, None), None)
+    theirs = next(there.measured(problem, origin, None), None)
+    if mine is None or theirs is None:
+        return
+    known, between = registry.implementations(problem.operator), Between(device, origin, problem["dtype"])
+    for name in sorted(mine.estimates.keys() & theirs.estimates.keys() & known.keys()):
+        work, time_ms = known[name].work(problem), theirs.estimates[name].time_ms
+        host_ms = there.host_shares.ms(name, problem["mode"], work.launches)
+        of_device, of_host = between.shares(time_ms, host_ms, work)
+        ratio = mine.estimates[name].time_ms / time_ms / max(of_device, of_host)
+        yield Seen(problem, name, of_host >= of_device, math.log(ratio))
+
+
+def _drawn(logarithms: Sequence[float]) -> float:
+    """Their median, drawn towards 0 as a mean is by PRIOR further ones."""
+    return median(logarithms) * len(logarithms) / (len(logarithms) + PRIOR) if logarithms else 0.0
+
+
+def doubt(device: Device, origin: Device) -> Doubt:
+    """The doubt about times on a device that are carried over from another one."""
+    return SAME_CAPABILITY if runs_the_same(device, origin) else OTHER_CAPABILITY
+
+
+class Between:
+    """The ratio of a time on `device` to that on `origin`, for what computes in a dtype.
+
+    A call takes as long as the device or the host, whichever is longer. The device's time has three shares:
+    its roofline, the longer of what operations and bytes take at the rates of the device, goes by the rates
+    of the other one; what kernels take to start stays; what is left goes by the arithmetic, because products
+    are too small to fill the device or steps on chip wait for each other. The host takes as long for both, or
+    as long as this one takes, where that is known.
+    """
+
+    def __init__(self, device: Device, origin: Device, dtype: str) -> None:
+        both = _rates(device) & _rates(origin)
+        pair = device, origin
+        self._flops = [_rate(one, dtype, both) for one in pair]
+        self._bytes = [one.copy_bytes_per_s or 1.0 for one in pair]
+        self._vectors = [_rate(one, "float32", both) for one in pair]
+        self._has_dtype = dtype in both  # products of others are emulated on one of them, step by step
+        self._host = 1.0
+        if device.host and device.launch_us and origin.launch_us:
+            self._host = device.launch_us / origin.launch_us
+
+    def ratio(self, time_ms: float, host_ms: float, work: Work) -> float:
+        """The ratio for what does `work` in `time_ms` on the origin, of which launching takes `host_ms`."""
+        return max(self.shares(time_ms, host_ms, work))
+
+    def shares(self, time_ms: float, host_ms: float, work: Work) -> tuple[float, float]:
+        """The ratios of the device's time and of the host's, of which the larger one is that of the time."""
+        if not time_ms:
+            return 1.0, 1.0
+        mine, theirs = (
+            1e3 * math.sqrt(math.hypot((work.flops / flops) ** 2, (work.moved_bytes / moved) ** 2))
+            for flops, moved in zip(self._flops, self._bytes, strict=True)
+        )
+        if theirs > time_ms:  # from a cache, or faster than large ones are
+            mine, theirs = mine * time_ms / theirs, time_ms
+        starting = min(work.launches * START_MS, time_ms - theirs)
+        # of a time that may be the host's the device's is known from the roofline alone
+        host_ms = min(host_ms, time_ms)
+        surely = min((time_ms / host_ms - 1) / OF_THE_DEVICE, 1.0) if host_ms else 1.0
+        rest = surely * (time_ms - theirs - starting)
+        by_products = self._has_dtype and work.flops >= PRODUCTS * work.moved_bytes
+        rates = self._flops if by_products else self._vectors
+        whole_ms = max(theirs + starting + rest, host_ms)
+        return (mine + starting + rest * rates[1] / rates[0]) / whole_ms, self._host * host_ms / whole_ms
 
 
 def _rate(device: Device, dtype: str, common: set[str]) -> float:

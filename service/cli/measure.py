@@ -20,6 +20,7 @@ from .terminal.options import (
 )
 
 if TYPE_CHECKING:
+    from selector.profiling.calibration import CalibrationFinished
     from selector.profiling.events import Event, ProfilingFinished
 
 
@@ -115,6 +116,69 @@ def profile(
         active=active,
     )
     report(events, database=database, as_json=as_json)
+
+
+def calibrate(
+    quick: Annotated[bool, typer.Option("--quick", help="15 problems and 2 minutes, not 40 and 10.")] = False,
+    budget: BudgetOption = None,
+    device: TorchDeviceOption = None,
+    database: DatabaseOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Measure a few problems of all operators on this GPU, at which another one was measured.
+
+    Takes 10 minutes at most. Times and choices that are carried over to this kind of GPU are corrected by
+    what was seen from then on. What was measured lies in the database as that of `selector profile`:
+    `selector export` and `selector promote` take it to other machines.
+
+    Examples:
+
+    \b
+      selector calibrate
+      selector calibrate --quick --device cuda:0
+    """
+    from selector.profiling.calibration import CalibrationFinished
+    from selector.profiling.calibration import calibrate as run
+
+    from .terminal.progress import ProgressView
+
+    budget_s = None if budget is None else words.seconds(budget)
+    finished: CalibrationFinished | None = None
+    with ProgressView() as view:
+        for event in run(device=device, database=database, quick=quick, budget_s=budget_s):
+            if isinstance(event, CalibrationFinished):
+                finished = event
+            else:
+                view.show(event)
+    assert finished is not None
+    if as_json:
+        output.print_json(finished.to_dict())
+    else:
+        print_calibration(finished)
+
+
+def print_calibration(finished: CalibrationFinished) -> None:
+    """Print how far off times were that are carried over, and are with corrections, an operator a line."""
+    console = output.out()
+    numbers = ("measured", "factor", "error before", "error now")
+    table = output.table("operator", *numbers, numbers=numbers)
+    for operator, one in finished.operators.items():
+        now = "-" if one.error_after is None else f"{one.error_after:.1%}"
+        table.add_row(operator, str(one.measurements), f"{one.factor:.2f}", f"{one.error_before:.1%}", now)
+    console.print(table)
+    console.print(
+        f"{finished.problems} problems in {output.span(finished.seconds)}: times that are carried over to "
+        f"{finished.device} from {finished.origin} are corrected by these. The error now is that of each "
+        "problem by the others.",
+        markup=False,
+        soft_wrap=True,
+    )
+    if finished.throttled:
+        console.print(
+            f"[yellow]The GPU throttles:[/] the first problem took {finished.throttled:.2f} times as long at "
+            "the end. A cool GPU is faster than one that works for long: see its power limit and cooling.",
+            soft_wrap=True,
+        )
 
 
 def report(events: Iterator[Event], *, database: str | None, as_json: bool) -> ProfilingFinished:

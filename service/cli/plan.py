@@ -87,6 +87,49 @@ def plan(
         _plan(model, memory, batch, asked, as_json=as_json)
 
 
+def fits(
+    what: What,
+    device: DeviceOption = None,
+    batch: Annotated[int, typer.Option(metavar="N", min=1, help="Samples at once.")] = 1,
+    reserve: Annotated[
+        str, typer.Option(metavar="SHARE", help="What stays free: 5%, or bytes such as 2GiB.")
+    ] = "5%",
+    optimizer: Annotated[
+        str, typer.Option(metavar="NAME", help="none, sgd, momentum, adamw or fused_adamw.")
+    ] = "fused_adamw",
+    accumulate: Annotated[int, typer.Option(metavar="N", help="Micro-batches a step.")] = 1,
+    database: DatabaseOption = None,
+    no_shipped: NoShippedOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Say whether a model's training fits into the memory of a device, with the peak by kind of memory.
+
+    The device need not be here: any that has a name.
+
+    Examples:
+
+    \b
+      selector fits bert-large --device a100-40gb --batch 32
+      selector fits gpt2-medium seq=512 --device l4 --batch 8 --reserve 2GiB --json
+    """
+    import selector
+    from selector.planning.training_setup import Training
+
+    found = selector.fits(
+        _model(what),
+        device,
+        batch=batch,
+        reserve=reserve,
+        training=Training(optimizer=optimizer, accumulate=accumulate),
+        database=database,
+        shipped=False if no_shipped else None,
+    )
+    if as_json:
+        output.print_json(found.to_dict())
+    else:
+        output.out().print(escape(found.explain()), soft_wrap=True)
+
+
 def _model(what: list[str]) -> Any:
     from selector.workloads.published_models import published
 

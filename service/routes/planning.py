@@ -8,14 +8,15 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Body, Query, Request, Response
 from fastapi.responses import JSONResponse, PlainTextResponse
 
+from selector import Selector
 from selector.errors import InvalidRequest
 
 from ..openapi import examples
 from ..openapi.document import problem_response
 from ..scheduling import placement_formats, throughput_formats
-from ..scheduling.placement import measured_devices, placements, throughputs
-from ..schemas.layers import MOST_ANSWERS
+from ..scheduling.placement import every_device, measured_devices, placements, throughputs
 from ..schemas.planning import (
+    MOST_ROWS,
     PlacementRequest,
     PlacementsDocument,
     ThroughputRequest,
@@ -36,6 +37,7 @@ class CsvResponse(Response):
     media_type = "text/csv"
 
 
+FOR_PEOPLE = ("json", "csv", "plain")
 Writer = tuple[Callable[[Sequence[Any]], Any], type[Response]]
 THROUGHPUT_WRITERS: Mapping[str, Writer] = {
     "csv": (throughput_formats.to_csv, CsvResponse),
@@ -50,6 +52,11 @@ PLACEMENT_WRITERS: Mapping[str, Writer] = {
     "slurm": (placement_formats.to_slurm, PlainTextResponse),
     "ray": (placement_formats.to_ray, JSONResponse),
 }
+
+
+def _devices(selector: Selector, format: str) -> Sequence[str]:
+    """The devices of a question that names none: a scheduler is told of no kind that it may not have."""
+    return every_device(selector) if format in FOR_PEOPLE else measured_devices(selector)
 
 
 def _answers(model: str, other: str) -> dict[str, Any]:
@@ -79,13 +86,12 @@ def get_throughputs(
     """Time, items per second and memory of every job on every device at every batch size; what is impossible
     is a row with its reason. `format` is `json`, `csv`, or that of a scheduler: `gavel`, `sia`, `adaptdl`."""
     selector = selector_of(request)
-    devices = asked.devices or measured_devices(selector)
+    devices = asked.devices or _devices(selector, format)
     count = len(asked.jobs) * len(devices) * len(asked.batches or (None,))
-    if count > MOST_ANSWERS:
-        raise InvalidRequest(
-            f"{count} questions at once: expected at most {MOST_ANSWERS}. Name fewer devices."
-        )
-    rows = throughputs(selector, asked.named(), devices, asked.batches or ())
+    if count > MOST_ROWS:
+        raise InvalidRequest(f"{count} questions at once: expected at most {MOST_ROWS}. Name fewer devices.")
+    prices = request.app.state.prices
+    rows = throughputs(selector, asked.named(), devices, asked.batches or (), prices=prices)
     if format == "json":
         return {"throughputs": [row.to_dict() for row in rows]}
     write, response = THROUGHPUT_WRITERS[format]
@@ -114,7 +120,8 @@ def get_placements(
     """The best kind of device first, with reasons. `format` is `json`, `plain` (lines of text), or what a
     scheduler takes as it is: `k8s-dra`, `k8s-affinity`, `slurm`, `ray`. These name GPUs alone."""
     selector = selector_of(request)
-    ranked = placements(selector, asked.query(None), asked.devices or measured_devices(selector))
+    devices, prices = asked.devices or _devices(selector, format), request.app.state.prices
+    ranked = placements(selector, asked.query(None), devices, prices=prices)
     if format == "json":
         return {
             "placements": [

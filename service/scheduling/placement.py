@@ -7,7 +7,7 @@ a scheduler must know both what is fast and what is impossible.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import chain
 from typing import Any
@@ -22,6 +22,8 @@ from selector.text.units import format_bytes, format_ms
 from .least_memory import least_bytes, may_fit, parameter_bytes
 
 IMPOSSIBLE = (NothingFits, UnsupportedProblem)
+NO_PRICES: Mapping[str, float] = {}
+HOUR_S = 3600
 BATCH = "batch"  # the hyperparameter that counts items
 
 
@@ -54,6 +56,7 @@ class Throughput:
     items_per_s: float | None = None
     peak_bytes: int | None = None
     peak_high_bytes: int | None = None
+    cost_per_item: float | None = None  # in the currency of the prices, where the device has one
     snapshot: str = ""
     model_version: str | None = None
 
@@ -71,6 +74,11 @@ class Placement:
     throughput: Throughput
 
 
+def every_device(selector: Selector) -> tuple[str, ...]:
+    """The keys of all devices that are measured or known by name."""
+    return tuple(dict.fromkeys(item["key"] for item in selector.devices()))
+
+
 def measured_devices(selector: Selector) -> tuple[str, ...]:
     """The keys of the devices that there are measurements of; without any, of all known ones."""
     listed = selector.devices()
@@ -79,18 +87,26 @@ def measured_devices(selector: Selector) -> tuple[str, ...]:
 
 
 def throughputs(
-    selector: Selector, jobs: Sequence[Job], devices: Sequence[str], batches: Sequence[int] = ()
+    selector: Selector,
+    jobs: Sequence[Job],
+    devices: Sequence[str],
+    batches: Sequence[int] = (),
+    *,
+    prices: Mapping[str, float] = NO_PRICES,
 ) -> list[Throughput]:
     """A row for every job on every device at every batch size, or at the batch size of the job itself.
 
-    Raises the errors of `Selector.choose` that say that a question is wrong, or that none can be answered.
+    `prices` are those of an hour, by the name of the device. Raises the errors of `Selector.choose` that say
+    that a question is wrong, or that none can be answered.
     """
-    return [row for row, _ in _rows(selector, jobs, devices, batches)]
+    return [row for row, _ in _rows(selector, jobs, devices, batches, prices)]
 
 
-def placements(selector: Selector, query: Query, devices: Sequence[str]) -> list[Placement]:
+def placements(
+    selector: Selector, query: Query, devices: Sequence[str], *, prices: Mapping[str, float] = NO_PRICES
+) -> list[Placement]:
     """The devices for a layer, the best by its objective first; the impossible ones last. Raises as above."""
-    rows = list(_rows(selector, [Job(name="job", query=query)], devices, ()))
+    rows = list(_rows(selector, [Job(name="job", query=query)], devices, (), prices))
     rows.sort(key=lambda pair: _order(pair[0], query.objective))
     ranks = iter(range(1, len(rows) + 1))
     return [
@@ -100,7 +116,11 @@ def placements(selector: Selector, query: Query, devices: Sequence[str]) -> list
 
 
 def _rows(
-    selector: Selector, jobs: Sequence[Job], devices: Sequence[str], batches: Sequence[int]
+    selector: Selector,
+    jobs: Sequence[Job],
+    devices: Sequence[str],
+    batches: Sequence[int],
+    prices: Mapping[str, float],
 ) -> Iterator[tuple[Throughput, Device]]:
     asked = [
         (job, device, _sized(job.query, device, batch))
@@ -110,6 +130,7 @@ def _rows(
     ]
     answers = _within_devices(selector, [query for _, _, query in asked])
     resolved = {device: selector.device(device) for device in devices}
+    hourly = {selector.device(name).key: price for name, price in prices.items()}
     for (job, name, query), answer in zip(asked, answers, strict=True):
         device = resolved[name]
         if isinstance(answer, IMPOSSIBLE):
@@ -119,7 +140,7 @@ def _rows(
         elif isinstance(answer, SelectorError):
             raise answer
         else:
-            row = _row(job.name, answer)
+            row = _row(job.name, answer, hourly.get(device.key))
         yield row, device
 
 
@@ -158,11 +179,12 @@ def _too_large(choice: Choice, memory_bytes: int) -> NothingFits | None:
     )
 
 
-def _row(job: str, choice: Choice) -> Throughput:
+def _row(job: str, choice: Choice, price: float | None) -> Throughput:
     low_ms, high_ms = choice.time_interval_ms or (None, None)
     batch = choice.problem.as_dict.get(BATCH)
     size = batch if isinstance(batch, int) else None
     failed = choice.exclusions.get(choice.implementation)
+    items_per_s = size / choice.time_ms * 1e3 if size and choice.time_ms else None
     return Throughput(
         job=job,
         device=choice.device.key,
@@ -174,9 +196,10 @@ def _row(job: str, choice: Choice) -> Throughput:
         time_ms=choice.time_ms,
         time_low_ms=low_ms,
         time_high_ms=high_ms,
-        items_per_s=size / choice.time_ms * 1e3 if size and choice.time_ms else None,
+        items_per_s=items_per_s,
         peak_bytes=choice.memory_bytes,
         peak_high_bytes=choice.memory_interval_bytes[1] if choice.memory_interval_bytes else None,
+        cost_per_item=price / HOUR_S / items_per_s if price and items_per_s else None,
         snapshot=choice.snapshot,
         model_version=choice.model_version,
     )

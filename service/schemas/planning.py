@@ -11,7 +11,11 @@ from .choices import MOST_DEVICES
 from .fields import Answer, Name, Request
 from .layers import MOST_ANSWERS, Layer
 
-DEVICES = "Names as of `GET /v1/devices`; left out: those with measurements, or all when none has."
+DEVICES = (
+    "Names as of `GET /v1/devices`; left out: all of these, but in the format of a scheduler those with "
+    "measurements."
+)
+MOST_ROWS = 8000  # of a table: all known devices, twenty jobs, eight batch sizes
 
 
 def _whole(value: Any) -> Any:
@@ -46,8 +50,8 @@ class ThroughputRequest(Request):
     @model_validator(mode="after")
     def _few_enough(self) -> Self:
         count = len(self.jobs) * len(self.devices or [""]) * len(self.batches or [1])
-        if count > MOST_ANSWERS:
-            raise ValueError(f"{count} questions at once: expected at most {MOST_ANSWERS}")
+        if count > MOST_ROWS:
+            raise ValueError(f"{count} questions at once: expected at most {MOST_ROWS}")
         names = [job.name for job in self.named()]
         twice = next((name for name in names if names.count(name) > 1), None)
         if twice is not None:
@@ -80,6 +84,9 @@ class ThroughputDocument(Answer):
     items_per_s: float | None = Field(description="Items of the batch per second.")
     peak_bytes: int | None = Field(description="Memory beyond parameters and inputs, in bytes.")
     peak_high_bytes: int | None = Field(description="High end of its interval, in bytes.")
+    cost_per_item: float | None = Field(
+        description="Of one item of the batch, where the setting `prices` has the device."
+    )
     snapshot: str = Field(description="Identity of the measurements that were used.")
     model_version: str | None = Field(description="Version of the cost model that was used.")
 

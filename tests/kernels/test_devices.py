@@ -13,7 +13,7 @@ def test_every_row_is_a_complete_gpu():
         assert device.vendor == "NVIDIA"
         assert device.compute_capability >= (7, 0)
         assert 1 <= device.multiprocessors <= 200
-        assert 2**33 <= device.memory_bytes <= 2**38
+        assert 2**33 <= device.memory_bytes <= 2**39
         assert 2**22 <= device.l2_bytes <= 2**28
         assert 2**16 <= device.shared_bytes_per_multiprocessor <= 2**18
         assert Device.from_dict(device.to_dict()) == device
@@ -55,6 +55,11 @@ def test_case_and_vendor_do_not_matter(name):
         ("gh200", "nvidia-gh200-480gb"),
         ("h100-sxm", "nvidia-h100-80gb-hbm3"),
         ("a100 80gb", "nvidia-a100-sxm4-80gb"),
+        ("h20", "nvidia-h20"),
+        ("b300", "nvidia-b300-sxm6-ac"),
+        ("rtxpro6000", "nvidia-rtx-pro-6000-blackwell-server-edition"),
+        ("rtx pro 6000 workstation", "nvidia-rtx-pro-6000-blackwell-workstation-edition"),
+        ("v100-pcie", "tesla-v100-pcie-16gb"),
     ],
 )
 def test_short_names(name, key):
@@ -76,7 +81,10 @@ def test_short_names(name, key):
         ("A100 PCIe", ["nvidia-a100-80gb-pcie", "nvidia-a100-pcie-40gb"]),
         ("H100", ["nvidia-h100-80gb-hbm3", "nvidia-h100-pcie", "nvidia-h100-nvl"]),
         ("h100 80gb", ["nvidia-h100-80gb-hbm3", "nvidia-h100-pcie"]),
-        ("nvidia-tesla-v100", ["tesla-v100-sxm2-16gb", "tesla-v100-sxm2-32gb"]),
+        (
+            "nvidia-tesla-v100",
+            ["tesla-v100-sxm2-16gb", "tesla-v100-sxm2-32gb", "tesla-v100-pcie-16gb", "tesla-v100-pcie-32gb"],
+        ),
         ("h200", ["nvidia-h200"]),
     ],
 )
@@ -99,6 +107,8 @@ def test_a_name_of_several_models_lists_what_it_may_mean_and_no_more(name, keys)
     [
         ("mi300x", "an AMD GPU"),
         ("AMD Instinct MI250", "an AMD GPU"),
+        ("amd w7900", "an AMD GPU"),
+        ("apple a19", "an Apple GPU"),
         ("gaudi2", "an Intel accelerator"),
         ("m3", "an Apple GPU"),
         ("tpu-v4", "a Google TPU"),
@@ -111,15 +121,28 @@ def test_what_has_no_implementations_is_said_to_have_none(name, what):
     assert "Did you mean" not in str(error.value)
 
 
-@pytest.mark.parametrize("name", ["NVIDIA-A100-SXM4-40GB-MIG-1g.5gb", "gtx 1080", "quadro rtx 6000"])
-def test_a_part_of_a_device_and_another_model_are_not_taken_for_it(name):
+@pytest.mark.parametrize("name", ["gtx 1080", "quadro rtx 6000"])
+def test_another_model_is_not_taken_for_a_known_one(name):
     with pytest.raises(UnknownDevice, match="Unknown device"):
         known_device(name)
 
 
 @pytest.mark.parametrize(
+    ("name", "what"),
+    [
+        ("NVIDIA-A100-SXM4-40GB-MIG-1g.5gb", "a MIG slice"),
+        ("h100 mig", "a MIG slice"),
+        ("NVIDIA GeForce RTX 4090 Laptop GPU", "a laptop GPU"),
+    ],
+)
+def test_a_part_of_a_device_is_not_taken_for_it(name, what):
+    with pytest.raises(UnknownDevice, match=f"is {what}, .*: ask in the machine that has it"):
+        known_device(name)
+
+
+@pytest.mark.parametrize(
     ("name", "key"),
-    [("h20O", "nvidia-h200"), ("rtx 4900", "nvidia-geforce-rtx-4090"), ("gh20", "nvidia-gh200")],
+    [("h2000", "nvidia-h200"), ("rtx 4900", "nvidia-geforce-rtx-4090"), ("gh20", "nvidia-gh200")],
 )
 def test_the_nearest_of_the_known_is_suggested(name, key):
     with pytest.raises(UnknownDevice, match=f"Did you mean '{key}"):

@@ -18,6 +18,7 @@ ROOT = Path(__file__).parents[2]
 COMMANDS = sorted(command.name for command in app.registered_commands)
 PROMISED = [
     "audit",
+    "calibrate",
     "choose",
     "config",
     "devices",
@@ -27,6 +28,7 @@ PROMISED = [
     "explain",
     "export",
     "extender",
+    "fits",
     "import",
     "inspect",
     "merge",

@@ -2,10 +2,14 @@
 
 import csv
 import io
+import runpy
+from types import SimpleNamespace
 
 import pytest
 
+from kernel_selector.kernels.devices import known_devices
 from kernel_selector.service.scheduling.placement import Job, throughputs
+from kernel_selector.service.settings import InvalidSetting, Settings
 from selector import Query
 
 JOBS = [{"name": "small", "operator": "lstm", "hyperparameters": {"hidden": 64}}]
@@ -26,9 +30,54 @@ def test_throughputs_are_those_of_the_selector(client, selector):
     assert found["throughputs"][0]["source"] == "exact"
 
 
-def test_devices_that_are_measured_by_default(client):
-    (only,) = post(client, "/v1/throughputs", jobs=JOBS, batches=[8]).json()["throughputs"]
-    assert only["feasible"] is True
+def test_all_known_devices_by_default_and_the_measured_ones_in_the_format_of_a_scheduler(client):
+    rows = post(client, "/v1/throughputs", jobs=JOBS, batches=[8]).json()["throughputs"]
+    assert {row["device"] for row in rows} >= known_devices().keys()
+    (measured,) = (row for row in rows if row["feasible"])
+    assert measured["cost_per_item"] is None
+    assert post(client, "/v1/throughputs?format=gavel", jobs=JOBS, batches=[8]).json().keys() == {
+        measured["device"]
+    }
+    ranked = post(client, "/v1/placements", **LAYER).json()["placements"]
+    assert ranked[0]["device"] == measured["device"]
+    assert {row["device"] for row in ranked} == {row["device"] for row in rows}
+
+
+def test_what_an_item_costs_where_a_device_has_a_price(client, monkeypatch):
+    monkeypatch.setitem(client.app.state.prices, "cpu", 3.6)
+    (row,) = post(client, "/v1/throughputs", jobs=JOBS, devices=["cpu"], batches=[8]).json()["throughputs"]
+    assert row["cost_per_item"] == pytest.approx(1e-3 / row["items_per_s"])
+    (row,) = post(client, "/v1/placements", devices=["cpu"], **LAYER).json()["placements"]
+    assert row["throughput"]["cost_per_item"] > 0
+
+
+@pytest.mark.parametrize(
+    "prices", [{"h100": 0}, {"h100": -1}, {"h2000": 1.0}, {"mi300x": 1.0}, {"h100": "much"}]
+)
+def test_a_price_that_cannot_be(prices):
+    with pytest.raises(InvalidSetting, match="PRICES"):
+        Settings.load(prices=prices)
+
+
+def test_prices_from_the_environment(monkeypatch):
+    monkeypatch.setenv("SELECTOR_PRICES", '{"h100": 2.5}')
+    assert Settings.load().prices == {"h100": 2.5}
+
+
+def test_the_time_estimator_for_skypilot(client, monkeypatch):
+    estimator = runpy.run_path("docs/schedulers/skypilot.py")["time_estimator"]
+
+    def answer(asked, timeout):
+        assert timeout
+        return io.BytesIO(
+            client.post(asked.full_url, content=asked.data, headers=dict(asked.headers)).content
+        )
+
+    monkeypatch.setattr("urllib.request.urlopen", answer)
+    seconds = estimator({"operator": "lstm", **LAYER}, 1000, url="http://127.0.0.1")
+    (row,) = post(client, "/v1/placements", devices=["cpu"], operator="lstm", **LAYER).json()["placements"]
+    assert seconds(SimpleNamespace(accelerators=None)) == pytest.approx(row["throughput"]["time_ms"])
+    assert seconds(SimpleNamespace(accelerators={"A100": 1})) == float("inf")  # nothing is known of it here
 
 
 def test_jobs_get_names(client):
@@ -104,7 +153,7 @@ def test_no_gpu_is_a_clear_answer(client, format):
         ("/v1/throughputs", {"jobs": JOBS, "batches": [2**63]}, 422, "batches.0"),
         ("/v1/throughputs", {"jobs": JOBS, "batches": [1.5]}, 422, "batches.0=1.5"),
         ("/v1/throughputs", {"jobs": JOBS * 2}, 422, "two jobs have the same name"),
-        ("/v1/throughputs", {"jobs": JOBS, "batches": [1] * 501, "devices": ["cpu", "h200"]}, 422, "1002"),
+        ("/v1/throughputs", {"jobs": JOBS * 2, "batches": [1] * 1000, "devices": ["cpu"] * 5}, 422, "10000"),
         ("/v1/throughputs", {"jobs": JOBS, "devices": ["nonesuch"], "batches": [1]}, 422, "nonesuch"),
         ("/v1/throughputs", {"jobs": JOBS, "devices": ["cpu"]}, 422, "needs batch"),
         ("/v1/throughputs?format=xml", {"jobs": JOBS}, 422, "format='xml'"),

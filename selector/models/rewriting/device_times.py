@@ -15,7 +15,8 @@ from kernel_selector.kernels.contract import Problem, SelectorError
 
 from ...planning.ask import prices_on
 from ...planning.integer_program import shortest_step
-from ...planning.options import MEASURED, Option, Prices
+from ...planning.layer_costs import MEASURED
+from ...planning.options import Option, Prices
 from ...planning.training_setup import Training
 from ...selection.policy import least_gain
 from ...text.units import format_ms

@@ -118,7 +118,7 @@ def test_what_cannot_be_a_database(learn, database):
         ("rtx", "nvidia-rtx-a6000"),
         ("80GB", "nvidia-a100-80gb-pcie"),
         ("mi300x", "'mi300x' is an AMD GPU: only NVIDIA GPUs and CPUs"),
-        ("h20", "Did you mean 'nvidia-h200'"),
+        ("h2000", "Did you mean 'nvidia-h200'"),
         ("rtx409", "Did you mean 'nvidia-geforce-rtx-4090'"),
         ("replay-cpu-9", "Did you mean 'replay-cpu-8'"),
     ],

@@ -47,6 +47,31 @@ def test_device_in_person():
     assert resolve(replay.HERE).torch_device == "cpu"
 
 
+H200 = known_devices()["nvidia-h200"]
+
+
+@pytest.mark.parametrize(
+    ("figures", "words"),
+    [
+        ({"l2_bytes": 2**40}, "l2_bytes=.* is no less than memory_bytes"),
+        ({"multiprocessors": 0}, "multiprocessors=0"),
+        ({"multiprocessors": 13}, "multiprocessors=13, and a NVIDIA H200 has 132"),
+        ({"compute_capability": (8, 0)}, "compute_capability=.*has .9, 0."),
+        ({"copy_bytes_per_s": 4.8e15}, "copy_bytes_per_s=4.8e.15 is not between 0 and"),
+        ({"matmul_flops_per_s": {"bfloat16": -1.0}}, "matmul_flops_per_s"),
+        ({"matmul_flops_per_s": {"bfloat16": 1e13, "float32": 8e14}}, "products take longer in bfloat16"),
+    ],
+)
+def test_a_gpu_whose_figures_contradict_each_other_is_refused(figures, words):
+    with pytest.raises(InvalidRequest, match=f"contradict each other: {words}"):
+        resolve(replace(H200, **figures))
+
+
+def test_the_figures_of_every_known_gpu_agree():
+    for device in known_devices().values():
+        devices.check(device)
+
+
 def test_of_several_variants_the_commonest_is_taken_and_named():
     found = resolve("a100")
     assert found.device == known_devices()["nvidia-a100-sxm4-80gb"]
