@@ -10,18 +10,19 @@ then sends it by itself, which must not do more than read that page.
 
 from __future__ import annotations
 
+import re
 import time
 from base64 import b64decode
 from contextlib import suppress
 from functools import partial
 from ipaddress import ip_address
-from urllib.parse import urlsplit
 
 from fastapi.concurrency import run_in_threadpool
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from kernel_selector.kernels.contract import SelectorError
+from selector.selection.query_log import ASKER
 
 from .problem_details import BY_STATUS, LOGGER, kind_of, problem, reason
 from .tokens import AccessList, Grant
@@ -30,6 +31,8 @@ LOOKS = frozenset({"/page/style.css", "/page/icon.svg"})
 DOCUMENTATION = frozenset(
     {"/openapi.json", "/docs", "/docs/documentation.js", "/docs/swagger-ui-bundle.js", "/docs/swagger-ui.css"}
 )
+# of a Host header: a name or an IPv4 address, or an IPv6 address in brackets, and a port (RFC 9110)
+HOST = re.compile(r"(?:\[([0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*)\]|([A-Za-z0-9.-]+))(?::[0-9]{1,5})?")
 FREE = frozenset({"/healthz", "/readyz"}) | DOCUMENTATION | LOOKS
 PAGE = "/"
 BEARER = {"www-authenticate": "Bearer"}
@@ -83,7 +86,8 @@ class Access:
             detail = f"This token may ask {self.rates.per_s:g} times a second. Ask for many things at once."
             await _refuse(429, detail, {"retry-after": str(int(wait_s) + 1)}, scope, receive, send)
         else:
-            scope["author"] = grant.name
+            scope["author"], scope["scopes"] = grant.name, grant.scopes
+            ASKER.set(grant.name)
             scope["still_granted"] = partial(self._still, scope, grant)
             await self.app(scope, receive, send)
 
@@ -162,9 +166,11 @@ def is_local(scope: Scope) -> bool:
 def names_this_host(scope: Scope) -> bool:
     """Whether the request asks for the loopback interface by address or as localhost, and nothing else."""
     hosts = Headers(scope=scope).getlist("host")
+    found = HOST.fullmatch(hosts[0]) if len(hosts) == 1 else None
+    if found is None:
+        return False
     try:
-        name = urlsplit(f"//{hosts[0]}").hostname or "" if len(hosts) == 1 else ""
-        return name == "localhost" or ip_address(name).is_loopback
+        return (found[2] or "").lower() == "localhost" or ip_address(found[1] or found[2]).is_loopback
     except ValueError:
         return False
 

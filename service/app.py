@@ -20,6 +20,8 @@ from selector import Selector
 
 from . import problem_details
 from .access import Access
+from .cached import Cached
+from .fleet.jobs import queue_depth
 from .ingest.intake import Intake
 from .logs import write_json_lines
 from .metrics import Metrics
@@ -60,6 +62,9 @@ def create_app(selector: Selector, *, settings: Settings | None = None) -> FastA
     app.state.page = Sources.of(selector)
     app.state.intake = Intake(selector)
     app.state.metrics = Metrics()
+    app.state.queue = Cached(
+        lambda: queue_depth(selector.database), steady=True, patience_s=lambda: selector.patience_s
+    )
     return app
 
 
