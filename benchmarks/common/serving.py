@@ -29,6 +29,11 @@ class Server:
         after_name = Path(f"/proc/{self.pid}/stat").read_text().rsplit(")", 1)[1].split()
         return (int(after_name[11]) + int(after_name[12])) / os.sysconf("SC_CLK_TCK")
 
+    def memory_mib(self) -> float:
+        """Memory that it holds."""
+        pages = int(Path(f"/proc/{self.pid}/statm").read_text().split()[1])
+        return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
+
     def connect(self) -> Callable[[str, str], bytes]:
         """A function that posts a body to a path over a connection of its own, and gives the answer."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port)
@@ -65,14 +70,27 @@ def serving(
     application: list[str], database: str | None = None, *, threads: int | None = 1
 ) -> Iterator[Server]:
     """A server of its own process, which ends with the block; `threads` of numpy and torch, None for all."""
+    command = ["uvicorn", *application, "--log-level", "warning", "--no-access-log"]
+    with _running(command, database, threads) as server:
+        yield server
+
+
+@contextmanager
+def served(database: str) -> Iterator[Server]:
+    """`selector serve` over a database alone, in a process of its own, which ends with the block."""
+    with _running(["kernel_selector.service.cli", "serve"], database, threads=1) as server:
+        yield server
+
+
+@contextmanager
+def _running(command: list[str], database: str | None, threads: int | None) -> Iterator[Server]:
     port = free_port()
     environment = {**os.environ, "SELECTOR_ACCESS_LOG": "false"}
     if threads:
         environment["OMP_NUM_THREADS"] = str(threads)
     if database:
         environment |= {"SELECTOR_DATABASE_URL": database, "SELECTOR_SHIPPED": "off"}  # it alone
-    command = [sys.executable, "-m", "uvicorn", *application, "--port", str(port), "--log-level", "warning"]
-    process = subprocess.Popen([*command, "--no-access-log"], env=environment)
+    process = subprocess.Popen([sys.executable, "-m", *command, "--port", str(port)], env=environment)
     try:
         while True:
             if process.poll() is not None:
