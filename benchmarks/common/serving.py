@@ -76,16 +76,19 @@ def serving(
 
 
 @contextmanager
-def served(database: str) -> Iterator[Server]:
-    """`selector serve` over a database alone, in a process of its own, which ends with the block."""
-    with _running(["kernel_selector.service.cli", "serve"], database, threads=1) as server:
+def served(database: str, **settings: str) -> Iterator[Server]:
+    """`selector serve` over a database alone, in a process of its own, which ends with the block; `settings`
+    are variables of its environment."""
+    with _running(["kernel_selector.service.cli", "serve"], database, 1, **settings) as server:
         yield server
 
 
 @contextmanager
-def _running(command: list[str], database: str | None, threads: int | None) -> Iterator[Server]:
+def _running(
+    command: list[str], database: str | None, threads: int | None, **settings: str
+) -> Iterator[Server]:
     port = free_port()
-    environment = {**os.environ, "SELECTOR_ACCESS_LOG": "false"}
+    environment = {**os.environ, "SELECTOR_ACCESS_LOG": "false", **settings}
     if threads:
         environment["OMP_NUM_THREADS"] = str(threads)
     if database:

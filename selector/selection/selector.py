@@ -413,6 +413,8 @@ class Selector:
         answered = self._answered_look = Event()
         look = Thread(target=self._look, name="database", daemon=True)
         look.start()
+        if self._trouble is not None:
+            return  # that it is back is for the questions after this one
         if answered.wait(patience_s):
             look.join()  # it is there: loading what has changed takes as long as it does
         elif self._trouble is None:

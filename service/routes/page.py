@@ -11,7 +11,7 @@ from importlib.resources import files
 from importlib.resources.abc import Traversable
 
 from fastapi import APIRouter, Request, Response
-from fastapi.responses import HTMLResponse
+from fastapi.responses import HTMLResponse, JSONResponse
 
 from ..pages.page import render
 
@@ -47,6 +47,15 @@ def page(request: Request) -> HTMLResponse:
 def documentation() -> Response:
     """The API's documentation: Swagger UI over `openapi.json`."""
     return _file(OURS / "documentation.html", "text/html", WITH_SCRIPT)
+
+
+@router.get("/openapi.json")
+def description(request: Request) -> Response:
+    """The OpenAPI document, written once: it is long, and open to all."""
+    state = request.app.state
+    if not hasattr(state, "description"):
+        state.description = JSONResponse(request.app.openapi()).body
+    return Response(state.description, media_type="application/json")
 
 
 def _asset(folder: Traversable, media_type: str, request: Request) -> Response:
