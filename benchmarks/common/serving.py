@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import os
+import resource
 import socket
 import statistics
 import subprocess
@@ -76,16 +77,22 @@ def serving(
 
 
 @contextmanager
-def served(database: str, **settings: str) -> Iterator[Server]:
+def served(database: str, *, limit_bytes: int | None = None, **settings: str) -> Iterator[Server]:
     """`selector serve` over a database alone, in a process of its own, which ends with the block; `settings`
-    are variables of its environment."""
-    with _running(["kernel_selector.service.cli", "serve"], database, 1, **settings) as server:
+    are variables of its environment. No file that it writes may have more than `limit_bytes`."""
+    command = ["kernel_selector.service.cli", "serve"]
+    with _running(command, database, 1, limit_bytes=limit_bytes, **settings) as server:
         yield server
 
 
 @contextmanager
 def _running(
-    command: list[str], database: str | None, threads: int | None, **settings: str
+    command: list[str],
+    database: str | None,
+    threads: int | None,
+    *,
+    limit_bytes: int | None = None,
+    **settings: str,
 ) -> Iterator[Server]:
     port = free_port()
     environment = {**os.environ, "SELECTOR_ACCESS_LOG": "false", **settings}
@@ -93,7 +100,10 @@ def _running(
         environment["OMP_NUM_THREADS"] = str(threads)
     if database:
         environment |= {"SELECTOR_DATABASE_URL": database, "SELECTOR_SHIPPED": "off"}  # it alone
-    process = subprocess.Popen([sys.executable, "-m", *command, "--port", str(port)], env=environment)
+    command = [sys.executable, "-m", *command, "--port", str(port)]
+    process = subprocess.Popen(command, env=environment)
+    if limit_bytes is not None:
+        resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (limit_bytes, limit_bytes))
     try:
         while True:
             if process.poll() is not None:
