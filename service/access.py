@@ -46,7 +46,7 @@ NEEDED = {
     ("POST", "/v1/profiling-tasks:heartbeat"): "measure",
     ("POST", "/v1/profiling-tasks:finish"): "measure",
 }
-REFUSED_S = 1.0  # that a request beyond the rate waits for being told so, at most
+REFUSED_S = 0.1  # that a request beyond the rate waits for being told so
 BURST_S = 2.0  # of its rate that a token may use at once
 ANONYMOUS = Grant(name="local", scopes=frozenset({"read"}))
 # one text for all of them: neither a wrong nor an old secret is worth a hint
@@ -86,7 +86,7 @@ class Access:
             await _refuse(403, f"This needs a token with the scope {needed!r}.", {}, scope, receive, send)
         elif grant is not ANONYMOUS and (wait_s := self.rates.wait_s(grant.name)) > 0:
             detail = f"This token may ask {self.rates.per_s:g} times a second. Ask for many things at once."
-            await asyncio.sleep(min(wait_s, REFUSED_S))  # else it could ask again as soon as this is read
+            await asyncio.sleep(REFUSED_S)  # else who asks again at once would take the time of others
             await _refuse(429, detail, {"retry-after": str(int(wait_s) + 1)}, scope, receive, send)
         else:
             scope["author"], scope["scopes"] = grant.name, grant.scopes

@@ -49,8 +49,7 @@ def documentation() -> Response:
     return _file(OURS / "documentation.html", "text/html", WITH_SCRIPT)
 
 
-@router.get("/openapi.json")
-def description(request: Request) -> Response:
+def _description(request: Request) -> Response:
     """The OpenAPI document, written once: it is long, and open to all."""
     state = request.app.state
     if not hasattr(state, "description"):
@@ -66,6 +65,7 @@ def _file(path: Traversable, media_type: str, headers: Mapping[str, str] = HEADE
     return Response(path.read_bytes(), media_type=media_type, headers={**headers, **KEPT})
 
 
+router.add_route("/openapi.json", _description)
 router.add_route("/page/style.css", partial(_asset, OURS, "text/css"))
 router.add_route("/page/icon.svg", partial(_asset, OURS, "image/svg+xml"))
 router.add_route("/docs/documentation.js", partial(_asset, OURS, "text/javascript"))

@@ -40,6 +40,7 @@ def url(relay, postgres_url, monkeypatch):
     monkeypatch.setattr(silence, "SILENCE_S", 0.3)
     monkeypatch.setattr(silence, "REST_S", 1.0)
     monkeypatch.setattr(engine_module, "CHECK_S", 0.1)
+    monkeypatch.setattr(engine_module, "BACK_OFF", 0)
     with Database.open(postgres_url, create=True) as database, database.write() as connection:
         records.add(connection, list(measured_records()))
     relayed = make_url(postgres_url).set(host="127.0.0.1", port=relay.port)
@@ -70,7 +71,10 @@ def test_a_service_answers_from_what_it_loaded_and_says_so(relay, url):
             for path in ("/readyz", "/metrics", "/v1/operators", "/v1/devices"):
                 answer, seconds = timed(client.get, path)
                 assert (path, answer.status_code, seconds < AT_ONCE_S) == (path, 200, True)
-        stale = client.post("/v1/choices", json=KNOWN).json()
+        deadline = time.monotonic() + 20
+        while not (stale := client.post("/v1/choices", json=KNOWN).json())["caveats"]:
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
         assert stale["source"] == "exact"
         assert any("cannot be read now" in caveat for caveat in stale["caveats"])
         assert str(relay.port) not in " ".join(stale["caveats"])
