@@ -5,7 +5,19 @@ which receives an open transaction and does not commit. Rows of tables stay in h
 frozen dataclasses, those of `kernels.contract` among them, and plain dictionaries.
 """
 
-from . import imported, integrity, jobs, jobs_listing, models, records, submissions, tokens
+from . import (
+    audit,
+    contested,
+    corrections,
+    imported,
+    integrity,
+    jobs,
+    jobs_listing,
+    models,
+    records,
+    submissions,
+    tokens,
+)
 from .engine.database import Database
 from .engine.location import default_path
 from .errors import (
@@ -38,6 +50,9 @@ __all__ = [
     "InvalidModel",
     "StoredModel",
     "TaskLost",
+    "audit",
+    "contested",
+    "corrections",
     "default_path",
     "imported",
     "integrity",

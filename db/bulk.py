@@ -3,11 +3,22 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, TypeVar
 
-from sqlalchemy import Dialect, select
+from sqlalchemy import (
+    ARRAY,
+    BigInteger,
+    ColumnElement,
+    Dialect,
+    SQLColumnExpression,
+    all_,
+    func,
+    literal,
+    select,
+    true,
+)
 from sqlalchemy.engine import Connection
 
 from .schema.measurements import Base
@@ -16,6 +27,7 @@ FEW = 20  # rows fetched at once where each may be large
 LOOKUP = 500  # keys in one query: old versions of SQLite take 999 parameters
 
 Row = Mapping[str, Any]
+Key = TypeVar("Key")
 
 
 def insert_new(connection: Connection, table: type[Base], rows: Sequence[Row]) -> int:
@@ -32,9 +44,24 @@ def insert_new(connection: Connection, table: type[Base], rows: Sequence[Row]) -
 def known(connection: Connection, table: type[Base], hashes: Sequence[str]) -> Iterator[str]:
     """Content hashes, of the given ones, that the table has."""
     column = table.__table__.c.content_hash
-    for start in range(0, len(hashes), LOOKUP):
-        query = select(column).where(column.in_(hashes[start : start + LOOKUP]))
-        yield from connection.execute(query).scalars()
+    for part in parts(hashes):
+        yield from connection.execute(select(column).where(column.in_(part))).scalars()
+
+
+def parts(keys: Sequence[Key]) -> Iterator[Sequence[Key]]:
+    """Keys by as many as one query takes."""
+    return (keys[start : start + LOOKUP] for start in range(0, len(keys), LOOKUP))
+
+
+def apart_from(
+    connection: Connection, column: SQLColumnExpression[int], ids: Collection[int]
+) -> ColumnElement[bool]:
+    """SQL condition that a column has none of these ids, which may be any number."""
+    if not ids:
+        return true()
+    if connection.dialect.name == "postgresql":
+        return column != all_(literal(list(ids), ARRAY(BigInteger)))
+    return column.not_in(select(func.json_each(json.dumps(list(ids))).table_valued("value").c.value))
 
 
 def _insert_each(connection: Connection, table: type[Base], rows: Sequence[Row]) -> int:

@@ -1,4 +1,4 @@
-"""Counts of measurements by implementation, device and status, kept up with each that is stored.
+"""Counts of measurements by implementation, device and status, kept up with each that is stored or retracted.
 
 Each function works in the transaction that it is given.
 """
@@ -6,23 +6,25 @@ Each function works in the transaction that it is given.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import case, func, select
+from sqlalchemy import case, delete, func, insert, select
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import Connection
 
+from .schema.corrections import counts
 from .schema.measurements import Device, Implementation, Measurement, Problem, Tally
 
 PART_BITS = 32  # of a content hash in a column: a `bigint` holds the sum of a thousand million
 DIGESTS = (Tally.digest_0, Tally.digest_1, Tally.digest_2, Tally.digest_3)
 KEY = ("implementation_id", "device_id", "status")
+Key = tuple[Any, ...]  # its values
 
 
 def count(connection: Connection, rows: Iterable[Mapping[str, Any]]) -> None:
     """Count rows of measurements that were stored just now, in the same transaction, and were not there."""
-    groups: dict[tuple[Any, ...], list[Mapping[str, Any]]] = defaultdict(list)
+    groups: dict[Key, list[Mapping[str, Any]]] = defaultdict(list)
     for row in rows:
         groups[tuple(row[name] for name in KEY)].append(row)
     if not groups:
@@ -38,7 +40,17 @@ def count(connection: Connection, rows: Iterable[Mapping[str, Any]]) -> None:
     connection.execute(upsert, [tally(key, group) for key, group in groups.items()])
 
 
-def tally(key: tuple[Any, ...], group: list[Mapping[str, Any]]) -> dict[str, Any]:
+def recount(connection: Connection, keys: Iterable[Key]) -> None:
+    """Count the measurements of these KEYs anew: those that nobody has retracted."""
+    for key in sorted(keys):
+        equal = dict(zip(KEY, key, strict=True))
+        connection.execute(delete(Tally).filter_by(**equal))
+        query = select(Measurement.content_hash, Measurement.measured_at).filter_by(**equal).where(counts())
+        if group := [dict(row) for row in connection.execute(query).mappings()]:
+            connection.execute(insert(Tally).values(tally(key, group)))
+
+
+def tally(key: Key, group: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Row of the counts of measurements that have the same KEY."""
     left, parts = sum(int(row["content_hash"], 16) for row in group), {}
     for column in reversed(DIGESTS):
@@ -53,12 +65,12 @@ def tally(key: tuple[Any, ...], group: list[Mapping[str, Any]]) -> dict[str, Any
 
 
 def total(connection: Connection) -> int:
-    """Number of measurements."""
+    """Number of measurements that count."""
     return int(connection.execute(select(func.coalesce(func.sum(Tally.records), 0))).scalar_one())
 
 
 def digest(connection: Connection) -> int:
-    """The sum of all content hashes."""
+    """The sum of the content hashes of all that count."""
     return joined(connection.execute(select(*map(func.sum, DIGESTS))).one())
 
 
@@ -101,7 +113,7 @@ def versions(connection: Connection) -> list[dict[str, Any]]:
 
 def problems(connection: Connection) -> dict[tuple[str, str], int]:
     """Number of distinct measured problems, by operator and key of the device."""
-    found = select(Measurement.problem_id, Measurement.device_id).distinct().subquery()
+    found = select(Measurement.problem_id, Measurement.device_id).where(counts()).distinct().subquery()
     query = (
         select(Problem.operator, Device.key, func.count(found.c.problem_id.distinct()))
         .join(Problem, Problem.id == found.c.problem_id)

@@ -13,6 +13,7 @@ from kernel_selector.kernels.contract import Environment, Problem
 
 from . import rows
 from .schema import measurements as tables
+from .schema.corrections import counts
 
 PAGE = 10_000
 
@@ -34,7 +35,7 @@ class FreshnessRow(NamedTuple):
 
 
 def freshness_rows(connection: Connection) -> Iterator[FreshnessRow]:
-    """Every measurement, in the order in which they were stored. Iterate inside the transaction."""
+    """Measurements that count, in the order in which they were stored. Iterate inside the transaction."""
     measurement = tables.Measurement
     query = (
         select(
@@ -54,6 +55,7 @@ def freshness_rows(connection: Connection) -> Iterator[FreshnessRow]:
         .join(tables.Problem)
         .join(tables.Device)
         .join(tables.Implementation)
+        .where(counts())
         .order_by(measurement.id)
         .execution_options(yield_per=PAGE)
     )

@@ -5,12 +5,13 @@ from __future__ import annotations
 import hashlib
 from typing import Any
 
-from sqlalchemy import select
+from sqlalchemy import exists, select
 from sqlalchemy.engine import Connection
 
 from . import counters
 from .rows import canonical
 from .schema.imported import ImportedBatch
+from .schema.measurements import Submission, Token
 
 SNAPSHOT_DIGITS = 12
 HASH_DIGITS = 32
@@ -25,8 +26,11 @@ def snapshot(connection: Connection) -> str:
     """A short id of all measurements: equal for equal content, whatever the database or the order.
 
     It is the sum of the records' content hashes, which is kept up with each that is stored. Batches of
-    imported ones have their sums with them.
+    imported ones have their sums with them. Authors who are not trusted are part of it, because less of what
+    they sent counts.
     """
     total = counters.digest(connection)
     total += sum(int(text, 16) for text in connection.execute(select(ImportedBatch.digest)).scalars())
-    return hashlib.sha256(str(total).encode()).hexdigest()[:SNAPSHOT_DIGITS]
+    distrusted = select(Token.name).where(~Token.trusted, exists().where(Submission.author == Token.name))
+    names = sorted(set(connection.execute(distrusted).scalars()))
+    return hashlib.sha256(" ".join((str(total), *names)).encode()).hexdigest()[:SNAPSHOT_DIGITS]

@@ -16,6 +16,7 @@ from sqlalchemy.engine import Connection
 
 from . import counters, records, rows
 from .schema import measurements as tables
+from .schema.corrections import counts
 
 
 class _Counts(NamedTuple):
@@ -46,8 +47,7 @@ def _of_measurements(connection: Connection, ids: Sequence[int]) -> Iterator[str
         read = list(records.by_id(connection, ids))
     except Exception as error:  # whatever a damaged row raises on its way to a record
         if len(ids) == 1:
-            words = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
-            yield f"measurement {ids[0]} cannot be read: {words}"
+            yield f"measurement {ids[0]} cannot be read: {_words(error)}"
             return
         for one in ids:
             yield from _of_measurements(connection, [one])
@@ -64,12 +64,16 @@ def _of_measurements(connection: Connection, ids: Sequence[int]) -> Iterator[str
 def _of_counts(connection: Connection) -> Iterator[str]:
     columns = [getattr(tables.Measurement, name) for name in (*counters.KEY, "content_hash", "measured_at")]
     groups: dict[tuple[Any, ...], list[Any]] = defaultdict(list)
-    for row in connection.execute(select(*columns)).mappings():
-        groups[tuple(row[name] for name in counters.KEY)].append(row)
-    stored = {
-        tuple(row[name] for name in counters.KEY): _told(dict(row))
-        for row in connection.execute(select(tables.Tally.__table__)).mappings()
-    }
+    try:
+        for row in connection.execute(select(*columns).where(counts())).mappings():
+            groups[tuple(row[name] for name in counters.KEY)].append(row)
+        stored = {
+            tuple(row[name] for name in counters.KEY): _told(dict(row))
+            for row in connection.execute(select(tables.Tally.__table__)).mappings()
+        }
+    except Exception as error:  # whatever a damaged column raises on its way to a value
+        yield f"the counts cannot be compared: {_words(error)}"
+        return
     for key in sorted(groups.keys() | stored.keys(), key=str):
         there, counted = stored.get(key, NONE), NONE
         if key in groups:
@@ -77,6 +81,10 @@ def _of_counts(connection: Connection) -> Iterator[str]:
         if there != counted:
             names = dict(zip(counters.KEY, key, strict=True))
             yield f"the counts of {names} are {there}, and its measurements make {counted}"
+
+
+def _words(error: Exception) -> str:
+    return f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
 
 
 def _told(row: Mapping[str, Any]) -> _Counts:

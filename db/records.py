@@ -4,20 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from itertools import islice
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
-from sqlalchemy import RowMapping, Select, case, func, select
+from sqlalchemy import ColumnElement, RowMapping, Select, case, func, select
 from sqlalchemy.engine import Connection
 
 from kernel_selector.kernels.contract import CorruptRecord, Device, Environment, Record, Status
 
 from . import counters, rows
-from .bulk import FEW, insert_new, known
+from .bulk import FEW, apart_from, insert_new, known
 from .errors import DatabaseError
 from .hashing import content_hash
 from .reference_rows import SharedRows, natural_key
 from .rows import Figures
 from .schema import measurements as tables
+from .schema.corrections import counts as counting
+from .schema.corrections import untrusted
 
 BATCH = 1000  # records at once while adding; more do not make it faster
 PAGE = 1000  # records fetched at once while finding
@@ -76,12 +78,15 @@ def find(
     device_key: str | None = None,
     statuses: Collection[Status | str] | None = None,
     limit: int | None = None,
+    without: Collection[int] = (),
 ) -> Iterator[Record]:
-    """Records in the order in which they were stored; with a limit, the last ones of it.
+    """Records that count, in the order in which they were stored; with a limit, the last ones of it.
 
-    Iterate inside the transaction: records are fetched as they are asked for.
+    `without` are ids of those to leave out. Iterate inside the transaction: records are fetched as they are
+    asked for.
     """
     query = select(tables.Measurement.__table__)
+    query = query.where(counting(), apart_from(connection, tables.Measurement.id, without))
     if operator is not None:
         query = query.join(tables.Problem).where(tables.Problem.operator == operator)
     if device_key is not None:
@@ -95,12 +100,15 @@ def find(
     return (record for _, record in _revive(connection, query, rows.record_of))
 
 
-def newest(connection: Connection, *, operator: str, device_key: str) -> Iterator[Figures]:
+def newest(
+    connection: Connection, *, operator: str, device_key: str, without: Collection[int] = ()
+) -> Iterator[Figures]:
     """Figures of an operator's records on a kind of device, in the order of `find`.
 
     Of several of one implementation's version that differ in nothing but their figures, the database gives
     the one that was measured last, or stored last among those. What came in is as old as its receipt at
-    least, whatever the sender's clock says. Iterate inside the transaction.
+    least, whatever the sender's clock says. `without` are ids of those to leave out. Iterate inside the
+    transaction.
     """
     columns, received_at = tables.Measurement.__table__.c, tables.Submission.received_at
     measured_at = case((received_at < columns.measured_at, received_at), else_=columns.measured_at)
@@ -114,7 +122,8 @@ def newest(connection: Connection, *, operator: str, device_key: str) -> Iterato
         select(columns.id, *thing, *figures, measured_at.label("measured_at"), place.label("place"))
         .outerjoin(tables.Submission, tables.Submission.id == columns.submission_id)
         .where(columns.device_id.in_(select(tables.Device.id).where(tables.Device.key == device_key)))
-        .where(columns.implementation_id.in_(versions))
+        .where(columns.implementation_id.in_(versions), counting())
+        .where(apart_from(connection, columns.id, without))
         .subquery()
     )
     query = select(ranked).where(ranked.c.place == 1).order_by(ranked.c.id)
@@ -123,10 +132,10 @@ def newest(connection: Connection, *, operator: str, device_key: str) -> Iterato
 
 
 def times_by_author(
-    connection: Connection, record: Record, versions: Collection[str]
+    connection: Connection, record: Record, versions: Collection[str], *, without: Collection[int] = ()
 ) -> dict[str | None, list[float]]:
-    """Undisturbed milliseconds of all good records of a record's problem and implementation, in some of its
-    versions and on its kind of device, by author (None: measured here).
+    """Undisturbed milliseconds of the good records of a record's problem and implementation that count, in
+    some of its versions and on its kind of device, by author (None: measured here), but for some ids.
     """
     total = tables.Measurement.__table__.c[f"{rows.TOTALS[record.problem['mode']]}_{rows.UNDISTURBED}"]
     query = (
@@ -140,7 +149,8 @@ def times_by_author(
         .where(tables.Implementation.operator == record.problem.operator)
         .where(tables.Implementation.name == record.implementation)
         .where(tables.Implementation.version.in_(list(versions)))
-        .where(tables.Measurement.status == Status.OK.value, total.is_not(None))
+        .where(tables.Measurement.status == Status.OK.value, total.is_not(None), counting())
+        .where(apart_from(connection, tables.Measurement.id, without))
     )
     found: dict[str | None, list[float]] = {}
     for author, time_ms in connection.execute(query):
@@ -148,10 +158,17 @@ def times_by_author(
     return found
 
 
-def page(
-    connection: Connection, *, after: int, limit: int, equal: Mapping[str, str]
-) -> Iterator[tuple[int, Record, str | None]]:
-    """The first records with an id beyond `after`: id, record and author (None: measured here).
+class Stored(NamedTuple):
+    """A record with its id, and author and id of the submission that it came with (None: measured here)."""
+
+    id: int
+    record: Record
+    author: str | None
+    batch: int | None
+
+
+def page(connection: Connection, *, after: int, limit: int, equal: Mapping[str, str]) -> Iterator[Stored]:
+    """The first records that count with an id beyond `after`.
 
     `equal` holds what they must have, by a name of FILTERS. Iterate inside the transaction: few records are
     fetched at once, for each may have many samples.
@@ -162,13 +179,16 @@ def page(
         .join(tables.Device)
         .join(tables.Implementation)
         .outerjoin(tables.Submission, tables.Submission.id == tables.Measurement.submission_id)
-        .where(tables.Measurement.id > after)
+        .where(tables.Measurement.id > after, counting())
         .where(*(FILTERS[name] == value for name, value in equal.items()))
         .order_by(tables.Measurement.id)
         .limit(limit)
         .execution_options(yield_per=FEW)
     )
-    return ((row["id"], record, row["author"]) for row, record in _revive(connection, query, rows.record_of))
+    return (
+        Stored(row["id"], record, row["author"], row["submission_id"])
+        for row, record in _revive(connection, query, rows.record_of)
+    )
 
 
 def finished(
@@ -179,10 +199,12 @@ def finished(
     environment: Environment,
     policy: str,
     problem_key: str | None = None,
+    without: Collection[int] = (),
 ) -> set[tuple[str, str, str]]:
     """(problem key, implementation, version) of all that is measured, or of one problem, however it ended.
 
-    The device is matched with its host, whatever rates were measured; the environment exactly.
+    The device is matched with its host, whatever rates were measured; the environment exactly. `without` are
+    ids of measurements to leave out.
     """
     query = (
         select(tables.Problem.key, tables.Implementation.name, tables.Implementation.version)
@@ -194,7 +216,8 @@ def finished(
         .where(tables.Problem.operator == operator)
         .where(tables.Device.fingerprint == device.fingerprint)
         .where(tables.Environment.fingerprint == environment.fingerprint)
-        .where(tables.Measurement.policy == policy)
+        .where(tables.Measurement.policy == policy, counting())
+        .where(apart_from(connection, tables.Measurement.id, without))
         .distinct()
     )
     if problem_key is not None:
@@ -231,8 +254,24 @@ def total(connection: Connection) -> int:
 
 
 def devices(connection: Connection) -> list[Device]:
-    """The measured devices, one for each fingerprint, as last probed; sorted by name and host."""
-    last = select(func.max(tables.Device.id)).group_by(tables.Device.fingerprint)
+    """The measured devices, one for each fingerprint, as last probed; sorted by name and host.
+
+    Those of which nothing counts are left out. Authors who are not trusted are believed about kinds of device
+    that nobody else has measured.
+    """
+    measured = (
+        select(tables.Measurement.id)
+        .outerjoin(tables.Submission, tables.Submission.id == tables.Measurement.submission_id)
+        .where(tables.Measurement.device_id == tables.Device.id, counting())
+    )
+    found = _last_probed(connection, measured.where(~untrusted()).exists())
+    known = {device.key for device in found}
+    others = [one for one in _last_probed(connection, measured.exists()) if one.key not in known]
+    return sorted([*found, *others], key=lambda one: (one.name, one.host)) if others else found
+
+
+def _last_probed(connection: Connection, condition: ColumnElement[bool]) -> list[Device]:
+    last = select(func.max(tables.Device.id)).where(condition).group_by(tables.Device.fingerprint)
     query = select(tables.Device.__table__).where(tables.Device.id.in_(last))
     query = query.order_by(tables.Device.name, tables.Device.host)
     return [rows.device_of(row._mapping) for row in connection.execute(query)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
@@ -11,7 +12,32 @@ from sqlalchemy.engine import Connection
 
 from .bulk import FEW, insert_new, known
 from .hashing import content_hash
+from .schema.corrections import held
 from .schema.measurements import Quarantined, Submission
+
+
+@dataclass(frozen=True, kw_only=True)
+class Chosen:
+    """Rows by what they came with; all that is given must hold.
+
+    `batch` is the id of a submission, `since` the time of its receipt, or of a measurement that was taken
+    here. `ids` are of records that were set aside.
+    """
+
+    author: str | None = None
+    batch: int | None = None
+    since: datetime | None = None
+    ids: tuple[int, ...] = ()
+
+    @property
+    def given(self) -> dict[str, Any]:
+        """The conditions that are given, JSON-ready."""
+        since = None if self.since is None else self.since.isoformat()
+        found = {"author": self.author, "batch": self.batch, "since": since, "ids": list(self.ids)}
+        return {name: value for name, value in found.items() if value not in (None, [])}
+
+
+ALL = Chosen()
 
 
 def add(connection: Connection, *, author: str, received_at: datetime) -> int:
@@ -32,29 +58,38 @@ def quarantine(connection: Connection, *, submission: int, lines: Iterable[tuple
 
 
 def aside(connection: Connection, lines: Sequence[str]) -> list[bool]:
-    """Quarantined lines among the given ones, as booleans."""
+    """Lines among the given ones that were set aside at any time, as booleans."""
     hashes = list(map(content_hash, lines))
     there = set(known(connection, Quarantined, hashes))
     return [hashed in there for hashed in hashes]
 
 
-def quarantined(connection: Connection, *, after: int, limit: int) -> Iterator[dict[str, Any]]:
-    """The first records that were set aside with an id beyond `after`, each with author and reason.
+def quarantined(
+    connection: Connection, chosen: Chosen = ALL, *, after: int = 0, limit: int
+) -> Iterator[dict[str, Any]]:
+    """The first records that are set aside with an id beyond `after`, each with batch, author and reason.
 
     Iterate inside the transaction.
     """
     query = (
         select(
             Quarantined.id,
+            Quarantined.submission_id.label("batch"),
             Quarantined.reason,
             Quarantined.record,
             Submission.author,
             Submission.received_at,
         )
         .join(Submission)
-        .where(Quarantined.id > after)
-        .order_by(Quarantined.id)
-        .limit(limit)
-        .execution_options(yield_per=FEW)
+        .where(Quarantined.id > after, held())
     )
+    if chosen.author is not None:
+        query = query.where(Submission.author == chosen.author)
+    if chosen.batch is not None:
+        query = query.where(Quarantined.submission_id == chosen.batch)
+    if chosen.since is not None:
+        query = query.where(Submission.received_at >= chosen.since)
+    if chosen.ids:
+        query = query.where(Quarantined.id.in_(chosen.ids))
+    query = query.order_by(Quarantined.id).limit(limit).execution_options(yield_per=FEW)
     return (dict(row._mapping) for row in connection.execute(query))

@@ -13,7 +13,7 @@ from .schema.measurements import Token
 
 @dataclass(frozen=True, kw_only=True)
 class StoredToken:
-    """A token without its secret. `scopes` are sorted."""
+    """A token without its secret. `scopes` are sorted; `trusted` says how what it sends is confirmed."""
 
     name: str
     digest: str
@@ -21,6 +21,7 @@ class StoredToken:
     created_at: datetime
     expires_at: datetime | None = None
     revoked_at: datetime | None = None
+    trusted: bool = True
 
     def valid_at(self, now: datetime) -> bool:
         """Neither expired nor revoked."""
@@ -44,6 +45,7 @@ def every(connection: Connection) -> list[StoredToken]:
             created_at=row.created_at,
             expires_at=row.expires_at,
             revoked_at=row.revoked_at,
+            trusted=row.trusted,
         )
         for row in connection.execute(query)
     ]
@@ -54,3 +56,8 @@ def revoke(connection: Connection, *, name: str, when: datetime) -> int:
     later = or_(Token.revoked_at.is_(None), Token.revoked_at > when)
     query = update(Token).where(Token.name == name, later).values(revoked_at=when)
     return connection.execute(query).rowcount
+
+
+def trust(connection: Connection, *, name: str, trusted: bool) -> int:
+    """Trust all tokens of a name, or none of them; returns how many these are."""
+    return connection.execute(update(Token).where(Token.name == name).values(trusted=trusted)).rowcount

@@ -20,6 +20,7 @@ from sqlalchemy.engine import Connection
 from . import imported, models, records
 from .imported import ImportedRow
 from .records import BATCH
+from .schema.corrections import counts
 from .schema.imported import ImportedBatch, ImportedMeasurement, ImportedProblem
 from .schema.measurements import Measurement
 
@@ -44,10 +45,15 @@ class Difference:
 
 
 def difference(source: Connection, target: Connection) -> Difference:
-    """Measurements that `merge` would add to the target, and those of them that contradict it."""
+    """Measurements that `merge` would add to the target, and those of them that contradict it.
+
+    What the source retracted is not given on; what the target retracted stays so.
+    """
     found = Difference()
+    query = select(Measurement.content_hash).where(~counts())
+    retracted = {bytes.fromhex(content) for content in target.execute(query).scalars()}
     for part in (_records, _imported):
-        there, identities = set[bytes](), set[bytes]()
+        there, identities = set(retracted), set[bytes]()
         for content, identity, _ in part(target):
             there.add(content)
             identities.add(identity)
@@ -129,8 +135,9 @@ def _rows_of(connection: Connection, batch_id: int) -> Iterator[ImportedRow]:
 
 
 def _records(connection: Connection) -> Iterator[Digests]:
-    """Of each record: its content, what was measured under which circumstances, and the operator."""
-    hashes = connection.execute(select(Measurement.content_hash).order_by(Measurement.id)).scalars().all()
+    """Of each record that counts: its content, what was measured in which circumstances, and the operator."""
+    query = select(Measurement.content_hash).where(counts()).order_by(Measurement.id)
+    hashes = connection.execute(query).scalars().all()
     for content, record in zip(hashes, records.find(connection), strict=True):
         yield bytes.fromhex(content), _digest(record.identity), record.problem.operator
 

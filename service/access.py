@@ -41,6 +41,10 @@ BASIC = {"www-authenticate": 'Basic realm="kernel-selector: a token as password"
 NEEDED = {
     ("POST", "/v1/measurements"): "measure",
     ("GET", "/v1/quarantine"): "admin",
+    ("GET", "/v1/audit"): "admin",
+    ("POST", "/v1/measurements:retract"): "admin",
+    ("POST", "/v1/measurements:release"): "admin",
+    ("POST", "/v1/measurements:undo"): "admin",
     ("POST", "/v1/profiling-jobs"): "admin",
     ("POST", "/v1/profiling-tasks:claim"): "measure",
     ("POST", "/v1/profiling-tasks:heartbeat"): "measure",

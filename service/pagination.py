@@ -28,7 +28,7 @@ class Page:
 
 
 def measurements(selector: Selector, equal: Mapping[str, str], *, cursor: str | None, limit: int) -> Page:
-    """Records, each as `Record.to_json` has it, with its author (None: measured where the database is).
+    """Records that count, each as `Record.to_json` has it, with author and batch (None: measured here).
 
     `equal` may hold an operator, a device's key, an implementation and a status. Raises InvalidRequest for
     a cursor that no page gave, and the errors of the database.
@@ -37,7 +37,8 @@ def measurements(selector: Selector, equal: Mapping[str, str], *, cursor: str | 
 
     with selector.database.read() as connection:
         found = records.page(connection, after=place(cursor), limit=limit + 1, equal=equal)
-        return _page(((number, {"author": author}, one.to_json()) for number, one, author in found), limit)
+        rows = ((one.id, {"author": one.author, "batch": one.batch}, one.record.to_json()) for one in found)
+        return _page(rows, limit)
 
 
 def quarantined(selector: Selector, *, cursor: str | None, limit: int) -> Page:
@@ -49,8 +50,23 @@ def quarantined(selector: Selector, *, cursor: str | None, limit: int) -> Page:
         return _page(((row["id"], _about(row), row["record"]) for row in found), limit)
 
 
+def journal(selector: Selector, given: Mapping[str, Any], *, cursor: str | None, limit: int) -> Page:
+    """Entries of the journal, the oldest first. `given` may hold an author, an action and a time since when.
+
+    Raises as `measurements`.
+    """
+    from kernel_selector.db import audit
+
+    with selector.database.read() as connection:
+        found = list(audit.page(connection, after=place(cursor), limit=limit + 1, **given))
+    items = [{**one, "happened_at": one["happened_at"].isoformat()} for one in found[:limit]]
+    return Page(items=items, next=cursor_after(items[-1]["id"]) if len(found) > limit else None)
+
+
 def _about(row: Mapping[str, Any]) -> dict[str, Any]:
     return {
+        "id": row["id"],
+        "batch": row["batch"],
         "author": row["author"],
         "received_at": row["received_at"].isoformat(),
         "reason": row["reason"],

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import getpass
 import hashlib
+import os
 import re
 import secrets
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -17,9 +19,11 @@ from selector.errors import InvalidRequest
 from selector.profiling.profile import opened
 
 from .cached import Cached
+from .ingest.corrections import checked_reason
 
 if TYPE_CHECKING:
     from kernel_selector.db import Database
+    from kernel_selector.db.audit import Action
     from kernel_selector.db.tokens import StoredToken
     from selector.selection.selector import Selector
 
@@ -62,10 +66,12 @@ def create_token(
     *,
     scopes: Sequence[str] = ("read",),
     days: float | None = None,
+    trusted: bool = True,
 ) -> str:
     """Store a new token, valid for some days or for ever, and return its secret, which is kept nowhere.
 
-    Raises InvalidRequest for a name that a valid token has, or that is none, and for unknown scopes.
+    `trusted` says whether what it sends is confirmed by a second run, or by a second author. Raises
+    InvalidRequest for a name that a valid token has, that is none or was distrusted, and for unknown scopes.
     """
     from kernel_selector import db
 
@@ -75,12 +81,20 @@ def create_token(
     if unknown or not scopes:
         raise InvalidRequest(f"scopes={shorten(list(scopes))}: expected some of {', '.join(SCOPES)}.")
     with opened(database) as store, store.write() as connection:
-        if any(token.name == name and token.valid_at(_now()) for token in db.tokens.every(connection)):
+        before = [token for token in db.tokens.every(connection) if token.name == name]
+        if any(token.valid_at(_now()) for token in before):
             raise InvalidRequest(
                 f"There is a valid token {name!r}: rotate or revoke it, or take another name."
             )
-        secret, token = _made(name, tuple(scopes), days)
+        if trusted and not all(token.trusted for token in before):
+            raise InvalidRequest(
+                f"What {name!r} sent before is not trusted, and would be: take another name, or leave it so."
+            )
+        secret, token = _made(name, tuple(scopes), days, trusted)
         db.tokens.add(connection, token)
+        db.tokens.trust(connection, name=name, trusted=trusted)
+        details = {"scopes": list(token.scopes), "days": days, "trusted": trusted}
+        _note(connection, db.audit.Action.TOKEN_CREATE, name, details)
     return secret
 
 
@@ -95,8 +109,10 @@ def rotate_token(
     with opened(database) as store, store.write() as connection:
         old = _valid(db.tokens.every(connection), name)
         db.tokens.revoke(connection, name=name, when=_now() + timedelta(hours=grace_hours))
-        secret, token = _made(name, old.scopes, days)
+        secret, token = _made(name, old.scopes, days, old.trusted)
         db.tokens.add(connection, token)
+        details = {"scopes": list(token.scopes), "days": days, "grace_hours": grace_hours}
+        _note(connection, db.audit.Action.TOKEN_ROTATE, name, details)
     return secret
 
 
@@ -107,10 +123,36 @@ def revoke_token(database: str | Path | Database | None, name: str) -> None:
     with opened(database) as store, store.write() as connection:
         _valid(db.tokens.every(connection), name)
         db.tokens.revoke(connection, name=name, when=_now())
+        _note(connection, db.audit.Action.TOKEN_REVOKE, name)
+
+
+def trust_token(database: str | Path | Database | None, name: str, *, trusted: bool, reason: str) -> None:
+    """Trust what a name's tokens sent and send, or trust it no more: at once, also when they have ended.
+
+    Raises InvalidRequest for a name without a token and a reason that is none.
+    """
+    from kernel_selector import db
+
+    reason = checked_reason(reason)
+    action = db.audit.Action.TOKEN_TRUST if trusted else db.audit.Action.TOKEN_DISTRUST
+    with opened(database) as store, store.write() as connection:
+        if not db.tokens.trust(connection, name=name, trusted=trusted):
+            raise InvalidRequest(f"There is no token {shorten(name)}: `selector token list` shows them.")
+        _note(connection, action, name, reason=reason)
+
+
+def account() -> str:
+    """Author of what is done on the command line: the account's name, or its number where it has none, as in
+    some containers.
+    """
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return f"uid {os.getuid()}"
 
 
 def list_tokens(database: str | Path | Database | None) -> list[dict[str, Any]]:
-    """JSON-ready: name, scopes, times and whether it is valid, of all tokens."""
+    """JSON-ready: name, scopes, times and whether it is valid and trusted, of all tokens."""
     from kernel_selector import db
 
     with opened(database) as store, store.read() as connection:
@@ -120,6 +162,7 @@ def list_tokens(database: str | Path | Database | None) -> list[dict[str, Any]]:
             "name": token.name,
             "scopes": list(token.scopes),
             "valid": token.valid_at(_now()),
+            "trusted": token.trusted,
             **{
                 name: moment.isoformat() if moment else None
                 for name, moment in (
@@ -167,7 +210,7 @@ class AccessList:
             return {token.digest: token for token in db.tokens.every(connection)}
 
 
-def _made(name: str, scopes: tuple[str, ...], days: float | None) -> tuple[str, StoredToken]:
+def _made(name: str, scopes: tuple[str, ...], days: float | None, trusted: bool) -> tuple[str, StoredToken]:
     from kernel_selector import db
 
     if days is not None and not 0 < days <= 36500:
@@ -179,8 +222,24 @@ def _made(name: str, scopes: tuple[str, ...], days: float | None) -> tuple[str, 
         scopes=tuple(sorted(set(scopes))),
         created_at=now,
         expires_at=None if days is None else now + timedelta(days=days),
+        trusted=trusted,
     )
     return secret, token
+
+
+def _note(
+    connection: Any,
+    action: Action,
+    name: str,
+    details: Mapping[str, Any] | None = None,
+    *,
+    reason: str = "",
+) -> None:
+    """Write into the journal what was done with a token, which only commands can do."""
+    from kernel_selector.db import audit
+
+    who = {"author": account(), "through": audit.COMMAND, "reason": reason}
+    audit.add(connection, **who, action=action, subject=name, details=details)
 
 
 def _valid(tokens: Sequence[StoredToken], name: str) -> StoredToken:

@@ -1,8 +1,8 @@
 """The tables. Measurements refer to problem, implementation, device and environment, kept once each.
 
-All but `tally`, `model`, `token` and those of jobs (jobs.py) are append-only: triggers made by the
-migrations refuse UPDATE and DELETE. Each field of `Record` and of what it holds has a column of its name,
-with the path joined by `_`: `gate_passed`.
+All but `tally`, `model`, `token`, those of jobs (jobs.py) and marks (corrections.py) are append-only:
+triggers of the migrations refuse UPDATE and DELETE. Each field of `Record` and of what it holds has a column
+of its name, with the path joined by `_`: `gate_passed`.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from sqlalchemy import (
     LargeBinary,
     MetaData,
     UniqueConstraint,
+    true,
 )
 from sqlalchemy.engine import Dialect
 from sqlalchemy.orm import DeclarativeBase, Mapped, declared_attr, mapped_column
@@ -39,6 +40,7 @@ APPEND_ONLY = (
     "measurement",
     "submission",
     "quarantined",
+    "audit",
 )
 
 
@@ -205,7 +207,7 @@ class Measurement(Base):
     source: Mapped[str | None]
     # of what it came with, None when it was measured here. No foreign key: SQLite would have to
     # write the table anew to add one, and neither row can be removed
-    submission_id: Mapped[int | None]
+    submission_id: Mapped[int | None] = mapped_column(index=True)
 
     __table_args__ = (
         Index(None, "device_id", "implementation_id"),
@@ -269,7 +271,7 @@ class Model(Base):
 class Submission(Base):
     """Records that came in together, and whose token they came with."""
 
-    author: Mapped[str]
+    author: Mapped[str] = mapped_column(index=True)
     received_at: Mapped[datetime]
 
 
@@ -291,3 +293,4 @@ class Token(Base):
     created_at: Mapped[datetime]
     expires_at: Mapped[datetime | None]
     revoked_at: Mapped[datetime | None]
+    trusted: Mapped[bool] = mapped_column(server_default=true())  # of what it sends, less has to be confirmed

@@ -14,6 +14,7 @@ from torch.nn.functional import dropout
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
 from ..contract import Problem
+from ..runtime.emptiness import is_empty
 from ..runtime.traced_modules import Traced
 from .layer import GRU, LSTM, RNN_RELU, RNN_TANH, Cell, LayerFunction, States, Weights
 from .packed import padded
@@ -89,7 +90,7 @@ class Layered(Traced, nn.RNNBase):
         if states is not None and _autocast_dtype(x) is None and any(s.dtype != x.dtype for s in states):
             dtypes = " and ".join(str(state.dtype) for state in states)
             raise RuntimeError(f"{type(self).__name__}: states of {dtypes} with an input of {x.dtype}")
-        if x.numel() == 0:
+        if is_empty(x):
             empty: tuple[Any, Any] = super().forward(given, hx)  # no sequence; no step is an error
             return empty
         own = None if states is None else tuple(states)

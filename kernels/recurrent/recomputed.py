@@ -48,9 +48,11 @@ class Recomputed:
         Name of the operator.
     layer_of : callable
         From the name of a function to the layer function.
+    waits : bool, optional
+        Whether the host waits for the device in it.
     """
 
-    def __init__(self, name: str, layer_of: Callable[[str], LayerFunction]) -> None:
+    def __init__(self, name: str, layer_of: Callable[[str], LayerFunction], *, waits: bool = False) -> None:
         self._layer_of = layer_of
         passes = Passes(
             self._forward,
@@ -58,6 +60,7 @@ class Recomputed:
             self._backward,
             saved=("x", "weights", "h", "c", "lengths"),
             outputs=lambda call: 2 if call.c is None else 3,
+            waits=waits,
         )
         self._layer = TwoPassLayer(name, Call, passes)
 

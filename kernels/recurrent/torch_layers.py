@@ -70,10 +70,13 @@ class TorchRNN(TorchLayers, LayeredRNN):
 def _in_graph(
     cell: str, x: Tensor, states: States, weights: tuple[Weights, ...], lengths: Tensor | None
 ) -> tuple[Tensor, States]:
-    return _RECOMPUTED(cell, x, states, weights, lengths)
+    recomputed = _RECOMPUTED if lengths is None else _PACKED
+    return recomputed(cell, x, states, weights, lengths)
 
 
 _RECOMPUTED = Recomputed("recurrent_torch", lambda cell: partial(_torchs_layer, cell))
+# torch packs by lengths that the host has to know
+_PACKED = Recomputed("recurrent_torch_packed", lambda cell: partial(_torchs_layer, cell), waits=True)
 
 
 def _torchs_layer(

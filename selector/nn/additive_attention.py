@@ -80,7 +80,7 @@ class AdditiveAttention(Selected):
         TypeError
             For lengths that are no whole numbers.
         """
-        chosen: Any = self._chosen("", "_chosen_for_call", query, memory, lengths)
+        chosen: Any = self._chosen("", "_chosen_for_call", query, memory, lengths) or self._torchs
         outputs: tuple[Tensor, Tensor] = chosen(query, memory, lengths, keys)
         return outputs
 

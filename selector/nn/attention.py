@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn.functional import linear, scaled_dot_product_attention
 
 from .hyperparameters import Values, attention_values, computed_dtype
-from .selected import Selected, as_torchs_where_looked_into
+from .selected import PLAIN, Selected, as_torchs_where_looked_into
 
 
 class _Attending(Selected):
@@ -145,7 +145,7 @@ class MultiheadAttention(_Attending, nn.MultiheadAttention):
         """Whether implementations support the call; torch handles or rejects all other calls."""
         if self._selections[""].is_torchs_own or self.bias_k is not None or self.add_zero_attn:
             return False
-        if query.is_nested or not query.dim() == key.dim() == value.dim() == 3:
+        if type(query) not in PLAIN or query.is_nested or not query.dim() == key.dim() == value.dim() == 3:
             return False
         axis = 0 if self.batch_first else 1
         if key.shape[:2] != value.shape[:2] or query.size(axis) != key.size(axis):

@@ -188,9 +188,14 @@ def _like(theirs: Callable[..., Any]) -> Callable[..., Any]:
     """Forward function of ours with the name and signature of the original."""
 
     @wraps(theirs)
-    def forward(self: FusedLoss, *args: Any, **kwargs: Any) -> Any:
+    def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if not isinstance(self, FusedLoss):  # put back since a wrapper kept this function
+            return theirs(self, *args, **kwargs)
         return FusedLoss.forward(self, *args, **kwargs)
 
+    unwrapped: Any = forward
+    unwrapped.__signature__ = signature(theirs)
+    del unwrapped.__wrapped__  # which Accelerate takes for the function that it wrapped itself
     return forward
 
 

@@ -39,6 +39,8 @@ class JoinedAttention(nn.Module):
     ) -> tuple[Tensor, Tensor | None]:
         """Attention output for hidden_states [B, S, H], and the weights or None."""
         own: Any = self
+        if not isinstance(self, JoinedAttention):  # put back since a wrapper kept this function
+            return type(self).forward(self, hidden_states, attention_mask, past_key_values, **kwargs)
         members = [getattr(own, name) for name in self.MEMBERS]
         # keys and values in a cache outlive the call, and may be differentiated apart
         if past_key_values is not None or not can_be_one(hidden_states, members):

@@ -9,6 +9,8 @@ from typing import Any
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, linear
 
+from kernel_selector.kernels.runtime.emptiness import is_empty
+
 from .hyperparameters import IGNORED, computed_dtype, linear_values, loss_values
 from .selected import OneInput, Selected, as_torchs_where_looked_into
 
@@ -64,10 +66,8 @@ class LinearCrossEntropy(Selected, nn.Linear):
         Raises IndexError for a label that is neither -100 nor within [0, V), RuntimeError for other shapes.
         """
         x, labels = input.reshape(-1, input.size(-1)), labels.reshape(-1)
-        if not x.size(0):
-            return self._torchs(x, labels)  # the mean of nothing
-        chosen = self._chosen("", "_chosen_for_call", x, labels)
-        loss: Tensor = chosen(x, labels)
+        chosen = None if is_empty(x) else self._chosen("", "_chosen_for_call", x, labels)
+        loss: Tensor = self._torchs(x, labels) if chosen is None else chosen(x, labels)
         return loss
 
     def _settings(self, _name: str) -> tuple[Any, ...]:

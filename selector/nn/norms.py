@@ -50,7 +50,7 @@ class RMSNorm(_Norm, nn.RMSNorm):
 
     def forward(self, x: Tensor) -> Tensor:
         """Normalized x, under the argument name that `torch.nn.RMSNorm` has."""
-        y: Tensor = super().forward(x)
+        y: Tensor = OneInput.forward(self, x)
         return y
 
     def _weights(self) -> Sequence[str]:

@@ -7,16 +7,13 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 from torch.nn.utils.rnn import PackedSequence
 
 from kernel_selector.kernels.recurrent.torch_layers import TorchGRU, TorchLSTM, TorchRNN
 from kernel_selector.kernels.runtime.traced_modules import Traced
 
 from .hyperparameters import computed_dtype, recurrent_values
-from .selected import PLAIN, Selected, _is_looked_into, constant_in_graphs, without_weights
-
-_TORCHS: dict[str, nn.Module] = {}  # torch's own modules in graphs of torch.compile, without weights
+from .selected import Selected, _is_looked_into
 
 
 class _Recurrent(Traced, Selected, nn.RNNBase):
@@ -28,63 +25,22 @@ class _Recurrent(Traced, Selected, nn.RNNBase):
         """Output and final states, as torch's, of [T, B, I], [B, T, I], unbatched [T, I] or packed input
         and initial states.
         """
-        if _is_looked_into((input,), {}):
+        if not isinstance(self, _Recurrent):  # put back since a wrapper kept this function
+            outputs = type(self).forward(self, input, hx)
+        elif _is_looked_into((input,), {}):
             outputs = self._torchs(input, hx)
-        elif torch.compiler.is_compiling():
-            outputs = self._in_graph(input, hx)
         else:
-            chosen = self._chosen_for_call(input)
+            method = "_chosen_in_a_graph" if torch.compiler.is_compiling() else "_chosen_for_call"
+            chosen = self._chosen("", method, input)
             outputs = super().forward(input, hx) if chosen is None else chosen(input, hx)
         return outputs
 
-    def _in_graph(self, given: Any, hx: Any) -> Any:
-        """Output of a call that torch.compile traces; the choice is made meanwhile, and is a constant of the
-        graph. For a graph of any size it is that of the call that is traced. Of packed input without indices
-        no tracer knows the number of sequences: then it is that of the mean over the steps.
+    def _chosen_in_a_graph(self, given: Any) -> nn.Module:
+        """Implementation for a call that torch.compile traces: torch's own too, whose layers are operators
+        there, since Dynamo refuses those of torch's classes.
         """
-        selection, x = self._selections.get(""), given
-        packed: tuple[tuple[int, ...], ...] = ()
-        if isinstance(given, PackedSequence):
-            x, order = given.data, given.sorted_indices
-            packed = _traced(given.batch_sizes), () if order is None else _traced(order)
-        frozen = None if selection is None else selection.frozen
-        dropout = float(self.dropout).hex()  # text, because a graph of any size takes numbers for any
-        wants = x.requires_grad and type(x) in PLAIN
-        circumstances = frozen, self.training, dropout, self.batch_first
-        key, ours = self._choose_in_graph(_traced(x), packed, x.dtype, x.device, wants, *circumstances)
-        implementation = selection.recorded[key] if ours and selection is not None else _TORCHS[key]
-        lent = {name: one for name, one in self._lent("").items() if one is not None}
-        return functional_call(implementation, lent, (given, hx))
-
-    @constant_in_graphs
-    def _choose_in_graph(
-        self,
-        sizes: tuple[int, ...],
-        packed: tuple[tuple[int, ...], ...],
-        dtype: torch.dtype,
-        device: torch.device,
-        wants_gradient: bool,
-        *circumstances: Any,
-    ) -> tuple[str, bool]:
-        """Key of the implementation for a call, and whether it is one of `recorded`, else torch's own.
-
-        `packed` has the shapes of batch sizes and indices, and () in place of indices where there are none.
-        """
-        x = torch.empty(1, dtype=dtype, device=device).expand(sizes).requires_grad_(wants_gradient)
-        given: Any = x
-        if packed:
-            (steps,), rows = packed
-            batch = rows[0] if rows else -(-len(x) // max(1, steps))
-            given = PackedSequence(x, torch.full((steps,), batch))
         chosen = self._chosen_for_call(given)
-        modes = torch.is_grad_enabled(), computed_dtype(x)
-        own = type(self).__name__, sizes, packed, dtype, device, wants_gradient, self._lent_forms("")
-        key = repr((*own, *modes, *circumstances))
-        known = _TORCHS if chosen is None else self._selections[""].recorded
-        if key not in known:
-            known[key] = self._torchs_own() if chosen is None else chosen
-            without_weights(known[key])
-        return key, chosen is not None
+        return self._torchs_own() if chosen is None else chosen
 
     def _torchs_own(self) -> nn.Module:
         """torch's own module with the attributes of this one."""
@@ -118,17 +74,21 @@ class _Recurrent(Traced, Selected, nn.RNNBase):
     def _weights(self) -> Sequence[str]:
         return self._flat_weights_names
 
+    def __getstate__(self) -> dict[str, Any]:
+        state: dict[str, Any] = super().__getstate__()  # type: ignore[no-untyped-call]
+        return {
+            **state,
+            "_compiled_call_impl": None,
+        }  # which torch's recurrent modules keep, and no pickle takes
+
+    def _settings(self, _name: str) -> tuple[Any, ...]:
+        return self.batch_first, float(self.dropout)
+
     def _example(self, **sizes: int) -> tuple[Any, ...]:
         batch, seq = sizes["batch"], sizes["seq"]
         shape = (batch, seq) if self.batch_first else (seq, batch)
         weight = next(self.parameters())
         return (weight.detach().new_empty(1).expand(*shape, self.input_size),)
-
-
-def _traced(x: Tensor) -> tuple[int, ...]:
-    from kernel_selector.kernels.runtime.traced_sizes import traced_sizes
-
-    return traced_sizes(x)
 
 
 class LSTM(_Recurrent, nn.LSTM):

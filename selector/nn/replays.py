@@ -164,6 +164,8 @@ class Replayed(nn.Module):
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Outputs of the block's own forward, replayed where possible."""
+        if not isinstance(self, Replayed):  # put back since a wrapper kept this function
+            return type(self).forward(self, *args, **kwargs)
         found = self.__dict__[REPLAYS].call(self, args, kwargs)
         return super().forward(*args, **kwargs) if found is NotImplemented else found
 

@@ -252,13 +252,16 @@ class Selected(nn.Module):
         the call, in words.
         """
         given = [_example_of(*one) if isinstance(one, tuple) else one for one in described]
+        if not self.TORCHS_OWN:
+            given = [_not_empty(one) if isinstance(one, Tensor) else one for one in given]
         try:
             chosen = getattr(self, method)(*given)
         except SelectorError as error:
             return "", str(error)
         if chosen is None:
             return "", ""
-        modes = torch.is_grad_enabled(), [computed_dtype(one) for one in given if isinstance(one, Tensor)]
+        dtypes = [computed_dtype(one) for one in map(_data_of, given) if isinstance(one, Tensor)]
+        modes = torch.is_grad_enabled(), dtypes
         key = repr((method, described, self._lent_forms(name), *modes, *circumstances))
         without_weights(chosen)
         self._selections[name].recorded.setdefault(key, chosen)
@@ -339,40 +342,69 @@ def without_weights(module: nn.Module) -> None:
 
 
 def as_torchs_where_looked_into(forward: Callable[..., Any]) -> Callable[..., Any]:
-    """Forward function that torch.export, torch.jit.trace and torch.fx see as torch's own."""
+    """Forward function that torch.export, torch.jit.trace and torch.fx see as torch's own.
+
+    Wrappers, such as Accelerate's for mixed precision, keep a module's forward: when the module was put back
+    since, this calls that of its class.
+    """
 
     @wraps(forward)
-    def either(self: Selected, *args: Any, **kwargs: Any) -> Any:
+    def either(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if not isinstance(self, Selected):
+            return getattr(type(self), forward.__name__)(self, *args, **kwargs)
         looked_into = _is_looked_into(args, kwargs)
         return self._torchs(*args, **kwargs) if looked_into else forward(self, *args, **kwargs)
 
     return either
 
 
+def _data_of(one: Any) -> Any:
+    """Tensor of a packed sequence; all else as it is."""
+    return one.data if not isinstance(one, Tensor) and isinstance(one, PackedSequence) else one
+
+
 def _described(one: Any) -> Any:
-    """What of an argument of a call is constant in a graph: a tuple in place of a tensor or a float."""
+    """What of an argument of a call is constant in a graph: a tuple in place of a tensor, a packed sequence
+    or a float.
+    """
     from kernel_selector.kernels.runtime.traced_sizes import traced_sizes
 
     if isinstance(one, Tensor):
         return traced_sizes(one), one.dtype, one.device, one.requires_grad
+    if isinstance(one, PackedSequence):
+        order = one.sorted_indices
+        return _described(one.data), traced_sizes(one.batch_sizes), order is not None and traced_sizes(order)
     return (one.hex(),) if isinstance(one, float) else one  # which graphs of any size take for any float
 
 
 def _example_of(*described: Any) -> Any:
     """Argument that is described so; a tensor is in the memory of one element, or of none where only its
-    values would count.
+    values would count. Of packed sequences without indices no tracer knows the number: it is then that of the
+    mean over the steps.
     """
     if len(described) == 1:
         return float.fromhex(described[0])
+    if len(described) == 3:
+        data, (steps,), order = described
+        x = _example_of(*data)
+        return PackedSequence(x, torch.full((steps,), order[0] if order else -(-len(x) // max(1, steps))))
     sizes, dtype, device, wants_gradient = described
     if not dtype.is_floating_point:
         return torch.empty(sizes, dtype=dtype, device="meta")
     return torch.empty(1, dtype=dtype, device=device).expand(sizes).requires_grad_(wants_gradient)
 
 
+def _not_empty(x: Tensor) -> Tensor:
+    """Example with sizes of one in place of zero, which stands for those that no tracer knows as well."""
+    if x.numel():
+        return x
+    return x.new_empty(1).expand([size or 1 for size in x.shape]).requires_grad_(x.requires_grad)
+
+
 def _is_plain(one: Any) -> bool:
     """Whether an argument is one that choices are made for in graphs."""
-    return not isinstance(one, Tensor) or (type(one) in PLAIN and not one.is_nested)
+    data = _data_of(one)
+    return not isinstance(data, Tensor) or (type(data) in PLAIN and not data.is_nested)
 
 
 def _called(implementation: nn.Module, parameters: dict[str, Tensor], *given: Any) -> Any:
@@ -381,8 +413,10 @@ def _called(implementation: nn.Module, parameters: dict[str, Tensor], *given: An
 
 
 def _is_looked_into(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
-    """Whether torch.export, torch.jit.trace or torch.fx traces the call, or the call has no tensor."""
-    if _is_exporting() or torch._C._get_tracing_state() is not None:
+    """Whether torch.export, torch.jit.trace or torch.fx traces the call, torch.func transforms it, or it has
+    no tensor.
+    """
+    if _is_exporting() or torch._C._get_tracing_state() is not None or _is_transformed():
         return True
     if torch.compiler.is_compiling():  # which looks at an argument as soon as it is asked about one
         return False
@@ -396,13 +430,21 @@ def _is_exporting() -> bool:
     return torch.compiler.is_exporting()
 
 
+@constant_in_graphs
+def _is_transformed() -> bool:
+    """Whether a transform of torch.func is on."""
+    return torch._C._are_functorch_transforms_active()
+
+
 class OneInput(Selected):
     """Base class of modules with one tensor argument; subclasses define the selection."""
 
     def forward(self, input: Tensor) -> Tensor:
         """Output y of x, with the shapes of torch's module."""
-        if _is_looked_into((input,), {}):
-            y: Tensor = self._torchs(input)
+        if not isinstance(self, OneInput):  # put back since a wrapper kept this function
+            y: Tensor = type(self).forward(self, input)
+        elif _is_looked_into((input,), {}):
+            y = self._torchs(input)
         else:
             chosen = None if input.is_nested else self._chosen("", "_chosen_for_call", input)
             y = super().forward(input) if chosen is None else chosen(input)

@@ -12,6 +12,7 @@ from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import Problem, Record
 from kernel_selector.kernels.versions import holds
 
+from ..selection.confirmation import unconfirmed
 from ..selection.database import network_warning
 from .events import (
     CandidateMeasured,
@@ -68,15 +69,20 @@ def missing(
     found: dict[Problem, list[str]] = {}
     for operator in {problem.operator for problem in problems}:
         versions = {name: one.version for name, one in registry.implementations(operator).items()}
+        # asked before each problem of a sweep: then the rest of the database is not read
+        key = problems[0].key if len(problems) == 1 else None
         with store.read() as connection:
+            waiting = unconfirmed(
+                connection, operator=operator, device_key=measuring.device.key, problem_key=key
+            )
             finished = records.finished(
                 connection,
                 operator=operator,
                 device=measuring.device,
                 environment=measuring.environment,
                 policy=measuring.policy.name,
-                # asked before each problem of a sweep: then the rest of the database is not read
-                problem_key=problems[0].key if len(problems) == 1 else None,
+                problem_key=key,
+                without=waiting,
             )
         done = {
             (key, name)

@@ -15,6 +15,7 @@ from kernel_selector.kernels.contract import (
     SelectorError,
     UnsupportedProblem,
 )
+from kernel_selector.kernels.contract.errors import number_of
 
 from ..cost_model.domain import UNSEEN_WIDTH
 from ..cost_model.estimate import Tier
@@ -452,9 +453,14 @@ def _circumstances(knowledge: Knowledge, request: Request, figures: Figures) -> 
         return
     if request.where.torch_device is None:
         yield f"{device.name} is not in this machine: here, build() makes the module on the CPU."
-    left_out = knowledge.evidence(operator, device.key).left_out
-    if left_out:
-        yield f"{left_out} records are left out: no {operator} can have their hyperparameters."
+    evidence = knowledge.evidence(operator, device.key)
+    if evidence.left_out:
+        yield f"{evidence.left_out} records are left out: no {operator} can have their hyperparameters."
+    if waiting := evidence.waiting.get(request.problem.key):
+        yield (
+            f"{number_of(waiting, 'measurement')} of this problem do{'es' * (waiting == 1)} not count yet: "
+            "no second run, or no second author, agrees."
+        )
 
 
 def _nothing_measured(knowledge: Knowledge, request: Request) -> Iterator[str]:

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kernel_selector.kernels import registry
@@ -172,7 +173,7 @@ class Evidence:
     key and its circumstances, and `failed` what failed, by structure; `left_out` counts records of impossible
     problems. What is no implementation any more is passed over. `rejected` are verdicts of the gate by
     themselves: they count among what failed, and are no measurements. `shipped` says whether the records
-    came with this package.
+    came with this package; `waiting` is how many are left out by the key of a problem, because nobody agrees.
     """
 
     def __init__(
@@ -182,9 +183,11 @@ class Evidence:
         rejected: Iterable[Record] = (),
         *,
         shipped: bool = False,
+        waiting: Mapping[str, int] = MappingProxyType({}),
     ) -> None:
         self.versions = versions
         self.shipped = shipped
+        self.waiting = waiting
         self.settings: dict[tuple[str, str, str], Setting] = {}
         self.problems: dict[str, Problem] = {}
         self.groups: dict[str, dict[tuple[str, str, str], Group]] = defaultdict(dict)

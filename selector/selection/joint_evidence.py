@@ -28,6 +28,7 @@ class JointEvidence(Evidence):
         self.settings = {**shipped.settings, **own.settings}
         self.problems = {**shipped.problems, **own.problems}
         self.left_out = own.left_out
+        self.waiting = own.waiting
 
     @cached_property
     def groups(self) -> Mapping[str, Groups]:  # type: ignore[override]

@@ -120,7 +120,7 @@ class Knowledge:
             return own
         shipped = self.shipped.measurements(operator, device_key)
         assert isinstance(shipped, Evidence), operator
-        return JointEvidence(own, shipped) if own.problems or own.left_out else shipped
+        return JointEvidence(own, shipped) if own.problems or own.left_out or own.waiting else shipped
 
     @property
     def refused(self) -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from threading import Lock, RLock
 from typing import TYPE_CHECKING, Any
@@ -12,6 +13,7 @@ from kernel_selector.kernels.contract import Device
 from ..cost_model.stored_models import latest_model, readable_models
 from ..errors import ModelVersionMismatch
 from ..workloads.imported_operator import ImportedOperator, imported_operators
+from .confirmation import unconfirmed
 from .evidence import Evidence
 from .shipped.rejections import rejected
 
@@ -202,11 +204,13 @@ class Body:
             columns = load_columns(connection, imported, imported.measured_devices[device_key].name)
             self._evidence[operator, device_key] = ImportedEvidence(columns)
             return
-        found = db.records.newest(connection, operator=operator, device_key=device_key)
+        where = {"operator": operator, "device_key": device_key}
+        waiting = unconfirmed(connection, **where)
+        found = db.records.newest(connection, **where, without=waiting)
         device = next((one for one in self.devices if one.key == device_key), None)
         verdicts = rejected(operator, device) if device else ()
         self._evidence[operator, device_key] = Evidence(
-            found, _versions(operator), verdicts, shipped=self._shipped
+            found, _versions(operator), verdicts, shipped=self._shipped, waiting=Counter(waiting.values())
         )
 
 

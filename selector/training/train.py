@@ -19,6 +19,7 @@ from kernel_selector.kernels.contract.errors import shorten
 
 from ..errors import InvalidRequest, NoMeasurements, TooFewProblems
 from ..selection.catalogue import unknown_operator
+from ..selection.confirmation import unconfirmed
 from ..selection.devices import resolve
 from ..workloads.imported_columns import load_columns
 from ..workloads.imported_operator import ImportedOperator, imported_operators
@@ -225,7 +226,8 @@ def load_measured(operator: str, database: db.Database, device: str | None = Non
         key = None if device is None else resolve(device, devices).device.key
 
         def load(name: str) -> Dataset:
-            records = db.records.find(connection, operator=name, device_key=key)
+            waiting = unconfirmed(connection, operator=name, device_key=key)
+            records = db.records.find(connection, operator=name, device_key=key, without=waiting)
             return build_dataset(registry.operator(name), records, devices)
 
         dataset = load(operator)

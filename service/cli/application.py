@@ -25,10 +25,10 @@ from . import (
     quickstart,
     serve,
     status,
-    token,
     transfer,
     worker,
 )
+from .admin import audit, measurements, token
 
 app = typer.Typer(
     name="selector",
@@ -62,7 +62,7 @@ def options(
 
 
 START, CHOOSE, MEASURE, INSPECT = "Start here", "Choose", "Measure and learn", "Look around"
-EXCHANGE = "Exchange measurements"
+EXCHANGE, ADMINISTER = "Exchange measurements", "Run a service"
 
 
 def register(panel: str, command: Callable[..., None]) -> None:
@@ -96,7 +96,9 @@ register(INSPECT, inspect.inspect)
 register(INSPECT, overview.operators)
 register(INSPECT, overview.devices)
 register(INSPECT, config.config)
+register(ADMINISTER, audit.audit)
 app.add_typer(jobs.app, rich_help_panel=MEASURE)
 app.add_typer(fleet.app, rich_help_panel=MEASURE)
 app.add_typer(database.app, rich_help_panel=INSPECT)
-app.add_typer(token.app, rich_help_panel=INSPECT)
+app.add_typer(token.app, rich_help_panel=ADMINISTER)
+app.add_typer(measurements.app, rich_help_panel=ADMINISTER)

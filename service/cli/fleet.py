@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from .jobs import CountOption, account, drawn, print_job
+from .jobs import CountOption, drawn, print_job
 from .terminal import output, words
 from .terminal.options import AgainOption, DatabaseOption, JsonOption, PolicyOption
 from .worker import LeaseOption
@@ -80,6 +80,7 @@ def profile(
     from ..fleet.jobs import JobRequest, create_job, get_job
     from ..fleet.launch import WorkerSetup
     from ..fleet.local import FleetSpec, follow, shared
+    from ..tokens import account
 
     if (what is None) == (job is None):
         raise typer.BadParameter("expected either problems to measure or --job with a job to go on with.")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
-import os
 from typing import Annotated, Any
 
 import typer
@@ -65,6 +63,7 @@ def create(
       selector jobs create lstm --count 200 --device h200 --device nvidia-a100-sxm4-80gb
     """
     from ..fleet.jobs import JobRequest, create_job
+    from ..tokens import account
 
     operator, problems = drawn(what, device, count=count, seed=seed)
     request = JobRequest(
@@ -137,16 +136,9 @@ def cancel(number: Number, database: DatabaseOption = None, as_json: JsonOption 
       selector jobs cancel 7
     """
     from ..fleet.jobs import cancel_job
+    from ..tokens import account
 
-    print_job(cancel_job(database, number), as_json=as_json)
-
-
-def account() -> str:
-    """Author of a job: the account's name, or its number where it has none, as in some containers."""
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):
-        return f"uid {os.getuid()}"
+    print_job(cancel_job(database, number, author=account()), as_json=as_json)
 
 
 def drawn(what: list[str], devices: list[str], *, count: int | None, seed: int) -> tuple[str, list[Any]]:

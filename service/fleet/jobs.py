@@ -19,6 +19,7 @@ from selector.profiling.profile import opened, policy_named
 
 if TYPE_CHECKING:
     from kernel_selector.db import Database
+    from kernel_selector.db.audit import Action
     from kernel_selector.db.jobs_listing import JobStatus
 
 MOST_TASKS = 100_000  # of one job
@@ -47,9 +48,11 @@ class JobRequest:
 
 
 def create_job(
-    database: Database | str | Path | None, request: JobRequest, *, author: str
+    database: Database | str | Path | None, request: JobRequest, *, author: str, through: str = "command"
 ) -> tuple[dict[str, Any], bool]:
     """Stored job, and False if its idempotency key was there already. A missing database is made.
+
+    `through` says whether a command or the service was asked for it.
 
     Raises UnknownOperator, UnknownDevice, UnknownPolicy, UnknownImplementation, InvalidRequest,
     IdempotencyKeyReused and the errors of the database.
@@ -73,6 +76,9 @@ def create_job(
         )
         with store.write() as connection:
             number, created = db.jobs.add(connection, new)
+            if created:
+                details = {"operator": new.operator, "tasks": len(new.problems) * len(new.devices)}
+                _note(connection, db.audit.Action.JOB_CREATE, number, author, through, details)
             (found,) = db.jobs_listing.jobs(connection, limit=1, only=number)
     return described(found), created
 
@@ -89,7 +95,9 @@ def get_job(database: Database | str | Path | None, number: int) -> dict[str, An
     return described(known_job(found, number))
 
 
-def cancel_job(database: Database | str | Path | None, number: int) -> dict[str, Any]:
+def cancel_job(
+    database: Database | str | Path | None, number: int, *, author: str, through: str = "command"
+) -> dict[str, Any]:
     """Cancel the open tasks of a job; measurements stay. Returns the job.
 
     A worker in the middle of one notices with its next heartbeat. Raises UnknownJob.
@@ -98,9 +106,20 @@ def cancel_job(database: Database | str | Path | None, number: int) -> dict[str,
 
     with opened(database) as store, store.write() as connection:
         known_job(db.jobs_listing.jobs(connection, limit=1, only=number), number)
-        db.jobs.cancel(connection, job=number)
+        if tasks := db.jobs.cancel(connection, job=number):
+            _note(connection, db.audit.Action.JOB_CANCEL, number, author, through, {"tasks": tasks})
         (found,) = db.jobs_listing.jobs(connection, limit=1, only=number)
     return described(found)
+
+
+def _note(
+    connection: Any, action: Action, number: int, author: str, through: str, details: dict[str, Any]
+) -> None:
+    from kernel_selector.db import audit
+
+    audit.add(
+        connection, author=author, through=through, action=action, subject=f"job {number}", details=details
+    )
 
 
 def _check(request: JobRequest) -> None:

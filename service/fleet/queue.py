@@ -11,11 +11,13 @@ from kernel_selector.kernels.contract import Device, Environment, Problem, Recor
 from kernel_selector.kernels.contract.errors import shorten
 from selector.errors import InvalidRequest
 from selector.selection.catalogue import is_present
+from selector.selection.confirmation import unconfirmed
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from kernel_selector.db import Database
+    from kernel_selector.db.jobs import Claimed
 
 DONE, RETURNED, FAILED = OUTCOMES = ("done", "returned", "failed")
 SHORTEST_LEASE_S, LONGEST_LEASE_S = 1.0, 3600.0
@@ -170,18 +172,7 @@ def claim(store: Database, claimant: Claimant) -> ClaimAnswer:
         )
         if found is None:
             return ClaimAnswer(assignment=None, pending=db.jobs.pending(connection, devices=devices))
-        finished = (
-            set()
-            if found.again
-            else db.records.finished(
-                connection,
-                operator=found.problem.operator,
-                device=claimant.device,
-                environment=claimant.environment,
-                policy=found.policy,
-                problem_key=found.problem.key,
-            )
-        )
+        finished = set() if found.again else _finished(connection, found, claimant)
     return ClaimAnswer(
         assignment=Assignment(
             task=found.task,
@@ -193,6 +184,22 @@ def claim(store: Database, claimant: Claimant) -> ClaimAnswer:
             implementations=found.implementations,
             finished=frozenset((name, version) for _, name, version in finished),
         )
+    )
+
+
+def _finished(connection: Any, found: Claimed, claimant: Claimant) -> set[tuple[str, str, str]]:
+    """Versions that a claimant need not measure of a task's problem: not those that wait for a second run."""
+    from kernel_selector.db import records
+
+    operator, key = found.problem.operator, found.problem.key
+    return records.finished(
+        connection,
+        operator=operator,
+        device=claimant.device,
+        environment=claimant.environment,
+        policy=found.policy,
+        problem_key=key,
+        without=unconfirmed(connection, operator=operator, device_key=claimant.device.key, problem_key=key),
     )
 
 

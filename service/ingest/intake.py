@@ -72,7 +72,7 @@ class Intake:
         stores nothing, and after False all records must be known, else TaskLost is raised. Raises NotRecords,
         InvalidRequest for none or too many, and DatabaseError.
         """
-        from kernel_selector.db import submissions
+        from kernel_selector.db import audit, submissions
 
         found = _records(lines)
         review = Review(self._selector, datetime.now(UTC))
@@ -87,12 +87,21 @@ class Intake:
             added = _add(connection, good, submission)
             set_aside = [(line, reason) for _, line, reason in bad]
             submissions.quarantine(connection, submission=submission, lines=set_aside)
-        return Receipt(
-            received=len(judged),
-            added=added,
-            known=len(good) - added,
-            quarantined=tuple(BadLine(line=number, detail=reason) for number, _, reason in bad),
-        )
+            receipt = Receipt(
+                received=len(judged),
+                added=added,
+                known=len(good) - added,
+                quarantined=tuple(BadLine(line=number, detail=reason) for number, _, reason in bad),
+            )
+            audit.add(
+                connection,
+                author=author,
+                through=audit.SERVICE,
+                action=audit.Action.UPLOAD,
+                subject=f"batch {submission}",
+                details={**vars(receipt), "quarantined": len(bad)},
+            )
+        return receipt
 
     def close(self) -> None:
         """Close the database."""

@@ -11,10 +11,12 @@ from __future__ import annotations
 
 import statistics
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import Device, Problem, Record, UnknownDevice
+from kernel_selector.kernels.contract.errors import number_of
+from selector.selection.confirmation import unconfirmed
 from selector.selection.evidence import FAILURES, WORDS, Measured
 from selector.text.units import format_ms
 
@@ -42,6 +44,7 @@ class Review:
         self._known: dict[str, Device | None] = {}
         self._least_ms: dict[tuple[str, str, str], float] = {}
         self._evidence: dict[tuple[str, str], Evidence] = {}
+        self._waiting: dict[tuple[str, str], dict[int, str]] = {}
 
     def objection(self, record: Record) -> str | None:
         """Reason against a record, or None."""
@@ -118,13 +121,27 @@ class Review:
             record.problem.operator, record.implementation, record.implementation_version
         )
         with self._selector.database.read() as connection:
-            authors = records.times_by_author(connection, record, versions)
+            waiting = self._unconfirmed(connection, record.problem, record.device.key)
+            authors = records.times_by_author(connection, record, versions, without=waiting)
+        if not authors:  # what its peers rest on was retracted, or distrusted, meanwhile
+            return None
         middle_ms = statistics.median(map(statistics.median, authors.values()))
         if _alike(time_ms, middle_ms, MOST_RATIO):
             return None
         count = sum(map(len, authors.values()))
-        others = f"{count} records" if len(authors) == 1 else f"{count} records of {len(authors)} authors"
+        others = number_of(count, "record")
+        if len(authors) > 1:
+            others = f"{others} of {len(authors)} authors"
         return f"{format_ms(time_ms)}, where the median of {others} is {format_ms(middle_ms)}"
+
+    def _unconfirmed(self, connection: Any, problem: Problem, device: str) -> dict[int, str]:
+        """Measurements of a problem on a kind of device that do not count yet."""
+        key = problem.key, device
+        if key not in self._waiting:
+            self._waiting[key] = unconfirmed(
+                connection, operator=problem.operator, device_key=device, problem_key=problem.key
+            )
+        return self._waiting[key]
 
     def _peers(self, record: Record) -> list[Measured]:
         """What others measured of the same problem, implementation and version on the same kind of device."""

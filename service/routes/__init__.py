@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from . import catalogue, choices, health, jobs, measurements, page, planning
+from . import catalogue, choices, corrections, health, jobs, measurements, page, planning
 
 ROUTERS = (
     choices.router,
     planning.router,
     measurements.router,
+    corrections.router,
     jobs.router,
     catalogue.router,
     health.router,

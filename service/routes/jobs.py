@@ -76,7 +76,8 @@ def create_profiling_job(
         max_attempts=job.max_attempts,
         idempotency_key=key,
     )
-    found, _ = jobs.create_job(intake_of(request).database, wanted, author=request.scope["author"])
+    author = request.scope["author"]
+    found, _ = jobs.create_job(intake_of(request).database, wanted, author=author, through="service")
     response.headers["location"] = f"/v1/profiling-jobs/{found['id']}"
     return found
 
@@ -128,7 +129,8 @@ def list_profiling_tasks(
 )
 def cancel_profiling_job(request: Request, number: Number) -> dict[str, Any]:
     """End what has not ended; what was measured stays. Again, it changes nothing. Needs the scope `admin`."""
-    return jobs.cancel_job(intake_of(request).database, number)
+    author = request.scope["author"]
+    return jobs.cancel_job(intake_of(request).database, number, author=author, through="service")
 
 
 @router.post(

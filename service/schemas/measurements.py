@@ -17,6 +17,7 @@ class MeasurementDocument(Answer):
     author: str | None = Field(
         description="Name of the token that it came with; null: measured by the database's owner."
     )
+    batch: int | None = Field(description="Number of what it came in with; null: measured there.")
     record: dict[str, Any] = Field(description=RECORD)
 
 
@@ -30,6 +31,8 @@ class MeasurementPage(Answer):
 class QuarantinedDocument(Answer):
     """A measurement that does not count."""
 
+    id: int = Field(description="What a release takes.")
+    batch: int = Field(description="Number of what it came in with.")
     author: str = Field(description="Name of the token that it came with.")
     received_at: str = Field(description="When it came, in UTC.")
     reason: str = Field(description="What it contradicts.")

@@ -16,8 +16,8 @@ def test_who_wrote_a_row(database, make_record):
         # the first of these is there already, and stays what it was
         assert records.add(connection, [make_record(0), make_record(1)], submission=number) == 1
         found = list(records.page(connection, after=0, limit=10, equal={}))
-    assert [author for _, _, author in found] == [None, "worker-7"]
-    assert [record for _, record, _ in found] == [make_record(0), make_record(1)]
+    assert [one.author for one in found] == [None, "worker-7"]
+    assert [one.record for one in found] == [make_record(0), make_record(1)]
 
 
 def test_who_wrote_it_is_not_part_of_its_identity(database, make_record):
@@ -35,7 +35,7 @@ def test_pages(database, make_record):
         records.add(connection, made)
         first = list(records.page(connection, after=0, limit=2, equal={}))
         rest = list(records.page(connection, after=first[-1][0], limit=10, equal={}))
-        assert [record for _, record, _ in first + rest] == made
+        assert [one.record for one in first + rest] == made
         for equal, count in (
             ({"operator": "lstm"}, 5),
             ({"operator": "gru"}, 0),

@@ -17,6 +17,7 @@ from kernel_selector.service.cli.application import app
 ROOT = Path(__file__).parents[2]
 COMMANDS = sorted(command.name for command in app.registered_commands)
 PROMISED = [
+    "audit",
     "choose",
     "config",
     "devices",
@@ -43,7 +44,8 @@ PROMISED = [
 NESTED = [
     "database status",
     "database upgrade",
-    *(f"token {verb}" for verb in ("create", "rotate", "revoke", "list")),
+    *(f"token {verb}" for verb in ("create", "rotate", "revoke", "trust", "distrust", "list")),
+    *(f"measurements {verb}" for verb in ("retract", "release", "undo", "quarantined", "waiting")),
 ]
 QUESTION = ["lstm", "hidden=256", "batch=32", "--device", "cpu"]
 
@@ -265,6 +267,35 @@ def test_tokens_from_the_command_line(capsys: pytest.CaptureFixture[str], tmp_pa
     assert "no valid token" in capsys.readouterr().err
     assert main(["token", "create", "a", *map(str, place)]) == 0
     assert capsys.readouterr().out.startswith("ks_")
+
+
+def test_trust_in_tokens_from_the_command_line(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    place, why = ["--database", tmp_path / "tokens.sqlite"], ["--reason", "tried"]
+    document(capsys, "database", "upgrade", *place)
+    document(capsys, "token", "create", "guest", "--scope", "measure", "--untrusted", *place)
+    document(capsys, "token", "create", "worker-7", "--scope", "measure", *place)
+    document(capsys, "token", "rotate", "guest", *place)
+
+    def trusted() -> list[bool]:
+        return [one["trusted"] for one in document(capsys, "token", "list", *place)["tokens"]]
+
+    assert trusted() == [False, True, False]
+    assert document(capsys, "token", "trust", "guest", *why, *place) == {"name": "guest", "trusted": True}
+    document(capsys, "token", "revoke", "worker-7", *place)
+    document(capsys, "token", "distrust", "worker-7", *why, *place)  # what it sent is still there
+    assert trusted() == [True, False, True]
+    assert main(["token", "create", "worker-7", *map(str, place)]) == 2
+    assert "sent before is not trusted" in capsys.readouterr().err
+    document(capsys, "token", "create", "worker-7", "--untrusted", *place)
+    assert main(["token", "trust", "nobody", *map(str, [*why, *place])]) == 2
+    assert "no token 'nobody'" in capsys.readouterr().err
+    assert main(["token", "trust", "guest", "--reason", "", *map(str, place)]) == 2
+    told = document(capsys, "audit", *place)["entries"]
+    assert [(one["action"], one["subject"], one["reason"]) for one in told[3:6]] == [
+        ("token.trust", "guest", "tried"),
+        ("token.revoke", "worker-7", ""),
+        ("token.distrust", "worker-7", "tried"),
+    ]
 
 
 def test_config_says_where_each_setting_comes_from(

@@ -59,7 +59,7 @@ def test_without_a_job_it_says_how_to_make_one(client: TestClient) -> None:
 def test_jobs_in_progress_come_first(client: TestClient, store: Database) -> None:
     running = create_job(store, job(64), author="a")[0]["id"]
     ended = create_job(store, job(65), author="b")[0]["id"]
-    cancel_job(store, ended)
+    cancel_job(store, ended, author="ann")
     with store.write() as connection:
         taken = jobs.claim(connection, devices=["cpu"], owner="w", lease_s=60)
         jobs.finish(connection, task=taken.task, lease=taken.lease, records=7)

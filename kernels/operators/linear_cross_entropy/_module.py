@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, linear
 
 from ...contract import Problem
+from ...runtime.emptiness import is_empty
 from . import IGNORED
 
 # (x [N, H], weight [V, H], bias [V] or None, labels [N], label smoothing) to the loss [], wide
@@ -71,7 +72,7 @@ class FusedLinearLoss(LinearLoss):
                 f"{type(self).__name__}: torch takes such inputs or labels; this takes x [rows, hidden] and "
                 "labels int64 [rows]."
             )
-        if x.size(0) == 0:
+        if is_empty(x):
             return plain(x, weight, bias, labels, self.label_smoothing)  # the mean of nothing: NaN
         check_labels(labels, self.out_features)
         if narrow is None:

@@ -14,7 +14,7 @@ from ...text.units import format_bytes
 from ..replay import replay as replaying
 from ..replay.replay import ReplayedStack
 from . import compilation
-from .arrangements import Arrangement
+from .arrangements import Arrangement, refuse_sharded, unwrapped
 from .budget import Budget, Progress
 from .compilation import CompiledCode, expected_seconds
 from .equivalence import Original
@@ -219,15 +219,16 @@ class ArrangementSearch:
             self._note_lost(wider, found, fault)
 
     def _kinds_within(self, name: str) -> tuple[ReplacementGroup, ...]:
-        """Replacement groups to compile with: none; those that were decided for a compiled model, else those
-        that were kept, else all; for autotuning those of the fastest that was compiled.
+        """Replacement groups to compile with: none; those that were decided for CUDA graphs, else those that
+        were kept, else all; for autotuning those of the fastest that was compiled.
         """
         if self._wanted.fixed:
             return self._trials.kinds
         if name in OURS_INSIDE.values():
             return ()
-        if name in OURS_INSIDE and self._trials.inside is not None:
-            return self._trials.inside.kinds
+        in_graphs = self._trials.in_graphs
+        if name in OURS_INSIDE and name in compilation.GRAPHS and in_graphs is not None:
+            return in_graphs.kinds
         if name in OURS_INSIDE:
             kept = tuple(kind for kind in self._trials.kinds if kind.name not in self._reasons)
             return kept or self._trials.kinds
@@ -386,7 +387,9 @@ def _refused(stacks: Sequence[ReplayedStack], words: str) -> tuple[ReplayedStack
 
 def replay(model: nn.Module, example_inputs: Any) -> list[ReplayedStack]:
     """Implementation of `selector.replay`."""
+    model = unwrapped(model)
     replaying.check(model)
+    refuse_sharded(model)
     replaying.turn_off(model)
     given = Arrangement(AS_GIVEN, model)
     try:

@@ -13,8 +13,6 @@ from torch import nn
 
 from kernel_selector.kernels import registry
 
-from .arrangements import WRAPPERS
-
 MARK = "_compiled_by_optimize"  # attribute of the function that a model compiled here is called by
 MODES: Mapping[str, str | None] = {
     "compiled": None,
@@ -61,6 +59,11 @@ def keep(model: nn.Module, code: CompiledCode) -> None:
     setattr(model._compiled_call_impl, MARK, code)
 
 
+def turn_off_within(model: nn.Module) -> int:
+    """Undo compilations by `optimize` of a model and of what it wraps; returns how many there were."""
+    return sum(map(turn_off, model.modules()))
+
+
 def turn_off(model: nn.Module) -> int:
     """Undo a compilation by `optimize`; returns how many there were, 0 or 1. A user's own stays."""
     code = kept_code(model)
@@ -71,10 +74,8 @@ def turn_off(model: nn.Module) -> int:
     return 1
 
 
-def unavailable(model: nn.Module, device: str) -> str | None:
-    """Reason why a model cannot be compiled on a device, or None."""
-    if type(model).__module__.startswith(WRAPPERS):
-        return f"{type(model).__name__} wraps the model: optimize the model itself, then wrap it"
+def unavailable(device: str) -> str | None:
+    """Reason why nothing can be compiled on a device, or None."""
     if device.startswith("cuda"):
         from torch.utils._triton import has_triton
 

@@ -44,8 +44,8 @@ Left = tuple[str, tuple[str, ...]]  # why a layer is left alone, and the caveats
 class DecidedLayers:
     """Decisions for the layers that an example runs of a model.
 
-    For a `compiled` model they go by the device's time alone, since a compiler launches all layers in little
-    of the host's. Where what it makes of a layer is the fastest, the layer is left to it.
+    `in_graphs` of a compiled model they go by the device's time alone. Where what the compiler makes of a
+    layer is the fastest, the layer is left to it.
     """
 
     def __init__(self, model: nn.Module, example_inputs: Any, options: OptimizeOptions) -> None:
@@ -54,11 +54,11 @@ class DecidedLayers:
         self._listed = layers.find(model, example_inputs)
         self._found = with_linear_heads(model, self._listed, options.outputs)
 
-    def decisions(self, *, compiled: bool = False) -> Decisions:
-        """Decisions for the model as it is launched, or replayed where that is the objective; or compiled."""
+    def decisions(self, *, in_graphs: bool = False) -> Decisions:
+        """Decisions for the model as it is launched, replayed where that is the objective, or `in_graphs`."""
         options = self._options
         by_time = OBJECTIVES[options.objective] == "time"
-        replayed = compiled or options.objective == DEVICE_TIME
+        replayed = in_graphs or options.objective == DEVICE_TIME
         times = DeviceTimes(self._found if by_time else (), self._device, options.database, replayed=replayed)
         joints, left = self._joints(times) if by_time else ([], [])
         joined = {path for joint in joints for path in joint.paths}
@@ -68,7 +68,7 @@ class DecidedLayers:
         for layer in self._found:
             if layer.path in joined:
                 continue
-            decided = self._decided(layer, planned, times, compiled)
+            decided = self._decided(layer, planned, times, in_graphs)
             if isinstance(decided, Decision):
                 single.append(decided)
                 caveats |= dict.fromkeys(decided.caveats)
@@ -81,7 +81,7 @@ class DecidedLayers:
         return Decisions(single=single, joints=joints, left=tuple(left), notes=notes)
 
     def _decided(
-        self, layer: Layer, planned: PlanImplementations, times: DeviceTimes, compiled: bool
+        self, layer: Layer, planned: PlanImplementations, times: DeviceTimes, in_graphs: bool
     ) -> Decision | Left:
         """Decision for a layer that can be replaced, or the reason why it stays."""
         place = place_with(self._model, layer, self._options.outputs)
@@ -89,10 +89,10 @@ class DecidedLayers:
             planned.next(layer, framework_only=True)
             return place, ()
         known = planned.next(layer) or times.faster(layer.problem)
-        if compiled and known is not None and known[0] in COMPILED:
+        if in_graphs and known is not None and known[0] in COMPILED:
             return f"left to the compiler ({known[1]})", ()
         decided = self._decide(layer, place, known)
-        if compiled and isinstance(decided, Decision) and decided.implementation in COMPILED:
+        if in_graphs and isinstance(decided, Decision) and decided.implementation in COMPILED:
             return f"left to the compiler ({decided.why})", decided.caveats
         return decided
 

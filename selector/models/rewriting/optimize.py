@@ -22,7 +22,7 @@ from ..replay import replay as replaying
 from . import attention_interface, compilation
 from . import joint_linear as joining
 from .arrangement_search import OURS_INSIDE, ArrangementSearch, SearchResult, Wanted
-from .arrangements import Arrangement
+from .arrangements import Arrangement, refuse_sharded, unwrapped
 from .budget import Budget
 from .decisions import DecidedLayers, Decisions
 from .equivalence import Original
@@ -56,6 +56,7 @@ UNSEEN = (
 
 def optimize(model: nn.Module, example_inputs: Any, options: OptimizeOptions) -> Report:
     """Implementation of `selector.optimize`."""
+    model = unwrapped(model)
     _check(model, options)
     budget = Budget(options.search.budget_s)
     given = Arrangement(AS_GIVEN, model)
@@ -78,8 +79,8 @@ def optimize(model: nn.Module, example_inputs: Any, options: OptimizeOptions) ->
                 kept=AS_GIVEN,
             )
         try:
-            inside = _inside(layers, chosen, options, left_out)
-            return _tried(model, example_inputs, options, given, (chosen, inside), left_out, budget)
+            in_graphs = _in_graphs(layers, chosen, options, left_out)
+            return _tried(model, example_inputs, options, given, (chosen, in_graphs), left_out, budget)
         except torch.OutOfMemoryError as error:
             given.apply()
             return Report(
@@ -91,19 +92,17 @@ def optimize(model: nn.Module, example_inputs: Any, options: OptimizeOptions) ->
             )
 
 
-def _inside(
+def _in_graphs(
     layers: DecidedLayers,
     chosen: Decisions,
     options: OptimizeOptions,
     left_out: Mapping[str, str],
 ) -> Decisions | None:
-    """Decisions for the model compiled with replaced layers; None where that is not tried, or they are
-    `chosen`.
-    """
-    tried = set(OURS_INSIDE) & set(options.arrangements) - set(left_out)
+    """Decisions for CUDA graphs of the compiled model; None where none are tried, or they are `chosen`."""
+    tried = set(OURS_INSIDE) & set(compilation.GRAPHS) & set(options.arrangements) - set(left_out)
     if not (options.for_speed_alone and tried):
         return None
-    found = layers.decisions(compiled=True)
+    found = layers.decisions(in_graphs=True)
     return None if (found.single, found.joints) == (chosen.single, chosen.joints) else found
 
 
@@ -117,20 +116,21 @@ def _tried(
     budget: Budget,
 ) -> Report:
     """Replace the layers whose results match and leave the model in its fastest arrangement, where there is a
-    choice; returns the report. `decisions`: those as launched, and those as compiled where these differ.
+    choice; returns the report. `decisions`: those as launched, and those in CUDA graphs of the compiled model
+    where they differ.
     """
-    chosen, compiled = decisions
+    chosen, others = decisions
     training = any(module.training for module in model.modules()) and not torch.is_inference_mode_enabled()
     wanted = _wanted(model, example_inputs, options, training, left_out, budget)
     original = Original(model, example_inputs, gradients=training, outputs=options.outputs)
-    inside = None
-    if compiled is not None:
-        kinds, _ = _right(model, original, options, compiled)
-        inside = all_replaced(model, kinds)
+    in_graphs = None
+    if others is not None:
+        kinds, _ = _right(model, original, options, others)
+        in_graphs = all_replaced(model, kinds)
         given.apply()
     kinds, left = _right(model, original, options, chosen)
     steps = Steps(model, example_inputs, gradients=training, outputs=options.outputs)
-    trials = Trials(model, example_inputs, given, all_replaced(model, kinds), steps, inside)
+    trials = Trials(model, example_inputs, given, all_replaced(model, kinds), steps, in_graphs)
     if options.for_speed_alone or set(options.arrangements) - {OURS}:
         verdict = ArrangementSearch(model, trials, wanted).fastest()
     elif kinds:
@@ -142,7 +142,7 @@ def _tried(
         if kind not in verdict.kept:
             left += _left(kind.decisions, kind.joints, verdict.put_back[kind.name])
     replaced = tuple(row for kind in verdict.kept for row in _rows(kind))
-    inside_notes = compiled.notes if compiled is not None and verdict.name in OURS_INSIDE else ()
+    more = () if others is None or verdict.name not in OURS_INSIDE else others.notes
     said = headline(steps.passes, verdict.outcome, verdict.step_ms)
     if not options.for_speed_alone and verdict.outcome is None:
         said = NO_ROOM if verdict.kept else UNCHANGED
@@ -155,7 +155,7 @@ def _tried(
         first_line=said,
         replaced=replaced,
         left_alone=tuple(one for one in (*chosen.left, *left) if _place(one) not in map(_place, replaced)),
-        notes=tuple(dict.fromkeys((*notes, *map(str, verdict.stacks), *chosen.notes, *inside_notes))),
+        notes=tuple(dict.fromkeys((*notes, *map(str, verdict.stacks), *chosen.notes, *more))),
         times=verdict.outcome,
         arrangements=verdict.rows,
         kept=verdict.name,
@@ -208,7 +208,7 @@ def _left_out(model: nn.Module, options: OptimizeOptions) -> dict[str, str]:
     """Arrangements that cannot be tried with this model on its device, with the reasons."""
     device, found = device_of(model), {}
     compiled = [name for name in options.arrangements if name in compilation.MODES]
-    if compiled and (reason := compilation.unavailable(model, device)):
+    if compiled and (reason := compilation.unavailable(device)):
         found = dict.fromkeys(compiled, reason)
     elif not device.startswith("cuda"):
         found = {name: NO_GPU for name in compiled if name in ON_GPUS_ALONE}
@@ -232,7 +232,7 @@ def _agreed(training: bool, options: OptimizeOptions) -> str:
 
 def restore(model: nn.Module) -> int:
     """Implementation of `selector.restore`."""
-    undone = compilation.turn_off(model) + replaying.turn_off(model)
+    undone = compilation.turn_off_within(model) + replaying.turn_off(model)
     attention_interface.turn_off(model)
     return undone + joining.part(model) + sum(put_back(module) for module in list(model.modules()))
 
@@ -249,6 +249,7 @@ def _check(model: nn.Module, options: OptimizeOptions) -> None:
             "model was compiled by model.compile(): expected one that is not, since compiling is among what "
             "is tried. Call selector.optimize before model.compile, or in its place."
         )
+    refuse_sharded(model)
     if any(tensor.is_meta for tensor in model.parameters()):
         raise InvalidRequest("model has weights on the meta device: load them first, then optimize.")
     if options.objective not in OBJECTIVES:

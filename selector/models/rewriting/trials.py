@@ -35,8 +35,8 @@ class Trials:
     """Arrangements of a model with all replacements in it: made, timed in turns, and compared with the
     original.
 
-    `ours` has the replacements for a model that is launched layer by layer, `inside` those for one that is
-    compiled where they are others.
+    `ours` has the replacements for a model whose layers are launched, `in_graphs` those for CUDA graphs of
+    what is compiled where they are others.
     """
 
     def __init__(
@@ -46,11 +46,11 @@ class Trials:
         given: Arrangement,
         ours: Trial,
         steps: Steps,
-        inside: Trial | None = None,
+        in_graphs: Trial | None = None,
     ) -> None:
         self._model, self._example, self._steps = model, example_inputs, steps
         self.given = Trial(name=AS_GIVEN, arrangement=given)
-        self.ours, self.inside = ours, inside
+        self.ours, self.in_graphs = ours, in_graphs
         self.few = any(map(hooked, model.modules()))
         self._peak = PeakMemory(model)
 
@@ -83,7 +83,9 @@ class Trials:
         before, seconds = self._peak.reserved(), None
         stacks: tuple[ReplayedStack, ...] = ()
         with breaking():
-            every = self.ours if self.inside is None or set(kinds) <= set(self.kinds) else self.inside
+            every = self.ours
+            if self.in_graphs is not None and not set(kinds) <= set(every.kinds):
+                every = self.in_graphs
             every.arrangement.apply()
             for kind in every.kinds:
                 if kind not in kinds:

@@ -19,7 +19,15 @@ from pytest_alembic.tests import (  # noqa: F401 - collected here for both datab
 from sqlalchemy import inspect, text
 from sqlalchemy.exc import DatabaseError
 
-from kernel_selector.db import Database, DatabaseRevision, models, records, snapshot
+from kernel_selector.db import (
+    Database,
+    DatabaseRevision,
+    audit,
+    models,
+    records,
+    snapshot,
+    submissions,
+)
 from kernel_selector.db.engine import migrations
 from kernel_selector.db.engine.database import _make_engine
 from kernel_selector.db.engine.location import resolve
@@ -114,6 +122,27 @@ def test_undisturbed_times_are_filled_in(database, database_url, make_record):
         assert records.add(connection, given) == 0  # their identity is what it was
         with pytest.raises(DatabaseError, match="append-only"):
             connection.execute(text("UPDATE measurement SET forward_undisturbed_ms = 1"))
+
+
+def test_measurements_come_through_from_each_revision(database, database_url, make_record):
+    from alembic import command
+
+    with database.write() as connection:
+        batch = submissions.add(connection, author="ann", received_at=make_record().measured_at)
+        records.add(connection, [make_record(0), make_record(1)], submission=batch)
+        before = snapshot(connection), list(records.find(connection))
+    database.close()
+    for asset in ASSETS[-2::-1]:
+        with Database.migrating(database_url) as connection:
+            command.downgrade(migrations.configuration(connection), asset.stem)
+        with Database.open(database_url, create=True) as again, again.write() as connection:
+            assert (snapshot(connection), list(records.find(connection))) == before, asset.stem
+            audit.add(
+                connection, author="me", through="command", action=audit.Action.UPLOAD, subject=asset.stem
+            )
+            with pytest.raises(DatabaseError, match="append-only"):
+                connection.execute(text("UPDATE audit SET author = 'you'"))
+            connection.rollback()
 
 
 def test_upgrading_twice_changes_nothing(database, make_record):

@@ -9,7 +9,7 @@ from typing import get_type_hints
 import pytest
 from sqlalchemy import CheckConstraint, Table, inspect, text
 
-from kernel_selector.db import Database, DatabaseError, StoredModel, records, submissions
+from kernel_selector.db import Database, DatabaseError, StoredModel, audit, records, submissions
 from kernel_selector.db.schema import measurements as tables
 from kernel_selector.kernels.contract import Device, Environment, GateResult, Memory, Problem, Record, Timing
 
@@ -97,6 +97,9 @@ def test_nothing_measured_can_be_changed_or_removed(database, make_record, table
         records.add(connection, [make_record()])
         number = submissions.add(connection, author="worker-7", received_at=datetime.now(UTC))
         submissions.quarantine(connection, submission=number, lines=[("{}", "too fast")])
+        audit.add(
+            connection, author="me", through="command", action=audit.Action.TOKEN_REVOKE, subject="worker-7"
+        )
     with pytest.raises(DatabaseError, match=f"{table} is append-only"), database.write() as connection:
         connection.execute(text(statement.format(table)))
     with database.read() as connection:
@@ -111,7 +114,7 @@ def test_nothing_measured_can_be_truncated(postgres_url):
         pytest.raises(DatabaseError, match="append-only: TRUNCATE"),
         database.write() as connection,
     ):
-        connection.execute(text("TRUNCATE measurement"))
+        connection.execute(text("TRUNCATE measurement CASCADE"))
 
 
 @pytest.mark.parametrize(

@@ -126,6 +126,21 @@ def test_a_layer_is_one_operator_however_long_the_sequence_is(operator, name, mo
     assert backward == [f"recurrent_{kind}_backward"] * layers
 
 
+@pytest.mark.parametrize(
+    ("name", "packed", "waits"),
+    [("torch_gru", True, True), ("torch_gru", False, False), ("hoisted", True, False)],
+)
+def test_torchs_own_layer_of_packed_sequences_says_that_the_host_waits(name, packed, waits):
+    """No CUDA graph is captured of it, and of all others one is."""
+    module, counted = module_of("gru", name, packed=packed), Counted()
+    call, _ = compiled(module, counted.backend)
+    x = pack_sequence([torch.randn(3, 16), torch.randn(2, 16)]) if packed else given(4, count=0)[0]
+    results(call, module, x, None)
+    operators = [getattr(torch.ops.kernel_selector, one).default for each in counted.ours for one in each]
+    assert operators
+    assert {torch.Tag.cudagraph_unsafe in one.tags for one in operators} == {waits}
+
+
 def compile_time(module, x):
     """Seconds of the processor for compiling forwards and backwards."""
     torch._dynamo.reset()
@@ -181,11 +196,11 @@ def test_hoisted_operators_are_what_they_say(cell, minor, recompute):
     opcheck(torch.ops.kernel_selector.recurrent_hoisted.default, (*call, wanted))
 
 
-@pytest.mark.parametrize("name", ["recurrent_steps", "recurrent_torch"])
+@pytest.mark.parametrize("name", ["recurrent_steps", "recurrent_torch", "recurrent_torch_packed"])
 def test_recomputing_operators_are_what_they_say(name):
     x, weights, h, c = shapes("lstm", directions=1)
     steps = "kernel_selector.kernels.operators.lstm.unfused:gates_apart"
-    lengths = torch.tensor([5, 4, 2], dtype=torch.int32)
+    lengths = None if name == "recurrent_torch" else torch.tensor([5, 4, 2], dtype=torch.int32)
     _register(name)
     function = steps if name == "recurrent_steps" else "lstm"
     present = [True] * 4 + [False] * 2

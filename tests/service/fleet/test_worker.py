@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from functools import partial
 
 import pytest
 
@@ -132,7 +133,7 @@ def test_a_cancelled_job_stops_its_workers(sqlite_database, job):
 
     def before(number):
         if number == 2:
-            cancel_job(sqlite_database, job)
+            cancel_job(sqlite_database, job, author="ann")
             cancelled.wait(2)  # until a heartbeat has noticed
 
     tally = run(sqlite_database, Session(before), lease_s=1)
@@ -266,7 +267,7 @@ def test_devices_have_many_names_and_one_key(sqlite_database):
 
 
 def test_jobs_that_do_not_exist(sqlite_database):
-    for function in (get_job, cancel_job, list_tasks):
+    for function in (get_job, partial(cancel_job, author="ann"), list_tasks):
         with pytest.raises(UnknownJob, match="no profiling job 7"):
             function(sqlite_database, 7)
 

@@ -85,6 +85,13 @@ def test_without_a_compiler_the_report_says_so_once(x: Tensor, monkeypatch: pyte
     assert name_of(model) == "as given"
 
 
+def test_without_triton_nothing_is_compiled_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+    monkeypatch.setattr("torch.utils._triton.has_triton", lambda: False)
+    reason = compilation.unavailable("cuda:0")
+    assert reason == "Triton, which torch.compile needs on a GPU, is missing or too old"
+
+
 def test_a_users_own_compilation_is_refused_and_kept(x: Tensor, monkeypatch: pytest.MonkeyPatch) -> None:
     model = Model()
     model.compile(backend="eager")
@@ -102,6 +109,29 @@ def test_a_users_own_compilation_is_refused_and_kept(x: Tensor, monkeypatch: pyt
     assert model._compiled_call_impl is call
     with pytest.raises(InvalidRequest, match="model is compiled"):
         selector.replay(model, x)
+
+
+class Around(nn.Module):
+    """A model in another one, as PEFT's and Lightning's have it."""
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.module = module
+
+
+@pytest.mark.parametrize("wrapper", [nn.DataParallel, Around])
+def test_a_wrapper_has_its_model_optimized_and_restored(
+    x: Tensor, wrapper: Callable[[nn.Module], nn.Module], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps_take(monkeypatch, {"compiled_ours": 4.0, "compiled": 5.0})
+    model = Model()
+    given = model if wrapper is Around else wrapper(model)
+    selector.optimize(given, x, arrangements=("compiled", "compiled_ours"))
+    assert name_of(model) == "compiled_ours"
+    whole = wrapper(model)
+    assert list(whole.state_dict()) == [f"module.{name}" for name in Model().state_dict()]
+    assert selector.restore(whole) == 2
+    assert name_of(model) == "as given"
 
 
 @pytest.mark.parametrize(
@@ -190,7 +220,7 @@ def test_inductor_compiles_a_model_here(x: Tensor, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(arrangement_search, "MOST_SECONDS", 0.2)
     model = nn.Sequential(*(one for _ in range(3) for one in (nn.Linear(4, 4), nn.Tanh(), nn.Sigmoid())))
     plain = copy.deepcopy(model)
-    reason = compilation.unavailable(model, "cpu")
+    reason = compilation.unavailable("cpu")
     if reason is not None:
         pytest.skip(reason)
     report = selector.optimize(model, x, arrangements=("compiled",), budget="5m")

@@ -82,6 +82,38 @@ def test_restoring_what_is_parametrized_since(x: Tensor) -> None:
     torch.testing.assert_close(model(x), expected)
 
 
+class Parts(nn.Module):
+    """One of each of torch's classes that are replaced."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lstm, self.relu, self.linear = nn.LSTM(4, 8), nn.ReLU(), nn.Linear(8, 8)
+        self.norms = nn.Sequential(nn.LayerNorm(8), nn.RMSNorm(8))
+        self.attention = nn.MultiheadAttention(8, 2)
+        self.encoder = nn.TransformerEncoderLayer(8, 2, 16, 0.0)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.norms(self.linear(self.relu(self.lstm(x)[0])))
+        found: Tensor = self.encoder(self.attention(y, y, y, need_weights=False)[0])
+        return found
+
+
+def test_forwards_that_a_wrapper_kept_are_those_of_the_classes_again(x: Tensor) -> None:
+    """As Accelerate keeps them, for mixed precision and for hooks."""
+    model = Parts()
+    expected = model(x)
+    overrides = {
+        **BY_NAME, "linear": "column_major", "layer_norm": "stand_in", "rms_norm": "stand_in",
+        "attention": "recompute", "feed_forward": "recompute_activation",
+    }  # fmt: skip
+    assert len(selector.optimize(model, x, overrides=overrides).replaced) >= 7
+    for part in model.modules():
+        part.forward = part.forward  # type: ignore[method-assign]  # of the instance from here on
+    torch.testing.assert_close(model(x), expected)
+    selector.restore(model)
+    torch.testing.assert_close(model(x), expected)
+
+
 @pytest.mark.filterwarnings("ignore:.*weight_norm:FutureWarning")
 @pytest.mark.parametrize("when", ["before", "since"])
 @pytest.mark.parametrize("how", ["weight_norm", "prune"])

@@ -6,8 +6,9 @@ from typing import Annotated
 
 import typer
 
-from .terminal import output
-from .terminal.options import DatabaseOption, JsonOption
+from ..terminal import output
+from ..terminal.options import DatabaseOption, JsonOption
+from .measurements import ReasonOption
 
 app = typer.Typer(
     name="token",
@@ -28,6 +29,12 @@ def create(
         typer.Option(metavar="read|measure|admin", help="What it allows; give several. Default: read."),
     ] = None,
     days: Days = None,
+    untrusted: Annotated[
+        bool,
+        typer.Option(
+            "--untrusted", help="What it sends counts when a second author agrees. Default: see `trust`."
+        ),
+    ] = False,
     database: DatabaseOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -38,10 +45,12 @@ def create(
     \b
       selector token create scheduler --days 90
       selector token create worker-7 --scope measure
+      selector token create guest --scope measure --untrusted
     """
-    from ..tokens import create_token
+    from ...tokens import create_token
 
-    _print(name, create_token(database, name, scopes=scope or ["read"], days=days), as_json=as_json)
+    secret = create_token(database, name, scopes=scope or ["read"], days=days, trusted=not untrusted)
+    _print(name, secret, as_json=as_json)
 
 
 @app.command()
@@ -62,7 +71,7 @@ def rotate(
       selector token rotate scheduler
       selector token rotate worker-7 --grace-hours 0
     """
-    from ..tokens import rotate_token
+    from ...tokens import rotate_token
 
     _print(name, rotate_token(database, name, grace_hours=grace_hours, days=days), as_json=as_json)
 
@@ -76,13 +85,51 @@ def revoke(name: Name, database: DatabaseOption = None, as_json: JsonOption = Fa
     \b
       selector token revoke worker-7
     """
-    from ..tokens import revoke_token
+    from ...tokens import revoke_token
 
     revoke_token(database, name)
     if as_json:
         output.print_json({"name": name, "revoked": True})
     else:
         output.out().print(f"Revoked: {name}")
+
+
+@app.command()
+def trust(
+    name: Name, reason: ReasonOption, database: DatabaseOption = None, as_json: JsonOption = False
+) -> None:
+    """Let what a token sent count, but for flips of choices: these wait for a second run.
+
+    Examples:
+
+    \b
+      selector token trust guest --reason "measured again by worker-7"
+    """
+    _trust(name, reason, database, trusted=True, as_json=as_json)
+
+
+@app.command()
+def distrust(
+    name: Name, reason: ReasonOption, database: DatabaseOption = None, as_json: JsonOption = False
+) -> None:
+    """Let what a token sent and sends count only where a second author agrees; also of one that has ended.
+
+    Examples:
+
+    \b
+      selector token distrust worker-9 --reason "its times are too short"
+    """
+    _trust(name, reason, database, trusted=False, as_json=as_json)
+
+
+def _trust(name: str, reason: str, database: str | None, *, trusted: bool, as_json: bool) -> None:
+    from ...tokens import trust_token
+
+    trust_token(database, name, trusted=trusted, reason=reason)
+    if as_json:
+        output.print_json({"name": name, "trusted": trusted})
+    else:
+        output.out().print(f"{'Trusted' if trusted else 'Not trusted any more'}: {name}", markup=False)
 
 
 @app.command(name="list")
@@ -95,16 +142,17 @@ def list_all(database: DatabaseOption = None, as_json: JsonOption = False) -> No
       selector token list
       selector token list --json
     """
-    from ..tokens import list_tokens
+    from ...tokens import list_tokens
 
     found = list_tokens(database)
     if as_json:
         output.print_json({"tokens": found})
         return
-    table = output.table("name", "scopes", "valid", "created", "expires", "revoked")
+    table = output.table("name", "scopes", "valid", "trusted", "created", "expires", "revoked")
     for token in found:
         ends = [(token[name] or "")[:16] for name in ("created_at", "expires_at", "revoked_at")]
-        table.add_row(token["name"], " ".join(token["scopes"]), "yes" if token["valid"] else "no", *ends)
+        words = ["yes" if token[name] else "no" for name in ("valid", "trusted")]
+        table.add_row(token["name"], " ".join(token["scopes"]), *words, *ends)
     output.out().print(table if found else "There are no tokens: `selector token create NAME` makes one.")
 
 

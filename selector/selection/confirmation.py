@@ -1,0 +1,119 @@
+"""Measurements that wait for somebody to agree: what one token sends must not be able to flip a choice.
+
+What the owner of a database measured counts. What a trusted token sent counts, unless it would flip the
+choice that the measurements of others give, in time or in memory, to one that is better or worse by more than
+FACTOR: that waits for a second run that agrees. What another token sent waits until a second author agrees,
+and does not stand beside what the owner or trusted tokens measured of the same. Two runs agree where their
+times and their bytes are within FACTOR, or where both failed in the same way.
+
+This is asked when measurements are read, so that trust that is given or taken changes at once what counts.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from kernel_selector.kernels import registry
+from kernel_selector.kernels.contract import Status
+
+if TYPE_CHECKING:
+    from kernel_selector.db.contested import Claim
+
+FACTOR = 1.5  # machines of one kind differ by less (`evidence.OTHER_MACHINE`), but for hosts that are busy
+FIGURES = ("time_ms", "peak_bytes")
+Slot = tuple[str, str]  # an implementation and the version that it stands for
+
+
+def unconfirmed(
+    connection: Any, *, operator: str, device_key: str | None = None, problem_key: str | None = None
+) -> dict[int, str]:
+    """Ids of an operator's measurements that do not count yet, each with the key of its problem.
+
+    Of all devices and problems, or of one. Reads none of a database that nobody sent anything to.
+    """
+    found = waiting(connection, operator=operator, device_key=device_key, problem_key=problem_key)
+    return {claim.id: claim.problem_key for claim in found}
+
+
+def waiting(
+    connection: Any, *, operator: str, device_key: str | None = None, problem_key: str | None = None
+) -> Iterator[Claim]:
+    """An operator's measurements that do not count yet, by problem and kind of device; as `unconfirmed`."""
+    from kernel_selector.db import contested
+
+    problems: dict[tuple[str, str], list[Claim]] = defaultdict(list)
+    for claim in contested.claims(
+        connection, operator=operator, device_key=device_key, problem_key=problem_key
+    ):
+        problems[claim.problem_key, claim.device_key].append(claim)
+    for claims in problems.values():
+        yield from _waiting(operator, claims)
+
+
+def _waiting(operator: str, claims: Sequence[Claim]) -> Iterator[Claim]:
+    """Those of the claims about one problem on one kind of device that do not count yet."""
+    slots: dict[Slot, list[Claim]] = defaultdict(list)
+    for claim in claims:
+        slots[_slot(operator, claim)].append(claim)
+    counted: list[Claim] = []
+    for claim in (one for one in claims if one.trusted):
+        runs = slots[_slot(operator, claim)]
+        agreed = any(one.id != claim.id and _agree(one, claim) for one in runs)
+        if claim.author is None or agreed or not _flips(claim, counted):
+            counted.append(claim)
+        else:
+            yield claim
+    settled = {_slot(operator, claim) for claim in counted}
+    for claim in (one for one in claims if not one.trusted):
+        runs = slots[slot := _slot(operator, claim)]
+        agreed = any(one.author != claim.author and _agree(one, claim) for one in runs)
+        if slot in settled or not agreed:
+            yield claim
+
+
+def _slot(operator: str, claim: Claim) -> Slot:
+    name = claim.implementation
+    return name, registry.standing_version(operator, name, claim.version)
+
+
+def _agree(one: Claim, other: Claim) -> bool:
+    if one.status != other.status or one.status != Status.OK:
+        return one.status == other.status
+    pairs = [(getattr(one, name), getattr(other, name)) for name in FIGURES]
+    return all(
+        mine is None or theirs is None or max(mine, theirs) <= FACTOR * max(min(mine, theirs), 1e-9)
+        for mine, theirs in pairs
+    )
+
+
+def _flips(claim: Claim, counted: Sequence[Claim]) -> bool:
+    """Whether a claim, with those that count, makes another choice the best by more than FACTOR.
+
+    What the best is without it, the others say. By their words the new choice may cost so much more than
+    that, and by its own so much less, in time and in memory.
+    """
+    for figure in FIGURES:
+        known = _latest((one for one in counted if one.author != claim.author), figure)
+        if not known:
+            continue
+        after = {**_latest(counted, figure), **_latest([claim], figure, failed=True)}
+        before, now = (min(values, key=lambda one: (values[one], one)) for values in (known, after))
+        said = known[before] / after[now] if now == claim.implementation else 1.0
+        if now != before and max(said, known.get(now, 0.0) / known[before]) > FACTOR:
+            return True
+    return False
+
+
+def _latest(claims: Iterable[Claim], figure: str, *, failed: bool = False) -> dict[str, float]:
+    """Figure of each implementation by its latest claim; `failed` ones are infinite, or else left out."""
+    found: dict[str, float] = {}
+    for one in claims:
+        value = getattr(one, figure)
+        if one.status == Status.OK and value is not None:
+            found[one.implementation] = max(float(value), 1e-9)
+        elif failed:
+            found[one.implementation] = math.inf
+    return found

@@ -1,0 +1,170 @@
+"""What is retracted counts nowhere, nothing is deleted, and undoing brings back exactly what was."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from kernel_selector.db import (
+    Database,
+    audit,
+    corrections,
+    counters,
+    freshness_rows,
+    integrity,
+    records,
+    snapshot,
+    submissions,
+    transfer,
+)
+from kernel_selector.db.corrections import Aside
+from kernel_selector.db.submissions import Chosen
+
+THEN = datetime(2026, 5, 1, tzinfo=UTC)
+
+
+def entry(connection, action=audit.Action.RETRACT):
+    return audit.add(connection, author="me", through="command", action=action, subject="x", reason="y")
+
+
+def retract(connection, **chosen):
+    number = entry(connection)
+    ids = corrections.measurements(connection, Chosen(**chosen))
+    return number, corrections.retract(connection, ids, entry=number)
+
+
+def undo(connection, number):
+    return corrections.undo(connection, undone=number, entry=entry(connection, audit.Action.UNDO))
+
+
+def answers(connection):
+    """All that is read of measurements."""
+    device, environment = (getattr(read_all(connection)[0], name) for name in ("device", "environment"))
+    where = {"operator": "lstm", "device": device, "environment": environment, "policy": "quick"}
+    return (
+        snapshot(connection),
+        records.total(connection),
+        records.counts(connection),
+        counters.versions(connection),
+        counters.problems(connection),
+        read_all(connection),
+        list(records.newest(connection, operator="lstm", device_key=device.key)),
+        list(freshness_rows.freshness_rows(connection)),
+        records.finished(connection, **where),
+        [one.record for one in records.page(connection, after=0, limit=99, equal={})],
+        records.devices(connection),
+        transfer.difference(connection, connection).known,
+        list(integrity.faults(connection)),
+    )
+
+
+def read_all(connection):
+    return list(records.find(connection))
+
+
+@pytest.fixture
+def sent(database, make_record):
+    """A database with what was measured there, two records of ann and one of bob, who has another device."""
+    other = make_record().device.from_dict(make_record().device.to_dict() | {"name": "NVIDIA A100"})
+    with database.write() as connection:
+        records.add(connection, [make_record(0)])
+        before = answers(connection)
+        for number, author in enumerate(("ann", "ann", "bob"), start=1):
+            when = THEN + timedelta(days=number)
+            batch = submissions.add(connection, author=author, received_at=when)
+            given = {"device": other} if author == "bob" else {}
+            records.add(connection, [make_record(number, **given)], submission=batch)
+    return database, before
+
+
+def test_what_is_retracted_counts_nowhere_and_undone_counts_as_before(sent):
+    database, before = sent
+    with database.write() as connection:
+        everything = answers(connection)
+        first, found = retract(connection, author="ann")
+        assert found == (2, ("lstm",), THEN + timedelta(days=1))
+        second, found = retract(connection, since=THEN + timedelta(days=2))
+        assert found.measurements == 2
+        assert answers(connection) == before
+        assert connection.exec_driver_sql("SELECT count(*) FROM measurement").scalar_one() == 4
+        undo(connection, second)  # the first stays
+        assert [
+            one.record.problem.hidden for one in records.page(connection, after=0, limit=9, equal={})
+        ] == [
+            64,
+            67,
+        ]
+        undo(connection, first)
+        assert answers(connection) == everything
+
+
+@pytest.mark.parametrize(
+    ("chosen", "hidden"),
+    [
+        ({"author": "ann", "since": THEN + timedelta(days=2)}, [66]),
+        ({"batch": 3}, [67]),
+        ({"since": datetime(2020, 1, 1, tzinfo=UTC)}, [64, 65, 66, 67]),
+        ({"author": "bob", "batch": 1}, []),
+    ],
+    ids=str,
+)
+def test_what_is_chosen(sent, chosen, hidden):
+    database, _ = sent
+    with database.read() as connection:
+        found = records.by_id(connection, corrections.measurements(connection, Chosen(**chosen)))
+        assert [record.problem.hidden for _, record in found] == hidden
+
+
+def test_what_is_retracted_is_not_given_on_and_not_taken_again(sent, tmp_path, make_record):
+    database, _ = sent
+    with (
+        Database.open(tmp_path / "other.sqlite", create=True) as other,
+        database.write() as mine,
+        other.write() as theirs,
+    ):
+        retract(mine, author="ann")
+        assert records.add(mine, [make_record(1)]) == 0
+        assert transfer.merge(mine, theirs).new == {"lstm": 2}
+        records.add(theirs, [make_record(1), make_record(9)])
+        assert transfer.merge(theirs, mine).new == {"lstm": 1}
+        assert [one.problem.hidden for one in read_all(mine)] == [64, 67, 73]
+
+
+def test_a_release_counts_until_it_is_undone_and_again(sent, make_record):
+    database, _ = sent
+    with database.write() as connection:
+        batch = submissions.add(connection, author="bob", received_at=THEN)
+        lines = [(make_record(7).to_json(), "too fast"), (make_record(8).to_json(), "too slow")]
+        submissions.quarantine(connection, submission=batch, lines=lines)
+        everything = answers(connection)
+
+        def aside():
+            found = submissions.quarantined(connection, Chosen(author="bob"), limit=9)
+            return [row["id"] for row in found]
+
+        first, second = aside()
+        for _ in range(2):
+            number = entry(connection, audit.Action.RELEASE)
+            corrections.release(connection, [Aside(first, batch, make_record(7))], entry=number)
+            assert aside() == [second]
+            assert [one.problem.hidden for one in read_all(connection)] == [64, 65, 66, 67, 71]
+            undo(connection, number)
+            assert aside() == [first, second]
+            assert answers(connection) == everything
+
+
+def test_the_journal_by_the_page(database):
+    with database.write() as connection:
+        numbers = [entry(connection) for _ in range(5)]
+        audit.add(connection, author="ann", through="service", action=audit.Action.UPLOAD, subject="batch 1")
+
+        def page(**given):
+            return [one["id"] for one in audit.page(connection, **given)]
+
+        assert page(limit=2) == numbers[:2]
+        assert page(after=numbers[1], limit=9, author="me") == numbers[2:]
+        assert page(limit=2, latest=True) == [numbers[4], numbers[4] + 1]
+        assert page(limit=9, action=audit.Action.UPLOAD) == [numbers[4] + 1]
+        assert page(limit=9, since=datetime.now(UTC) + timedelta(days=1)) == []
+        assert audit.entry(connection, numbers[4] + 2) is None
