@@ -23,6 +23,7 @@ from .schema.jobs import CANCELLED, DONE, FAILED, QUEUED, RUNNING, Job, Task, ex
 
 BATCH = 1000  # tasks in one statement
 LEASE_BYTES = 16
+OF_NOBODY = ""  # the token of workers that have the database itself
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,12 +92,16 @@ def add(connection: Connection, job: NewJob) -> tuple[int, bool]:
     return number, True
 
 
-def claim(connection: Connection, *, devices: Sequence[str], owner: str, lease_s: float) -> Claimed | None:
+def claim(
+    connection: Connection, *, devices: Sequence[str], owner: str, lease_s: float, token: str = OF_NOBODY
+) -> Claimed | None:
     """Give the worker `owner` a task for one of its devices, tried in this order; None when there is none.
 
     Tasks that were attempted least come first, so that one that kills its workers does not hold up the rest.
+    The lease is of no use with another `token` than that of this name.
     """
     expire(connection)
+    secret = secrets.token_hex(LEASE_BYTES)
     for device in devices:
         first = select(Task.id).where(Task.device == device, Task.state == QUEUED)
         first = first.order_by(Task.attempts, Task.id).limit(1).with_for_update(skip_locked=True)
@@ -105,14 +110,25 @@ def claim(connection: Connection, *, devices: Sequence[str], owner: str, lease_s
             state=RUNNING,
             attempts=Task.attempts + 1,
             owner=owner,
-            lease=secrets.token_hex(LEASE_BYTES),
+            lease=bound(secret, token),
             lease_s=lease_s,
             renewed_s=now_s(),
         )
         row = connection.execute(taken.returning(Task.__table__)).one_or_none()
         if row is not None:
-            return _claimed(connection, row)
+            return _claimed(connection, row, secret)
     return None
+
+
+def bound(secret: str, token: str) -> str:
+    """A lease as it is stored: the secret of a claim, and the name of the token that made it."""
+    return f"{secret} {token}" if token else secret
+
+
+def subject(connection: Connection, *, task: int) -> tuple[str, str]:
+    """The key of a task's problem, and its device: a key, or a kind."""
+    found = connection.execute(select(Task.problem_key, Task.device).where(Task.id == task)).one()
+    return found.problem_key, found.device
 
 
 def expire(connection: Connection) -> int:
@@ -140,15 +156,15 @@ def renew(connection: Connection, *, task: int, lease: str) -> None:
     _change(connection, _held(task, lease).values(values), task)
 
 
-def finish(connection: Connection, *, task: int, lease: str, records: int = 0) -> bool:
+def finish(connection: Connection, *, task: int, lease: str, records: int = 0, reason: str = "") -> bool:
     """The task is done; False if it was so before, by this same claim. Raises TaskLost.
 
-    Store its records, which are so many, in the same transaction.
+    Store its records, which are so many, in the same transaction. `reason`: why there are none.
     """
     query = select(Task.state).where(Task.id == task, Task.lease == lease).with_for_update()
     if connection.execute(query).scalar_one_or_none() == DONE:
         return False
-    values = {"state": DONE, "reason": "", "finished_s": now_s(), "records": Task.records + records}
+    values = {"state": DONE, "reason": reason, "finished_s": now_s(), "records": Task.records + records}
     _change(connection, _held(task, lease).values(values), task)
     return True
 
@@ -203,12 +219,12 @@ def _new_task(job: int, new: NewJob, problem: Problem, device: str) -> dict[str,
     }
 
 
-def _claimed(connection: Connection, row: Row[Any]) -> Claimed:
+def _claimed(connection: Connection, row: Row[Any], secret: str) -> Claimed:
     job = connection.execute(select(Job.__table__).where(Job.id == row.job_id)).one()
     values = row._mapping["values"]  # `row.values` would be a method of tuples in other versions
     return Claimed(
         task=row.id,
-        lease=row.lease,
+        lease=secret,
         job=row.job_id,
         problem=Problem(job.operator, tuple(values.items())),
         policy=job.policy,

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from datetime import datetime
 from typing import Any
 
 from sqlalchemy import Row, func, insert, select
 from sqlalchemy.engine import Connection
+from sqlalchemy.exc import OperationalError
 
 from .errors import InvalidModel
 from .schema.measurements import Model
@@ -50,15 +54,27 @@ def add(connection: Connection, *, model: StoredModel) -> None:
     connection.execute(insert(Model).values({name: getattr(model, name) for name in FIELDS}))
 
 
-def latest(connection: Connection, *, operator: str) -> StoredModel | None:
-    """The model of an operator that was stored last, or None."""
-    query = select(Model.__table__).where(Model.operator == operator).order_by(Model.id.desc()).limit(1)
-    row = connection.execute(query).one_or_none()
-    return None if row is None else _stored(row)
+def latest(connection: Connection, *, operator: str, skip: int = 0) -> StoredModel | None:
+    """The model of an operator that was stored last, or the one so many before it; None without one.
+
+    Raises InvalidModel for a row that is damaged.
+    """
+    query = select(Model.__table__).where(Model.operator == operator).order_by(Model.id.desc())
+    with _readable():
+        row = connection.execute(query.offset(skip).limit(1)).one_or_none()
+        return None if row is None else _stored(row)
 
 
-def listing(connection: Connection) -> list[dict[str, Any]]:
-    """All models, the latest first, without manifest and arrays but with the size of the latter."""
+def numbers(connection: Connection) -> list[int]:
+    """Numbers of all models, the latest first."""
+    return list(connection.execute(select(Model.id).order_by(Model.id.desc())).scalars())
+
+
+def listing(connection: Connection, *, only: int | None = None) -> list[dict[str, Any]]:
+    """All models or that of a number, the latest first, without manifest and arrays but with their size.
+
+    Raises InvalidModel where a row is damaged.
+    """
     query = select(
         Model.operator,
         Model.version,
@@ -67,8 +83,24 @@ def listing(connection: Connection) -> list[dict[str, Any]]:
         Model.evaluation,
         func.length(Model.arrays).label("arrays_bytes"),
     ).order_by(Model.id.desc())
-    return [dict(row._mapping) for row in connection.execute(query)]
+    query = query if only is None else query.where(Model.id == only)
+    with _readable():
+        return [dict(row._mapping) for row in connection.execute(query)]
 
 
 def _stored(row: Row[Any]) -> StoredModel:
     return StoredModel(**{name: row._mapping[name] for name in FIELDS})
+
+
+@contextmanager
+def _readable() -> Iterator[None]:
+    """Raise InvalidModel for what is no JSON, no time or no text, where it should be."""
+    try:
+        yield
+    except (ValueError, TypeError, KeyError) as error:
+        raise InvalidModel(f"{error}") from error
+    except OperationalError as error:
+        # of the text of a row, not of the file
+        if not isinstance(error.orig, sqlite3.Error) or hasattr(error.orig, "sqlite_errorcode"):
+            raise
+        raise InvalidModel(str(error.orig)) from error

@@ -73,9 +73,7 @@ def choose(
     Raises
     ------
     UnknownOperator, UnknownHyperparameter, InvalidHyperparameter, AmbiguousHyperparameter, UnknownDevice,
-    UnknownImplementation, InvalidRequest, UnsupportedProblem, NothingFits, ModelVersionMismatch, and the
-    errors
-    of the database
+    UnknownImplementation, InvalidRequest, UnsupportedProblem, NothingFits, and the errors of the database
         Subclasses of SelectorError, which name the value and what is accepted.
     """
     return shared_selector(database).choose(

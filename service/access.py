@@ -10,18 +10,20 @@ then sends it by itself, which must not do more than read that page.
 
 from __future__ import annotations
 
+import asyncio
+import re
 import time
 from base64 import b64decode
 from contextlib import suppress
 from functools import partial
 from ipaddress import ip_address
-from urllib.parse import urlsplit
 
 from fastapi.concurrency import run_in_threadpool
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from kernel_selector.kernels.contract import SelectorError
+from selector.selection.query_log import ASKER
 
 from .problem_details import BY_STATUS, LOGGER, kind_of, problem, reason
 from .tokens import AccessList, Grant
@@ -30,6 +32,8 @@ LOOKS = frozenset({"/page/style.css", "/page/icon.svg"})
 DOCUMENTATION = frozenset(
     {"/openapi.json", "/docs", "/docs/documentation.js", "/docs/swagger-ui-bundle.js", "/docs/swagger-ui.css"}
 )
+# of a Host header: a name or an IPv4 address, or an IPv6 address in brackets, and a port (RFC 9110)
+HOST = re.compile(r"(?:\[([0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*)\]|([A-Za-z0-9.-]+))(?::[0-9]{1,5})?")
 FREE = frozenset({"/healthz", "/readyz"}) | DOCUMENTATION | LOOKS
 PAGE = "/"
 BEARER = {"www-authenticate": "Bearer"}
@@ -46,6 +50,7 @@ NEEDED = {
     ("POST", "/v1/profiling-tasks:heartbeat"): "measure",
     ("POST", "/v1/profiling-tasks:finish"): "measure",
 }
+REFUSED_S = 0.1  # that a request beyond the rate waits for being told so
 BURST_S = 2.0  # of its rate that a token may use at once
 ANONYMOUS = Grant(name="local", scopes=frozenset({"read"}))
 # one text for all of them: neither a wrong nor an old secret is worth a hint
@@ -85,9 +90,11 @@ class Access:
             await _refuse(403, f"This needs a token with the scope {needed!r}.", {}, scope, receive, send)
         elif grant is not ANONYMOUS and (wait_s := self.rates.wait_s(grant.name)) > 0:
             detail = f"This token may ask {self.rates.per_s:g} times a second. Ask for many things at once."
+            await asyncio.sleep(REFUSED_S)  # else who asks again at once would take the time of others
             await _refuse(429, detail, {"retry-after": str(int(wait_s) + 1)}, scope, receive, send)
         else:
-            scope["author"] = grant.name
+            scope["author"], scope["scopes"] = grant.name, grant.scopes
+            ASKER.set(grant.name)
             scope["still_granted"] = partial(self._still, scope, grant)
             await self.app(scope, receive, send)
 
@@ -166,9 +173,11 @@ def is_local(scope: Scope) -> bool:
 def names_this_host(scope: Scope) -> bool:
     """Whether the request asks for the loopback interface by address or as localhost, and nothing else."""
     hosts = Headers(scope=scope).getlist("host")
+    found = HOST.fullmatch(hosts[0]) if len(hosts) == 1 else None
+    if found is None:
+        return False
     try:
-        name = urlsplit(f"//{hosts[0]}").hostname or "" if len(hosts) == 1 else ""
-        return name == "localhost" or ip_address(name).is_loopback
+        return (found[2] or "").lower() == "localhost" or ip_address(found[1] or found[2]).is_loopback
     except ValueError:
         return False
 

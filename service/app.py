@@ -5,9 +5,11 @@ python -m uvicorn --factory kernel_selector.service.app:from_environment
 
 from __future__ import annotations
 
+import ctypes
 import gc
+import sys
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 from .extras import require_service
 
@@ -20,6 +22,8 @@ from selector import Selector
 
 from . import problem_details
 from .access import Access
+from .cached import Cached
+from .fleet.jobs import queue_depth
 from .ingest.intake import Intake
 from .logs import write_json_lines
 from .metrics import Metrics
@@ -31,6 +35,8 @@ from .settings import Settings, misspelt
 from .tokens import AccessList
 
 COLLECT_AFTER = 200_000, 20, 20  # objects (those of a dozen batches), young collections, middle-aged ones
+SWITCH_S = 0.001
+MMAP_THRESHOLD, LARGE_BYTES = -3, 2**20  # glibc's number of the setting; blocks that are given back at once
 API_VERSION = "1.0.0"  # of the interface: the second number rises with additions
 DESCRIPTION = """Asks the cost model and the measurements of `kernel-selector` which implementation of a
 neural-network layer is the fastest, or needs the least memory, for given hyperparameters on a device.
@@ -61,6 +67,9 @@ def create_app(selector: Selector, *, settings: Settings | None = None) -> FastA
     app.state.intake = Intake(selector)
     app.state.metrics = Metrics()
     app.state.prices = given.prices
+    app.state.queue = Cached(
+        lambda: queue_depth(selector.database), steady=True, patience_s=lambda: selector.patience_s
+    )
     return app
 
 
@@ -76,8 +85,13 @@ def from_environment() -> FastAPI:
 
 def collect_seldom() -> None:
     """Let this process look for cycles of dead objects seldom: a full look goes through all records that are
-    loaded, and takes as long as a batch of choices."""
+    loaded, and takes as long as a batch of choices. Let threads that compute give way soon to the one that
+    answers from memory, which waits for that several times a request. Give large blocks of memory back."""
     gc.set_threshold(*COLLECT_AFTER)
+    sys.setswitchinterval(SWITCH_S)
+    with suppress(AttributeError, OSError):  # of another system's library
+        # else the first large body that is freed makes the next ones part of a heap that never shrinks
+        ctypes.CDLL(None).mallopt(MMAP_THRESHOLD, LARGE_BYTES)
 
 
 def assemble(settings: Settings) -> FastAPI:
@@ -88,6 +102,7 @@ def assemble(settings: Settings) -> FastAPI:
         summary="The best kernel for your hyperparameters",
         description=DESCRIPTION,
         openapi_tags=TAGS,
+        openapi_url=None,  # ours is written once
         docs_url=None,  # ours needs no other host
         redoc_url=None,
         redirect_slashes=False,
@@ -96,7 +111,12 @@ def assemble(settings: Settings) -> FastAPI:
     for router in ROUTERS:
         app.include_router(router)
     problem_details.install(app)
-    app.add_middleware(BodyLimit, max_bytes=settings.max_body_bytes, larger=settings.larger_bodies)
+    app.add_middleware(
+        BodyLimit,
+        max_bytes=settings.max_body_bytes,
+        larger=settings.larger_bodies,
+        lines={"/v1/measurements"},
+    )
     app.add_middleware(Access, required=settings.tokens == "required", requests_per_s=settings.requests_per_s)
     app.add_middleware(Head)
     app.add_middleware(RequestLog, enabled=settings.access_log)  # added last, so it is the outermost

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from threading import Lock
+from threading import Lock, Thread
 from typing import Generic, TypeVar
 
 from kernel_selector.kernels.contract import SelectorError
@@ -21,11 +21,19 @@ class Cached(Generic[Value]):
 
     Later errors of the database change nothing; the selector's status has them. steady: how long a reading
     takes does not count, and what hinders the first one is said for `least_age_s` without another try.
+    patience_s: seconds after which the old value is taken while the reading goes on, None for any time.
     """
 
-    def __init__(self, read: Callable[[], Value], *, steady: bool = False) -> None:
+    def __init__(
+        self,
+        read: Callable[[], Value],
+        *,
+        steady: bool = False,
+        patience_s: Callable[[], float | None] = lambda: None,
+    ) -> None:
         self._read = read
         self._steady = steady
+        self._patience_s = patience_s
         self._lock = Lock()
         self._value: Value
         self._ever = False  # whether there is a value
@@ -46,12 +54,15 @@ class Cached(Generic[Value]):
 
         Raises the errors of the database when it could never be read.
         """
-        if self.is_due(state) and self._lock.acquire(blocking=not self._ever):
-            try:
-                if self.is_due(state):  # another thread may have read while this one waited
-                    self._look(state, least_age_s)
-            finally:
-                self._lock.release()
+        if not self.is_due(state) or not self._lock.acquire(blocking=not self._ever):
+            return
+        patience_s = self._patience_s() if self._ever else None
+        if patience_s is None:
+            self._take(state, least_age_s)
+            return
+        reading = Thread(target=self._take, args=(state, least_age_s), name="reading", daemon=True)
+        reading.start()
+        reading.join(patience_s)
 
     def value(self, state: object = UNKNOWN, *, least_age_s: float = 0.0) -> Value:
         """Current value, at most `least_age_s` old. Raises as `refresh`."""
@@ -61,6 +72,14 @@ class Cached(Generic[Value]):
     def latest(self, otherwise: Value) -> Value:
         """Last value, however old; `otherwise` before the first read."""
         return self._value if self._ever else otherwise
+
+    def _take(self, state: object, least_age_s: float) -> None:
+        """Read in the place of who holds the lock."""
+        try:
+            if self.is_due(state):  # another thread may have read while this one waited
+                self._look(state, least_age_s)
+        finally:
+            self._lock.release()
 
     def _look(self, state: object, least_age_s: float) -> None:
         if self._trouble is not None and time.monotonic() < self._due:

@@ -72,7 +72,7 @@ class JobsCache:
 
     def __init__(self, selector: Selector) -> None:
         self._selector = selector
-        self._cached = Cached(self._read)
+        self._cached = Cached(self._read, patience_s=lambda: selector.patience_s)
 
     def jobs(self) -> list[dict[str, Any]]:
         """At most SHOWN, each as `get_job` gives it, as of now or a moment ago.
@@ -89,8 +89,9 @@ class JobsCache:
             return [described(job) for job in jobs_listing.latest(connection, limit=SHOWN)]
 
 
-def claimed(intake: Intake, asked: Mapping[str, Any]) -> ClaimAnswer:
-    """A task for the worker that asks: its name, device, environment and lease, as JSON has them.
+def claimed(intake: Intake, asked: Mapping[str, Any], token: str) -> ClaimAnswer:
+    """A task for the worker that asks: its name, device, environment and lease, as JSON has them. The lease
+    is of use with the token of this name alone.
 
     Raises InvalidRequest for a device or an environment that is none, and the errors of the database.
     """
@@ -102,7 +103,7 @@ def claimed(intake: Intake, asked: Mapping[str, Any]) -> ClaimAnswer:
     if device.kind not in KINDS:
         raise InvalidRequest(f"device.kind={device.kind!r}: expected one of {', '.join(KINDS)}.")
     claimant = Claimant(
-        name=asked["worker"], device=device, environment=environment, lease_s=asked["lease_s"]
+        name=asked["worker"], device=device, environment=environment, lease_s=asked["lease_s"], token=token
     )
     return claim(intake.database, claimant)
 
@@ -114,10 +115,12 @@ def finish(intake: Intake, ended: Mapping[str, Any], lines: Sequence[str], autho
     NotRecords and InvalidRequest, and the errors of the database; then nothing is stored.
     """
     reason = "".join(one if one.isprintable() else " " for one in ended["reason"]).strip()
-    conclude = ending(ended["task"], ended["lease"], ended["outcome"], reason=reason, records=len(lines))
+    conclude = ending(
+        ended["task"], ended["lease"], ended["outcome"], reason=reason, brought=len(lines), token=author
+    )
     if not lines:
         with intake.database.write() as connection:
-            conclude(connection)
+            conclude(connection, ())
         return {"received": 0, "added": 0, "known": 0, "quarantined": 0}
     receipt = intake.take(lines, author, first=conclude)
     return {

@@ -9,7 +9,8 @@ import asyncio
 import re
 import time
 import uuid
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Collection, Mapping
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -19,6 +20,9 @@ from .problem_details import BODY_TOO_LARGE, BODY_TOO_SLOW, ENDING, LOGGER, prob
 
 PART_OF_BODY_S, WHOLE_BODY_S = 30.0, 300.0  # until more of a body comes, and until all of it has
 SLOW = f"The body stood still for {PART_OF_BODY_S:g} s, or took {WHOLE_BODY_S:g} s: send it faster, or less."
+BEGIN_BYTES = 2**16  # of a body of lines, by which it is known to be none
+LEAST_RECORD_BYTES = 100  # no record has fewer: its fields' names alone have more
+REFUSED_S = 1.0  # after a large body that was of no use, before the next one of its token is looked at
 MOST_DIGITS = 18  # of a length that is worth reading
 CLIENT_GONE = 499  # in the log and the counts, as nginx has it: nobody is there to be answered
 ENDED = (
@@ -31,13 +35,21 @@ class BodyLimit:
     """Answers 413 when a body is longer than `max_bytes`; otherwise hands it on in one piece.
 
     `larger` has other limits for some paths. Both a declared length and what really arrives are checked: a
-    chunked body declares nothing. A token that ended while the body came is a 401.
+    chunked body declares nothing. A token that ended while the body came is a 401. Bodies that are longer
+    than `max_bytes` are worked on one at a time for each token, and in a while after one that was refused. Of
+    paths that take `lines` of records a body whose begin is none of them is read no further.
     """
 
-    def __init__(self, app: ASGIApp, max_bytes: int, larger: Mapping[str, int]) -> None:
+    def __init__(
+        self, app: ASGIApp, max_bytes: int, larger: Mapping[str, int], lines: Collection[str] = ()
+    ) -> None:
         self.app = app
+        self.lines = lines
         self.max_bytes = max_bytes
         self.larger = larger
+        # by token: few
+        self._turns: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+        self._not_before: defaultdict[str, float] = defaultdict(float)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -51,6 +63,7 @@ class BodyLimit:
             return
         chunks: list[bytes] = []
         size, more, end = 0, True, time.monotonic() + WHOLE_BODY_S
+        begun = cut = False
         while more:
             try:
                 async with asyncio.timeout(min(PART_OF_BODY_S, end - time.monotonic())):
@@ -67,11 +80,47 @@ class BodyLimit:
                 await _refuse(most, scope, receive, send)
                 return
             more = message.get("more_body", False)
-        still_granted = scope.get("still_granted")
+            if more and not begun and size >= BEGIN_BYTES and scope["path"] in self.lines:
+                begun = True
+                if cut := is_hopeless(b"".join(chunks)):
+                    break
+        still_granted = scope.pop("still_granted", None)  # which refers to the scope
         if size and still_granted is not None and not await still_granted():
             await refuse_ended(scope, receive, send)
             return
-        await self.app(scope, _replay(b"".join(chunks), receive), send)
+        body = b"".join(chunks)
+        del chunks
+        if size <= self.max_bytes and not cut:
+            await self.app(scope, _replay(body, receive), send)
+            return
+        author = scope.get("author", "")
+        async with self._turns[author]:
+            await asyncio.sleep(max(0.0, self._not_before[author] - time.monotonic()))
+            if await _is_refused(self.app, scope, _replay(body, receive), send, last=cut):
+                self._not_before[author] = time.monotonic() + REFUSED_S
+
+
+def is_hopeless(begin: bytes) -> bool:
+    """Whether lines of the begin of a body are so short that it is refused whatever follows."""
+    return len([line for line in begin.split(b"\n") if line.strip()]) > len(begin) // LEAST_RECORD_BYTES
+
+
+async def _is_refused(
+    app: ASGIApp, scope: Scope, receive: Receive, send: Send, *, last: bool = False
+) -> bool:
+    """Let the app answer; whether that said that the request is at fault. `last`: of its connection."""
+    refused = False
+
+    async def noted(message: Message) -> None:
+        nonlocal refused
+        if message["type"] == "http.response.start":
+            refused = 400 <= message["status"] < 500
+            if last:  # what is left of the body is not read
+                MutableHeaders(scope=message)["connection"] = "close"
+        await send(message)
+
+    await app(scope, receive, noted)
+    return refused
 
 
 class Head:

@@ -46,6 +46,7 @@ class Kind:
         return URN + self.slug
 
 
+UNAVAILABLE = "database-unavailable"
 INVALID_REQUEST = Kind("invalid-request", 422, "Invalid request")
 
 KINDS: Mapping[str, Kind] = {
@@ -69,8 +70,8 @@ KINDS: Mapping[str, Kind] = {
     "NoMeasurements": Kind("no-measurements", 503, "There are no measurements"),
     "ModelVersionMismatch": Kind("model-unusable", 503, "The cost model cannot be used"),
     "MeasurementFailed": Kind("device-unavailable", 503, "The device cannot be measured"),
-    "CorruptRecord": Kind("database-unavailable", 503, "The measurement database cannot be read"),
-    "DatabaseError": Kind("database-unavailable", 503, "The measurement database cannot be read"),
+    "CorruptRecord": Kind(UNAVAILABLE, 503, "The measurement database cannot be read"),
+    "DatabaseError": Kind(UNAVAILABLE, 503, "The measurement database cannot be read"),
     "SelectorError": Kind("unavailable", 503, "The selector cannot answer"),
 }
 
@@ -91,6 +92,8 @@ BY_STATUS: Mapping[int, Kind] = {
     429: Kind("too-many-requests", 429, "Too many requests"),
 }
 
+PASSING = frozenset({"DatabaseUnreachable", "DatabaseLocked"})  # errors of a database that comes back
+REFUSED = "the latest is refused: it is damaged, or of another version"
 CANNOT = "The database cannot be used; the service's log says more."
 FILL = "`selector quickstart` takes some."
 REASONS: Mapping[str, str] = {  # by class of the error
@@ -121,14 +124,27 @@ def reason(kind: str) -> str:
 
 def missing(state: Mapping[str, Any]) -> tuple[str, str] | None:
     """Missing evidence of a selector's state, as public text and with the database's location; None when
-    nothing is missing.
+    nothing is missing, or nothing that does not come back by itself while answers rest on what was loaded.
     """
-    if state["trouble"]:
+    has_evidence = state["records"] or state["models"] or state["shipped_records"]
+    if state["trouble"] and not (has_evidence and state["trouble_kind"] in PASSING):
         return reason(state["trouble_kind"]), state["trouble"]
-    if state["records"] or state["models"] or state["shipped_records"]:
+    if has_evidence:
         return None
     whole = " ".join(state["caveats"]) or f"There is nothing in {state['database']} to answer from."
     return f"There are no measurements and no cost model to answer from. {FILL}", whole
+
+
+def components(state: Mapping[str, Any]) -> dict[str, str]:
+    """Public state of what a selector answers from, by component: "ok", or what is wrong with it."""
+    ships = "ok" if state["shipped_records"] else "damaged; the log says more" if state["unusable"] else "off"
+    trouble = state["trouble_kind"]
+    return {
+        "database": reason(trouble) if trouble else "ok",
+        "shipped measurements": ships,
+        **{f"cost model of {model['operator']}": "ok" for model in state["models"]},
+        **{f"cost model of {operator}": REFUSED for operator in state["refused"]},
+    }
 
 
 def problem(
@@ -151,7 +167,14 @@ def problem(
 def document_of(error: SelectorError, scope: Scope) -> dict[str, Any]:
     """The problem document of one error among many answers."""
     kind = kind_of(error)
-    return _document(kind, str(error), scope, kind.status)
+    return _document(kind, told(error, scope), scope, kind.status)
+
+
+def told(error: Exception, scope: Scope) -> str:
+    """Text of an error for who asks: where the database lies is for the scope `admin`, and for the log."""
+    if kind_of(error).slug == UNAVAILABLE and "admin" not in scope.get("scopes", ()):
+        return reason(type(error).__name__)
+    return str(error)
 
 
 def _document(kind: Kind, detail: str, scope: Scope, status: int) -> dict[str, Any]:
@@ -182,7 +205,8 @@ async def _on_selector_error(request: Request, error: Exception) -> ProblemRespo
     if kind.status >= HTTPStatus.INTERNAL_SERVER_ERROR:
         LOGGER.warning("%s: %s", type(error).__name__, error)
     faults = [asdict(fault) for fault in getattr(error, "faults", ())]
-    return problem(kind, str(error), scope=request.scope, status=404 if absent else None, errors=faults)
+    detail = told(error, request.scope)
+    return problem(kind, detail, scope=request.scope, status=404 if absent else None, errors=faults)
 
 
 async def _on_invalid_request(request: Request, error: Exception) -> ProblemResponse:

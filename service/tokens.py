@@ -184,7 +184,9 @@ class AccessList:
 
     def __init__(self, selector: Selector) -> None:
         self._selector = selector
-        self._tokens: Cached[dict[str, StoredToken]] = Cached(self._read, steady=True)
+        self._tokens: Cached[dict[str, StoredToken]] = Cached(
+            self._read, steady=True, patience_s=lambda: selector.patience_s
+        )
 
     def is_due(self) -> bool:
         """Whether `refresh` has something to do: it may wait for the database."""

@@ -23,7 +23,9 @@ SKIPPED = {"name": "torch", "skip_reason": "not found there"}
         ([GOOD], 0, "0 findings in 1 packages"),
         ([GOOD, BAD], 1, "left 1.0: CVE-1, fixed in 1.1, 2.0"),
         ([UNFIXED], 1, "right 1.0: CVE-2, fixed in no version yet"),
-        ([GOOD, SKIPPED], 1, "torch: not looked up: not found there"),
+        ([GOOD, SKIPPED], 3, "torch: not looked up: not found there"),
+        ([GOOD, SKIPPED], 3, "0 findings in 1 packages"),
+        ([BAD, SKIPPED], 1, "1 findings in 1 packages\n1 packages were not looked up"),
     ],
 )
 def test_what_is_said_of_a_report(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import os
+import resource
 import socket
 import statistics
 import subprocess
@@ -28,6 +29,11 @@ class Server:
         """Processor time that it has used."""
         after_name = Path(f"/proc/{self.pid}/stat").read_text().rsplit(")", 1)[1].split()
         return (int(after_name[11]) + int(after_name[12])) / os.sysconf("SC_CLK_TCK")
+
+    def memory_mib(self) -> float:
+        """Memory that it holds."""
+        pages = int(Path(f"/proc/{self.pid}/statm").read_text().split()[1])
+        return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
 
     def connect(self) -> Callable[[str, str], bytes]:
         """A function that posts a body to a path over a connection of its own, and gives the answer."""
@@ -65,14 +71,39 @@ def serving(
     application: list[str], database: str | None = None, *, threads: int | None = 1
 ) -> Iterator[Server]:
     """A server of its own process, which ends with the block; `threads` of numpy and torch, None for all."""
+    command = ["uvicorn", *application, "--log-level", "warning", "--no-access-log"]
+    with _running(command, database, threads) as server:
+        yield server
+
+
+@contextmanager
+def served(database: str, *, limit_bytes: int | None = None, **settings: str) -> Iterator[Server]:
+    """`selector serve` over a database alone, in a process of its own, which ends with the block; `settings`
+    are variables of its environment. No file that it writes may have more than `limit_bytes`."""
+    command = ["kernel_selector.service.cli", "serve"]
+    with _running(command, database, 1, limit_bytes=limit_bytes, **settings) as server:
+        yield server
+
+
+@contextmanager
+def _running(
+    command: list[str],
+    database: str | None,
+    threads: int | None,
+    *,
+    limit_bytes: int | None = None,
+    **settings: str,
+) -> Iterator[Server]:
     port = free_port()
-    environment = {**os.environ, "SELECTOR_ACCESS_LOG": "false"}
+    environment = {**os.environ, "SELECTOR_ACCESS_LOG": "false", **settings}
     if threads:
         environment["OMP_NUM_THREADS"] = str(threads)
     if database:
         environment |= {"SELECTOR_DATABASE_URL": database, "SELECTOR_SHIPPED": "off"}  # it alone
-    command = [sys.executable, "-m", "uvicorn", *application, "--port", str(port), "--log-level", "warning"]
-    process = subprocess.Popen([*command, "--no-access-log"], env=environment)
+    command = [sys.executable, "-m", *command, "--port", str(port)]
+    process = subprocess.Popen(command, env=environment)
+    if limit_bytes is not None:
+        resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (limit_bytes, limit_bytes))
     try:
         while True:
             if process.poll() is not None:

@@ -152,7 +152,7 @@ class Database:
 
 def _make_engine(location: Location, busy_timeout_s: float, *, migrating: bool = False) -> Engine:
     if location.path is None:
-        return postgresql.make_engine(location.url, busy_timeout_s=busy_timeout_s)
+        return postgresql.make_engine(location.url, busy_timeout_s=busy_timeout_s, limited=not migrating)
     # a migration may rebuild tables, which others refer to meanwhile
     return sqlite.make_engine(
         location.path, busy_timeout_s=busy_timeout_s, create=migrating, checked=not migrating

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from ..errors import (
     DatabaseCorrupt,
@@ -20,6 +21,7 @@ from .location import Location, way_to_make
 from .sqlite import DAMAGED
 
 LOCKED = "Another process is writing it: try again, or find what holds it open."
+AGAIN = "Try again, or ask for less at once."
 READ_ONLY = (
     "Make the file and its folder (or the account) writable; in Python, write inside `Database.write()`."
 )
@@ -62,6 +64,8 @@ def translated(location: Location) -> Iterator[None]:
         kind, what, way_out = _kind(error, location)
         reason = str(error.orig).strip().splitlines() or ["no reason given"]
         raise kind(f"The database {location.text} {what} ({reason[0]}). {way_out}") from error
+    except PoolTimeout as error:
+        raise DatabaseLocked(f"The database {location.text} is used by too many at once. {AGAIN}") from error
     except SQLAlchemyError as error:
         raise DatabaseError(f"The database {location.text} could not be used ({error}).") from error
 

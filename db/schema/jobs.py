@@ -56,7 +56,8 @@ class Job(Base):
 class Task(Base):
     """A problem to be measured on a kind of device, and who does it.
 
-    `lease` is the secret of the last claim: whoever shows it is the one that the task was given to. It holds
+    `lease` is the secret of the last claim, and the name of the token that made it over the service: whoever
+    shows both is the one that the task was given to. It holds
     while the clock is within `lease_s` of `renewed_s`, on either side, so that a clock that is set back frees
     what a dead worker holds, as one that is set forward does.
     """

@@ -2,15 +2,18 @@
 
 `cuda.bindings` comes with torch's CUDA builds and is imported at the first compilation only. Compiled
 code is kept in a folder of the user's cache, keyed by source, options and compiler, so that a process
-pays for a configuration once per machine: KERNEL_SELECTOR_CACHE names another folder.
+pays for a configuration once per machine: KERNEL_SELECTOR_CACHE names another folder. What is read from there
+is run, so it has to be a file of this user that nobody else may write, with the hash of its content.
 """
 
 from __future__ import annotations
 
 import ctypes
 import hashlib
+import logging
 import os
 import re
+import stat
 import tempfile
 import threading
 from functools import cache
@@ -19,6 +22,8 @@ from typing import Any, NamedTuple
 
 import torch
 
+HASH_BYTES = hashlib.sha256().digest_size  # behind the code of a file, which readers of ELF pass over
+log = logging.getLogger(__name__)
 INCLUDE = re.compile(r'^#include "([\w.]+)"$', re.MULTILINE)
 
 
@@ -117,9 +122,37 @@ def compiled(source: Path, capability: str, defines: tuple[tuple[str, int], ...]
         *(f"-D{name}={value}" for name, value in defines),
     )
     file = _cache_folder() / f"{source.stem}-{_digest(source, headers, options)}.cubin"
-    if not file.is_file():
-        _write(file, _compile(source, headers, options))
-    return file.read_bytes()
+    code = _kept(file)
+    if code is None:
+        code = _compile(source, headers, options)
+        _write(file, code)
+    return code
+
+
+def _kept(file: Path) -> bytes | None:
+    """Machine code of a file of the cache; None without one that may be run, which the log says."""
+    try:
+        with open(file, "rb", opener=_without_links) as opened:
+            found = os.fstat(opened.fileno())
+            ours = stat.S_ISREG(found.st_mode) and found.st_uid in (os.geteuid(), 0)
+            alone = ours and not found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+            data = opened.read() if alone else b""
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        log.warning("%s cannot be read, and is compiled anew: %s", file, error)
+        return None
+    code, kept_hash = data[:-HASH_BYTES], data[-HASH_BYTES:]
+    if alone and hashlib.sha256(code).digest() == kept_hash:
+        return code
+    wrong = "is not what was written" if alone else "is of another user, or may be written by one"
+    log.warning("%s %s: it is compiled anew", file, wrong)
+    return None
+
+
+def _without_links(path: str, flags: int) -> int:
+    # without waiting for the other end of a pipe
+    return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK)
 
 
 def _headers(source: Path) -> dict[str, str]:
@@ -149,10 +182,10 @@ def _cache_folder() -> Path:
 
 
 def _write(file: Path, code: bytes) -> None:
-    """Other processes see all of the file or none."""
-    file.parent.mkdir(parents=True, exist_ok=True)
+    """Other processes see all of the file or none, which is readable by this user alone."""
+    file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     with tempfile.NamedTemporaryFile(dir=file.parent, delete=False) as part:
-        part.write(code)
+        part.write(code + hashlib.sha256(code).digest())
     os.replace(part.name, file)
 
 

@@ -62,6 +62,25 @@ def _extender(result: Result) -> Iterator[tuple[str, str]]:
     )
 
 
+def _attacks(result: Result) -> Iterator[tuple[str, str]]:
+    for row in result["attacks"]:
+        more_mib = row["memory_after_mib"] - row["memory_before_mib"]
+        yield (
+            f"honest clients beside: {row['attack']}",
+            f"{row['of_without']:.0%} of their requests, 99 % within {plain(row['p99_ms'])} ms instead of "
+            f"{plain(row['p99_without_ms'])} ms, {more_mib:+.0f} MiB afterwards",
+        )
+
+
+def _faults(result: Result) -> Iterator[tuple[str, str]]:
+    for row in result["rows"]:
+        yield (
+            f"acknowledged records after {row['met']} faults: {row['faults']}",
+            f"{row['acknowledged'] - row['missing']:,} of {row['acknowledged']:,} are there, "
+            f"{row['more_than_once']} of them twice",
+        )
+
+
 def _percentiles(figures: dict[str, Any]) -> str:
     return f"median {plain(figures['p50_ms'])} ms, 99 % within {plain(figures['p99_ms'])} ms"
 
@@ -77,4 +96,6 @@ FIGURES = {
     "service_ingest": _ingest,
     "insert_records": _insert,
     "extender_latency": _extender,
+    "service_attacks": _attacks,
+    "service_ingest_faults": _faults,
 }

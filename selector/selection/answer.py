@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from .imported_evidence import ImportedEvidence
     from .knowledge import Knowledge
 
+REFUSED = "The latest cost model is not used, but an earlier one, one that ships, or none."
 USED = "Rests on the measurements that come with this package."
 USED_IN_PART = "The figures of {} rest on the measurements that come with this package."
 Given = TypeVar("Given")
@@ -398,6 +399,9 @@ def _require_measurements(request: Request, question: Question, figures: Figures
 def _choice(knowledge: Knowledge, prepared: Prepared, decision: Decision, figures: Figures) -> Choice:
     request, chosen = prepared.request, decision.candidates[0]
     caveats = [*knowledge.caveats, *_circumstances(knowledge, request, figures)]
+    refused = knowledge.refused.get(request.problem.operator)
+    if refused is not None:
+        caveats.append(f"{REFUSED} {refused}")
     return Choice(
         problem=request.problem,
         device=request.where.device,

@@ -141,10 +141,15 @@ class Knowledge:
         assert isinstance(shipped, Evidence), operator
         return JointEvidence(own, shipped) if own.problems or own.left_out or own.waiting else shipped
 
+    @property
+    def refused(self) -> dict[str, str]:
+        """Reasons why the latest cost models of operators are not used, of those that were needed so far."""
+        return {**(self.shipped.refused if self.shipped else {}), **self.own.refused}
+
     def predictors(self, operator: str) -> list[tuple[Predictor, bool]]:
         """The latest cost models of an operator of which evidence was asked for, each with whether it ships.
 
-        One's own first. Raises ModelVersionMismatch.
+        One's own first.
         """
         bodies = (self.own, False), (self.shipped, True)
         found = [(body.predictor(operator), ships) for body, ships in bodies if body]

@@ -2,6 +2,7 @@
 
 A line of JSON each, in `<database>.asked.jsonl`: a problem, and the key of the device that it was asked
 about. Nothing else is kept, nothing leaves the machine, and `SELECTOR_REMEMBER=0` keeps nothing at all.
+Whoever asks by a service has a share of the file, so that no token fills it for all others.
 """
 
 from __future__ import annotations
@@ -9,7 +10,9 @@ from __future__ import annotations
 import json
 import logging
 import os
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator
+from contextvars import ContextVar
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,11 +26,16 @@ if TYPE_CHECKING:
 
 VARIABLE = "SELECTOR_REMEMBER"
 LARGEST_BYTES = 2**18  # of the file: some thousand questions; then no more are added
+SHARE_BYTES = LARGEST_BYTES // 4  # of one asker, for as long as a process lives
 MOST_NOTED = 2**14  # questions of which a process knows that it noted them: more than a file has room for
 
+Question = tuple[object, ...]  # operator, problem and device
 State = tuple[int, int]  # of a file: when it was changed last, in nanoseconds, and its bytes
 
+ASKER: ContextVar[str] = ContextVar("asker", default="")  # name of a token; "" without any, and no share
+
 log = logging.getLogger(__name__)
+_shares: Counter[str] = Counter()  # bytes that each asker has added
 
 
 def file_of(database: Database | None) -> Path:
@@ -43,18 +51,19 @@ def noting(database: Database | None) -> Callable[[Iterable[Choice]], None]:
     """Function that remembers uncertain answers, each question once, unless users turn that off."""
     if os.environ.get(VARIABLE, "1").lower() in ("0", "false", "no", "off"):
         return lambda _choices: None
-    noted: set[tuple[object, ...]] = set()
+    noted: set[Question] = set()
     full: State | None = None  # of the file when it had no more room; most services ask this alone, and soon
 
     def noted_once(choices: Iterable[Choice]) -> None:
         nonlocal full
-        new: dict[tuple[object, ...], Choice] = {}
+        new: dict[Question, Choice] = {}
         for choice in filter(is_uncertain, choices):
             if full is not None and not new and _state(file_of(database)) == full:
                 return
             question = choice.problem.operator, choice.problem.row, choice.device.key
             if question not in noted:
                 new.setdefault(question, choice)
+        new = within_share(new, ASKER.get())
         if new:
             if len(noted) > MOST_NOTED:  # else they would be kept for as long as the process lives
                 noted.clear()
@@ -63,6 +72,16 @@ def noting(database: Database | None) -> Callable[[Iterable[Choice]], None]:
             full = None if note(file, new.values()) else _state(file)
 
     return noted_once
+
+
+def within_share(choices: dict[Question, Choice], asker: str) -> dict[Question, Choice]:
+    """The first choices, as far as the share of their asker goes, which they use up; all without an asker."""
+    if not asker:
+        return choices
+    room = SHARE_BYTES - _shares[asker]
+    found = dict(zip(choices, _fitting(choices.values(), room), strict=False))
+    _shares[asker] += sum(len(_line(one)) for one in found.values())
+    return found
 
 
 def _state(file: Path) -> State | None:
@@ -91,24 +110,23 @@ def note(file: Path, choices: Collection[Choice]) -> bool:
     is no room for any.
     """
     try:
-        if file.exists() and not any(_lines(choices, LARGEST_BYTES - file.stat().st_size)):
+        if file.exists() and not any(_fitting(choices, LARGEST_BYTES - file.stat().st_size)):
             return False
         file.parent.mkdir(parents=True, exist_ok=True)
         with file.open("ab", buffering=0) as handle:
-            handle.write(b"".join(_lines(choices, LARGEST_BYTES - handle.tell())))
+            handle.write(b"".join(map(_line, _fitting(choices, LARGEST_BYTES - handle.tell()))))
     except OSError as error:
         log.info("%d questions are not remembered: %s", len(choices), error)
     return True
 
 
-def _lines(choices: Iterable[Choice], room: int) -> Iterator[bytes]:
-    """The lines of the first choices, as many as there is room for, in bytes."""
+def _fitting(choices: Iterable[Choice], room: int) -> Iterator[Choice]:
+    """The first choices, as many as there is room for the lines of, in bytes."""
     for choice in choices:
-        line = _line(choice)
-        room -= len(line)
+        room -= len(_line(choice))
         if room < 0:
             return
-        yield line
+        yield choice
 
 
 def _line(choice: Choice) -> bytes:

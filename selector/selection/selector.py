@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
-from threading import Lock, RLock
+from threading import Event, Lock, RLock, Thread
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from kernel_selector.kernels.contract import Device, Problem, SelectorError
@@ -20,9 +20,9 @@ from . import catalogue
 from .answer import Known, answer_each, known_each
 from .choice import Choice
 from .database import require_database
-from .knowledge import Knowledge
+from .knowledge import UNUSABLE, Knowledge
 from .query import DEFAULT_OPERATOR, Query, Request, parse
-from .query_log import noting
+from .query_log import ASKER, noting
 from .shipped import are_wanted
 from .snapshot import Body, Changed, Pair, state_of
 
@@ -34,7 +34,9 @@ if TYPE_CHECKING:
 CHECK_S = 1.0  # how often to look whether the database has changed
 BACK_OFF = 9  # times as long as a look took, no other follows: a slow database costs a tenth of the time
 LOCK_WAIT_S = 2.0  # readers hardly ever wait; those that do have callers who wait with them
+PATIENCE_S = 0.25  # that a question waits to hear from a server
 CACHE_SIZE = 8192
+STALE = "The database cannot be read now, so this rests on what was loaded before."
 SNAPSHOT_TRIES = 3
 
 Answer = Choice | SelectorError
@@ -134,6 +136,8 @@ class Selector:
         self.frozen = frozen
         self._source = database
         self._lock = RLock()
+        self._looking = Lock()  # held by the one that looks for changes, or for who does so on its behalf
+        self._answered_look = Event()  # that the database has been heard of in the look at hand
         self._open: Database | None = None
         self._stamp: object = None
         self._trouble: SelectorError | None = None  # why the database cannot be read now
@@ -149,8 +153,17 @@ class Selector:
     @property
     def database(self) -> Database:
         """The database, opened if need be. Raises the errors of opening it."""
+        opened = self._open
+        if opened is not None and self.patience_s is not None:
+            return opened  # without waiting for who looks at a server that may be silent
         with self._lock:
             return self._opened()
+
+    @property
+    def patience_s(self) -> float | None:
+        """Seconds that a question waits to hear from the server of the database; None for a file."""
+        opened = self._open
+        return PATIENCE_S if opened is not None and opened.stamp() is None else None
 
     def choose(
         self,
@@ -225,13 +238,21 @@ class Selector:
         return found
 
     def _with_trouble(self, found: list[Answer]) -> list[Answer]:
-        """Answers with the caveat that the database cannot be read, if so."""
-        if not self._trouble:
+        """Answers with the caveat that the database cannot be read, if so.
+
+        Who asks by a service is not told where anything lies.
+        """
+        trouble, is_asked = self._trouble, bool(ASKER.get())
+        if trouble is None and not (is_asked and self._knowledge.unusable):
             return found
-        more = f"The database cannot be read now, so this rests on what was loaded before. {self._trouble}"
-        return [
-            replace(one, caveats=(*one.caveats, more)) if isinstance(one, Choice) else one for one in found
-        ]
+        more = [STALE if is_asked else f"{STALE} {trouble}"] if trouble is not None else []
+
+        def told(choice: Choice) -> Choice:
+            unusable = f"{UNUSABLE.rstrip(': ')}."
+            caveats = [unusable if is_asked and one.startswith(UNUSABLE) else one for one in choice.caveats]
+            return replace(choice, caveats=(*caveats, *more))
+
+        return [told(one) if isinstance(one, Choice) else one for one in found]
 
     def answers_at_once(self, operator: str | None = None, device: object = None) -> bool:
         """Whether `choose` finds all in memory: it looks neither at the database nor at a device first."""
@@ -314,7 +335,8 @@ class Selector:
         """JSON-ready: the database, the snapshot of all measurements, how many, the models, and `trouble`.
 
         `trouble` is None, or why the database cannot be read now; `trouble_kind` the class of that error.
-        `own_snapshot` is of the database alone; `shipped_records` come with this package.
+        `own_snapshot` is of the database alone; `shipped_records` come with this package, and `unusable` says
+        why they do not. `refused` has the reasons why cost models are not used, by operator.
         """
         self._refresh()
         known = self._knowledge
@@ -330,6 +352,8 @@ class Selector:
             "models": [{**model, "created_at": model["created_at"].isoformat()} for model in known.models],
             "trouble": self._trouble and str(self._trouble),
             "trouble_kind": self._trouble and type(self._trouble).__name__,
+            "refused": known.refused,
+            "unusable": known.unusable,
         }
 
     def reload(self) -> None:
@@ -360,6 +384,7 @@ class Selector:
                 # not an error before the first measurement; the message names the place
                 own = Body(None, missing=f"There are no measurements yet. {error}")
             else:
+                self._answered_look.set()
                 self._stamp = opened.stamp()
                 pairs = self._knowledge.own.loaded.union(wanted)
                 own = Body(opened, complete=self.frozen, wanted=pairs)
@@ -384,23 +409,48 @@ class Selector:
     def _refresh(self) -> None:
         """Look whether the database has changed, when it is time, and load it again if so.
 
-        One thread looks, and waits for a slow or locked database; the others answer from what is loaded.
+        One thread looks, and waits for a slow or locked database; the others answer from what is loaded. For
+        a server that does not answer soon, which may be silent, nobody waits: that is trouble until it does.
         """
-        if not self._is_due() or not self._lock.acquire(blocking=False):
+        if not self._is_due() or not self._looking.acquire(blocking=False):
             return
+        patience_s = self.patience_s
+        if patience_s is None:
+            self._look()
+            return
+        answered = self._answered_look = Event()
+        look = Thread(target=self._look, name="database", daemon=True)
+        look.start()
+        if self._trouble is not None:
+            return  # that it is back is for the questions after this one
+        if answered.wait(patience_s):
+            look.join()  # it is there: loading what has changed takes as long as it does
+        elif self._trouble is None:
+            from kernel_selector.db import DatabaseUnreachable
+
+            place = self._open.location if self._open else ""
+            self._trouble = DatabaseUnreachable(f"The database {place} does not answer: see its server.")
+
+    def _look(self) -> None:
+        """Look once, in the place of who holds `_looking`; the event is set when the database answers."""
         started = time.monotonic()
         try:
-            if self._trouble or self._changed():
-                self._load()
+            with self._lock:
+                if self._trouble or self._changed():
+                    self._load()
+                else:
+                    self._trouble = None  # that it took long to say so is none
         except SelectorError as error:
             self._trouble = error.with_traceback(None)  # which would keep what it met alive
         finally:
             ended = time.monotonic()
-            self._due = ended + max(CHECK_S, BACK_OFF * (ended - started))
-            self._lock.release()
+            waited = self._trouble is None or self.patience_s is None  # somebody, for all of it
+            self._due = ended + max(CHECK_S, BACK_OFF * (ended - started) if waited else 0.0)
+            self._answered_look.set()
+            self._looking.release()
 
     def _is_due(self) -> bool:
-        return not self.frozen and time.monotonic() >= self._due
+        return not self.frozen and time.monotonic() >= self._due and not self._looking.locked()
 
     def _changed(self) -> bool:
         if self._open is None:

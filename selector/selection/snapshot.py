@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from threading import RLock
+from threading import Lock, RLock
 from typing import TYPE_CHECKING, Any
 
 from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import Device
 
-from ..cost_model.stored_models import latest_model, model_listing
+from ..cost_model.stored_models import latest_model, readable_models
 from ..errors import ModelVersionMismatch
 from ..workloads.imported_operator import ImportedOperator, imported_operators
 from .confirmation import unconfirmed
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from ..cost_model.predictor import Predictor
     from .imported_evidence import ImportedEvidence
 
+EARLIER = 2  # cost models that are tried after one that was refused
 Pair = tuple[str, str]  # an operator and the key of a device
 State = tuple[str, list[dict[str, Any]]]  # snapshot and listing of models
 NOTHING = "none"  # the snapshot of a database that is not there
@@ -55,10 +56,12 @@ class Body:
         shipped: bool = False,
     ) -> None:
         self._database, self._shipped = database, shipped
+        self._reading = Lock()  # of the database, which may take its time
         self._lock = RLock()
         self._evidence: dict[Pair, Evidence | ImportedEvidence] = {}
         self._models: dict[str, StoredModel | ModelVersionMismatch | None] = {}
-        self._predictors: dict[str, Predictor] = {}
+        self._predictors: dict[str, Predictor | None] = {}
+        self.refused: dict[str, str] = {}
         self.imported: dict[str, ImportedOperator] = {}
         self.state: State = NOTHING, []
         self.records = 0
@@ -131,13 +134,13 @@ class Body:
     def measurements(self, operator: str, device_key: str) -> Evidence | ImportedEvidence:
         """The measurements of an operator on a kind of device. Raises Changed and DatabaseError."""
         pair = operator, device_key
-        with self._lock:
-            if pair not in self._evidence:
-                if self._database is None:
+        if pair not in self._evidence:
+            with self._reading:
+                if pair not in self._evidence and self._database is None:
                     self._evidence[pair] = Evidence((), _versions(operator))
-                else:
+                elif pair not in self._evidence and self._database is not None:
                     self._read_later(self._database, pair)
-            return self._evidence[pair]
+        return self._evidence[pair]
 
     def _read_later(self, database: Database, pair: Pair) -> None:
         with database.read() as connection:
@@ -148,24 +151,42 @@ class Body:
     def predictor(self, operator: str) -> Predictor | None:
         """The latest cost model of an operator of which evidence was asked for, or None.
 
-        Raises ModelVersionMismatch.
+        One that is damaged or of another version is not used but an earlier one, or none where that is too:
+        `refused` says so.
         """
         with self._lock:
-            stored = self._model(operator)
-            if stored is None:
-                return None
-            if operator not in self._predictors:
-                from ..cost_model.predictor import Predictor
+            if operator in self._models and operator not in self._predictors:
+                self._predictors[operator] = self._usable(operator)
+            return self._predictors.get(operator)
 
-                ours = None if operator in self.imported else registry.operator(operator)
-                self._predictors[operator] = Predictor(stored, ours)
-            return self._predictors[operator]
+    def _usable(self, operator: str) -> Predictor | None:
+        from ..cost_model.predictor import Predictor
 
-    def _model(self, operator: str) -> StoredModel | None:
+        ours = None if operator in self.imported else registry.operator(operator)
         stored = self._models.get(operator)
-        if isinstance(stored, ModelVersionMismatch):
-            raise stored.with_traceback(None)
-        return stored
+        for skipped in range(EARLIER + 1):
+            try:
+                if isinstance(stored, ModelVersionMismatch):
+                    raise stored.with_traceback(None)
+                return None if stored is None else Predictor(stored, ours)
+            except ModelVersionMismatch as error:
+                self.refused.setdefault(operator, str(error))
+            stored = self._earlier(operator, skipped + 1)
+        return None
+
+    def _earlier(self, operator: str, skip: int) -> StoredModel | ModelVersionMismatch | None:
+        """The model so many before the latest; None where there is none, or the database cannot be read."""
+        from kernel_selector.db import DatabaseError
+
+        if self._database is None:
+            return None
+        try:
+            with self._database.read() as connection:
+                return latest_model(connection, operator, skip=skip)
+        except ModelVersionMismatch as error:
+            return error
+        except DatabaseError:
+            return None
 
     def _read(self, connection: Any, operator: str, device_key: str) -> None:
         from kernel_selector import db
@@ -202,4 +223,4 @@ def state_of(connection: Any) -> State:
     """Identity of a database's content: the snapshot of the measurements, and the models."""
     from kernel_selector import db
 
-    return db.snapshot(connection), model_listing(connection)
+    return db.snapshot(connection), readable_models(connection)

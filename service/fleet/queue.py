@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import Device, Environment, Problem, Record
+from kernel_selector.kernels.contract.errors import shorten
 from selector.errors import InvalidRequest
 from selector.selection.catalogue import is_present
 from selector.selection.confirmation import unconfirmed
@@ -20,17 +20,21 @@ if TYPE_CHECKING:
     from kernel_selector.db.jobs import Claimed
 
 DONE, RETURNED, FAILED = OUTCOMES = ("done", "returned", "failed")
-SHORTEST_LEASE_S, LONGEST_LEASE_S = 1.0, 86_400.0
+SHORTEST_LEASE_S, LONGEST_LEASE_S = 1.0, 3600.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Claimant:
-    """Worker and device that claim a task. Tasks for the device come before those for its kind."""
+    """Worker and device that claim a task. Tasks for the device come before those for its kind.
+
+    `token` is the name of that by which a service knows it; "" with the database itself.
+    """
 
     name: str
     device: Device
     environment: Environment
     lease_s: float
+    token: str = ""
 
     @property
     def devices(self) -> tuple[str, ...]:
@@ -136,9 +140,9 @@ class DatabaseQueue:
         """See Queue."""
         from kernel_selector import db
 
-        conclude = ending(assignment.task, assignment.lease, outcome, reason=reason, records=len(records))
+        conclude = ending(assignment.task, assignment.lease, outcome, reason=reason, brought=len(records))
         with self._store.write() as connection:
-            again = conclude(connection) is False
+            again = conclude(connection, records) is False
             added = db.records.add(connection, records)
             if again:
                 db.jobs.require_no_more(added)
@@ -159,7 +163,13 @@ def claim(store: Database, claimant: Claimant) -> ClaimAnswer:
         raise InvalidRequest(f"lease_s={claimant.lease_s}: expected {span} seconds.")
     with store.write(in_turn=False) as connection:
         devices = claimant.devices
-        found = db.jobs.claim(connection, devices=devices, owner=claimant.name, lease_s=claimant.lease_s)
+        found = db.jobs.claim(
+            connection,
+            devices=devices,
+            owner=claimant.name,
+            lease_s=claimant.lease_s,
+            token=claimant.token,
+        )
         if found is None:
             return ClaimAnswer(assignment=None, pending=db.jobs.pending(connection, devices=devices))
         finished = set() if found.again else _finished(connection, found, claimant)
@@ -193,33 +203,62 @@ def _finished(connection: Any, found: Claimed, claimant: Claimant) -> set[tuple[
     )
 
 
-def renew(store: Database, task: int, lease: str) -> None:
+def renew(store: Database, task: int, lease: str, token: str = "") -> None:
     """Extend a task's lease to its full length from now.
 
-    Raises TaskLost.
+    Raises TaskLost, also for the lease of another token.
     """
     from kernel_selector import db
 
     with store.write(in_turn=False) as connection:
-        db.jobs.renew(connection, task=task, lease=lease)
+        db.jobs.renew(connection, task=task, lease=db.jobs.bound(lease, token))
 
 
 def ending(
-    task: int, lease: str, outcome: str, *, reason: str = "", records: int = 0
-) -> Callable[[Any], object]:
-    """Function that ends a claim within a transaction. It raises TaskLost, or returns False when this
-    claim was ended before: then no new record may come with it.
+    task: int, lease: str, outcome: str, *, reason: str = "", brought: int = 0, token: str = ""
+) -> Callable[[Any, Sequence[Record]], object]:
+    """Function that ends a claim within a transaction, with its records, which are so many. It raises
+    TaskLost, also for the lease of another token, InvalidRequest for records of something else, and returns
+    False when this claim was ended before: then no new record may come with it.
 
-    Raises InvalidRequest for an outcome that there is not, and for a failure without a reason.
+    Raises InvalidRequest for an outcome that there is not, for a failure without a reason, and for a task
+    that is done with neither records nor a reason.
     """
     from kernel_selector import db
 
-    if outcome not in OUTCOMES or (outcome == FAILED and not reason):
+    silent = not reason and (outcome == FAILED or (outcome == DONE and not brought))
+    if outcome not in OUTCOMES or silent:
         raise InvalidRequest(
-            f"outcome={outcome!r}, reason={reason!r}: expected one of {', '.join(OUTCOMES)}, "
-            "a failed one with its reason."
+            f"outcome={outcome!r}, reason={reason!r}, {brought} records: expected one of "
+            f"{', '.join(OUTCOMES)}; a failed one with its reason, a done one with records or the reason why "
+            "there are none."
         )
-    if outcome == FAILED:
-        return partial(db.jobs.fail, task=task, lease=lease, records=records, reason=reason)
-    how = db.jobs.finish if outcome == DONE else db.jobs.give_back
-    return partial(how, task=task, lease=lease, records=records)
+    held: dict[str, Any] = {"task": task, "lease": db.jobs.bound(lease, token), "records": brought}
+
+    def conclude(connection: Any, records: Sequence[Record]) -> object:
+        found: object = None
+        if outcome == DONE:
+            found = db.jobs.finish(connection, reason=reason, **held)
+        elif outcome == FAILED:
+            db.jobs.fail(connection, reason=reason, **held)
+        else:
+            db.jobs.give_back(connection, **held)
+        _require_of_task(records, *db.jobs.subject(connection, task=task))
+        return found
+
+    return conclude
+
+
+def _require_of_task(records: Sequence[Record], problem_key: str, device: str) -> None:
+    """Raise InvalidRequest for a record of another problem than the task's, or from another device."""
+    for record in records:
+        if record.problem.key != problem_key:
+            raise InvalidRequest(
+                f"A record is of {shorten(record.problem.key)}: expected {problem_key}, the task's problem. "
+                "Nothing was stored: send others by POST /v1/measurements."
+            )
+        if device not in (record.device.key, record.device.kind):
+            raise InvalidRequest(
+                f"A record is from {shorten(record.device.key)}: expected {device}, the task's device. "
+                "Nothing was stored: send others by POST /v1/measurements."
+            )

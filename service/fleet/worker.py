@@ -27,6 +27,7 @@ IDLE_S = 2.0  # between looks at an empty queue, on average
 FIRST_WAIT_S, LONGEST_WAIT_S = 0.2, 10.0  # before a call is repeated that failed for a passing reason
 PATIENCE_S = 600.0  # a database that does not come back within this ends the worker
 LONGEST_REASON = 500  # characters
+NOTHING_LEFT = "all of it had been measured before"
 
 Result = TypeVar("Result")
 
@@ -148,12 +149,12 @@ class Worker:
                     taken.append(record)
                     if (self._stopping.is_set() or lost.is_set()) and len(taken) < len(names):
                         return RETURNED, ""
-            return DONE, ""
+            return DONE, "" if taken else NOTHING_LEFT
         except (Interrupted, KeyboardInterrupt):
             self.stop()
             return RETURNED, ""
         except Exception as error:  # of another version's problem, of a device that is gone: for a person
-            return FAILED, f"{self._name}: {type(error).__name__}: {error}"[:LONGEST_REASON]
+            return FAILED, f"{type(error).__name__}: {error}"[:LONGEST_REASON]
 
     def _session(self, policy: str) -> Measuring:
         """Measuring session of a policy; sessions of other policies free the device."""

@@ -60,14 +60,17 @@ class Intake:
         self._open: Database | None = None
 
     def take(
-        self, lines: Iterable[str], author: str, first: Callable[[Any], object] | None = None
+        self,
+        lines: Iterable[str],
+        author: str,
+        first: Callable[[Any, Sequence[Record]], object] | None = None,
     ) -> Receipt:
         """Store the records of JSON lines, all or none; empty lines do not count.
 
         The same lines again change nothing. Records that contradict what is known are set aside, where
-        choices do not see them. `first` is called in the same transaction: what it raises stores nothing, and
-        after False all records must be known, else TaskLost is raised. Raises NotRecords, InvalidRequest for
-        none or too many, and DatabaseError.
+        choices do not see them. `first` is called with the records in the same transaction: what it raises
+        stores nothing, and after False all records must be known, else TaskLost is raised. Raises NotRecords,
+        InvalidRequest for none or too many, and DatabaseError.
         """
         from kernel_selector.db import audit, submissions
 
@@ -75,7 +78,7 @@ class Intake:
         review = Review(self._selector, datetime.now(UTC))
         judged = [(number, line, record, review.objection(record)) for number, line, record in found]
         with self.database.write() as connection:
-            if first is not None and first(connection) is False:
+            if first is not None and first(connection, [record for _, _, record in found]) is False:
                 return _repeated(connection, found)
             judged = _cleared(connection, judged)
             good = [record for _, _, record, reason in judged if reason is None]

@@ -66,7 +66,7 @@ class CoverageCache:
 
     def __init__(self, selector: Selector) -> None:
         self._selector = selector
-        self._cached = Cached(self._counted)
+        self._cached = Cached(self._counted, patience_s=lambda: selector.patience_s)
 
     def rows(self) -> list[Coverage]:
         """Coverage as of now or a moment ago. Raises the errors of the database when it was never counted."""

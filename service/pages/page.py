@@ -14,6 +14,7 @@ from kernel_selector.kernels import registry
 from selector import Selector
 
 from ..jobs import JobsCache
+from ..problem_details import reason
 from . import explained, heat_map, sections
 from .coverage import Coverage, CoverageCache
 from .question import Question, parse
@@ -83,7 +84,7 @@ def _templates() -> Environment:
         lstrip_blocks=True,
         auto_reload=False,
     )
-    made.filters |= {"age": age, "moment": moment, "instant": datetime.fromisoformat}
+    made.filters |= {"age": age, "moment": moment, "instant": datetime.fromisoformat, "reason": reason}
     return made
 
 

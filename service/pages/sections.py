@@ -11,7 +11,7 @@ from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import SelectorError
 from selector import Selector
 
-from ..problem_details import kind_of
+from ..problem_details import kind_of, told
 from .coverage import Coverage
 from .fields import Field, Form
 from .question import Question
@@ -54,7 +54,7 @@ def guarded(section: Callable[[], T]) -> T | SectionError:
     try:
         return section()
     except SelectorError as error:
-        return SectionError(status=kind_of(error).status, text=str(error))
+        return SectionError(status=kind_of(error).status, text=told(error, {}))
 
 
 def subject(question: Question, rows: Sequence[Coverage]) -> Subject:

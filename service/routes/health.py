@@ -10,10 +10,9 @@ from fastapi import APIRouter, Request, Response
 from kernel_selector.kernels.contract import SelectorError
 
 from ..access import allows
-from ..fleet.jobs import queue_depth
 from ..metrics import CONTENT_TYPE
 from ..openapi.document import problem_response
-from ..problem_details import LOGGER, NOT_READY, ProblemResponse, missing, problem
+from ..problem_details import LOGGER, NOT_READY, ProblemResponse, components, missing, problem
 from ..schemas.catalogue import Health, Readiness
 from .common import selector_of
 
@@ -34,7 +33,8 @@ async def health() -> Health:
 )
 def readiness(request: Request) -> dict[str, Any] | ProblemResponse:
     """The database can be read, and there are measurements or a model to answer from: in it, or with the
-    package. Where it lies is for tokens with the scope `admin`, and for the log."""
+    package. While a database is away that comes back by itself, and there is something loaded to answer from,
+    the status is `stale`. Where the database lies is for tokens with the scope `admin`, and for the log."""
     state = selector_of(request).status()
     lacking = missing(state)
     if lacking is not None:
@@ -42,12 +42,14 @@ def readiness(request: Request) -> dict[str, Any] | ProblemResponse:
         LOGGER.warning("not ready: %s", whole)
         told = whole if allows(request.scope, "admin") else open_to_all
         return problem(NOT_READY, told, scope=request.scope)
-    counts = {
+    return {
+        "status": "stale" if state["trouble"] else "ready",
+        "snapshot": state["snapshot"],
         "records": state["records"],
         "models": sum(not model["shipped"] for model in state["models"]),
         "shipped_records": state["shipped_records"],
+        "components": components(state),
     }
-    return {"status": "ready", "snapshot": state["snapshot"], **counts}
 
 
 class MetricsResponse(Response):
@@ -62,6 +64,6 @@ def metrics(request: Request) -> Response:
     Prometheus reads them."""
     counted = request.app.state.metrics
     with suppress(SelectorError):  # selector_database_readable says so, and the last counts stay
-        counted.queue(*queue_depth(selector_of(request).database))
+        counted.queue(*request.app.state.queue.value())
     text = counted.text(selector_of(request))
     return Response(text, headers={"content-type": CONTENT_TYPE})

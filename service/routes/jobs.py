@@ -113,8 +113,11 @@ def get_profiling_job(request: Request, number: Number) -> Response:
 def list_profiling_tasks(
     request: Request, number: Number, cursor: Cursor = None, limit: Limit = 100
 ) -> Response:
-    """The tasks of a job: who had them, how often, and why some failed."""
+    """The tasks of a job: who had them, how often, and why some failed. Workers have the names of hosts: they
+    are for tokens with the scope `admin`."""
     found = list_tasks(intake_of(request).database, number, cursor=cursor, limit=limit)
+    if "admin" not in request.scope["scopes"]:
+        found.items[:] = [{**item, "owner": None} for item in found.items]
     return conditional(request, vars(found))
 
 
@@ -140,7 +143,7 @@ def claim_profiling_task(
     request: Request, claim: Annotated[ClaimRequest, Body(openapi_examples=examples.CLAIMS)]
 ) -> dict[str, Any]:
     """A task for a worker, which keeps it while its heartbeats come. Needs the scope `measure`."""
-    offer = claimed(intake_of(request), claim.model_dump())
+    offer = claimed(intake_of(request), claim.model_dump(), request.scope["author"])
     task = None if offer.assignment is None else offer.assignment.to_dict()
     return {"assignment": task, "pending": offer.pending}
 
@@ -155,7 +158,7 @@ def renew_profiling_task(
     request: Request, beat: Annotated[HeartbeatRequest, Body(openapi_examples=examples.HEARTBEATS)]
 ) -> dict[str, Any]:
     """Hold a task for its full lease from now. Needs the scope `measure`."""
-    renew(intake_of(request).database, beat.task, beat.lease)
+    renew(intake_of(request).database, beat.task, beat.lease, request.scope["author"])
     return {"task": beat.task}
 
 
@@ -169,7 +172,8 @@ def finish_profiling_task(
     request: Request, end: Annotated[FinishRequest, Body(openapi_examples=examples.ENDINGS)]
 ) -> dict[str, Any]:
     """Store a task's records and end its claim, both or neither; the same again changes nothing. Records are
-    reviewed as those of `POST /v1/measurements` are. Needs the scope `measure`."""
+    of the task's problem and device, and reviewed as those of `POST /v1/measurements` are. Needs the scope
+    `measure`, and the token that claimed the task."""
     lines = [json.dumps(record) for record in end.records]
     ended = {"task": end.task, "lease": end.lease, "outcome": end.outcome, "reason": end.reason}
     counts = finish(intake_of(request), ended, lines, request.scope["author"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Annotated, Any
 
@@ -10,6 +11,7 @@ from fastapi.concurrency import run_in_threadpool
 
 from kernel_selector.kernels.contract import Status
 
+from ..ingest.intake import Intake, Receipt
 from ..openapi import examples
 from ..openapi.document import problem_response
 from ..pagination import MOST_ITEMS, measurements, quarantined
@@ -84,12 +86,25 @@ async def add_measurements(request: Request) -> dict[str, Any]:
     `measure`. Records that contradict what is known are set aside, each with the reason."""
     require_type(request, NDJSON)
     body = await request.body()
-    try:
-        lines = body.decode("utf-8").split("\n")
-    except UnicodeDecodeError as error:
-        raise HTTPException(400, f"Byte {error.start} of the body is not UTF-8.") from None
-    receipt = await run_in_threadpool(request.app.state.intake.take, lines, request.scope["author"])
+    receipt = await run_in_threadpool(_taken, request.app.state.intake, body, request.scope["author"])
     request.app.state.metrics.received(
         added=receipt.added, known=receipt.known, quarantined=len(receipt.quarantined)
     )
     return asdict(receipt)
+
+
+def _taken(intake: Intake, body: bytes, author: str) -> Receipt:
+    try:
+        text = body.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise HTTPException(400, f"Byte {error.start} of the body is not UTF-8.") from None
+    return intake.take(_lines(text), author)
+
+
+def _lines(text: str) -> Iterator[str]:
+    """Lines as they are asked for: a body may have millions, of which the first ones show that it is none."""
+    start = 0
+    while (end := text.find("\n", start)) >= 0:
+        yield text[start:end]
+        start = end + 1
+    yield text[start:]

@@ -11,7 +11,7 @@ from importlib.resources import files
 from importlib.resources.abc import Traversable
 
 from fastapi import APIRouter, Request, Response
-from fastapi.responses import HTMLResponse
+from fastapi.responses import HTMLResponse, JSONResponse
 
 from ..pages.page import render
 
@@ -49,6 +49,14 @@ def documentation() -> Response:
     return _file(OURS / "documentation.html", "text/html", WITH_SCRIPT)
 
 
+def _description(request: Request) -> Response:
+    """The OpenAPI document, written once: it is long, and open to all."""
+    state = request.app.state
+    if not hasattr(state, "description"):
+        state.description = JSONResponse(request.app.openapi()).body
+    return Response(state.description, media_type="application/json")
+
+
 def _asset(folder: Traversable, media_type: str, request: Request) -> Response:
     return _file(folder / request.url.path.rpartition("/")[2], media_type)
 
@@ -57,6 +65,7 @@ def _file(path: Traversable, media_type: str, headers: Mapping[str, str] = HEADE
     return Response(path.read_bytes(), media_type=media_type, headers={**headers, **KEPT})
 
 
+router.add_route("/openapi.json", _description)
 router.add_route("/page/style.css", partial(_asset, OURS, "text/css"))
 router.add_route("/page/icon.svg", partial(_asset, OURS, "image/svg+xml"))
 router.add_route("/docs/documentation.js", partial(_asset, OURS, "text/javascript"))

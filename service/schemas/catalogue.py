@@ -100,8 +100,13 @@ class Health(Answer):
 class Readiness(Answer):
     """The service can answer from evidence."""
 
-    status: Literal["ready"]
+    status: Literal["ready", "stale"] = Field(
+        description="`stale`: from what was loaded before the database went away."
+    )
     records: int = Field(description="Measurements in the database.")
     models: int = Field(description="Cost models in the database.")
     shipped_records: int = Field(description="Measurements that come with the package; 0: turned off.")
     snapshot: str = Field(description="Identity of the measurements that answers are based on.")
+    components: dict[str, str] = Field(
+        description="`ok`, or what is wrong, of the database, of what ships, and of each cost model in use."
+    )

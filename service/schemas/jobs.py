@@ -77,8 +77,10 @@ class ProfilingTaskDocument(Answer):
     state: State
     attempts: int = Field(description="Times that it was claimed and not given back.")
     expiries: int = Field(description="Leases that ran out.")
-    reason: str = Field(description="Why the last attempt came to nothing; empty if it did not.")
-    owner: str | None = Field(description="The worker that had it last.")
+    reason: str = Field(
+        description="Why the last attempt came to nothing, or brought nothing; empty if it did not."
+    )
+    owner: str | None = Field(description="The worker that had it last; null without the scope `admin`.")
     records: int
     finished_at: str | None
 
@@ -97,7 +99,7 @@ class ClaimRequest(Request):
     device: dict[str, Any] = Field(description="As the records of its measurements will have it.")
     environment: dict[str, Any] = Field(description="As the records of its measurements will have it.")
     lease_s: float = Field(
-        60.0, ge=1, le=86_400, strict=True, description="Seconds without a heartbeat that end the claim."
+        60.0, ge=1, le=3600, strict=True, description="Seconds without a heartbeat that end the claim."
     )
 
 
@@ -134,7 +136,9 @@ class FinishRequest(HeartbeatRequest):
     outcome: Literal["done", "returned", "failed"] = Field(
         description="`returned`: queued again, and the attempt does not count."
     )
-    reason: Annotated[str, Field(max_length=5 * LONGEST_TEXT)] = Field("", description="Of a failure.")
+    reason: Annotated[str, Field(max_length=5 * LONGEST_TEXT)] = Field(
+        "", description="Of a failure, or why a task that is done brings no records."
+    )
     records: list[dict[str, Any]] = Field([], max_length=1000, description=f"Each: {RECORD}")
 
 

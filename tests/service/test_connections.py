@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import resource
 import socket
+import struct
 import threading
 import time
 
@@ -35,6 +36,11 @@ def port(database_file):
     server.should_exit = True
     thread.join()
     selector.close()
+
+
+@pytest.fixture(autouse=True)
+def soon(monkeypatch):
+    monkeypatch.setattr(connections, "REFUSED_S", 0.05)
 
 
 @pytest.fixture
@@ -92,6 +98,34 @@ def test_a_head_ends_at_its_bound(connect, begin, part):
     assert sent < 2**23  # what lies in buffers on the way
     assert answer(connection)[:12] in (b"", b"HTTP/1.1 400")
     assert alive(connect)
+
+
+def test_a_head_of_many_short_headers_ends_early(connect):
+    connection = connect()
+    connection.sendall(ASK + b"X-A: b\r\n" * 200 + b"\r\n")
+    assert answer(connection).startswith(b"HTTP/1.1 400")
+    connection = connect()
+    connection.sendall(ASK + b"X-A: b\r\n" * 100 + b"Connection: close\r\n\r\n")
+    assert answer(connection).startswith(b"HTTP/1.1 200")
+
+
+def test_who_sends_what_is_no_http_waits_for_the_answer_and_is_read_no_further(connect, monkeypatch):
+    monkeypatch.setattr(connections, "REFUSED_S", 0.5)
+    connection, started = connect(), time.monotonic()
+    connection.sendall(b"no HTTP\r\n\r\n")
+    assert answer(connection).startswith(b"HTTP/1.1 400")
+    assert time.monotonic() - started > 0.4
+
+
+def test_who_goes_away_with_requests_that_wait_leaves_no_error(connect, caplog):
+    for _ in range(5):
+        connection = connect()
+        connection.sendall(LONG * 6)
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        connection.close()
+    assert alive(connect)
+    time.sleep(0.2)
+    assert not [one for one in caplog.records if one.levelname == "ERROR"]
 
 
 def test_requests_that_wait_for_answers_which_nobody_reads_take_no_memory(connect, monkeypatch):

@@ -1,6 +1,7 @@
 """Profiling jobs over HTTP: made once, worked off by workers without a database, cancelled."""
 
 import json
+from dataclasses import replace
 
 import pytest
 from starlette.testclient import TestClient
@@ -161,6 +162,68 @@ def test_one_bad_record_leaves_the_task_as_it_was(client, empty_database):
     assert stored(empty_database) == 0
 
 
+def test_a_lease_is_of_use_with_its_own_token_alone(service, empty_database):
+    client = service("admin", "measure", "read")
+    create(client)
+    task = post(client, "claim", CLAIM)["assignment"]
+    held, mine = {"task": task["task"], "lease": task["lease"]}, client.headers["authorization"]
+    problem = registry.operator("lstm").problem(task["problem"]["hyperparameters"])
+    record = json.loads(replay.record(problem, "torch_lstm").to_json())
+    service("measure")  # another token, and what it has seen of the lease
+    assert post(client, "heartbeat", held, 409)["type"].endswith(":task-lost")
+    for end in (
+        {"outcome": "done", "records": [record]},
+        {"outcome": "failed", "reason": "no luck"},
+        {"outcome": "returned"},
+    ):
+        assert post(client, "finish", {**held, **end}, 409)["type"].endswith(":task-lost")
+    assert stored(empty_database) == 0
+    client.headers["authorization"] = mine
+    post(client, "heartbeat", held)
+    assert post(client, "finish", {**held, "outcome": "done", "records": [record]})["added"] == 1
+
+
+def test_a_rotated_token_keeps_its_leases(client, empty_database):
+    create(client)
+    task = post(client, "claim", CLAIM)["assignment"]
+    secret = tokens.rotate_token(empty_database, "admin-measure-read", grace_hours=0)
+    client.headers["authorization"] = f"Bearer {secret}"
+    post(client, "heartbeat", {"task": task["task"], "lease": task["lease"]})
+
+
+def test_a_task_is_done_with_records_of_its_problem_or_a_reason(client, empty_database):
+    number = create(client).json()["id"]
+    task = post(client, "claim", CLAIM)["assignment"]
+    held = {"task": task["task"], "lease": task["lease"], "outcome": "done"}
+    lstm = registry.operator("lstm")
+    problem = lstm.problem(task["problem"]["hyperparameters"])
+    mine = replay.record(problem, "torch_lstm")
+    others = {
+        "the task's problem": replay.record(lstm.problem(hidden=33, batch=3), "torch_lstm"),
+        "the task's device": replace(mine, device=replace(replay.HERE, name="NVIDIA H200", kind="cuda")),
+    }
+    for words, other in others.items():
+        for sent in ([other], [mine, other]):
+            documents = [json.loads(one.to_json()) for one in sent]
+            refused = post(client, "finish", {**held, "records": documents}, 422)
+            assert (refused["type"].endswith(":invalid-request"), words in refused["detail"]) == (True, True)
+    assert "records or the reason" in post(client, "finish", held, 422)["detail"]
+    assert stored(empty_database) == 0
+    assert client.get(f"/v1/profiling-jobs/{number}").json()["tasks"]["running"] == 1
+    post(client, "finish", {**held, "reason": "all of it had been measured before"})
+    done, _ = client.get(f"/v1/profiling-jobs/{number}/tasks").json()["items"]
+    assert (done["state"], done["records"], done["reason"][:6]) == ("done", 0, "all of")
+
+
+def test_names_of_hosts_are_for_admins(service):
+    client = service("admin", "measure", "read")
+    number = create(client).json()["id"]
+    post(client, "claim", CLAIM)
+    path = f"/v1/profiling-jobs/{number}/tasks"
+    assert [item["owner"] for item in client.get(path).json()["items"]] == ["w1", None]
+    assert [item["owner"] for item in service("read").get(path).json()["items"]] == [None, None]
+
+
 def test_failures_and_returns(client):
     number = create(client, {**JOB, "max_attempts": 1, "problems": JOB["problems"][:1]}).json()["id"]
     for outcome, reason, state in (("returned", "", "queued"), ("failed", "no\nluck\0", "failed")):
@@ -234,6 +297,7 @@ def test_jobs_that_are_none(client, change, kind):
         ("claim", {**CLAIM, "environment": {**CLAIM["environment"], "threads": -1}}),
         ("claim", {**CLAIM, "lease_s": 0.5}),
         ("claim", {**CLAIM, "lease_s": 1e300}),
+        ("claim", {**CLAIM, "lease_s": 3601}),
         ("claim", {**CLAIM, "worker": ""}),
         ("heartbeat", {"task": 1, "lease": "x"}),
         ("heartbeat", {"task": 0, "lease": "0" * 32}),

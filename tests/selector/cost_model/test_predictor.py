@@ -178,11 +178,17 @@ def test_models_of_other_versions_are_refused(stored, change):
 
 
 @pytest.mark.usefixtures("here")
-def test_a_refused_model_is_an_error_of_choose(stored, sqlite_database):
+@pytest.mark.parametrize("earlier", [False, True])
+def test_a_refused_model_is_skipped_with_an_earlier_one_or_without_any(stored, sqlite_database, earlier):
     with sqlite_database.write() as connection:
-        models.add(connection, model=replace(stored, schema=99))
-    with pytest.raises(ModelVersionMismatch):
-        Selector(sqlite_database).choose(hidden=96, batch=8)
+        for schema in (*([stored.schema] if earlier else ()), 99, 99):
+            models.add(connection, model=replace(stored, schema=schema))
+    selector = Selector(sqlite_database)
+    choice = selector.choose(hidden=96, batch=8)
+    assert choice.model_version == (stored.version if earlier else None)
+    (caveat,) = (one for one in choice.caveats if "latest cost model is not used" in one)
+    assert "Run `selector train lstm`" in caveat
+    assert list(selector.status()["refused"]) == ["lstm"]
 
 
 def test_manifest_says_what_it_was_learned_from(stored):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 
 import pytest
 
@@ -97,3 +98,23 @@ def test_a_full_file_is_looked_at_alone_until_somebody_empties_it(sqlite_databas
     file.unlink()
     note([third, second])
     assert [problem["hidden"] for problem in remembered(sqlite_database)] == [72, 71]
+
+
+def test_no_token_fills_the_file_for_the_others(sqlite_database: Database, monkeypatch) -> None:
+    monkeypatch.setattr(asked, "SHARE_BYTES", 1200)
+    monkeypatch.setattr(asked, "_shares", Counter())
+    selector = Selector(sqlite_database)
+
+    def ask(who: str, sizes: range) -> int:
+        token = asked.ASKER.set(who)
+        for hidden in sizes:
+            selector.choose("lstm", device=replay.HERE, hidden=hidden, batch=3)
+        asked.ASKER.reset(token)
+        return len(remembered(sqlite_database))
+
+    mine = ask("greedy", range(100, 130))
+    assert 0 < mine < 20
+    assert asked.file_of(sqlite_database).stat().st_size <= 1200
+    assert ask("greedy", range(130, 140)) == mine
+    assert ask("honest", range(140, 142)) == mine + 2
+    assert ask("", range(142, 152)) == mine + 12

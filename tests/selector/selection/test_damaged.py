@@ -14,7 +14,7 @@ from kernel_selector.db import Database
 from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import Problem, Record
 from kernel_selector.service.cli.diagnostics import examine
-from selector import ModelVersionMismatch, Selector
+from selector import Selector
 from selector.cost_model.stored_models import latest_model, usable_model
 from selector.selection import devices
 from selector.selection.evidence import Evidence
@@ -86,10 +86,11 @@ def damaged(request: pytest.FixtureRequest, trained_file: Path, tmp_path: Path) 
     return path
 
 
-def test_doctor_finds_the_model_broken_that_choose_refuses(damaged: Path) -> None:
+def test_doctor_finds_the_model_broken_that_choose_skips(damaged: Path) -> None:
     unseen = next(replay.problems(hidden=(200,), batch=(24,), seq=(33,)))
-    with pytest.raises(ModelVersionMismatch, match=r"selector train lstm|Delete that row"):
-        Selector(damaged).choose(**unseen.as_dict)
+    choice = Selector(damaged).choose(**unseen.as_dict)
+    assert choice.source != "model"
+    assert any("latest cost model is not used" in caveat for caveat in choice.caveats)
     found = [finding for finding in examine(damaged) if finding.name == "model"]
     assert [finding.status for finding in found] == ["broken"]
 

@@ -125,7 +125,7 @@ def test_an_error_is_tried_again_and_then_told(sqlite_database):
     assert dict(run(sqlite_database, Session(before)).tasks) == {"failed": 8}
     found = get_job(sqlite_database, number)
     assert (found["state"], found["tasks"]["failed"]) == ("failed", 4)
-    assert found["reasons"] == ["w1: RuntimeError: no such device"]
+    assert found["reasons"] == ["RuntimeError: no such device"]
 
 
 def test_a_cancelled_job_stops_its_workers(sqlite_database, job):
