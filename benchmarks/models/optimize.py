@@ -205,7 +205,8 @@ def made(name: str, torch_device: str) -> Made:
     )
     if kind.startswith("ViT"):
         pictures = torch.randn(batch, 3, config.image_size, config.image_size)
-        return model, {"pixel_values": pictures, "labels": torch.zeros(batch, dtype=torch.long)}
+        labels = torch.zeros(batch, dtype=torch.long, device=torch_device)
+        return model, {"pixel_values": pictures.to(model.device, model.dtype), "labels": labels}
     words = torch.randint(config.vocab_size, (batch, seq)).to(torch_device)
     return model, {"input_ids": words, "labels": words}
 

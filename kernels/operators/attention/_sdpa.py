@@ -14,6 +14,7 @@ from ...contract import Device, Problem
 from ._module import Attention, Call, Outputs
 
 LEAST_CAPABILITY = (8, 0)
+BACKENDS = dict(SDPBackend.__members__)  # which torch.compile cannot look into
 
 
 def sdpa_module(problem: Problem, backend: SDPBackend | None = None, *, repeat: bool = False) -> nn.Module:
@@ -42,7 +43,7 @@ def attend(backend: str | None, repeat: bool, call: Call) -> Outputs:
 
     if backend is None:
         return run()
-    with sdpa_kernel(SDPBackend.__members__[backend]):
+    with sdpa_kernel(BACKENDS[backend]):
         out = run()
     if not out.requires_grad:
         return out

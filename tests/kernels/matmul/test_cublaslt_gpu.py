@@ -88,6 +88,7 @@ def test_graphs_without_a_warm_up_are_right():
         assert_near([y], [module(x)])
 
 
+@pytest.mark.filterwarnings("ignore:The AccumulateGrad node's stream")  # other than of the step before
 @pytest.mark.parametrize("name", NAMES)
 def test_threads_on_streams_of_their_own_do_not_mix(name):
     module, x = build(name, activation="gelu_tanh")

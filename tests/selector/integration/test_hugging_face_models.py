@@ -17,9 +17,8 @@ pytest.importorskip("transformers", reason="Hugging Face's transformers is not i
 
 pytestmark = [
     pytest.mark.usefixtures("stand_ins"),
-    # of torch.compile, where it traces an autograd.Function, and looks at activations after a graph break
+    # of torch.compile, where it traces an autograd.Function
     pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning"),
-    pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning"),
 ]
 
 
