@@ -8,7 +8,6 @@ from datetime import datetime
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Body, Query, Request, Response
-from pydantic import AwareDatetime
 
 from kernel_selector.db.audit import SERVICE, Action
 from kernel_selector.db.submissions import Chosen
@@ -21,6 +20,7 @@ from ..openapi.document import problem_response
 from ..pagination import journal
 from ..schemas.corrections import (
     CorrectionDocument,
+    Instant,
     JournalPage,
     ReleaseDocument,
     ReleaseRequest,
@@ -88,7 +88,7 @@ def list_audit(
     request: Request,
     author: Word = None,
     action: Action | None = None,
-    since: Annotated[AwareDatetime | None, Query(description="What happened then or later.")] = None,
+    since: Annotated[Instant | None, Query(description="What happened then or later.")] = None,
     cursor: Cursor = None,
     limit: Limit = 100,
 ) -> Response:

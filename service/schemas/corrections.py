@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
+import re
 from datetime import datetime
 from typing import Annotated, Any, Literal
 
-from pydantic import AwareDatetime, Field
+from pydantic import AwareDatetime, BeforeValidator, Field
 
 from .fields import Answer, Name, Request
 from .jobs import Number
 
 MOST_IDS = 1000
 Reason = Annotated[str, Field(min_length=1, max_length=1000, description="Why: kept in the journal.")]
-Since = Annotated[AwareDatetime, Field(description="What came then or later: ISO 8601 with a time zone.")]
+DATE = re.compile(r"\d{4}-\d\d-\d\d")
+
+
+def in_words(value: object) -> object:
+    """Date and time as text, with what pydantic would take for seconds since 1970 refused."""
+    if isinstance(value, datetime) or (isinstance(value, str) and DATE.match(value)):
+        return value
+    raise ValueError("expected a date and time with a time zone, such as 2026-11-25T12:00:00Z")
+
+
+Instant = Annotated[AwareDatetime, BeforeValidator(in_words)]
+Since = Annotated[Instant, Field(description="What came then or later: ISO 8601 with a time zone.")]
 
 
 class RetractionRequest(Request):

@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[2]
 EVIDENCE = {
     "nvidia-h200": ("exact", r"[\d,]+ measurements"),
     "nvidia-h100-pcie": ("transfer", "those of NVIDIA H100 80GB HBM3, carried over"),
-    "nvidia-l4": ("transfer", "those of NVIDIA H100 80GB HBM3, carried over to another compute capability"),
+    "nvidia-l4": ("transfer", "those of NVIDIA H200, carried over to another compute capability"),
 }
 
 
