@@ -7,7 +7,6 @@ import os
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
@@ -73,6 +72,11 @@ class Answers:
                     self._remembered.popitem(last=False)
             self._note(list(fresh.values()))
         return [one for one in found if one is not None]
+
+    def remembers(self, query: Query) -> bool:
+        """Whether a question was answered before, and the answer is still kept."""
+        key = _key(query)
+        return key is not None and key in self._remembered
 
     def _recalled(self, key: object) -> Choice | None:
         """An answer given before, which becomes the last to be forgotten."""
@@ -142,7 +146,6 @@ class Selector:
         self._stamp: object = None
         self._trouble: SelectorError | None = None  # why the database cannot be read now
         self._knowledge = Knowledge(Body(None), shipped=False)
-        self._asked: set[tuple[str | None, object]] = set()  # operator and device of answers so far
         self._load()
 
     @property
@@ -212,9 +215,6 @@ class Selector:
             )
         except Changed:
             return [self._answer_or_error(query, kept=kept) for query in queries]
-        if not several and queries and isinstance(found[0], Choice):
-            with suppress(TypeError):  # a Device has no hash
-                self._asked.add((queries[0].operator, queries[0].device))
         return self._with_trouble(found)
 
     def _from_one_snapshot(self, ask: Callable[[], Found], *, tries: int | None = None) -> Found:
@@ -254,9 +254,9 @@ class Selector:
 
         return [told(one) if isinstance(one, Choice) else one for one in found]
 
-    def answers_at_once(self, operator: str | None = None, device: object = None) -> bool:
-        """Whether `choose` finds all in memory: it looks neither at the database nor at a device first."""
-        return not self._is_due() and (operator, device) in self._asked
+    def answers_at_once(self, query: Query) -> bool:
+        """Whether an answer to a question is remembered, and no look at the database is due."""
+        return not self._is_due() and self._answers.remembers(query)
 
     def operators(self) -> list[dict[str, Any]]:
         """JSON-ready descriptions of the operators, with their implementations; the imported ones last."""

@@ -1,8 +1,8 @@
 """`/v1/choices`: one question, or many at once.
 
-Answers come from memory, at once, in the event loop. Now and then one is preceded by reading a database that
-has changed, or by the first look at a device: that would hold up all other requests, so it happens in
-the thread pool, which alone takes as long as a whole answer from memory. Batches go there at once.
+Answers that were given before come from memory, at once, in the event loop. New ones take some milliseconds,
+and now and then a database that has changed is read first: that would hold up all other requests, so it
+happens in the thread pool, which alone takes as long as a whole answer from memory. Batches go there at once.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from fastapi.concurrency import run_in_threadpool
 from pydantic_core import to_json
 
 from kernel_selector.kernels.contract import SelectorError
-from selector import Choice, Selector
+from selector import Choice, Query, Selector
 
 from ..openapi import examples
 from ..openapi.document import problem_response
@@ -46,19 +46,16 @@ async def choose(
 ) -> Response:
     """The fastest implementation for these hyperparameters, or with `objective` "memory" the smallest."""
     selector = selector_of(request)
-    ask = partial(
-        _asked,
-        selector,
-        question.operator,
-        device=question.device,
-        memory=question.memory,
-        objective=question.objective,
-        override=question.override,
-        among=question.among,
-        **question.hyperparameters,
-    )
-    at_once = selector.answers_at_once(question.operator, question.device)
-    choice, answer = ask() if at_once else await run_in_threadpool(ask)
+    given: dict[str, Any] = {
+        "device": question.device,
+        "memory": question.memory,
+        "objective": question.objective,
+        "override": question.override,
+        "among": question.among,
+    }
+    query = Query(hyperparameters=question.hyperparameters, operator=question.operator, **given)
+    ask = partial(_asked, selector, question.operator, **given, **question.hyperparameters)
+    choice, answer = ask() if selector.answers_at_once(query) else await run_in_threadpool(ask)
     request.app.state.metrics.choices([choice])
     # as it is: checking and writing it again would take longer than all the rest
     return Response(answer, media_type="application/json")

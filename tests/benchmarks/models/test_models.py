@@ -211,7 +211,7 @@ def test_frontiers_are_written_with_their_pictures(tmp_path: Path, monkeypatch: 
     assert (tmp_path / "plans_lstm-language-model.svg").read_text().startswith("<svg")
 
 
-@pytest.mark.parametrize("name", ["bert-base", "roberta-base", "gpt2"])
+@pytest.mark.parametrize("name", ["bert-base", pytest.param("roberta-base", marks=pytest.mark.full), "gpt2"])
 def test_hugging_faces_models_train_alike_before_and_after_optimize(name: str, tmp_path: Path) -> None:
     pytest.importorskip("transformers", reason="Hugging Face's transformers is not installed")
     arguments = [name, "--smoke", "--batch", "2", "--losses", "3", "--results", str(tmp_path)]

@@ -59,6 +59,7 @@ def planted_sweep(tmp_path_factory):
     return [Record.from_json(line) for line in text.splitlines()], run.stderr
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", EXPECTED)
 def test_each_misbehaviour_costs_one_record_a_problem(planted_sweep, name):
     records, _ = planted_sweep
@@ -67,6 +68,7 @@ def test_each_misbehaviour_costs_one_record_a_problem(planted_sweep, name):
     assert [record.status for record in found] == [EXPECTED[name]] * 2, [one.reason for one in found]
 
 
+@pytest.mark.full
 def test_a_crash_says_after_how_long(planted_sweep):
     records, _ = planted_sweep
     (first, *_) = [record for record in records if record.implementation == "segfault"]
@@ -74,6 +76,7 @@ def test_a_crash_says_after_how_long(planted_sweep):
     assert " s)" in first.reason
 
 
+@pytest.mark.full
 def test_the_sweep_reports_what_became_of_all(planted_sweep):
     _, said = planted_sweep
     assert "2 problems to measure, 0 already done" in said

@@ -151,6 +151,7 @@ def compile_time(module, x):
     return time.process_time() - start
 
 
+@pytest.mark.full
 def test_six_layers_take_as_long_to_compile_as_three_of_a_transformer():
     class Network(nn.Module):
         def __init__(self, recurrent):

@@ -95,7 +95,7 @@ def head_memory(problem: Problem, name: str) -> Memory:
 
 @pytest.mark.usefixtures("here")
 @pytest.mark.parametrize("name", ["torch_linear_cross_entropy", "gathered_aligned"])
-@pytest.mark.parametrize("make", [gpt2, bert])
+@pytest.mark.parametrize("make", [gpt2, pytest.param(bert, marks=pytest.mark.full)])
 def test_the_peak_of_a_step_without_logits_is_foretold(
     make: Any, name: str, sqlite_database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:

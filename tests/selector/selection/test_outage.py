@@ -10,7 +10,7 @@ import pytest
 
 from kernel_selector.db import Database, DatabaseMissing, records
 from kernel_selector.kernels import registry
-from selector import Selector
+from selector import Query, Selector
 from selector.selection import selector as engine_module
 from tests.selector import replay
 
@@ -201,14 +201,14 @@ def test_other_threads_answer_while_one_reloads(selector, path, monkeypatch):
     assert answers[0].implementation == OTHERS[1]
 
 
-def test_it_knows_when_an_answer_needs_no_reading(path, monkeypatch):
+def test_it_knows_when_an_answer_needs_no_work(path, monkeypatch):
     monkeypatch.setattr(engine_module, "CHECK_S", 3600.0)
-    selector = Selector(path)
-    assert not selector.answers_at_once()
+    selector, query = Selector(path), Query(hyperparameters={"hidden": 64, "batch": 8})
+    assert not selector.answers_at_once(query)
     ask(selector)
-    assert selector.answers_at_once()
-    assert not selector.answers_at_once("lstm", "h200")
+    assert selector.answers_at_once(query)
+    assert not selector.answers_at_once(Query(hyperparameters={"hidden": 64, "batch": 9}))
     monkeypatch.setattr(selector, "_due", 0.0)
-    assert not selector.answers_at_once()
+    assert not selector.answers_at_once(query)
     selector.close()
-    assert selector.answers_at_once()
+    assert selector.answers_at_once(query)

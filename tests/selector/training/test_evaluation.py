@@ -297,6 +297,7 @@ def test_twelve_problems_are_learned_from_and_not_judged(sqlite_database):
         judge_all(sqlite_database)
 
 
+@pytest.mark.full
 def test_model_is_no_worse_than_the_default_on_recorded_measurements(sqlite_database):
     with sqlite_database.write() as connection:
         records.add(connection, records=replay.recorded())

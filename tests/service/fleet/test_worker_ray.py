@@ -49,6 +49,7 @@ def new_job(path, hidden, device):
     return create_job(path, wanted, author="ann")[0]["id"]
 
 
+@pytest.mark.full
 def test_a_sweep_goes_on_when_a_node_is_killed(cluster, tmp_path):
     path = str(tmp_path / "jobs.sqlite")
     number = new_job(path, "4,5,6,7,8,9,10,11", "cpu")
