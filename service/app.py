@@ -35,7 +35,7 @@ from .settings import Settings, misspelt
 from .tokens import AccessList
 
 COLLECT_AFTER = 200_000, 20, 20  # objects (those of a dozen batches), young collections, middle-aged ones
-SWITCH_S = 0.0005  # about as long as an answer from memory takes
+SWITCH_S = 0.001
 MMAP_THRESHOLD, LARGE_BYTES = -3, 2**20  # glibc's number of the setting; blocks that are given back at once
 API_VERSION = "1.0.0"  # of the interface: the second number rises with additions
 DESCRIPTION = """Asks the cost model and the measurements of `kernel-selector` which implementation of a
