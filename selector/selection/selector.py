@@ -181,7 +181,6 @@ class Selector:
         **hyperparameters: object,
     ) -> Choice:
         """The implementation to use for a problem; see `selector.choose`."""
-        self._refresh()
         more: dict[str, Any] = {
             "memory": memory,
             "objective": objective,
@@ -201,6 +200,7 @@ class Selector:
 
     def answer(self, query: Query) -> Choice:
         """The choice for a `Query`; raises as `choose`."""
+        self._refresh()
         (found,) = self._answered([query])
         if isinstance(found, SelectorError):
             raise found

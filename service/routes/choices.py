@@ -8,7 +8,7 @@ happens in the thread pool, which alone takes as long as a whole answer from mem
 from __future__ import annotations
 
 from functools import partial
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import APIRouter, Body, Request, Response
 from fastapi.concurrency import run_in_threadpool
@@ -46,24 +46,17 @@ async def choose(
 ) -> Response:
     """The fastest implementation for these hyperparameters, or with `objective` "memory" the smallest."""
     selector = selector_of(request)
-    given: dict[str, Any] = {
-        "device": question.device,
-        "memory": question.memory,
-        "objective": question.objective,
-        "override": question.override,
-        "among": question.among,
-    }
-    query = Query(hyperparameters=question.hyperparameters, operator=question.operator, **given)
-    ask = partial(_asked, selector, question.operator, **given, **question.hyperparameters)
+    query = question.query(question.device)
+    ask = partial(_asked, selector, query)
     choice, answer = ask() if selector.answers_at_once(query) else await run_in_threadpool(ask)
     request.app.state.metrics.choices([choice])
     # as it is: checking and writing it again would take longer than all the rest
     return Response(answer, media_type="application/json")
 
 
-def _asked(selector: Selector, operator: str | None, /, **question: Any) -> tuple[Choice, bytes]:
+def _asked(selector: Selector, query: Query) -> tuple[Choice, bytes]:
     """The choice and its document, for which the first one looks for the most similar of all measurements."""
-    choice = selector.choose(operator, **question)
+    choice = selector.answer(query)
     return choice, choice.json
 
 

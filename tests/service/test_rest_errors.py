@@ -249,7 +249,7 @@ class Failing:
     def choose(self, *_, **__):
         raise self.error
 
-    operators = devices = status = choose
+    operators = devices = status = answer = choose
 
 
 @pytest.fixture

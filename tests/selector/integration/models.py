@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor, nn
 
@@ -14,6 +16,16 @@ EVERY = {
     **OVERRIDES, "linear": "column_major", "linear_cross_entropy": "chunked", "rms_norm": "stand_in",
     "silu": "stand_in",
 }  # fmt: skip
+
+
+def trained_under(package: str) -> list[pytest.MarkDecorator]:
+    """Marks of tests in which a package of the extra `integration` trains models."""
+    return [
+        pytest.mark.full,
+        pytest.mark.skipif(find_spec(package) is None, reason="the extra 'integration' is not installed"),
+        pytest.mark.usefixtures("stand_ins"),
+        pytest.mark.filterwarnings("ignore"),  # of the libraries, about each other
+    ]
 
 
 def make(family: str) -> Any:

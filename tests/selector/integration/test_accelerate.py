@@ -9,18 +9,9 @@ import pytest
 import torch
 
 import selector
-from tests.selector.integration.models import EVERY, batch, make, optimized
+from tests.selector.integration.models import EVERY, batch, make, optimized, trained_under
 
-pytestmark = [
-    pytest.mark.full,
-    pytest.mark.usefixtures("stand_ins"),
-    pytest.mark.filterwarnings("ignore"),  # of the libraries, about each other
-]
-
-
-@pytest.fixture(autouse=True)
-def _installed() -> None:
-    pytest.importorskip("accelerate", reason="the extra 'integration' is not installed")
+pytestmark = trained_under("accelerate")
 
 
 def trained(model: Any, precision: str, compiled: bool) -> tuple[Any, Any, list[float]]:

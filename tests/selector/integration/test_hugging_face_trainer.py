@@ -12,21 +12,12 @@ import pytest
 import torch
 
 import selector
-from tests.selector.integration.models import batch, make, optimized, rows
+from tests.selector.integration.models import batch, make, optimized, rows, trained_under
 
 ROOT = Path(__file__).parents[3]
 DOCUMENT = ROOT / "docs/optimize.md"
 
-pytestmark = [
-    pytest.mark.full,
-    pytest.mark.usefixtures("stand_ins"),
-    pytest.mark.filterwarnings("ignore"),  # of the libraries, about each other
-]
-
-
-@pytest.fixture(autouse=True)
-def _installed() -> None:
-    pytest.importorskip("accelerate", reason="the extra 'integration' is not installed")
+pytestmark = trained_under("accelerate")
 
 
 COMPILED = {"torch_compile": True, "torch_compile_backend": "aot_eager"}

@@ -12,17 +12,9 @@ from torch import Tensor, nn
 
 import selector
 from selector.models.rewriting import compilation
+from tests.selector.integration.models import trained_under
 
-pytestmark = [
-    pytest.mark.full,
-    pytest.mark.usefixtures("stand_ins"),
-    pytest.mark.filterwarnings("ignore"),  # of the libraries, about each other
-]
-
-
-@pytest.fixture(autouse=True)
-def _installed() -> None:
-    pytest.importorskip("lightning", reason="the extra 'integration' is not installed")
+pytestmark = trained_under("lightning")
 
 
 OVERRIDES = {"lstm": "hoisted", "layer_norm": "stand_in", "linear": "column_major", "gelu": "stand_in"}

@@ -12,18 +12,9 @@ from torch import nn
 import selector
 from selector import nn as drop_in
 from selector.models.rewriting import compilation
-from tests.selector.integration.models import batch, make, optimized, same, step
+from tests.selector.integration.models import batch, make, optimized, same, step, trained_under
 
-pytestmark = [
-    pytest.mark.full,
-    pytest.mark.usefixtures("stand_ins"),
-    pytest.mark.filterwarnings("ignore"),  # of the libraries, about each other
-]
-
-
-@pytest.fixture(autouse=True)
-def _installed() -> None:
-    pytest.importorskip("peft", reason="the extra 'integration' is not installed")
+pytestmark = trained_under("peft")
 
 
 NAMED = {
