@@ -229,9 +229,9 @@ SPACES = {
         max_flops=3e9,
     ),
     "cuda": Space(
-        sizes={"hidden": (16, 2048), "batch": (1, 512), "seq": (1, 256)},
-        sometimes={"input": (1, 2048)},
+        sizes={"hidden": (16, 4096), "batch": (1, 512), "seq": (1, 512)},
+        sometimes={"input": (1, 4096)},
         values={**FORM_VALUES, "dtype": ("float32", "float16", "bfloat16")},
-        max_flops=2e11,
+        max_flops=2e12,
     ),
 }

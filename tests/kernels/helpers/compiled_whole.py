@@ -134,3 +134,29 @@ def compiled(module, backend, *, dynamic=None):
     return torch.compile(
         lambda *arguments: called(module, arguments), fullgraph=True, backend=backend, dynamic=dynamic
     )
+
+
+def exact(operator, arguments, module, **more):
+    """`results` of torch's own module in float64, with these arguments and the parameters of `module`."""
+    twin = module_of(operator, registry.operator(operator).default, arguments[0].device, **more).double()
+    twin.load_state_dict(module.state_dict())
+    wide = [one.detach().double() if one.is_floating_point() else one for one in arguments]
+    leaves = [one.requires_grad_(mine.requires_grad) for one, mine in zip(wide, arguments, strict=True)]
+    with torch.enable_grad():
+        return results(lambda *arguments: called(twin, arguments), twin, leaves)
+
+
+def assert_as_exact(found, launched, exactly):
+    """Tensors close to those of a launched call; where one is not, no further from float64 than twice its.
+
+    Inductor keeps what an operator writes out in higher precision, and sums in another order.
+    """
+    try:
+        for one, other in zip(found, launched, strict=True):
+            torch.testing.assert_close(one, other)
+    except AssertionError:
+        for one, other, true in zip(found, launched, exactly(), strict=True):
+            assert (one.shape, one.dtype) == (other.shape, other.dtype)
+            wrong, theirs = ((each.double() - true).abs().max() for each in (one, other))
+            rounding = torch.finfo(one.dtype).eps * true.abs().max()
+            assert wrong <= 2 * theirs + rounding, f"{wrong:.3g} off, a launched call {theirs:.3g}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from compiled_whole import assert_as_exact
 from torch.utils.checkpoint import checkpoint
 from twins import GPU
 
@@ -149,13 +150,20 @@ def test_from_output_lets_go_of_x():
 def test_a_compiled_caller_gets_the_same(operator, name):
     module = module_of(operator, name, **({"dropout": 0.0} if operator == "dropout_add_norm" else {}))
     given = arguments(operator, module)
+    torchs = module_of(operator, registry.operator(operator).default).double()
+    torchs.load_state_dict(module.state_dict())
+
+    def results(call, arguments):
+        y = call(*arguments)
+        return [y, *torch.autograd.grad(y.square().sum(), arguments)]
+
+    def exactly():
+        wide = [one.detach().double().requires_grad_() for one in given]
+        return results(lambda *args: torchs(*args) * 2, wide)
+
     compiled = torch.compile(lambda *args: module(*args) * 2)
-    results = []
-    for call in (compiled, lambda *args: module(*args) * 2):
-        y = call(*given)
-        results.append([y, *torch.autograd.grad(y.square().sum(), given)])
-    for one, other in zip(*results, strict=True):
-        torch.testing.assert_close(one, other)
+    found, launched = (results(call, given) for call in (compiled, lambda *args: module(*args) * 2))
+    assert_as_exact(found, launched, exactly)
 
 
 @pytest.mark.filterwarnings("ignore:Mismatch dtype between input and weight")  # torch's own, of its way

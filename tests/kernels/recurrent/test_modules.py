@@ -217,6 +217,9 @@ def test_nan_stays_in_its_sequence(operator, name, device):
     assert all(one[0, 1].isnan().all() for one in leaves(last))
 
 
+@pytest.mark.filterwarnings(
+    "ignore:RNN module weights are not part of single"
+)  # cuDNN of copies, as of torch's
 @ours
 def test_copies_pickles_and_saved_modules(operator, name, device):
     module, torchs = twin(operator, name, layers=2)

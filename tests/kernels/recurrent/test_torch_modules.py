@@ -12,6 +12,7 @@ import io
 import sys
 import types
 import unittest
+import warnings
 
 import pytest
 import torch
@@ -23,8 +24,10 @@ from kernel_selector.kernels.measure.identity import identify
 DEVICES = ["cpu", pytest.param("cuda", marks=GPU)]
 KINDS = {"lstm": torch.nn.LSTM, "gru": torch.nn.GRU, "rnn": torch.nn.RNN}
 POSITIONAL = ("input_size", "hidden_size", "num_layers")
-# torch says once that oneDNN has no projections
-pytestmark = pytest.mark.filterwarnings("ignore:LSTM with projections")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:LSTM with projections"),  # that oneDNN has none, once
+    pytest.mark.filterwarnings("ignore:RNN module weights are not part of single"),  # of copies, on a GPU
+]
 
 
 def load():
@@ -33,7 +36,9 @@ def load():
         patch.setattr(torch.backends, "disable_global_flags", lambda: None)
         if importlib.util.find_spec("expecttest") is None:  # needed for nothing that is used here
             patch.setitem(sys.modules, "expecttest", types.SimpleNamespace(TestCase=unittest.TestCase))
-        return importlib.import_module("torch.testing._internal.common_modules")
+        with warnings.catch_warnings():  # some versions of torch import numba here, which warns of NumPy
+            warnings.simplefilter("ignore", DeprecationWarning)
+            return importlib.import_module("torch.testing._internal.common_modules")
 
 
 @pytest.fixture(scope="module", params=sorted(KINDS))
