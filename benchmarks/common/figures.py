@@ -20,8 +20,9 @@ class Judged:
     """A cell, and which of its implementations users have without us.
 
     `form` is `launched` by the host, `replayed` as a CUDA graph, or `either`, each of all that a problem is
-    judged by; or the `forward` pass alone, in either way. `measure` is what is `held` for backward, or the
-    `peak`. Where a side has no time, or no bytes, there is no figure: None.
+    judged by; or the `forward` pass alone, in either way. What an implementation that replays a graph itself
+    takes to be called is a time of graphs, never one of launches. `measure` is what is `held` for backward,
+    or the `peak`. Where a side has no time, or no bytes, there is no figure: None.
     """
 
     cell: StoredCell
@@ -29,13 +30,13 @@ class Judged:
 
     def best(self, side: Side, form: str = "either") -> Best | None:
         """The fastest of a side, of the implementations that there are still."""
-        wanted, kinds = self._wanted(side), self._kinds(form)
+        wanted = self._wanted(side)
         operator = self.cell["problem"]["operator"]
         times = [
             (candidate["times"][kind]["p50_ms"], name)
             for name, candidate in self.cell["candidates"].items()
             if wanted(name) and not registry.retirement(operator, name)
-            for kind in kinds
+            for kind in self._kinds(form, name)
             if kind in candidate["times"]
         ]
         return min(times, default=None)
@@ -95,15 +96,21 @@ class Judged:
         }
         return sides.get(side, lambda name: name == only)
 
-    def _kinds(self, form: str) -> tuple[str, ...]:
+    def _kinds(self, form: str, name: str) -> tuple[str, ...]:
         total = "forward_backward" if self.cell["problem"]["mode"] == "training" else "forward"
+        called = (total,)
         kinds = {
-            "launched": (total,),
-            "replayed": (f"graph_{total}",),
+            "launched": () if replays(name) else called,
+            "replayed": (f"graph_{total}", *(called if replays(name) else ())),
             "either": (total, f"graph_{total}"),
             "forward": ("forward", "graph_forward"),
         }
         return kinds[form]
+
+
+def replays(name: str) -> bool:
+    """Whether an implementation replays a CUDA graph of its own when it is called."""
+    return name.endswith(("_graph", "_reduce_overhead"))
 
 
 def quotient(above: float | None, below: float | None) -> float | None:

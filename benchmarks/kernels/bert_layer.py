@@ -23,7 +23,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from benchmarks.common.result import RESULTS, write_result
+from benchmarks.common.result import RESULTS, versions_of, write_result
 from benchmarks.kernels._bert_layer import Sizes, Variant, of_ours, torchs_own
 from benchmarks.kernels._bert_run import Run, ratios
 from kernel_selector.kernels.measure import default_torch_device, identify
@@ -54,6 +54,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
             "seed": options.seed,
             "seconds": round(time.monotonic() - start, 1),
             "layers": layers,
+            "versions": versions_of(
+                f"{operator}.{name}"
+                for layer in layers
+                for line in layer["variants"]
+                for operator, name in line["parts"].items()
+            ),
         }
         # after each size: whatever ends the program leaves what was measured until then
         name = f"bert_layer_{device.key}"

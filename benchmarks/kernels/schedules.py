@@ -30,7 +30,7 @@ import torch
 
 from benchmarks.common.comparison import parse_shard
 from benchmarks.common.figures import geometric_mean, rounded
-from benchmarks.common.result import RESULTS, write_result
+from benchmarks.common.result import RESULTS, versions_of, write_result
 from benchmarks.common.rows import Goal
 from benchmarks.kernels import _schedule_runs
 from benchmarks.kernels._schedule_runs import SHORTLIST, Effort, Product, autotuned, compiled, tuned
@@ -188,7 +188,9 @@ def _store(
     folder: Path, name: str, device: str, records: Sequence[Mapping[str, Any]], commit: str | None
 ) -> Path:
     lines = [json.dumps({**record, "figures": figures(record)}, allow_nan=False) for record in records]
-    payload = {"method": METHOD, "summary": summary(records)}
+    # of the implementation that runs them
+    versions = versions_of(["linear.scheduled"])
+    payload = {"method": METHOD, "summary": summary(records), "versions": versions}
     return write_result(name, payload, torch_device=device, commit=commit, lines=lines, folder=folder)
 
 
