@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from benchmarks.common.peers import is_peer
 from benchmarks.common.rows import Row, problems
 from kernel_selector.kernels import registry
 
@@ -150,9 +151,14 @@ class Figures:
         }
 
     def of_row(self, row: Row, cells: Mapping[str, StoredCell]) -> dict[str, Any]:
-        """A row's line: geometric means, the worst cell by the figure `best`, each goal with its verdict."""
+        """A row's line, of those of its problems that are among the cells, by key."""
         keys = [problem.key for problem in problems(row)]
-        present = [cells[key] for key in keys if key in cells]
+        return self.of_cells(row, [cells[key] for key in keys if key in cells])
+
+    def of_cells(self, row: Row, present: Sequence[StoredCell]) -> dict[str, Any]:
+        """A row's line, of cells: geometric means, the worst one by the figure `best`, verdicts of goals."""
+        if row.peers:
+            present = [cell for cell in present if any(map(is_peer, cell["candidates"]))]
         rated = [(cell["figures"]["best"], cell) for cell in present if "best" in cell["figures"]]
         names = dict.fromkeys((*self.always, *(goal.figure for goal in row.goals)))
         found = {name: geometric_mean(cell["figures"].get(name) for cell in present) for name in names}

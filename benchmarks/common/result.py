@@ -6,7 +6,7 @@ import json
 import lzma
 import os
 import subprocess
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
@@ -79,14 +79,19 @@ def read_result(file: Path, needs: Sequence[str] = ()) -> dict[str, Any]:
             f"{file.name}: lacks {', '.join(missing)}; it is no result of this program, or of another schema."
         )
     devices = {_name(result["device"])} | {
-        _name(one["device"])
-        for one in (*result.get("runs", ()), *result.get("records", ()))
-        if isinstance(one, Mapping) and "device" in one
+        _name(one["device"]) for one in items(result, "runs", "records") if "device" in one
     }
     if len(devices) > 1:
         raise BadResult(f"{file.name}: of {len(devices)} devices ({', '.join(sorted(devices))}), not of one.")
     found: dict[str, Any] = result
     return found
+
+
+def items(result: Mapping[str, Any], *names: str) -> Iterator[Mapping[str, Any]]:
+    """All items of a result's lists of these names that are objects; of others, such as counts, none."""
+    for name in names:
+        found = result.get(name)
+        yield from (one for one in (found if isinstance(found, list) else ()) if isinstance(one, Mapping))
 
 
 def _name(device: Any) -> str:

@@ -162,6 +162,7 @@ ROWS = (
             **BF16,
         ),
         goals=(),
+        peers=True,
         also=COMPILED,
         careful=True,
     ),

@@ -131,6 +131,7 @@ ROWS = (
         title="some of these beside torch.compile too: hidden 256 and 1024, batch 16 and 64, T=50, bf16",
         cases=with_values(grid(OPERATORS, hidden=(256, 1024), batch=(16, 64)), **BF16),
         goals=(),
+        peers=True,
         also=("peer_compiled", "peer_reduce_overhead"),
     ),
 )

@@ -190,6 +190,7 @@ ROWS = (
             **BF16,
         ),
         goals=(),
+        peers=True,
         also=(*COMPILED, *(peer.name for peer in PEERS)),
         careful=True,
     ),
