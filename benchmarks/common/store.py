@@ -157,7 +157,7 @@ class Store:
 
 
 def stored_candidate(record: Record) -> dict[str, Any]:
-    """What became of a candidate: a gate's error ratio and times, or the reason why it has none."""
+    """Outcome of a candidate as it is stored: the gate's error ratio and times, or why it has none."""
     found: dict[str, Any] = {"status": record.status.value, "times": {}}
     if record.reason:
         found["reason"] = record.reason
