@@ -155,6 +155,7 @@ class Trainer:
             "reserved_bytes": reserved,
             "loss": _finite(loss),
             "parts": self._used,
+            "graphs": variant.graphs_apart,
             "versions": dict(self._versions),
             **more,
         }

@@ -40,7 +40,7 @@ def _of_device(device: str, found: Sequence[Result]) -> str:
     if not lines:
         return ""
     marks = "".join(
-        f"- {result['name']}: commit `{result['commit']}`, {result['measured_at'][:10]}; {mark(result)}\n"
+        f"- `{result['file']}`: commit `{result['commit']}`, {result['measured_at'][:10]}; {mark(result)}\n"
         for result in found
     )
     return f"\n{device}:\n{table(HEAD, lines)}{marks}\n"
@@ -85,9 +85,9 @@ def best(result: Result, within: str, graphs: bool) -> tuple[Line | None, Line |
 
 
 def is_graph(line: Line) -> bool:
-    """Whether a line's steps replay CUDA graphs, by its name or by the arrangement that `optimize` kept."""
+    """Whether a line's steps replay CUDA graphs: as it says, by its name, or as `optimize` arranged them."""
     names = (line["variant"], *line.get("parts", {}).get("arrangement", ()))
-    return any(word in name for name in names for word in GRAPHS)
+    return line.get("graphs", False) or any(word in name for name in names for word in GRAPHS)
 
 
 def _fastest(lines: Sequence[Line], graphs: bool) -> tuple[Line | None, Line | None]:

@@ -58,7 +58,7 @@ def overview(folder: Path) -> str:
 
 
 def _of_device(device: str, found: Sequence[tuple[Result, list[Line]]]) -> str:
-    text = f"\n### {device}\n"
+    text = f"\n### {device}\n\n{_in_short([line for _, lines in found for line in lines])}\n"
     for words, within in GROUPS.items():
         rows = []
         for line in (line for _, lines in found for line in lines):
@@ -74,6 +74,18 @@ def _of_device(device: str, found: Sequence[tuple[Result, list[Line]]]) -> str:
         for result, _ in found
     )
     return f"{text}Measured:\n\n{''.join(marks)}\n"
+
+
+def _in_short(lines: Sequence[Line]) -> str:
+    """How many lines are in each group, by form."""
+    words = []
+    for form, name in FORMS.items():
+        ratios = [ratio for line in lines if (ratio := line.ratios.get(form)) is not None]
+        counts = [sum(map(within, ratios)) for within in GROUPS.values()]
+        words.append(
+            f"{name} ours win {counts[0]} of {len(ratios)}, {counts[1]} are a wash, {counts[2]} are lost"
+        )
+    return f"Of layers and models, {'; '.join(words)}."
 
 
 def _measured(folder: Path) -> Iterator[tuple[Result, list[Line]]]:
