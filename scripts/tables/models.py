@@ -19,7 +19,8 @@ LAST = 50  # steps at the end of a loss curve
 FORMS = {"as CUDA graphs": True, "launched": False}
 HEAD = (
     *("model", "within"),
-    *(f"{words}, {form}" for form in FORMS for words in ("ours", "the best without us", "times as fast")),
+    *("ours, as CUDA graphs", "the best without us", "times as fast"),
+    *("ours, launched", "the best without us, launched", "times as fast, launched"),
     "planned over measured peak",
 )
 CURVES = ("variant", "dropout", "steps", "first loss", f"mean of the last {LAST}", "mean distance from sdpa")
@@ -78,8 +79,10 @@ def groups(result: Result) -> dict[str, list[Line]]:
 
 
 def best(result: Result, within: str, graphs: bool) -> tuple[Line | None, Line | None]:
-    """The fastest line of ours and of the others within a cap, such as "24 GiB": of what replays CUDA graphs,
-    or of what does not. None where there is none.
+    """The fastest line of ours and of the others within a cap, such as "24 GiB". None where there is none.
+
+    With `graphs` ours are those that replay CUDA graphs, beside the others in whichever form is faster; not
+    every run has the others' graphs of what they compile. Without, both are launched by the host.
     """
     return _fastest(groups(result).get(within, ()), graphs)
 
@@ -91,9 +94,9 @@ def is_graph(line: Line) -> bool:
 
 
 def _fastest(lines: Sequence[Line], graphs: bool) -> tuple[Line | None, Line | None]:
-    alike = [line for line in lines if is_graph(line) == graphs]
-    ours = max((line for line in alike if _ours(line)), key=_speed, default=None)
-    return ours, max((line for line in alike if not _ours(line)), key=_speed, default=None)
+    ours = (line for line in lines if _ours(line) and is_graph(line) == graphs)
+    others = (line for line in lines if not _ours(line) and (graphs or not is_graph(line)))
+    return max(ours, key=_speed, default=None), max(others, key=_speed, default=None)
 
 
 def _compared(result: Result) -> Iterator[tuple[str, ...]]:
