@@ -67,7 +67,7 @@ def _trained(folder: Path) -> Iterator[tuple[str, ...]]:
                 yield (
                     f"training Hugging Face's {name} in {result['dtype']} within {WITHIN}",
                     *ratios,
-                    "; ".join(peers),
+                    "; ".join(dict.fromkeys(peers)),
                     result["device"],
                     _run(result),
                 )

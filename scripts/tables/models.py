@@ -16,7 +16,6 @@ GIB = 2**30
 OURS = ("plan", "chosen", "optimized")  # what names of variants of ours begin with
 GRAPHS = ("graphed", "replayed", "reduce-overhead", "reduce_overhead")  # what those of CUDA graphs contain
 LAST = 50  # steps at the end of a loss curve
-FORMS = {"as CUDA graphs": True, "launched": False}
 HEAD = (
     *("model", "within"),
     *("ours, as CUDA graphs", "the best without us", "times as fast"),
@@ -104,7 +103,7 @@ def _compared(result: Result) -> Iterator[tuple[str, ...]]:
         if all(map(_ours, lines)):
             continue
         cells: list[str] = []
-        for graphs in FORMS.values():
+        for graphs in (True, False):
             ours, peer = _fastest(lines, graphs)
             cells += [
                 f"{ours['variant']}: {_cell(ours)}" if ours else "-",
