@@ -116,7 +116,7 @@ PIECES = (
         *("deepspeech2", "--batch", "16", "32", "--use", "first recurrent layer=persistent"),
         "recurrent layers=persistent",
     ),
-    Piece(name="lstm", module="benchmarks.kernels.lstm", minutes=4, file="lstm", resumed=False),
+    Piece(name="lstm", module="benchmarks.kernels.lstm", minutes=6, file="lstm", resumed=False),
     Piece(
         name="bert-layer", module="benchmarks.kernels.bert_layer", minutes=5, file="bert_layer", resumed=False
     ),

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.common import peers
-from benchmarks.common.result import RESULTS, current_commit
+from benchmarks.common.result import RESULTS, BadResult, current_commit
 from benchmarks.common.rows import Cell, Row, cells, missing
 from benchmarks.common.sessions import measure_all
 from benchmarks.common.store import Kind, Store
@@ -66,9 +66,15 @@ class Comparison:
 
 
 def main(comparison: Comparison, description: str, arguments: Sequence[str] | None = None) -> int:
-    """Measure what is missing, print and store it. The exit code: 0, or 3 where the budget left some out."""
+    """Measure what is missing, print and store it. The exit code: 0, 2 where a file cannot be used, or 3 where
+    the budget left some out.
+    """
     with peers.registered():
-        return _main(comparison, _parser(comparison, description).parse_args(arguments))
+        try:
+            return _main(comparison, _parser(comparison, description).parse_args(arguments))
+        except BadResult as error:  # which may hold hours of a GPU: it is not written over
+            _say(f"{error} Or move it away.")
+            return 2
 
 
 def _main(comparison: Comparison, options: argparse.Namespace) -> int:

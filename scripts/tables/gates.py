@@ -38,7 +38,7 @@ def cudnn(folder: Path) -> str:
             lines.append(
                 f"- `{operator}`: {len(failures)} of {result['checked']} problems failed the gate; {words} "
                 f"({result['device']}, torch {environment['torch']}, cuDNN {environment['cudnn']}, "
-                f"{result['measured_at'][:10]})."
+                f"commit `{result['commit']}`, {result['measured_at'][:10]})."
             )
     return "\n" + "\n".join(lines) + "\n\n"
 

@@ -95,6 +95,9 @@ def test_a_smoke_run_measures_stores_resumes_and_joins(
         if torch_lstm is not None:
             assert torch_lstm["times"]["forward"]["p50_ms"] > 0
             assert torch_lstm["error_ratio"] <= 1
+        training = record["problem"]["mode"] == "training"
+        assert ("float16" in record) == training  # of torch's module, for the rows in bfloat16
+        assert not training or record["float16"]["times"]["forward_backward"]["p50_ms"] > 0
     for run in result["runs"]:
         assert run.keys() >= {"commit", "device", "environment", "seed", "started_at", "versions"}
     before = len(result["runs"])
@@ -200,6 +203,18 @@ def test_a_changed_implementation_is_measured_again(tmp_path: Path) -> None:
     assert store.holds(found[0])
     store.runs[0]["versions"]["lstm.hoisted"] = "another"
     assert not any(store.holds(one) for one in found if one.problem.operator == "lstm")
+
+
+def test_a_file_that_was_cut_off_is_named_and_not_written_over(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert recurrent.main(["--smoke", "--results", str(tmp_path), "--rows", "step"]) == 0
+    (file,) = tmp_path.glob("*.json")
+    file.write_text(file.read_text()[:500])
+    cut = file.read_bytes()
+    assert recurrent.main(["--smoke", "--results", str(tmp_path), "--rows", "step", "--resume"]) == 2
+    assert f"{file.name}: cut off" in capsys.readouterr().err
+    assert file.read_bytes() == cut
 
 
 def test_the_gate_covers_what_each_operator_has() -> None:
