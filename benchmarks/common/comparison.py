@@ -66,8 +66,8 @@ class Comparison:
 
 
 def main(comparison: Comparison, description: str, arguments: Sequence[str] | None = None) -> int:
-    """Measure what is missing, print and store it. The exit code: 0, 2 for a file that cannot be used, 3 where
-    the budget left some out.
+    """Measure what is missing, print and store it. The exit code: 0, 2 for a file that cannot be used, or 3
+    where the budget left some out.
     """
     with peers.registered():
         try:

@@ -4,10 +4,9 @@
 
 A fixed list of problems, of which each has something to say about where time goes; every implementation
 but the compiled loop, which takes minutes to be made, is judged against the equations in float64 first and
-timed in turns with the others. Prints
-each one's time, its time as a CUDA graph, the memory that it holds for backward, and how many times as
-fast as `nn.LSTM` it is; writes all records to `benchmarks/results/lstm_<device>.json`. Needs torch and
-the standard library alone.
+timed in turns with the others. Prints each one's time, its time as a CUDA graph, the memory that it holds for
+backward, and how many times as fast as `nn.LSTM` it is; writes all records to
+`benchmarks/results/lstm_<device>.json`. Needs torch and the standard library alone.
 """
 
 from __future__ import annotations

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, TypeVar
 
 from benchmarks.common.peers import is_peer
 from benchmarks.common.result import items
 
 Result = Mapping[str, Any]  # a file of benchmarks/results
+
+T = TypeVar("T")
 
 VERSION = re.compile(r"[0-9a-f]{12}(\.[0-9a-f]{12})?")
 FRESH = "all implementations are the same today"
@@ -86,6 +88,15 @@ def mark(result: Result) -> str:
     if left_out:
         words += f"; left out, as they are no more: {', '.join(f'`{name}`' for name in left_out)}"
     return words
+
+
+def by_device(found: Iterable[tuple[Result, T]]) -> dict[str, list[tuple[Result, T]]]:
+    """What results have, by device; those of which most is of today's code come first."""
+    devices: dict[str, list[tuple[Result, T]]] = {}
+    for result, one in found:
+        devices.setdefault(result["device"], []).append((result, one))
+    stale = {name: sum(not is_fresh(result) for result, _ in each) for name, each in devices.items()}
+    return {name: devices[name] for name in sorted(devices, key=lambda name: (stale[name], name))}
 
 
 def commits(result: Result) -> str:

@@ -13,7 +13,7 @@ from benchmarks.kernels.sublayers import COMPARISON as SUBLAYERS
 
 from . import models
 from .parts import Result, comparisons, plain, table, whole_results
-from .standing import is_fresh, mark
+from .standing import by_device, mark
 
 WASH = 1.05  # times as fast, or as slow: less is no difference to a user
 FORMS = {"graph": "as CUDA graphs", "eager": "launched"}
@@ -48,13 +48,7 @@ class Line:
 
 def overview(folder: Path) -> str:
     """For each device, those of today's code first, its lines by verdict, and what they were measured at."""
-    devices: dict[str, list[tuple[Result, list[Line]]]] = {}
-    for result, lines in _measured(folder):
-        devices.setdefault(result["device"], []).append((result, lines))
-    stale = {name: sum(not is_fresh(one) for one, _ in found) for name, found in devices.items()}
-    return "".join(
-        _of_device(name, devices[name]) for name in sorted(devices, key=lambda name: (stale[name], name))
-    )
+    return "".join(_of_device(device, found) for device, found in by_device(_measured(folder)).items())
 
 
 def _of_device(device: str, found: Sequence[tuple[Result, list[Line]]]) -> str:
