@@ -30,7 +30,7 @@ from kernel_selector.kernels.measure import default_torch_device, identify
 from kernel_selector.kernels.measure.sweeps import parse_seconds
 
 LEDGER = "tables.json"  # in DIR: how far each piece is
-LEAST_S = 60  # of a budget, to begin a piece
+LEAST_S = 120  # of a budget, to begin a piece
 GRACE_S = 30  # after which a piece that has not ended is ended
 PACKED_BYTES = 100_000  # of a file, from which on it is packed
 LEFT = 3  # exit status of a benchmark whose budget left some out
