@@ -467,7 +467,6 @@ class Selector:
             self._stamp = stamp
         return changed
 
-
     def _is_there_now(self) -> bool:
         """Whether the database, which was not there, is, or would now be elsewhere; or what ships may be."""
         from kernel_selector import db

@@ -177,7 +177,8 @@ def test_an_unchanged_database_keeps_its_answers(selector, path):
     assert ask(selector) is before
 
 
-def test_without_a_database_answers_are_kept_until_there_is_one(path, tmp_path, monkeypatch):
+@pytest.mark.usefixtures("path")
+def test_without_a_database_answers_are_kept_until_there_is_one(tmp_path, monkeypatch):
     monkeypatch.setenv("SELECTOR_DATABASE_URL", str(tmp_path / "later.sqlite"))
     selector = Selector(shipped=False)
     before = ask(selector)
