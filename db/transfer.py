@@ -9,15 +9,18 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from functools import partial
 from itertools import islice
+from types import MappingProxyType
 from typing import Any
 
 from sqlalchemy import select
 from sqlalchemy.engine import Connection
 
 from . import imported, models, records
+from .bulk import apart_from
 from .imported import ImportedRow
 from .records import BATCH
 from .schema.corrections import counts
@@ -32,27 +35,31 @@ class Difference:
     """Measurements of one database against another's, by operator.
 
     `new` are not there, `known` are, and `contradicting` are those of the new ones whose candidate has
-    other figures there.
+    other figures there. `waiting` are left out: they do not count yet where they are.
     """
 
     new: Counter[str] = field(default_factory=Counter)
     known: Counter[str] = field(default_factory=Counter)
     contradicting: Counter[str] = field(default_factory=Counter)
+    waiting: Counter[str] = field(default_factory=Counter)
 
     def to_dict(self) -> dict[str, dict[str, int]]:
         """JSON-ready."""
-        return {"new": dict(self.new), "known": dict(self.known), "contradicting": dict(self.contradicting)}
+        return {item.name: dict(getattr(self, item.name)) for item in fields(self)}
 
 
-def difference(source: Connection, target: Connection) -> Difference:
+def difference(
+    source: Connection, target: Connection, *, waiting: Mapping[int, str] = MappingProxyType({})
+) -> Difference:
     """Measurements that `merge` would add to the target, and those of them that contradict it.
 
-    What the source retracted is not given on; what the target retracted stays so.
+    What the source retracted is not given on, nor are those that are `waiting`, ids with their operators;
+    what the target retracted stays so.
     """
-    found = Difference()
+    found = Difference(waiting=Counter(waiting.values()))
     query = select(Measurement.content_hash).where(~counts())
     retracted = {bytes.fromhex(content) for content in target.execute(query).scalars()}
-    for part in (_records, _imported):
+    for part in (partial(_records, without=waiting), _imported):
         there, identities = set(retracted), set[bytes]()
         for content, identity, _ in part(target):
             there.add(content)
@@ -67,11 +74,13 @@ def difference(source: Connection, target: Connection) -> Difference:
     return found
 
 
-def merge(source: Connection, target: Connection) -> Difference:
-    """Add all measurements of the source that the target lacks; returns what was added, as `difference`."""
-    found = difference(source, target)
-    waiting = records.find(source)
-    while batch := list(islice(waiting, BATCH)):
+def merge(
+    source: Connection, target: Connection, *, waiting: Mapping[int, str] = MappingProxyType({})
+) -> Difference:
+    """Add all measurements of the source that the target lacks; takes and returns as `difference`."""
+    found = difference(source, target, waiting=waiting)
+    given = records.find(source, without=waiting)
+    while batch := list(islice(given, BATCH)):
         records.add(target, batch)
     seen: imported.Repetitions = Counter()  # over all batches: the same hashes as in the source
     for batch_row in imported.batches(source):
@@ -134,11 +143,12 @@ def _rows_of(connection: Connection, batch_id: int) -> Iterator[ImportedRow]:
     return (ImportedRow(*row) for row in connection.execute(query))
 
 
-def _records(connection: Connection) -> Iterator[Digests]:
+def _records(connection: Connection, without: Collection[int] = ()) -> Iterator[Digests]:
     """Of each record that counts: its content, what was measured in which circumstances, and the operator."""
-    query = select(Measurement.content_hash).where(counts()).order_by(Measurement.id)
+    left_out = apart_from(connection, Measurement.id, without)
+    query = select(Measurement.content_hash).where(counts(), left_out).order_by(Measurement.id)
     hashes = connection.execute(query).scalars().all()
-    for content, record in zip(hashes, records.find(connection), strict=True):
+    for content, record in zip(hashes, records.find(connection, without=without), strict=True):
         yield bytes.fromhex(content), _digest(record.identity), record.problem.operator
 
 

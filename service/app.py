@@ -31,6 +31,7 @@ from .middleware import BodyLimit, Head, RequestLog
 from .openapi.document import document
 from .pages.page import Sources
 from .routes import ROUTERS
+from .routes.turns import Turns
 from .settings import Settings, misspelt
 from .tokens import AccessList
 
@@ -66,6 +67,7 @@ def create_app(selector: Selector, *, settings: Settings | None = None) -> FastA
     app.state.page = Sources.of(selector)
     app.state.intake = Intake(selector)
     app.state.metrics = Metrics()
+    app.state.turns = Turns()
     app.state.prices = given.prices
     app.state.queue = Cached(
         lambda: queue_depth(selector.database), steady=True, patience_s=lambda: selector.patience_s

@@ -5,7 +5,8 @@ it: clients that ask known questions at a steady rate, one that attacks on sever
 it can, and for the last row a relay in front of a PostgreSQL server, which falls silent. Each attack is
 compared with the quiet before it, in turns, so that drift of the machine hits both alike; a latency counts
 from when a question was due. Client, attacker and server share the machine's cores: figures beside an attack
-are lower bounds. Writes `benchmarks/results/service_attacks.json`.
+are lower bounds, and how late clients themselves were to ask is written too, as part of their latency.
+Writes `benchmarks/results/service_attacks.json`.
 """
 
 from __future__ import annotations
@@ -65,9 +66,11 @@ Attack = Callable[[Target, Callable[[], bool]], None]  # for as long as it is to
 
 
 class Heard(NamedTuple):
-    """Latencies of honest clients in milliseconds, how many got no answer, and how long they asked."""
+    """Latencies of honest clients in milliseconds, the part of each before it asked, how many got no answer,
+    and how long they asked."""
 
     latencies_ms: list[float]
+    late_ms: list[float]
     failed: int
     seconds: float
 
@@ -78,8 +81,13 @@ class Heard(NamedTuple):
 
     @property
     def p99_ms(self) -> float:
-        """99th percentile."""
-        return statistics.quantiles(self.latencies_ms, n=100)[98] if len(self.latencies_ms) > 1 else 1e9
+        """99th percentile of the latencies."""
+        return _p99(self.latencies_ms)
+
+    @property
+    def late_p99_ms(self) -> float:
+        """99th percentile of their parts before a client asked, which had no processor."""
+        return _p99(self.late_ms)
 
 
 def large_heads(target: Target, goes_on: Callable[[], bool]) -> None:
@@ -215,6 +223,8 @@ def row(
         "p99_ms": round(statistics.median(beside.p99_ms for _, beside in pairs), 2),
         "p99_without_ms": round(statistics.median(quiet.p99_ms for quiet, _ in pairs), 2),
         "p99_times": round(p99, 2),
+        "late_p99_ms": round(statistics.median(beside.late_p99_ms for _, beside in pairs), 2),
+        "late_p99_without_ms": round(statistics.median(quiet.late_p99_ms for quiet, _ in pairs), 2),
         "unanswered": failed,
     }
 
@@ -282,6 +292,10 @@ def _attack(attack: Attack, target: Target, ended: Event) -> None:
         thread.join()
 
 
+def _p99(times_ms: list[float]) -> float:
+    return statistics.quantiles(times_ms, n=100)[98] if len(times_ms) > 1 else 1e9
+
+
 def honest(port: int, seconds: float) -> Heard:
     """Answers to honest clients in a process of their own."""
     mine, theirs = CONTEXT.Pipe(duplex=False)
@@ -294,6 +308,7 @@ def honest(port: int, seconds: float) -> Heard:
 
 def _ask(port: int, seconds: float) -> Heard:
     latencies: list[float] = []
+    lates: list[float] = []
     failures: list[str] = []
     started = time.perf_counter()
 
@@ -302,6 +317,7 @@ def _ask(port: int, seconds: float) -> Heard:
         due = started + place / RATE
         while due < started + seconds:
             time.sleep(max(0.0, due - time.perf_counter()))
+            late_ms = (time.perf_counter() - due) * 1e3
             try:
                 connection.request(
                     "POST", "/v1/choices", json.dumps(LAYER), {"content-type": "application/json"}
@@ -311,6 +327,7 @@ def _ask(port: int, seconds: float) -> Heard:
                 if answer.status != 200:
                     raise http.client.HTTPException(str(answer.status))
                 latencies.append((time.perf_counter() - due) * 1e3)
+                lates.append(late_ms)
             except (OSError, http.client.HTTPException) as error:
                 failures.append(str(error))
                 connection.close()
@@ -321,7 +338,7 @@ def _ask(port: int, seconds: float) -> Heard:
         thread.start()
     for thread in threads:
         thread.join()
-    return Heard(latencies, len(failures), max(seconds, time.perf_counter() - started))
+    return Heard(latencies, lates, len(failures), max(seconds, time.perf_counter() - started))
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -63,7 +63,8 @@ class Device:
 
     def to_dict(self) -> dict[str, Any]:
         """The fields as JSON-ready data, which `from_dict` reads back."""
-        return asdict(self)
+        fields = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        return {**fields, "matmul_flops_per_s": dict(self.matmul_flops_per_s)}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Device:

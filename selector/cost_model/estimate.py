@@ -57,7 +57,11 @@ class Estimate(NamedTuple):
 
     def extrapolated(self, doublings: float, least_gain: float = LEAST_GAIN) -> Estimate:
         """The estimate of a cost model that far outside of what it has seen, with wider intervals."""
-        return self.timed(1.0, 2 ** (WIDER_TIME * doublings), least_gain)._replace(
+        wider = 2 ** (WIDER_TIME * doublings)
+        return self._replace(
+            low_ms=self.low_ms / wider,
+            high_ms=self.high_ms * wider,
+            noise=max(self.noise, least_gain),
             low_bytes=math.floor(self.low_bytes / SAFE_BYTES),
             high_bytes=math.ceil(self.high_bytes * WIDER_BYTES),
             safe_bytes=math.ceil(max(self.safe_bytes, self.high_bytes) * SAFE_BYTES),

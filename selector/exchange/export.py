@@ -17,12 +17,13 @@ from kernel_selector.kernels.contract import UnknownOperator
 from kernel_selector.kernels.contract.errors import shorten, suggest
 
 from ..errors import InvalidRequest
+from ..selection.confirmation import unconfirmed
 from ..workloads.imported_operator import described, imported_operators
 from . import t4
 from .files import written
 from .validation import FIELDS, SCHEMA
 
-__all__ = ["Difference", "diff", "export", "merge", "promote"]
+__all__ = ["Difference", "diff", "export", "merge", "promote", "waiting"]
 FORMATS = ("jsonl", "csv", "t4")
 
 
@@ -34,7 +35,8 @@ def export(
     JSON lines take everything: imported measurements and records of our own. CSV and T4 take those of one
     imported operator, on one device for T4. A name that ends in `.gz` is of a file compressed by gzip. A file
     that is there is replaced when all is written, but never
-    a database. Raises UnknownOperator, InvalidRequest and the errors of the database.
+    a database. Records that wait for somebody to agree are left out: `waiting` says how many.
+    Raises UnknownOperator, InvalidRequest and the errors of the database.
     """
     file = Path(path)
     is_packed = file.suffix.lower() == ".gz"
@@ -84,10 +86,22 @@ def _write(file: IO[str], connection: Any, operator: str | None, kind: str) -> i
         del row["imported_at"]
         file.write(json.dumps({"schema": SCHEMA, **row}, ensure_ascii=False, allow_nan=False) + "\n")
         count += 1
-    for record in db.records.find(connection, operator=operator):
+    for record in db.records.find(connection, operator=operator, without=_waiting(connection, operator)):
         file.write(record.to_json() + "\n")
         count += 1
     return count
+
+
+def waiting(database: Database, operator: str | None = None) -> int:
+    """Number of records that wait for somebody to agree, of an operator or all. Raises as the database."""
+    with database.read() as connection:
+        return len(_waiting(connection, operator))
+
+
+def _waiting(connection: Any, operator: str | None = None) -> dict[int, str]:
+    """Ids of the records that wait for somebody to agree, each with its operator."""
+    names = [name for name in registry.operators() if operator in (None, name)]
+    return {one: name for name in names for one in unconfirmed(connection, operator=name)}
 
 
 def _write_csv(file: IO[str], rows: Iterator[dict[str, Any]]) -> int:
@@ -123,19 +137,20 @@ def diff(source: Database, target: Database) -> Difference:
     """
     with source.read() as one, target.read() as other:
         _check(one, other)
-        return transfer.difference(one, other)
+        return transfer.difference(one, other, waiting=_waiting(one))
 
 
 def merge(source: Database, target: Database) -> Difference:
     """Add the source's measurements that the target lacks, all or none; returns the difference.
 
-    Nothing is ever replaced: of two that contradict each other both stay, and the later one counts. Raises
+    Nothing is ever replaced: of two that contradict each other both stay, and the later one counts. What
+    waits for somebody to agree stays where it is: in another database it would be the owner's. Raises
     Contradiction where one operator has other hyperparameters here than there, and the errors of the
     databases.
     """
     with source.read() as one, target.write() as other:
         _check(one, other)
-        return transfer.merge(one, other)
+        return transfer.merge(one, other, waiting=_waiting(one))
 
 
 def promote(source: Database, target: Database) -> tuple[Difference, int]:
@@ -145,7 +160,7 @@ def promote(source: Database, target: Database) -> tuple[Difference, int]:
     """
     with source.read() as one, target.write() as other:
         _check(one, other)
-        return transfer.merge(one, other), transfer.copy_models(one, other)
+        return transfer.merge(one, other, waiting=_waiting(one)), transfer.copy_models(one, other)
 
 
 def _check(source: Any, target: Any) -> None:

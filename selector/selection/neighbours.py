@@ -113,7 +113,10 @@ class Similar:
         self._sizes, self._words = sizes, [name for name in names if name not in sizes]
         self._codes: dict[object, int] = {}
         self._points = np.array([self._point(one) for one in self._problems])
-        self._traits = np.array([[self._code(one) for one in self._marks(each)] for each in self._problems])
+        traits = np.array([[self._code(one) for one in self._marks(each)] for each in self._problems])
+        # many problems have the same words, which are compared once
+        self._traits, which = np.unique(traits, axis=0, return_inverse=True)
+        self._traits_of = which.ravel()
         self._weights = np.array(
             [UNSEEN_WORD + UNSEEN_WIDTH * (name == "mode") for name in self._words] + [UNSEEN_WIDTH]
         )
@@ -124,7 +127,8 @@ class Similar:
             return None
         between = self._points - np.array(self._point(problem))
         traits = np.array([self._codes.get(one, -1) for one in self._marks(problem)])
-        apart = np.sqrt((between**2).sum(1)) + (self._traits != traits) @ self._weights
+        unlike = (self._traits != traits) @ self._weights
+        apart = np.sqrt((between**2).sum(1)) + unlike[self._traits_of]
         best = int(apart.argmin())
         return self._problems[best], float(apart[best])
 

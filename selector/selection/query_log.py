@@ -13,6 +13,7 @@ import os
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextvars import ContextVar
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -52,13 +53,14 @@ def noting(database: Database | None) -> Callable[[Iterable[Choice]], None]:
     if os.environ.get(VARIABLE, "1").lower() in ("0", "false", "no", "off"):
         return lambda _choices: None
     noted: set[Question] = set()
+    place = cache(lambda: file_of(database))
     full: State | None = None  # of the file when it had no more room; most services ask this alone, and soon
 
     def noted_once(choices: Iterable[Choice]) -> None:
         nonlocal full
         new: dict[Question, Choice] = {}
         for choice in filter(is_uncertain, choices):
-            if full is not None and not new and _state(file_of(database)) == full:
+            if full is not None and not new and _state(place()) == full:
                 return
             question = choice.problem.operator, choice.problem.row, choice.device.key
             if question not in noted:
@@ -68,7 +70,7 @@ def noting(database: Database | None) -> Callable[[Iterable[Choice]], None]:
             if len(noted) > MOST_NOTED:  # else they would be kept for as long as the process lives
                 noted.clear()
             noted.update(new)
-            file = file_of(database)
+            file = place()
             full = None if note(file, new.values()) else _state(file)
 
     return noted_once

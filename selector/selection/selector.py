@@ -35,6 +35,7 @@ BACK_OFF = 9  # times as long as a look took, no other follows: a slow database 
 LOCK_WAIT_S = 2.0  # readers hardly ever wait; those that do have callers who wait with them
 PATIENCE_S = 0.25  # that a question waits to hear from a server
 CACHE_SIZE = 8192
+NONE_YET = "There are no measurements yet."
 STALE = "The database cannot be read now, so this rests on what was loaded before."
 SNAPSHOT_TRIES = 3
 
@@ -382,7 +383,7 @@ class Selector:
                 if self._source is not None or self._open is not None:
                     raise
                 # not an error before the first measurement; the message names the place
-                own = Body(None, missing=f"There are no measurements yet. {error}")
+                own = Body(None, missing=f"{NONE_YET} {error}")
             else:
                 self._answered_look.set()
                 self._stamp = opened.stamp()
@@ -454,7 +455,7 @@ class Selector:
 
     def _changed(self) -> bool:
         if self._open is None:
-            return True
+            return self._is_there_now()
         stamp = self._open.stamp()
         if stamp is not None and stamp == self._stamp:
             return False
@@ -465,6 +466,17 @@ class Selector:
         if not changed:
             self._stamp = stamp
         return changed
+
+    def _is_there_now(self) -> bool:
+        """Whether the database, which was not there, is, or would now be elsewhere; or what ships may be."""
+        from kernel_selector import db
+
+        try:
+            self._opened()
+        except db.DatabaseMissing as error:
+            still = (f"{NONE_YET} {error}",) == self._knowledge.own.caveats
+            return not still or bool(self._knowledge.unusable)
+        return True
 
 
 def shared_selector(

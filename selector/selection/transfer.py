@@ -13,6 +13,7 @@ measured, so that a switch away from the default must gain a quarter.
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from statistics import median
 from typing import NamedTuple
@@ -153,8 +154,10 @@ class Corrections:
         for of_host in (True, False):
             mine = [one for one in every if one.of_host == of_host]
             # errors at one problem have much in common: it counts once, however many were measured there
-            by_problem = ([one.logarithm for one in mine if one.problem == each] for each in problems)
-            overall = _drawn([median(each) for each in by_problem if each])
+            by_problem = defaultdict[Problem, list[float]](list)
+            for one in mine:
+                by_problem[one.problem].append(one.logarithm)
+            overall = _drawn([median(each) for each in by_problem.values()])
             self._factors[of_host, ""] = overall
             for name in {one.name for one in mine}:
                 own = [one.logarithm - overall for one in mine if one.name == name]

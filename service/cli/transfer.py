@@ -103,12 +103,14 @@ def export(
 
     with opened(database) as store:
         count = transfer.export(file, store, operator=operator, kind=format_)
+        waiting = transfer.waiting(store, operator)
     if as_json:
-        output.print_json({"file": str(file), "measurements": count})
+        output.print_json({"file": str(file), "measurements": count, "waiting": waiting})
     else:
         output.out().print(
             f"{output.number_of(count, 'measurement')} written to {file}", markup=False, soft_wrap=True
         )
+        _print_waiting(waiting)
 
 
 def merge(source: SourceArgument, database: DatabaseOption = None, as_json: JsonOption = False) -> None:
@@ -181,6 +183,13 @@ def _print(report: ImportReport, database: str | None) -> None:
         console.print(f"Next: selector train {shlex.quote(operator)}{where}", markup=False, soft_wrap=True)
 
 
+def _print_waiting(count: int) -> None:
+    """Say what stays where it is, because it does not count there yet."""
+    if count:
+        words = f"{output.number_of(count, 'measurement')} left out, for which nobody has vouched yet"
+        output.out().print(f"{words}: see `selector measurements waiting`", soft_wrap=True)
+
+
 def _report(found: Difference, word: str, as_json: bool, *, models: int | None = None) -> None:
     if as_json:
         output.print_json(found.to_dict() | ({} if models is None else {"models": models}))
@@ -191,5 +200,6 @@ def _report(found: Difference, word: str, as_json: bool, *, models: int | None =
         table.add_row(escape(operator), *map(str, counts))
     console = output.out()
     console.print(table if found.new or found.known else "There are no measurements.")
+    _print_waiting(found.waiting.total())
     if models is not None:
         console.print(f"{output.number_of(models, 'cost model')} added")

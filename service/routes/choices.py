@@ -3,6 +3,7 @@
 Answers that were given before come from memory, at once, in the event loop. New ones take some milliseconds,
 and now and then a database that has changed is read first: that would hold up all other requests, so it
 happens in the thread pool, which alone takes as long as a whole answer from memory. Batches go there at once.
+Both wait for their asker's turn.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Annotated
 
-from fastapi import APIRouter, Body, Request, Response
+from fastapi import APIRouter, Body, Depends, Request, Response
 from fastapi.concurrency import run_in_threadpool
 from pydantic_core import to_json
 
@@ -23,6 +24,7 @@ from ..problem_details import document_of
 from ..schemas.choices import BatchDocument, BatchRequest, ChoiceDocument, ChooseRequest
 from ..strict_json import StrictJsonRoute
 from .common import BODY, INTERNAL, UNAVAILABLE, selector_of
+from .turns import taking_turn, turn
 
 router = APIRouter(route_class=StrictJsonRoute, tags=["choices"])
 
@@ -48,7 +50,11 @@ async def choose(
     selector = selector_of(request)
     query = question.query(question.device)
     ask = partial(_asked, selector, query)
-    choice, answer = ask() if selector.answers_at_once(query) else await run_in_threadpool(ask)
+    if selector.answers_at_once(query):
+        choice, answer = ask()
+    else:
+        async with taking_turn(request):
+            choice, answer = await run_in_threadpool(ask)
     request.app.state.metrics.choices([choice])
     # as it is: checking and writing it again would take longer than all the rest
     return Response(answer, media_type="application/json")
@@ -66,6 +72,7 @@ def _asked(selector: Selector, query: Query) -> tuple[Choice, bytes]:
     summary="Choose for many layers and devices",
     response_description="A choice, or a problem, for every layer on every device",
     response_model=BatchDocument,
+    dependencies=[Depends(turn, scope="function")],
     responses={**BODY, 422: problem_response("The batch is wrong."), **INTERNAL},
 )
 def choose_each(

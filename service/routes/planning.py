@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Body, Query, Request, Response
+from fastapi import APIRouter, Body, Depends, Query, Request, Response
 from fastapi.responses import JSONResponse, PlainTextResponse
 
 from selector import Selector
@@ -24,6 +24,7 @@ from ..schemas.planning import (
 )
 from ..strict_json import StrictJsonRoute
 from .common import BODY, INTERNAL, UNAVAILABLE, selector_of
+from .turns import turn
 
 router = APIRouter(route_class=StrictJsonRoute, tags=["planning"])
 
@@ -70,6 +71,7 @@ def _answers(model: str, other: str) -> dict[str, Any]:
     operation_id="throughputs",
     summary="How fast jobs run on kinds of devices",
     response_model=ThroughputsDocument,
+    dependencies=[Depends(turn, scope="function")],
     responses={
         **BODY,
         200: _answers("ThroughputsDocument", "text/csv"),
@@ -103,6 +105,7 @@ def get_throughputs(
     operation_id="placements",
     summary="Rank kinds of devices for a layer",
     response_model=PlacementsDocument,
+    dependencies=[Depends(turn, scope="function")],
     responses={
         **BODY,
         200: _answers("PlacementsDocument", "text/plain"),

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
-from kernel_selector.db import Database, records
+from kernel_selector.db import Database, records, submissions, tokens
+from kernel_selector.db.tokens import StoredToken
 from kernel_selector.service.cli import main
 from selector.exchange import export as transfer
 from tests.selector import foreign, replay
@@ -20,6 +22,21 @@ def place(tmp_path: Path) -> Path:
     with Database.open(path, create=True) as database, database.write() as connection:
         records.add(connection, replay.sweep(list(replay.problems())[:2]))
     return path
+
+
+def test_what_waits_for_somebody_to_agree_is_said_to_be_left_out(place, tmp_path, capsys):
+    when = datetime(2026, 5, 1, tzinfo=UTC)
+    unknown = StoredToken(name="u", digest="u", scopes=("measure",), created_at=when, trusted=False)
+    with Database.open(place) as database, database.write() as connection:
+        tokens.add(connection, unknown)
+        batch = submissions.add(connection, author="u", received_at=when)
+        added = records.add(connection, replay.sweep(list(replay.problems())[2:3]), submission=batch)
+    words = f"{added} measurements left out, for which nobody has vouched yet: see `selector measurements"
+    for command in (["export", str(tmp_path / "a.jsonl"), "--database"], ["merge", str(place), "--database"]):
+        target = place if command[0] == "export" else tmp_path / "other.sqlite"
+        assert main([*command, str(target)]) == 0
+        assert words in capsys.readouterr().out
+    assert held(tmp_path / "other.sqlite") == held(place) - added
 
 
 def held(place: Path) -> int:

@@ -14,6 +14,7 @@ from kernel_selector.kernels import measure, registry
 from kernel_selector.kernels.contract import GateResult, Memory, Record, Status, Timing
 from kernel_selector.kernels.devices import known_device
 from selector import Selector
+from selector.exchange import export as transfer
 from selector.profiling.run import missing
 from selector.selection.confirmation import unconfirmed
 from selector.training.train import load_measured
@@ -176,6 +177,24 @@ def test_what_waits_is_measured_again_and_nothing_learns_from_it(database):
     assert B not in missing(database, here, [again[0].problem])[again[0].problem]
     dataset, _ = load_measured("lstm", database)
     assert {one.total.undisturbed_ms for one in dataset.measured} == {10, 30, 11, 12, 2, 2.1}
+
+
+def test_what_waits_is_not_given_on_as_the_owners(database, tmp_path):
+    send(database, OWNER, [record(A, 10), record(B, 30)])
+    send(database, "u1", [record(B, 1, number=1), record(B, 1, hidden=1024)])
+    assert transfer.waiting(database) == transfer.waiting(database, "lstm") == 2
+    assert transfer.waiting(database, "gru") == 0
+    assert transfer.export(tmp_path / "all.jsonl", database) == 2
+    with Database.open(tmp_path / "other.sqlite", create=True) as other:
+        expected = {"new": {"lstm": 2}, "known": {}, "contradicting": {}, "waiting": {"lstm": 2}}
+        assert transfer.diff(database, other).to_dict() == expected
+        assert transfer.merge(database, other).to_dict() == expected
+        with other.read() as connection:
+            assert sorted(one.implementation for one in records.find(connection)) == sorted((A, B))
+            assert not unconfirmed(connection, operator="lstm")
+    send(database, "u2", [record(B, 1.1, hidden=1024)])  # a second author agrees
+    assert transfer.waiting(database) == 1
+    assert transfer.export(tmp_path / "all.jsonl", database) == 4
 
 
 def test_rates_of_a_device_are_those_of_whom_is_trusted(database):

@@ -177,6 +177,20 @@ def test_an_unchanged_database_keeps_its_answers(selector, path):
     assert ask(selector) is before
 
 
+@pytest.mark.usefixtures("path")
+def test_without_a_database_answers_are_kept_until_there_is_one(tmp_path, monkeypatch):
+    monkeypatch.setenv("SELECTOR_DATABASE_URL", str(tmp_path / "later.sqlite"))
+    selector = Selector(shipped=False)
+    before = ask(selector)
+    assert ask(selector) is before
+    assert before.caveats[0].startswith("There are no measurements yet.")
+    monkeypatch.setenv("SELECTOR_DATABASE_URL", str(tmp_path / "elsewhere.sqlite"))
+    assert "elsewhere.sqlite" in ask(selector).caveats[0]
+    fill(tmp_path / "elsewhere.sqlite", OTHERS[1])
+    assert ask(selector).implementation == OTHERS[1]
+    selector.close()
+
+
 def test_other_threads_answer_while_one_reloads(selector, path, monkeypatch):
     reloading, go_on = threading.Event(), threading.Event()
     state_of = engine_module.state_of
