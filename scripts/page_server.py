@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import socket
 import threading
 import time
@@ -12,19 +11,20 @@ from pathlib import Path
 
 import uvicorn
 
+from benchmarks.common.result import read_result
 from kernel_selector.db import Database, records
 from kernel_selector.service.app import create_app
 from kernel_selector.service.settings import Settings
 from scripts.release.to_database import stored_records
 from selector import Selector
 
-MEASURED = Path(__file__).parents[1] / "benchmarks/results/recurrent_nvidia-h200.json"
+MEASURED = Path(__file__).parents[1] / "benchmarks/results/recurrent_nvidia-h200.json.xz"
 START_S = 240.0
 
 
 def fill(path: Path) -> None:
     """Make a database of what was measured of recurrent layers on an H200."""
-    found = stored_records(json.loads(MEASURED.read_text()))
+    found = stored_records(read_result(MEASURED))
     with Database.open(path, create=True) as database, database.write() as connection:
         records.add(connection, found)
 

@@ -18,7 +18,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from benchmarks.common.result import RESULTS, current_commit
+from benchmarks.common import peers
+from benchmarks.common.result import RESULTS, BadResult, current_commit
 from benchmarks.common.rows import Cell, Row, cells, missing
 from benchmarks.common.sessions import measure_all
 from benchmarks.common.store import Kind, Store
@@ -65,8 +66,18 @@ class Comparison:
 
 
 def main(comparison: Comparison, description: str, arguments: Sequence[str] | None = None) -> int:
-    """Measure what is missing, print and store it. The exit code: 0, or 3 where the budget left some out."""
-    options = _parser(comparison, description).parse_args(arguments)
+    """Measure what is missing, print and store it. The exit code: 0, 2 for a file that cannot be used, or 3
+    where the budget left some out.
+    """
+    with peers.registered():
+        try:
+            return _main(comparison, _parser(comparison, description).parse_args(arguments))
+        except BadResult as error:  # which may hold hours of a GPU: it is not written over
+            _say(f"{error} Or move it away.")
+            return 2
+
+
+def _main(comparison: Comparison, options: argparse.Namespace) -> int:
     if options.smoke and not options.results:
         options.results = Path(tempfile.mkdtemp(prefix=f"{comparison.name}-"))
     folder = options.results or RESULTS
@@ -75,11 +86,13 @@ def main(comparison: Comparison, description: str, arguments: Sequence[str] | No
     end = time.monotonic() + parse_seconds(options.budget)
     rows = list(map(comparison.small, comparison.kind.rows)) if options.smoke else comparison.kind.rows
     device = "cpu" if options.smoke else options.device or default_torch_device()
-    with Session(device, seed=options.seed) as session:
+    commit = options.commit or current_commit()
+    with Session(device, seed=options.seed, worker=peers.WORKER) as session:
         key = session.device.key
         name = f"{comparison.name}_{key}"
         store = Store(folder, _of_shard(name, options.shard), comparison.kind, rows=rows)
-        store.load(_files({folder} if options.smoke else {folder, RESULTS}, name))
+        files = _files({folder} if options.smoke else {folder, RESULTS}, name)
+        store.load(files, commit if options.one_commit else None)
         chosen = [row for row in rows if not options.rows or row.name in options.rows]
         for operator in missing(chosen):
             _say(f"There is no operator {operator}: its problems are left out.")
@@ -87,7 +100,7 @@ def main(comparison: Comparison, description: str, arguments: Sequence[str] | No
         todo = [cell for cell in _share(wanted, options.shard) if not (options.resume and store.holds(cell))]
         _say(f"{session.device.name}: {len(todo)} problems to measure, {len(store.cells)} stored")
         if todo:
-            store.start(session, todo, options.commit or current_commit())
+            store.start(session, todo, commit)
             comparison.first(todo, session)
             hung = _prepare(comparison, todo, session, options, end)
             schedule = Schedule(hung, smoke=options.smoke, end=end)
@@ -112,6 +125,7 @@ def _parser(comparison: Comparison, description: str) -> argparse.ArgumentParser
     add("--skip", nargs="+", default=[], metavar="NAME", help="implementations to leave out")
     add("--shard", type=parse_shard, metavar="i/n", help="every n-th problem, from the i-th on")
     add("--resume", action="store_true", help="skip what the result files hold")
+    add("--one-commit", action="store_true", help="leave out what they hold of other commits")
     add("--results", type=Path, metavar="DIR", help=f"where to store (default: {RESULTS.name}/)")
     add("--join", metavar="DEVICE", help="put all files of a device (nvidia-h200) together, and stop")
     add("--prepare", type=int, default=processes, metavar="N", help=f"processes (default: {processes})")
@@ -133,8 +147,9 @@ def _of_shard(name: str, shard: tuple[int, int] | None) -> str:
 
 
 def _files(folders: Iterable[Path], name: str) -> list[Path]:
-    """Every result file of a comparison on a device, whole and in shards."""
-    return [file for folder in folders for file in sorted(folder.glob(f"{name}.*json"))]
+    """Every result file of a comparison on a device, whole and in shards, packed or not."""
+    patterns = f"{name}.*json", f"{name}.json.xz"
+    return [file for folder in folders for one in patterns for file in sorted(folder.glob(one))]
 
 
 def _join(comparison: Comparison, folder: Path, key: str) -> int:
@@ -164,7 +179,12 @@ def _prepare(
     if session.torch_device == "cpu" or not options.prepare:
         return hung
     start, count = time.monotonic(), 0
-    jobs = [(cell.problem, cell.implementations) for cell in todo if comparison.prepared(cell)]
+    # a compiler that tunes has the device for itself: what it kept among others would not be its best
+    jobs = [
+        (cell.problem, [name for name in cell.implementations if not peers.is_peer(name)])
+        for cell in todo
+        if comparison.prepared(cell)
+    ]
     for problem, records in measure_all(
         jobs,
         [session.torch_device],

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from benchmarks.common.peers import is_peer
 from benchmarks.common.rows import Row, problems
 from kernel_selector.kernels import registry
 
@@ -20,8 +21,9 @@ class Judged:
     """A cell, and which of its implementations users have without us.
 
     `form` is `launched` by the host, `replayed` as a CUDA graph, or `either`, each of all that a problem is
-    judged by; or the `forward` pass alone, in either way. `measure` is what is `held` for backward, or the
-    `peak`. Where a side has no time, or no bytes, there is no figure: None.
+    judged by; or the `forward` pass alone, in either way. What an implementation that replays a graph itself
+    takes to be called is a time of graphs, never one of launches. `measure` is what is `held` for backward,
+    or the `peak`. Where a side has no time, or no bytes, there is no figure: None.
     """
 
     cell: StoredCell
@@ -29,13 +31,13 @@ class Judged:
 
     def best(self, side: Side, form: str = "either") -> Best | None:
         """The fastest of a side, of the implementations that there are still."""
-        wanted, kinds = self._wanted(side), self._kinds(form)
+        wanted = self._wanted(side)
         operator = self.cell["problem"]["operator"]
         times = [
             (candidate["times"][kind]["p50_ms"], name)
             for name, candidate in self.cell["candidates"].items()
             if wanted(name) and not registry.retirement(operator, name)
-            for kind in kinds
+            for kind in self._kinds(form, name)
             if kind in candidate["times"]
         ]
         return min(times, default=None)
@@ -95,15 +97,21 @@ class Judged:
         }
         return sides.get(side, lambda name: name == only)
 
-    def _kinds(self, form: str) -> tuple[str, ...]:
+    def _kinds(self, form: str, name: str) -> tuple[str, ...]:
         total = "forward_backward" if self.cell["problem"]["mode"] == "training" else "forward"
+        called = (total,)
         kinds = {
-            "launched": (total,),
-            "replayed": (f"graph_{total}",),
+            "launched": () if replays(name) else called,
+            "replayed": (f"graph_{total}", *(called if replays(name) else ())),
             "either": (total, f"graph_{total}"),
             "forward": ("forward", "graph_forward"),
         }
         return kinds[form]
+
+
+def replays(name: str) -> bool:
+    """Whether an implementation replays a CUDA graph of its own when it is called."""
+    return name.endswith(("_graph", "_reduce_overhead"))
 
 
 def quotient(above: float | None, below: float | None) -> float | None:
@@ -143,9 +151,14 @@ class Figures:
         }
 
     def of_row(self, row: Row, cells: Mapping[str, StoredCell]) -> dict[str, Any]:
-        """A row's line: geometric means, the worst cell by the figure `best`, each goal with its verdict."""
+        """A row's line, of those of its problems that are among the cells, by key."""
         keys = [problem.key for problem in problems(row)]
-        present = [cells[key] for key in keys if key in cells]
+        return self.of_cells(row, [cells[key] for key in keys if key in cells])
+
+    def of_cells(self, row: Row, present: Sequence[StoredCell]) -> dict[str, Any]:
+        """A row's line, of cells: geometric means, the worst one by the figure `best`, verdicts of goals."""
+        if row.peers:
+            present = [cell for cell in present if any(map(is_peer, cell["candidates"]))]
         rated = [(cell["figures"]["best"], cell) for cell in present if "best" in cell["figures"]]
         names = dict.fromkeys((*self.always, *(goal.figure for goal in row.goals)))
         found = {name: geometric_mean(cell["figures"].get(name) for cell in present) for name in names}

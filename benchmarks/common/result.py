@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
+import lzma
 import os
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from kernel_selector.kernels import measure
+from benchmarks.common.lines import text_of
+from kernel_selector.kernels import measure, registry
+
+KEYS = ("name", "measured_at", "commit", "device", "environment")  # of every result
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "benchmarks/results"
@@ -31,7 +35,8 @@ def write_result(
     `torch_device` is what was measured on, by default this machine's default one; its rates are not
     taken: a benchmark that needs them measures them itself. `commit` is for a copy of the checkout
     without its repository. `lines` are JSON, and become the list `records`. `load_1min` tells how busy
-    the machine was. The file is replaced as a whole: a reader, or a kill, never meets half of it.
+    the machine was. The file, packed or not, is replaced as a whole: a reader, or a kill, never meets half
+    of it.
     """
     torch_device = torch_device or measure.default_torch_device()
     result = {
@@ -51,7 +56,57 @@ def write_result(
         text = text.removesuffix("\n}") + ',\n "records": [\n' + ",\n".join(lines) + "\n ]\n}"
     unfinished = path.with_suffix(".unfinished")
     unfinished.write_text(text + "\n")
-    return unfinished.replace(path)
+    unfinished.replace(path)
+    path.with_suffix(".json.xz").unlink(missing_ok=True)
+    return path
+
+
+class BadResult(ValueError):
+    """A result file that cannot be used; names the file and what is wrong with it."""
+
+
+def read_result(file: Path, needs: Sequence[str] = ()) -> dict[str, Any]:
+    """The result in a file, packed by xz or not, with all KEYS and `needs`. Raises BadResult."""
+    try:
+        result = json.loads(text_of(file))
+    except (OSError, EOFError, ValueError, lzma.LZMAError) as error:
+        raise BadResult(
+            f"{file.name}: cut off, or no JSON ({type(error).__name__}: {error}). Measure it again."
+        ) from error
+    missing = [key for key in (*KEYS, *needs) if not isinstance(result, dict) or key not in result]
+    if missing:
+        raise BadResult(
+            f"{file.name}: lacks {', '.join(missing)}; it is no result of this program, or of another schema."
+        )
+    devices = {_name(result["device"])} | {
+        _name(one["device"]) for one in items(result, "runs", "records") if "device" in one
+    }
+    if len(devices) > 1:
+        raise BadResult(f"{file.name}: of {len(devices)} devices ({', '.join(sorted(devices))}), not of one.")
+    found: dict[str, Any] = result
+    return found
+
+
+def items(result: Mapping[str, Any], *names: str) -> Iterator[Mapping[str, Any]]:
+    """All items of a result's lists of these names that are objects; of others, such as counts, none."""
+    for name in names:
+        found = result.get(name)
+        yield from (one for one in (found if isinstance(found, list) else ()) if isinstance(one, Mapping))
+
+
+def _name(device: Any) -> str:
+    return str(device["name"] if isinstance(device, Mapping) else device)
+
+
+def versions_of(names: Iterable[str]) -> dict[str, str]:
+    """The versions of implementations named "operator.implementation", of those that there are."""
+    found = {}
+    for name in sorted(names):
+        operator, _, implementation = name.partition(".")
+        known = registry.implementations(operator) if operator in registry.operators() else {}
+        if implementation in known:
+            found[name] = known[implementation].version
+    return found
 
 
 def laid_out(value: Any, margin: str = "") -> str:

@@ -36,7 +36,8 @@ class Row:
     """Problems that are summed up in one line.
 
     `also` are candidates that are timed in this row alone; a `careful` row has few problems, takes more
-    samples, and times the forward pass as a CUDA graph of its own.
+    samples, and times the forward pass as a CUDA graph of its own. A row of `peers` has the problems alone
+    that some were timed on.
     """
 
     name: str
@@ -45,6 +46,7 @@ class Row:
     goals: tuple[Goal, ...]
     also: tuple[str, ...] = ()
     careful: bool = False
+    peers: bool = False
 
 
 @dataclass(frozen=True)

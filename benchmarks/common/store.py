@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.common.figures import Figures
-from benchmarks.common.result import write_result
+from benchmarks.common.result import read_result, write_result
 from benchmarks.common.rows import Cell, Row, problems
 from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import Problem, Record
@@ -50,13 +50,18 @@ class Store:
         self.cells: dict[str, dict[str, Any]] = {}
         self._rows = kind.rows if rows is None else rows
 
-    def load(self, files: Iterable[Path]) -> None:
-        """Take over the cells of other files; of two of one problem the newer."""
+    def load(self, files: Iterable[Path], commit: str | None = None) -> None:
+        """Take over the cells of other files, of one commit or (None) of any; of two of a problem the newer.
+
+        Raises BadResult for a file that is none of a comparison.
+        """
         for file in files:
-            result = json.loads(file.read_text())
+            result = read_result(file, needs=("runs", "records"))
             first = len(self.runs)
             self.runs += result["runs"]
             for cell in result["records"]:
+                if commit is not None and result["runs"][cell["run"]]["commit"] != commit:
+                    continue
                 known = self.cells.get(cell["key"])
                 if known is None or known["measured_at"] < cell["measured_at"]:
                     figures = self._kind.figures.of_cell(cell)  # anew: a candidate may be gone since
@@ -111,7 +116,7 @@ class Store:
             "policy": session.policy.name,
             "default": registry.operator(problem.operator).default,
             **self._kind.more(problem, session),
-            "candidates": {record.implementation: _candidate(record) for record in records},
+            "candidates": {record.implementation: stored_candidate(record) for record in records},
         }
         cell["figures"] = self._kind.figures.of_cell(cell)
         self.cells[problem.key] = cell
@@ -151,8 +156,8 @@ class Store:
         )
 
 
-def _candidate(record: Record) -> dict[str, Any]:
-    """What became of a candidate: a gate's error ratio and times, or the reason why it has none."""
+def stored_candidate(record: Record) -> dict[str, Any]:
+    """Outcome of a candidate as it is stored: the gate's error ratio and times, or why it has none."""
     found: dict[str, Any] = {"status": record.status.value, "times": {}}
     if record.reason:
         found["reason"] = record.reason

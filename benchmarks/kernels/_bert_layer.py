@@ -25,6 +25,7 @@ from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import Device
 
 ATTENTION, ADD_NORM, FEED_FORWARD = "attention", "dropout_add_norm", "feed_forward"
+MAX_AUTOTUNE = "max-autotune-no-cudagraphs"
 MOST_COMPILED = 32  # layers of one size
 
 
@@ -134,14 +135,16 @@ class Layer(nn.Module):
 class Variant:
     """A way to make the layer: `parts` names an implementation each, `budget` is torch.compile's.
 
-    `budget` is the share of the saved bytes that its partitioner may keep (None: not compiled). `reason`
-    says why the variant cannot be had.
+    `budget` is the share of the saved bytes that its partitioner may keep (None: not compiled), `mode` the
+    one that it compiles in where it may keep all (None: the default). `reason` says why the variant cannot
+    be had.
     """
 
     name: str
     parts: Mapping[str, str] = field(default_factory=dict)
     budget: float | None = None
     reason: str = ""
+    mode: str | None = None
 
     def build(self, sizes: Sizes) -> Layer:
         """The layer on the CPU in float32, parts of the registry in their own dtype."""
@@ -160,10 +163,11 @@ class Variant:
 
 
 def torchs_own(budgets: tuple[float, ...]) -> list[Variant]:
-    """Without us: as it is written, compiled, and compiled with less memory."""
+    """Without us: as it is written, compiled, tuned as well, and compiled with less memory."""
     return [
         Variant("torch"),
         Variant("compile", budget=1.0),
+        Variant(f"compile, {MAX_AUTOTUNE}", budget=1.0, mode=MAX_AUTOTUNE),
         *(Variant(f"compile, budget {budget:g}", budget=budget) for budget in budgets),
     ]
 
@@ -211,9 +215,10 @@ def quiet(layer: nn.Module) -> None:
             dropping.dropout = 0.0
 
 
-def compiled(layer: Layer, budget: float) -> Callable[[Tensor], Tensor]:
-    """The layer compiled, its partitioner keeping at most this share of what it would by default."""
-    found: Callable[[Tensor], Tensor] = torch.compile(layer, backend=compiler(budget), dynamic=False)
+def compiled(layer: Layer, budget: float, mode: str | None = None) -> Callable[[Tensor], Tensor]:
+    """The layer compiled in a mode, or its partitioner keeping this share of its usual bytes at most."""
+    how: dict[str, Any] = {"backend": compiler(budget)} if mode is None else {"mode": mode}
+    found: Callable[[Tensor], Tensor] = torch.compile(layer, dynamic=False, **how)
     return found
 
 

@@ -136,7 +136,7 @@ class Run:
     def _weighed(self, variant: Variant, line: Line) -> Timed:
         """Its run, after enough of them for libraries and compilers to take what they need."""
         layer = self._layer(variant)
-        call = layer if variant.budget is None else compiled(layer, variant.budget)
+        call = layer if variant.budget is None else compiled(layer, variant.budget, variant.mode)
         leaves = [self._x, *layer.parameters()]
 
         def run(_index: int, mark: Mark) -> None:

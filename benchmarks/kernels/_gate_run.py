@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.common.result import RESULTS, write_result
+from benchmarks.common.result import RESULTS, versions_of, write_result
 from benchmarks.common.sessions import Job, measure_all
 from kernel_selector.kernels.contract import Problem, Record, Status
 from kernel_selector.kernels.measure import Policy, default_torch_device, identify
@@ -68,6 +68,7 @@ def execute(gate: GateRun, options: argparse.Namespace) -> int:
         "problems": len(results),
         "problems_left_out": len(gate.jobs) - len(results),
         "implementations": totals,
+        "versions": versions_of(totals),
     }
     print(*(f"{name}: {_words(total)}" for name, total in totals.items()), sep="\n")
     payload |= gate.more(results)

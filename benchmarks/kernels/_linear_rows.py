@@ -6,8 +6,8 @@ what users have without us, each in its faster form of launched by the host and 
 - `registered`: the default's time over that of the best of all, ours and users'; `registered_eager` and
   `registered_graph`: the same of what the host launches, and of what is replayed. The default is one of
   all: none of these is below 1.
-- `eager`, `graph`: how many times as fast the best of ours is as the default, both launched by the host,
-  or both replayed; `default`: each in its faster form; `best`: users' time over ours.
+- `graph`, `eager`: how many times as fast the best of ours is as the best of users', both as CUDA graphs,
+  or both launched by the host; `best`: each in its faster form; `default`: the same of the default alone.
 - `compiled`: torch.compile's time over ours.
 - `cublas_share`: the default's time over that of the fastest generated kernel, which is the share that
   this has of cuBLAS's rate; `probed_share`: its operations a second over those of a large product by
@@ -20,6 +20,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from benchmarks.common.figures import Figures, Judged
+from benchmarks.common.peers import is_peer
 from benchmarks.common.rows import Case, Goal, Row, lane_of, with_values
 from kernel_selector.kernels.contract import Problem
 
@@ -28,6 +29,8 @@ FP16 = {"dtype": "float16"}
 MODES = ("training", "inference")
 # cuBLAS on tensors that are laid out in another way; the rest of ours are generated kernels
 LAYOUTS = ("column_major", "padded", "split")
+
+COMPILED = ("torch_compile", "peer_max_autotune", "peer_reduce_overhead")
 
 # rows, in_features, out_features of the layers of a training step: rows are batch times length
 RNN = (
@@ -127,12 +130,14 @@ ROWS = (
             *with_values(_layers(*HALF), **FP16),
         ),
         goals=(Goal("registered", 1.05, 1.2),),
+        also=("torch_compile",),
     ),
     Row(
         name="odd_and_skinny",
         title="1 to 64 rows, and sizes that are no multiples of 8, training and inference, bf16",
         cases=with_values((*_skinny(), *_odd()), **BF16),
         goals=(Goal("registered", 1.3, 2),),
+        also=("torch_compile",),
     ),
     Row(
         name="skinny",
@@ -147,11 +152,19 @@ ROWS = (
         goals=(),
     ),
     Row(
-        name="compiled",
-        title="some of these beside torch.compile too",
-        cases=with_values((*_layers((1, 4096, 4096), (64, 1024, 4096), *ODD[:1], *ODD[4:5]),), **BF16),
+        name="peers",
+        title="some of these beside torch.compile in each of its modes too",
+        cases=with_values(
+            (
+                *_layers((1, 4096, 4096), (64, 1024, 4096), *ODD[:1], (4096, 1024, 4096), (8192, 3072, 768)),
+                *_layers((2048, 1024, 4096), activation="gelu", dropout=0.1),
+            ),
+            **BF16,
+        ),
         goals=(),
-        also=("torch_compile",),
+        peers=True,
+        also=COMPILED,
+        careful=True,
     ),
     Row(
         name="fused",
@@ -197,7 +210,7 @@ ROWS = (
 
 def of_users(name: str) -> bool:
     """Whether users have this implementation without us."""
-    return name.startswith("torch_")
+    return name.startswith("torch_") or is_peer(name)
 
 
 def generated(name: str) -> bool:
@@ -210,8 +223,8 @@ def _figures(judged: Judged) -> dict[str, Any]:
         "registered": judged.over("default", "all"),
         "registered_eager": judged.over("default", "all", "launched"),
         "registered_graph": judged.over("default", "all", "replayed"),
-        "eager": judged.over("default", "ours", "launched"),
-        "graph": judged.over("default", "ours", "replayed"),
+        "graph": judged.over("users", "ours", "replayed"),
+        "eager": judged.over("users", "ours", "launched"),
         "default": judged.over("default", "ours"),
         "best": judged.over("users", "ours"),
         "compiled": judged.over("torch_compile", "ours"),
@@ -223,7 +236,7 @@ def _figures(judged: Judged) -> dict[str, Any]:
 
 
 ALWAYS = (
-    "registered", "registered_eager", "registered_graph", "default", "best", "eager", "graph", "compiled",
+    "registered", "registered_eager", "registered_graph", "default", "best", "graph", "eager", "compiled",
     "cublas_share", "probed_share",
 )  # fmt: skip
 FIGURES = Figures(of_users=of_users, table=_figures, always=ALWAYS)

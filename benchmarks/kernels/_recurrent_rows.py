@@ -2,8 +2,11 @@
 
 Figures of a cell (none where a side has no time):
 
-- `eager`, `graph`: how many times as fast the best of ours is as torch's module, both launched by the
-  host, or both replayed; `unfused`: as the loop of one product a gate.
+- `graph`: how many times as fast the best of ours is as the best of what users have, both as CUDA graphs:
+  captured as a whole, or by the implementation itself; `eager`: both launched by the host, without those of
+  ours that replay graphs; `unfused`: as the loop of one product a gate.
+- `graph_float16`: as torch's module in float16 as a CUDA graph, where ours computes in bfloat16: cuDNN has
+  kernels for float16 alone that are faster. It is measured right after the problem, with as many samples.
 - `best`: the best of what users have over the best of ours, each in its faster form; `users_us`, `us`:
   their microseconds a time step; `forward_us`: those of our forward pass alone.
 - `held`: how many times as many bytes torch's module holds for backward as the fastest implementation
@@ -19,6 +22,7 @@ from itertools import product
 from typing import Any
 
 from benchmarks.common.figures import Figures, Judged, Side, quotient
+from benchmarks.common.peers import is_peer
 from benchmarks.common.rows import Case, Goal, Row, grid, shrunk, with_values
 
 OPERATORS = ("lstm", "gru", "rnn")
@@ -122,6 +126,14 @@ ROWS = (
         cases=with_values(_deepbench(), **FP16),
         goals=(ANY_CELL,),
     ),
+    Row(
+        name="peers",
+        title="some of these beside torch.compile too: hidden 256 and 1024, batch 16 and 64, T=50, bf16",
+        cases=with_values(grid(OPERATORS, hidden=(256, 1024), batch=(16, 64)), **BF16),
+        goals=(),
+        peers=True,
+        also=("peer_compiled", "peer_reduce_overhead"),
+    ),
 )
 
 
@@ -135,12 +147,12 @@ def small(row: Row) -> Row:
 
 def timed(name: str, on_cpu: bool) -> bool:
     """Whether an implementation is timed on every problem: on CPUs also those of many launches."""
-    return not (name in USERS or _is_graph(name) or (name in LOOPS and not on_cpu))
+    return not (name in USERS or is_peer(name) or _is_graph(name) or (name in LOOPS and not on_cpu))
 
 
 def of_users(name: str) -> bool:
     """Whether users have this implementation without us."""
-    return name.startswith("torch_") or name in USERS
+    return name.startswith("torch_") or name in USERS or is_peer(name)
 
 
 def _figures(judged: Judged) -> dict[str, Any]:
@@ -154,8 +166,9 @@ def _figures(judged: Judged) -> dict[str, Any]:
         return "recompute" in name
 
     return {
-        "eager": judged.over("default", "ours", "launched"),
-        "graph": judged.over("default", "ours", "replayed"),
+        "graph": judged.over("users", "ours", "replayed"),
+        "eager": judged.over("users", "ours", "launched"),
+        "graph_float16": quotient(_float16_ms(judged), judged.ms("ours", "replayed")),
         "best": judged.over("users", "ours"),
         "us": us("ours"),
         "users_us": us("users"),
@@ -169,7 +182,14 @@ def _figures(judged: Judged) -> dict[str, Any]:
     }
 
 
-FIGURES = Figures(of_users=of_users, table=_figures, always=("eager", "graph", "us", "over_limit"))
+def _float16_ms(judged: Judged) -> float | None:
+    times = judged.cell.get("float16", {}).get("times", {})
+    found: float | None = times.get("graph_forward_backward", {}).get("p50_ms")
+    return found
+
+
+ALWAYS = ("graph", "eager", "graph_float16", "us", "over_limit")
+FIGURES = Figures(of_users=of_users, table=_figures, always=ALWAYS)
 
 
 def _is_graph(name: str) -> bool:

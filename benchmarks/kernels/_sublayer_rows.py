@@ -3,8 +3,8 @@
 Figures of a cell (none where a side has no time). "Ours" is the fastest of ours, "users" the fastest of
 what users have without us, each in its faster form of launched by the host and replayed as a CUDA graph.
 
-- `eager`, `graph`: how many times as fast the best of ours is as the default, both launched by the host,
-  or both replayed; `default`: each in its faster form; `best`: users' time over ours.
+- `graph`, `eager`: how many times as fast the best of ours is as the best of users', both as CUDA graphs,
+  or both launched by the host; `best`: each in its faster form; `default`: the same of the default alone.
 - `registered`: the default's time over that of the best of all, ours and users'; where the default has
   none, because it is wrong or refuses, the users' best stands in for it.
 - `copy_share`: the least bytes that have to be moved, over ours' time, over the rate of a large copy.
@@ -26,6 +26,7 @@ from math import prod
 from typing import Any
 
 from benchmarks.common.figures import Figures, Judged, quotient, rounded
+from benchmarks.common.peers import LOSS, PEERS, is_peer
 from benchmarks.common.rows import Case, Cell, Goal, Row, grid, lane_of, shrunk, with_values
 from kernel_selector.kernels.contract import Problem
 
@@ -174,6 +175,25 @@ ROWS = (
         also=COMPILED,
         careful=True,
     ),
+    Row(
+        name="peers",
+        title="some of these, and RMS norm, beside torch.compile in each of its modes, losses without logits "
+        "and Liger's kernels too, bf16",
+        cases=with_values(
+            (
+                *grid(("layer_norm", "rms_norm", "dropout_add_norm"), rows=(16384,), hidden=(1024, 4096)),
+                ("gelu", {"elements": 16384 * 4096}),
+                ("attention", {**BERT, "causal": True}),
+                ("feed_forward", {"rows": 8192, "hidden": 1024, "inner": 4096, "dropout": 0.1}),
+                *grid((LOSS,), rows=(8192,), hidden=(1024,), vocabulary=(30522, 128256)),
+            ),
+            **BF16,
+        ),
+        goals=(),
+        peers=True,
+        also=(*COMPILED, *(peer.name for peer in PEERS)),
+        careful=True,
+    ),
 )
 
 
@@ -195,12 +215,12 @@ def small(row: Row) -> Row:
 
 def timed(name: str, _on_cpu: bool) -> bool:
     """Whether an implementation is timed on every problem."""
-    return name not in COMPILED
+    return name not in COMPILED and not is_peer(name)
 
 
 def of_users(name: str) -> bool:
     """Whether users have this implementation without us."""
-    return name.startswith(("torch_", "sdpa_")) or name in USERS
+    return name.startswith(("torch_", "sdpa_")) or name in USERS or is_peer(name)
 
 
 def _figures(judged: Judged) -> dict[str, Any]:
@@ -212,8 +232,8 @@ def _figures(judged: Judged) -> dict[str, Any]:
         return judged.memory(judged.thriftiest("users", measure), measure)
 
     return {
-        "eager": judged.over("default", "ours", "launched"),
-        "graph": judged.over("default", "ours", "replayed"),
+        "graph": judged.over("users", "ours", "replayed"),
+        "eager": judged.over("users", "ours", "launched"),
         "default": judged.over("default", "ours"),
         "best": judged.over("users", "ours"),
         "registered": judged.over("default", "all") or judged.over("users", "all"),
@@ -245,7 +265,7 @@ def _prices(judged: Judged) -> dict[str, dict[str, float]] | None:
     return found
 
 
-ALWAYS = ("eager", "graph", "best", "copy_share", "copy_alike", "registered", "held", "peak", "lightest_held")
+ALWAYS = ("graph", "eager", "best", "copy_share", "copy_alike", "registered", "held", "peak", "lightest_held")
 FIGURES = Figures(of_users=of_users, table=_figures, always=ALWAYS)
 
 

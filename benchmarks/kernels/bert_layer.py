@@ -3,12 +3,12 @@
     python -m benchmarks.kernels.bert_layer --device cuda:0 --budget 3m --commit HASH
     python -m benchmarks.kernels.bert_layer --smoke
 
-Compared are torch's layer as it is written, compiled, compiled with less and less memory for the
-partitioner, and layers of our implementations. Each of ours is judged first: outputs and all gradients
-against the layer in float64, with nothing dropped, by the gate's own tolerances. Then bytes are counted,
-and at last all are timed in turns: launched by the host, the same on the device alone (launched while it
-still pauses), and as CUDA graphs. Ratios are of times on the device. Bytes leave out the layer's input and
-output, which its neighbours keep. Writes `bert_layer_<device>.json`. Needs torch and the standard
+Compared are torch's layer as it is written, compiled, by the default and with autotuning, compiled with less
+and less memory for the partitioner, and layers of our implementations. Each of ours is judged first: outputs
+and all gradients against the layer in float64, with nothing dropped, by the gate's own tolerances. Then bytes
+are counted, and at last all are timed in turns: launched by the host, the same on the device alone (launched
+while it still pauses), and as CUDA graphs. Ratios are of times on the device. Bytes leave out the layer's
+input and output, which its neighbours keep. Writes `bert_layer_<device>.json`. Needs torch and the standard
 library alone.
 """
 
@@ -23,7 +23,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from benchmarks.common.result import RESULTS, write_result
+from benchmarks.common.result import RESULTS, versions_of, write_result
 from benchmarks.kernels._bert_layer import Sizes, Variant, of_ours, torchs_own
 from benchmarks.kernels._bert_run import Run, ratios
 from kernel_selector.kernels.measure import default_torch_device, identify
@@ -54,6 +54,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
             "seed": options.seed,
             "seconds": round(time.monotonic() - start, 1),
             "layers": layers,
+            "versions": versions_of(
+                f"{operator}.{name}"
+                for layer in layers
+                for line in layer["variants"]
+                for operator, name in line["parts"].items()
+            ),
         }
         # after each size: whatever ends the program leaves what was measured until then
         name = f"bert_layer_{device.key}"

@@ -184,6 +184,9 @@ def _collect(files: Sequence[Path], results: Path, table: Path, least: float) ->
         "problems": len({record.problem for record in records}),
         "verdicts": dict(sum(counts.values(), Counter[str]())),
         "each": {name: dict(sorted(found.items())) for name, found in sorted(counts.items())},
+        "versions": {
+            f"{one.problem.operator}.{one.implementation}": one.implementation_version for one in records
+        },
         "failures": [
             {
                 "problem": record.problem.key,

@@ -3,20 +3,23 @@
     python -m benchmarks.kernels.lstm [--device cuda:0] [--policy quick]
 
 A fixed list of problems, of which each has something to say about where time goes; every implementation
-of a problem is judged against the equations in float64 first and timed in turns with the others. Prints
-each one's time, its time as a CUDA graph, the memory that it holds for backward, and how many times as
-fast as `nn.LSTM` it is; writes all records to `benchmarks/results/lstm_<device>.json`. Needs torch and
-the standard library alone.
+but the compiled loop, which takes minutes to be made, is judged against the equations in float64 first and
+timed in turns with the others. Prints each one's time, its time as a CUDA graph, the memory that it holds for
+backward, and how many times as fast as `nn.LSTM` it is; writes all records to
+`benchmarks/results/lstm_<device>.json`. Needs torch and the standard library alone.
 """
 
 from __future__ import annotations
 
 import argparse
+import sys
+import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from pathlib import Path
 
-from benchmarks.common.result import write_result
+from benchmarks.common.result import RESULTS, write_result
 from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import Record, Timing
 from kernel_selector.kernels.measure import Session, default_torch_device, policy
@@ -24,11 +27,13 @@ from kernel_selector.kernels.measure.sweeps import parse_seconds
 
 OPERATOR = registry.operator("lstm")
 DEFAULT = OPERATOR.default
+NAMES = tuple(name for name in registry.implementations("lstm") if name != "torch_compile")  # takes minutes
 RAW_SAMPLES = 40  # kept of each timing: percentiles are of all
 TIMINGS = ("forward", "forward_backward", "graph_forward", "graph_forward_backward")
 COLUMNS = ("implementation", "time ms", "p20 to p80 ms", "graph ms", "held MiB", "x nn.LSTM")
 
 # seq is 50, one layer, training and float32 unless said; what a budget cuts off is at the end
+SMALL = {"hidden": 8, "batch": 2, "seq": 3}
 CPU = [
     # training and inference over a sequence
     *({"hidden": hidden, "batch": 16} for hidden in (128, 256, 512)),
@@ -69,13 +74,15 @@ CUDA = [
 ]
 
 
-def main() -> None:
-    """Measure, print and write."""
-    options = _parser().parse_args()
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure, print and write. The exit code: 0, or 3 where the budget left some out."""
+    options = _parser().parse_args(arguments)
     chosen = policy(options.policy)
-    device = options.device or default_torch_device()
+    device = "cpu" if options.smoke else options.device or default_torch_device()
+    folder = options.results or (Path(tempfile.mkdtemp(prefix="lstm-")) if options.smoke else RESULTS)
     budget_s = parse_seconds(options.budget)
-    problems = [OPERATOR.problem(given) for given in (CPU if device == "cpu" else CUDA)]
+    listed = [SMALL] if options.smoke else CPU if device == "cpu" else CUDA
+    problems = [OPERATOR.problem(given) for given in listed]
     start = time.monotonic()
     lines: list[str] = []
     measured = 0
@@ -83,7 +90,7 @@ def main() -> None:
         for problem in problems:
             if time.monotonic() - start > budget_s:
                 break
-            records = list(session.measure(problem))
+            records = list(session.measure(problem, NAMES))
             print(f"\n{problem.key}", *_table(records), sep="\n", flush=True)
             lines += [_line(record) for record in records]
             measured += 1
@@ -98,7 +105,9 @@ def main() -> None:
         name = f"lstm_{session.device.key}"
     if payload["problems_left_out"]:
         print(f"\nThe budget is spent: {payload['problems_left_out']} problems are left out.")
-    print(write_result(name, payload, torch_device=device, commit=options.commit, lines=lines))
+    where = {"torch_device": device, "commit": options.commit, "folder": folder}
+    print(write_result(name, payload, lines=lines, **where))
+    return 3 if payload["problems_left_out"] else 0
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -107,6 +116,10 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--policy", default="thorough", help="quick or thorough (default: thorough)")
     parser.add_argument("--budget", default="5m", help="start no problem after this time (default: 5m)")
     parser.add_argument("--commit", help="what is measured, where there is no repository to ask")
+    parser.add_argument(
+        "--results", type=Path, metavar="DIR", help=f"where to write (default: {RESULTS.name}/)"
+    )
+    parser.add_argument("--smoke", action="store_true", help="one tiny problem, into a temporary folder")
     parser.add_argument("--seed", type=int, default=0, help="of inputs and parameters (default: 0)")
     return parser
 
@@ -149,4 +162,4 @@ def _line(record: Record) -> str:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

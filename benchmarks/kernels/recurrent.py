@@ -20,9 +20,10 @@ from dataclasses import replace
 from typing import Any
 
 from benchmarks.common import comparison
-from benchmarks.common.store import Kind
+from benchmarks.common.store import Kind, stored_candidate
 from benchmarks.kernels._recurrent_limit import limit
 from benchmarks.kernels._recurrent_rows import FIGURES, ROWS, small, timed
+from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import Problem
 from kernel_selector.kernels.measure import COMPARE, ONCE, Session
 
@@ -32,11 +33,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return comparison.main(COMPARISON, __doc__, arguments)
 
 
-def _limit(problem: Problem, session: Session) -> dict[str, Any]:
-    """The physical limit of a time step in its parts, or None where the device's rates are not known."""
+def _more(problem: Problem, session: Session) -> dict[str, Any]:
+    """The physical limit of a time step in its parts, or None where the device's rates are not known; of
+    training in bfloat16 also what torch's module takes in float16.
+    """
     bound = limit(problem, session.device)
     parts = {name: round(value, 3) for name, value in (bound._asdict() if bound else {}).items()}
-    return {"limit_us": {**parts, "total": round(bound.total, 3)} if bound else None}
+    more: dict[str, Any] = {"limit_us": {**parts, "total": round(bound.total, 3)} if bound else None}
+    if problem["dtype"] == "bfloat16" and problem["mode"] == "training":
+        operator = registry.operator(problem.operator)
+        same = operator.problem({**problem.as_dict, "dtype": "float16"})
+        (record,) = session.measure(same, [operator.default])
+        more["float16"] = stored_candidate(record)
+    return more
 
 
 COMPARISON = comparison.Comparison(
@@ -48,9 +57,10 @@ COMPARISON = comparison.Comparison(
             "Each candidate passed the gate in the process that timed it; candidates took turns, with cold "
             "caches.",
             "graph_ times are those of replays of a captured run, of torch's modules as of ours.",
+            "float16 is of torch's module in that dtype, measured right after the candidates, as carefully.",
         ),
         rows=ROWS,
-        more=_limit,
+        more=_more,
         figures=FIGURES,
     ),
     small=small,
@@ -60,7 +70,7 @@ COMPARISON = comparison.Comparison(
         COMPARE, name="compare carefully", max_samples=100, candidate_budget_ms=150, graph_forward=True
     ),
     preparing=ONCE,
-    shown=("eager", "graph", "best", "us", "winner", "peer"),
+    shown=("graph", "eager", "graph_float16", "best", "us", "winner", "peer"),
 )
 
 

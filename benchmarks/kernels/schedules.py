@@ -30,7 +30,7 @@ import torch
 
 from benchmarks.common.comparison import parse_shard
 from benchmarks.common.figures import geometric_mean, rounded
-from benchmarks.common.result import RESULTS, write_result
+from benchmarks.common.result import RESULTS, read_result, versions_of, write_result
 from benchmarks.common.rows import Goal
 from benchmarks.kernels import _schedule_runs
 from benchmarks.kernels._schedule_runs import SHORTLIST, Effort, Product, autotuned, compiled, tuned
@@ -188,7 +188,9 @@ def _store(
     folder: Path, name: str, device: str, records: Sequence[Mapping[str, Any]], commit: str | None
 ) -> Path:
     lines = [json.dumps({**record, "figures": figures(record)}, allow_nan=False) for record in records]
-    payload = {"method": METHOD, "summary": summary(records)}
+    # of the implementation that runs them
+    versions = versions_of(["linear.scheduled"])
+    payload = {"method": METHOD, "summary": summary(records), "versions": versions}
     return write_result(name, payload, torch_device=device, commit=commit, lines=lines, folder=folder)
 
 
@@ -212,11 +214,13 @@ def _join(folder: Path, key: str) -> int:
 
 
 def _replay(folder: Path, key: str) -> int:
-    file = folder / f"schedules_{key}.json"
-    if not file.is_file():
-        print(f"{file} is not there: measure first, without --replay.", file=sys.stderr)
+    files = list(folder.glob(f"schedules_{key}.json*"))  # packed or not
+    if not files:
+        print(
+            f"{folder}/schedules_{key}.json is not there: measure first, without --replay.", file=sys.stderr
+        )
         return 2
-    shares = {record["product"]: replayed(record) for record in json.loads(file.read_text())["records"]}
+    shares = {record["product"]: replayed(record) for record in read_result(files[0])["records"]}
     for product, share in shares.items():
         print(f"{product}: {share:.4f}")
     print(f"geometric mean {geometric_mean(shares.values())}, worst {min(shares.values()):.4f}")

@@ -4,14 +4,16 @@
     python -m benchmarks.models nmt --batch 128 --use attention=fused "encoder and decoder=persistent"
     python -m benchmarks.models bert-large --smoke
 
-Compared are attention written out (eager), torch's fused attention (sdpa), that compiled, compiled with
-less memory for the partitioner, every block checkpointed, and ours: a plan of `selector plan MODEL --json`
+Compared are attention written out (eager), torch's fused attention (sdpa), that compiled, in each mode of
+torch.compile, with less memory for the partitioner, every block checkpointed, convolutions in the layout
+channels_last as well, and ours: a plan of `selector plan MODEL --json`
 each, or implementations by name. All train the same weights on the same generated data in one process, one
 after the other: AdamW, dropout as published. Under each cap (GiB, of all memory of the process) a variant
 takes the largest batch that fits; --batch runs that one without a cap. --losses runs so many steps of the
 first of ours, of sdpa and of compile, over eight batches again and again, with dropout off and on. Writes
-`model_<model>_<device>.json`. Needs torch and the standard library; a plan of `selector plan --replay` also
-this package's `selector.replay`.
+`model_<model>_<device>.json`, in which lines of earlier calls of the same commit stay and are not run again.
+Needs torch and the standard library; a plan of `selector plan --replay` also this package's
+`selector.replay`.
 """
 
 from __future__ import annotations
@@ -26,10 +28,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from benchmarks.common.result import RESULTS, write_result
+from benchmarks.common.result import RESULTS, current_commit, write_result
 from benchmarks.models._catalogue import names, subject
-from benchmarks.models._steps import LEARNING_RATE, Line, Trainer
-from benchmarks.models._variants import Variant, chosen, graphed, peers, planned
+from benchmarks.models._steps import LEARNING_RATE, Earlier, Line, Trainer
+from benchmarks.models._variants import Variant, channels_last, chosen, graphed, peers, planned
 from kernel_selector.kernels.measure import default_torch_device, identify
 from kernel_selector.kernels.measure.sweeps import parse_seconds
 
@@ -37,6 +39,7 @@ GIB = 2**30
 LOSS_BATCH = 8
 OURS = ("plan", "chosen")  # what names of variants of ours begin with
 CAPS = (16.0, 24.0, 40.0)  # GiB
+CONVOLVED = ("deepspeech2",)  # models with convolutions
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -56,7 +59,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         rate=options.rate,
         kernels=options.kernels,
     )
-    program = _Program(trainer, _variants(options), options)
+    name, commit = f"model_{options.model}_{device.key}", options.commit or current_commit()
+    earlier = Earlier(folder / f"{name}.json", commit)
+    program = _Program(trainer, _variants(options), options, earlier)
     for line in program.lines():
         print(words_of(line), flush=True)
         payload = {
@@ -70,9 +75,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             "losses": program.curves,
         }
         # after each: whatever ends the program leaves what was measured until then
-        name = f"model_{options.model}_{device.key}"
-        path = write_result(name, payload, torch_device=torch_device, commit=options.commit, folder=folder)
-    print(path)
+        write_result(name, payload, torch_device=torch_device, commit=commit, folder=folder)
+    print(folder / f"{name}.json")
     ours = [line for line in (*program.rows, *program.curves) if line["variant"].startswith(OURS)]
     return 1 if any(line["status"] == "failed" for line in ours) else 3 if program.short_of_time else 0
 
@@ -80,11 +84,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
 class _Program:
     """Everything that is run, in order, as long as there is time."""
 
-    def __init__(self, trainer: Trainer, variants: list[Variant], options: argparse.Namespace) -> None:
+    def __init__(
+        self, trainer: Trainer, variants: list[Variant], options: argparse.Namespace, earlier: Earlier
+    ) -> None:
         self._trainer, self._variants, self._options = trainer, variants, options
+        self._earlier = earlier
         self._end = time.monotonic() + parse_seconds(options.budget)
-        self.rows: list[Line] = []
-        self.curves: list[Line] = []
+        self.rows, self.curves = earlier.rows, earlier.losses
         self.short_of_time = False
 
     def lines(self) -> Any:
@@ -97,6 +103,8 @@ class _Program:
                     return
         for dropout in (False, True) if self._options.losses else ():
             for variant in self._compared():
+                if self._earlier.has(variant.name, dropout=dropout):
+                    continue
                 self.curves.append(
                     self._trainer.losses(variant, LOSS_BATCH, self._options.losses, dropout=dropout)
                 )
@@ -107,18 +115,19 @@ class _Program:
     def _of(self, variant: Variant) -> Any:
         options = self._options
         if not self._trainer.on_gpu:
-            yield self._trainer.run(variant, variant.batch or 2)
+            if not self._earlier.has(variant.name, batch=variant.batch or 2):
+                yield self._trainer.run(variant, variant.batch or 2)
             return
         for batch in options.batch if variant.batch is None else ():
-            yield self._trainer.run(variant, batch)
-        if not (options.caps or variant.limit_bytes):
-            return
+            if not self._earlier.has(variant.name, batch=batch):
+                yield self._trainer.run(variant, batch)
+        caps = [variant.limit_bytes] if variant.limit_bytes else [round(cap * GIB) for cap in options.caps]
+        caps = [cap for cap in caps if not self._earlier.has(variant.name, cap_bytes=cap)]
         probes: list[Line] = []
-        if variant.batch is None:
+        if caps and variant.batch is None:
             probes = [self._trainer.run(variant, batch) for batch in options.probes]
             yield from probes
-        caps = [round(cap * GIB) for cap in options.caps]
-        for cap in [variant.limit_bytes] if variant.limit_bytes else caps:
+        for cap in caps:
             yield self._trainer.under(variant, cap, probes)
 
     def _compared(self) -> list[Variant]:
@@ -137,6 +146,8 @@ def _variants(options: argparse.Namespace) -> list[Variant]:
         one = chosen(words)
         found.append(replace(one, name=f"{one.name} {index + 1}") if index else one)
     known = [*found, *peers()]
+    if options.model in CONVOLVED:
+        known += channels_last(known)
     if options.graphs:
         known += graphed(known)
     if not options.only:

@@ -9,7 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
+from benchmarks.common.peers import chunked_loss
+from benchmarks.common.result import versions_of
 from benchmarks.kernels._bert_layer import compiler
 from benchmarks.models._catalogue import Family, Subject, subject
 from benchmarks.models._parts import Parts
@@ -26,37 +29,60 @@ PADDING = 2  # positions that RoBERTa leaves out
 
 
 class Loss(nn.Module):
-    """One of their models that gives the loss alone. `used` collects what replaced its layers."""
+    """One of their models that gives the loss alone, `chunked` without all logits at once. `used` collects
+    what replaced its layers.
+    """
 
     def __init__(self, model: nn.Module, parts: Parts) -> None:
         super().__init__()
-        self.model, self.used = model, parts.used
+        self.model, self.used, self.versions = model, parts.used, parts.versions
+        self.chunked = False
 
     def forward(self, ids: Tensor, labels: Tensor) -> Tensor:
         """ids and labels [B, S], to the loss."""
+        if self.chunked:
+            return _chunked(self.model, ids, labels)
         found: Tensor = self.model(input_ids=ids, labels=labels).loss
         return found
+
+
+def _chunked(model: Any, ids: Tensor, labels: Tensor) -> Tensor:
+    """The loss of ids and labels [B, S] as a user writes it who spares the logits: chunk after chunk."""
+    x = model.base_model(input_ids=ids).last_hidden_state  # [B, S, H]
+    if hasattr(model, "cls"):  # BERT
+        x, head = model.cls.predictions.transform(x), model.cls.predictions.decoder
+    elif hasattr(model.lm_head, "decoder"):  # RoBERTa
+        x = model.lm_head.layer_norm(functional.gelu(model.lm_head.dense(x)))
+        head = model.lm_head.decoder
+    else:  # GPT-2, each of whose positions foretells the next
+        x, labels, head = x[:, :-1], labels[:, 1:], model.lm_head
+    return chunked_loss(x.flatten(0, 1), head.weight, head.bias, labels.flatten(), 0.0)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Theirs(Variant):
     """One of theirs as it is, with each of its layers `compiled`, `replayed` or checkpointed; or compiled as
-    a `whole`, with its head and loss; what is compiled within a `budget` where there is one.
+    a `whole`, with its head and loss, in a `mode` of torch.compile; what is compiled within a `budget` where
+    there is one. With a `chunked` loss, logits are never there all at once.
     """
 
     compiled: bool = False
     whole: bool = False
+    chunked: bool = False
 
     def finished(self, model: nn.Module, inputs: tuple[Tensor, ...]) -> Callable[..., Tensor]:
         """The same model; one compilation serves all layers."""
         assert isinstance(model, Loss)
+        model.chunked = self.chunked
         if self.recomputed:
             theirs: Any = model.model
             # the latter was its name, and is deprecated
             enable = getattr(theirs, "activation_checkpointing_enable", None)
             (enable or theirs.gradient_checkpointing_enable)({"use_reentrant": False})
         backend = "inductor" if self.budget is None else compiler(self.budget)
-        if self.whole:
+        if self.mode is not None:
+            model.model.compile(mode=self.mode, dynamic=False)
+        elif self.whole:
             model.model.compile(backend=backend, dynamic=False)
         if self.compiled:
             for stack in find(model.model):
@@ -97,6 +123,7 @@ class Optimized(Variant):
         for one in report.replaced:
             counts = model.used.setdefault(one.problem.operator, {})
             counts[one.implementation] = counts.get(one.implementation, 0) + 1
+            model.versions |= versions_of([f"{one.problem.operator}.{one.implementation}"])
         for left in report.left_alone:
             counts = model.used.setdefault(f"{left.problem.operator}, left alone", {})
             counts[left.why] = counts.get(left.why, 0) + 1

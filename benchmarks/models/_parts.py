@@ -39,7 +39,8 @@ class Parts:
     """Makes parts by name. Of each the chosen implementations are given out in order, to so many layers;
     without a choice, or beyond its counts, the framework's own.
 
-    `written_out` writes attention out. `used` collects what was made, for the result. Raises
+    `written_out` writes attention out. `used` collects what was made, for the result, and `versions` the
+    versions of these, by operator and name. Raises
     UnsupportedProblem for a choice that refuses its problem.
     """
 
@@ -48,6 +49,7 @@ class Parts:
     choices: Choices = field(default_factory=dict)
     written_out: bool = False
     used: dict[str, dict[str, int]] = field(default_factory=dict)
+    versions: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._queues = {
@@ -71,4 +73,5 @@ class Parts:
             raise UnsupportedProblem(
                 f"{name} cannot compute {part} ({problem}) on {self.device.name}: {reason}. Choose another."
             )
+        self.versions[f"{operator}.{name}"] = found.version
         return found.build(problem)

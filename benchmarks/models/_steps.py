@@ -6,12 +6,14 @@ import gc
 import math
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from benchmarks.common.figures import rounded
+from benchmarks.common.result import read_result
 from benchmarks.models._catalogue import Subject
 from benchmarks.models._timeline import timeline
 from benchmarks.models._transformer import quiet
@@ -26,6 +28,35 @@ LEARNING_RATE = 1e-4
 CYCLE = 8  # batches of a loss curve, again and again: so few are learned within its steps
 
 Line = dict[str, Any]
+
+
+class Earlier:
+    """Lines that earlier calls wrote into a file on the same commit: `rows` and, of loss curves, `losses`."""
+
+    def __init__(self, file: Path, commit: str) -> None:
+        found = read_result(file, needs=("rows", "losses")) if file.exists() else {}
+        if found.get("commit") != commit:
+            found = {}
+        self.rows: list[Line] = list(found.get("rows", ()))
+        self.losses: list[Line] = list(found.get("losses", ()))
+
+    def has(
+        self,
+        variant: str,
+        *,
+        batch: int | None = None,
+        cap_bytes: int | None = None,
+        dropout: bool | None = None,
+    ) -> bool:
+        """Whether a variant has a line: of a batch without a cap, under a cap, or of losses by dropout."""
+        if dropout is not None:
+            return any((one["variant"], one["dropout"]) == (variant, dropout) for one in self.losses)
+        return any(
+            one["variant"] == variant
+            and one["cap_bytes"] == cap_bytes
+            and (cap_bytes is not None or one["batch"] == batch)
+            for one in self.rows
+        )
 
 
 class Trainer:
@@ -124,6 +155,8 @@ class Trainer:
             "reserved_bytes": reserved,
             "loss": _finite(loss),
             "parts": self._used,
+            "graphs": variant.graphs_apart,
+            "versions": dict(self._versions),
             **more,
         }
 
@@ -134,7 +167,7 @@ class Trainer:
         parts = variant.parts(self._dtype_name, self._device)
         with without_draws():
             model = self.subject.build(batch, parts)
-        self._used = parts.used
+        self._used, self._versions = parts.used, parts.versions
         model = model.to(self._torch_device, self._dtype)
         self._draw(model)
         if not dropout:

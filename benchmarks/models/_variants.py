@@ -11,20 +11,23 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from benchmarks.kernels._bert_layer import compiler
+from benchmarks.kernels._bert_layer import MAX_AUTOTUNE, compiler
 from benchmarks.models._parts import Choices, Parts
 from benchmarks.models._transformer import Transformer
 from kernel_selector.kernels.contract import Device
 
 EVERY_BLOCK = -1
 BUDGETS = (0.999, 0.5)
+REDUCE_OVERHEAD = "reduce-overhead"
+MODES = (MAX_AUTOTUNE, REDUCE_OVERHEAD)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Variant:
     """`budget` is torch.compile's share of saved bytes to keep (None: not compiled); `recomputed` the blocks
     that are checkpointed, EVERY_BLOCK for all; `graphed`: forward and backward as a CUDA graph each;
-    `replayed`: the same of each block, by `selector.replay`. A plan's
+    `replayed`: the same of each block, by `selector.replay`; `mode`: the whole model compiled in this mode of
+    torch.compile; `channels_last`: weights of convolutions, and so their maps, in that layout. A plan's
     variant has its `batch` and its `limit_bytes`, and what the plan says of its peak and throughput.
     """
 
@@ -35,6 +38,8 @@ class Variant:
     recomputed: int = 0
     graphed: bool = False
     replayed: bool = False
+    mode: str | None = None
+    channels_last: bool = False
     batch: int | None = None
     limit_bytes: int | None = None
     planned: Mapping[str, Any] = field(default_factory=dict)
@@ -42,7 +47,7 @@ class Variant:
     @property
     def graphs_apart(self) -> bool:
         """Whether CUDA graphs hold memory of their own."""
-        return self.graphed or self.replayed
+        return self.graphed or self.replayed or self.mode == REDUCE_OVERHEAD
 
     def parts(self, dtype: str, device: Device) -> Parts:
         """The maker of the model's parts."""
@@ -54,6 +59,8 @@ class Variant:
 
         Of a stack of equal blocks each is compiled, and the head: one compilation serves all of them.
         """
+        if self.channels_last:
+            model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         if self.recomputed:
             if not isinstance(model, Transformer):
                 raise ValueError(f"{type(model).__name__} has no blocks to recompute")
@@ -64,6 +71,9 @@ class Variant:
         if self.graphed:
             found: Callable[..., Tensor] = torch.cuda.make_graphed_callables(model, inputs)
             return found
+        if self.mode is not None:
+            model.compile(mode=self.mode, dynamic=False)
+            return model
         if self.budget is None:
             return model
         backend = compiler(self.budget)
@@ -88,20 +98,33 @@ def replay_blocks(model: nn.Module, example: object) -> dict[str, dict[str, int]
 
 
 def peers() -> Iterator[Variant]:
-    """Variants that torch has: attention written out, fused, compiled, with less memory, checkpointed."""
+    """Variants that torch has: attention written out, fused, compiled in each mode, with less memory, and
+    checkpointed.
+    """
     yield Variant(name="eager", written_out=True)
     yield Variant(name="sdpa")
     yield Variant(name="compile", budget=1.0)
     for budget in BUDGETS:
         yield Variant(name=f"compile, budget {budget:g}", budget=budget)
+    for mode in MODES:
+        yield Variant(name=f"compile, {mode}", mode=mode)
     yield Variant(name="checkpointing", recomputed=EVERY_BLOCK)
+
+
+def channels_last(variants: Sequence[Variant]) -> list[Variant]:
+    """The same variants with convolutions in that layout."""
+    return [replace(one, name=f"{one.name}, channels_last", channels_last=True) for one in variants]
 
 
 def graphed(variants: Sequence[Variant]) -> list[Variant]:
     """The same variants as CUDA graphs, without those that are compiled, that run blocks twice or that have
     graphs of them.
     """
-    plain = [one for one in variants if one.budget is None and not (one.recomputed or one.replayed)]
+    plain = [
+        one
+        for one in variants
+        if one.budget is None and one.mode is None and not (one.recomputed or one.replayed)
+    ]
     return [replace(one, name=f"{one.name}, graphed", graphed=True) for one in plain]
 
 

@@ -3,14 +3,16 @@
     python -m benchmarks.models.hugging_face bert-large --device cuda:0 --batch 32 --caps 16 --losses 100
     python -m benchmarks.models.hugging_face gpt2 --smoke
 
-Compared are their eager attention, their sdpa attention, that with each layer compiled, that compiled whole,
-with head and loss, that with its layers replayed as CUDA graphs (`selector.replay`), what
+Compared are their eager attention, their sdpa attention, that with each layer compiled, that and the loss
+without all logits at once, that compiled whole, with head and loss, in each mode of torch.compile, that with
+its layers replayed as CUDA graphs (`selector.replay`), what
 `selector.optimize` makes of sdpa where the loss alone is used, and that replayed: at each batch without a
 limit, and under each cap (GiB, of all memory of the process while it trains), ours with `memory_limit` and
 the largest batch that a plan finds, theirs with the largest that fits: also compiled with less memory for
 the partitioner, and every layer checkpointed. Weights are random, from the classes of their configs.
 --losses runs so many steps of ours and twice of sdpa, dropout off. --only runs some of these by name. Writes
-`hugging_face_<model>_<device>.json`, after each line.
+`hugging_face_<model>_<device>.json`, after each line; lines of earlier calls of the same commit stay in it
+and are not run again.
 """
 
 from __future__ import annotations
@@ -23,13 +25,14 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
-from benchmarks.common.result import RESULTS, write_result
+from benchmarks.common.result import RESULTS, current_commit, write_result
 from benchmarks.models.__main__ import GIB, LOSS_BATCH, words_of
 from benchmarks.models._hugging_face import MODELS, Theirs, hugging_face, optimized, plan_of
 from benchmarks.models._parts import Parts
-from benchmarks.models._steps import TRIES, Line, Trainer
-from benchmarks.models._variants import BUDGETS, EVERY_BLOCK, Variant
+from benchmarks.models._steps import TRIES, Earlier, Line, Trainer
+from benchmarks.models._variants import BUDGETS, EVERY_BLOCK, MODES, Variant
 from kernel_selector.kernels.contract import Device
 from kernel_selector.kernels.measure import default_torch_device, identify
 from kernel_selector.kernels.measure.sweeps import parse_seconds
@@ -37,6 +40,9 @@ from kernel_selector.kernels.measure.sweeps import parse_seconds
 ATTENTIONS = ("eager", "sdpa")
 SDPA, COMPILED = Theirs(name="sdpa"), Theirs(name="sdpa, compiled", compiled=True)
 WHOLE = Theirs(name="sdpa, compiled whole", whole=True)
+CHUNKED_LOSS = replace(SDPA, name="sdpa, loss without logits", chunked=True)
+CHUNKED = replace(COMPILED, name="sdpa, compiled, loss without logits", chunked=True)
+AUTOTUNED, OVERHEAD = (replace(WHOLE, name=f"{WHOLE.name}, {mode}", mode=mode) for mode in MODES)
 WITHIN = tuple(
     replace(one, name=f"{one.name}, budget {budget:g}", budget=budget)
     for one in (COMPILED, WHOLE)
@@ -56,7 +62,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     folder = options.results or (Path(tempfile.mkdtemp(prefix="models-")) if options.smoke else RESULTS)
     torch_device = "cpu" if options.smoke else options.device or default_torch_device()
     options.dtype = dtype = "float32" if options.smoke else options.dtype
-    device, rows, losses = identify(torch_device), [], []
+    device, commit = identify(torch_device), options.commit or current_commit()
+    name = f"hugging_face_{options.model}_{device.key}"
+    options.earlier = earlier = Earlier(folder / f"{name}.json", commit)
+    rows, losses = earlier.rows, earlier.losses
     trainers = {
         attention: Trainer(
             hugging_face(options.model, attention, tiny=options.smoke),
@@ -81,11 +90,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             "rows": rows,
             "losses": losses,
         }
-        name = f"hugging_face_{options.model}_{device.key}"
-        path = write_result(name, payload, torch_device=torch_device, commit=options.commit, folder=folder)
+        write_result(name, payload, torch_device=torch_device, commit=commit, folder=folder)
         if time.monotonic() > end:
             return 3
-    print(path)
+    print(folder / f"{name}.json")
     failed = [
         one for one in (*rows, *losses) if one["variant"].startswith(OURS) and one["status"] == "failed"
     ]
@@ -100,30 +108,39 @@ def _lines(
     graphs = (False, True) if sdpa.on_gpu else (False,)
     tried = ("ours",) if options.smoke else None
     ours: list[Variant] = [optimized(replayed=replayed, arrangements=tried) for replayed in graphs]
-    theirs = (SDPA, COMPILED, WHOLE, REPLAYED) if sdpa.on_gpu else (SDPA,)
+    # what takes longest to compile last
+    theirs = (
+        (SDPA, COMPILED, CHUNKED, WHOLE, REPLAYED, OVERHEAD, AUTOTUNED)
+        if sdpa.on_gpu
+        else (SDPA, CHUNKED_LOSS)
+    )
     for batch in options.batch:
-        for variant in _wanted([*ours, *theirs], options):
+        for variant in _wanted([*ours, *theirs], options, batch=batch):
             yield sdpa.run(variant, batch)
-        for variant in _wanted([EAGER], options):
+        for variant in _wanted([EAGER], options, batch=batch):
             yield trainers["eager"].run(variant, batch)
     probes: dict[str, list[Line]] = {}
     # sdpa twice: what two runs of the same model differ by
     curves = [*ours, SDPA, Theirs(name="sdpa, again")]
-    for variant in _wanted(curves, options) if options.losses else ():
+    for variant in _wanted(curves, options, dropout=False) if options.losses else ():
         yield sdpa.losses(variant, LOSS_BATCH, options.losses, dropout=False)
     for cap in (round(one * GIB) for one in options.caps if sdpa.on_gpu):
         parts = Parts(dtype=options.dtype, device=device)
-        for variant in _wanted(ours, options):
+        for variant in _wanted(ours, options, cap_bytes=cap):
             yield _under(sdpa, parts, torch_device, cap, variant.replayed)
-        for variant in _wanted([COMPILED, WHOLE, *WITHIN, SDPA, CHECKPOINTED, EAGER], options):
+        for variant in _wanted(
+            [COMPILED, CHUNKED, WHOLE, *WITHIN, SDPA, CHECKPOINTED, EAGER], options, cap_bytes=cap
+        ):
             trainer = trainers["eager"] if variant.written_out else sdpa
             if variant.name not in probes:
                 probes[variant.name] = [trainer.run(variant, batch) for batch in options.probes]
             yield trainer.under(variant, cap, probes[variant.name])
 
 
-def _wanted(variants: Sequence[Variant], options: argparse.Namespace) -> list[Variant]:
-    return [one for one in variants if not options.only or one.name in options.only]
+def _wanted(variants: Sequence[Variant], options: argparse.Namespace, **at: Any) -> list[Variant]:
+    """Those that are asked for and have no line of this batch, cap or curve yet."""
+    asked = [one for one in variants if not options.only or one.name in options.only]
+    return [one for one in asked if not options.earlier.has(one.name, **at)]
 
 
 def _under(trainer: Trainer, parts: Parts, torch_device: str, cap_bytes: int, replayed: bool) -> Line:

@@ -66,7 +66,12 @@ LARGE: dict[str, Sizes] = {
     "llama": ("LlamaForCausalLM", (4, 1024), _WIDE),
     "vit": ("ViTForImageClassification", (64, 0), {}),
 }
-PEERS = {"compiled": None, "reduce-overhead": "reduce-overhead"}  # modes of torch.compile
+# modes of torch.compile
+PEERS = {
+    "compiled": None,
+    "max-autotune": "max-autotune-no-cudagraphs",
+    "reduce-overhead": "reduce-overhead",
+}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -19,12 +19,12 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.common.lines import text_of
-from benchmarks.common.result import RESULTS, write_result
+from benchmarks.common.result import RESULTS, read_result, write_result
 from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import Problem, Record
 from selector.profiling.acquisition.sampler import Sampler
 
-FILES = tuple(RESULTS / f"{name}_nvidia-h200.json" for name in ("recurrent", "sublayers"))
+FILES = tuple(RESULTS / f"{name}_nvidia-h200.json.xz" for name in ("recurrent", "sublayers"))
 LEAST = 40  # problems of an operator
 HELD_OUT = 0.3
 SHARES = (
@@ -76,7 +76,7 @@ def by_operator(files: Sequence[Path]) -> dict[str, Times]:
 
 
 def _comparison(file: Path) -> Iterator[tuple[Problem, str, float | None]]:
-    for cell in json.loads(file.read_text())["records"]:
+    for cell in read_result(file)["records"]:
         values = dict(cell["problem"])
         problem = registry.operator(values.pop("operator")).problem(values)
         kind = "forward_backward" if problem["mode"] == "training" else "forward"

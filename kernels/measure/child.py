@@ -40,16 +40,19 @@ class ChildDied(Exception):
 class Child:
     """A process of its own session, so that Ctrl-C in the terminal does not reach it.
 
-    It imports this package under the parent's name for it and from the parent's path. What it prints
-    goes to a temporary file. It ends when this object is closed, or when the parent ends.
+    It imports this package under the parent's name for it and from the parent's path, and runs the `main` of
+    `worker`: that of this package, or of a module that has it run among further implementations. What it
+    prints goes to a temporary file. It ends when this object is closed, or when the parent ends.
     """
 
-    def __init__(self, torch_device: str, *, cache_bytes: int, threads: int) -> None:
+    def __init__(
+        self, torch_device: str, *, cache_bytes: int, threads: int, worker: str | None = None
+    ) -> None:
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 (closed by close)
         events, child_events = os.pipe()
         child_jobs, jobs = os.pipe()
         config = {
-            "module": f"{__package__}.worker",
+            "module": worker or f"{__package__}.worker",
             "path": sys.path,
             "torch_device": torch_device,
             "cache_bytes": cache_bytes,

@@ -40,7 +40,8 @@ class Session:
     """A device to measure on, and the child process that does it; a context manager.
 
     The child starts with the first problem and is kept while it is healthy. `threads` are those of torch
-    in the child, as many as here when None. `seconds` counts where the time went, by stage. Raises
+    in the child, as many as here when None. `worker` is a module whose `main` the child runs in place of this
+    package's: one that knows further implementations. `seconds` counts where the time went, by stage. Raises
     UnknownDevice for a torch device that is not in this machine.
     """
 
@@ -51,6 +52,7 @@ class Session:
         policy: Policy = QUICK,
         seed: int = 0,
         threads: int | None = None,
+        worker: str | None = None,
     ) -> None:
         self.torch_device = canonical_torch_device(torch_device)
         self.policy = policy
@@ -58,7 +60,7 @@ class Session:
         self.device = probe(self.torch_device)
         self.environment = current_environment(self.torch_device)
         self.seconds: dict[str, float] = defaultdict(float)
-        self._threads = threads
+        self._threads, self._worker = threads, worker
         self._child: Child | None = None
         self._changing = threading.Lock()  # of the two below: another thread may interrupt
         self._interrupted = False
@@ -221,7 +223,9 @@ class Session:
         threads = self._threads or torch.get_num_threads()
         with self._changing:
             self._check()
-            child = self._child = Child(self.torch_device, cache_bytes=cache_bytes, threads=threads)
+            child = self._child = Child(
+                self.torch_device, cache_bytes=cache_bytes, threads=threads, worker=self._worker
+            )
         child.wait_until_ready()
         return child
 

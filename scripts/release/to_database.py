@@ -1,7 +1,7 @@
 """Put what comparisons and sweeps measured into a database, for the selector to choose from.
 
     R=benchmarks/results
-    python -m scripts.release.to_database $R/recurrent_nvidia-h200.json [--database URL]
+    python -m scripts.release.to_database $R/recurrent_nvidia-h200.json.xz [--database URL]
     python -m scripts.release.to_database $R/steady_survey_nvidia-h200_further.jsonl.xz [--database URL]
 
 Records that are there already stay as they are.
@@ -17,6 +17,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from benchmarks.common.lines import text_of
+from benchmarks.common.peers import is_peer
 from kernel_selector.db import Database, records
 from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import (
@@ -47,8 +49,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def read_records(file: Path) -> Iterator[Record]:
     """The records of a result file of a comparison, or of a sweep's compressed lines."""
-    if file.suffix != ".xz":
-        yield from stored_records(json.loads(file.read_text()))
+    if ".jsonl" not in file.suffixes:
+        yield from stored_records(json.loads(text_of(file)))
         return
     with lzma.open(file, "rt") as lines:
         for line in lines:
@@ -66,6 +68,8 @@ def stored_records(result: Mapping[str, Any]) -> Iterator[Record]:
         problem = registry.operator(values.pop("operator")).problem(values)
         device, environment, run = circumstances[cell["run"]]
         for name, candidate in cell["candidates"].items():
+            if is_peer(name):  # which nothing chooses
+                continue
             yield Record(
                 problem=problem,
                 implementation=name,

@@ -5,11 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 from .parts import Result, plain, results, run, table
+from .standing import mark
 
 
 def overview(folder: Path) -> str:
     """For each device the ways to make a layer of BERT-large: bytes, milliseconds, and both as ratios."""
-    return "".join(_layers(result) for result in results(folder, "bert_layer_*"))
+    return "".join(_layers(result) for result in results(folder, "bert_layer_*", "layers"))
 
 
 def _layers(result: Result) -> str:
@@ -44,7 +45,7 @@ def _layers(result: Result) -> str:
             else (f"`{line['name']}`", f"{line['status']}: {line['reason']}", *(len(columns) - 1) * "-")
             for line in layer["variants"]
         )
-        text += f"{run(result)}; {where}:\n{table(head, rows)}"
+        text += f"{run(result)}; {where}; {mark(result)}:\n{table(head, rows)}"
     return text
 
 

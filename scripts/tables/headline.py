@@ -2,58 +2,74 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from benchmarks.kernels.linear import COMPARISON as LINEAR
+from benchmarks.kernels.recurrent import COMPARISON as RECURRENT
+
 from .models import best
-from .parts import plain, table
+from .parts import Result, comparisons, plain, table, whole_results
+from .standing import by_device, mark
 
 MODELS = {"bert-large": "BERT-large", "gpt2-medium": "GPT-2 medium"}  # of Hugging Face, of which all ways ran
 WITHIN = "24 GiB"
-LAYERS = "layers of RNN, NMT, BERT-large and GPT-2 training"  # what the row's title begins with
+ROWS = {"recurrent": ("lstm", "gru", "rnn"), "linear": ("layers",)}  # of the comparisons, by name
+HEAD = (
+    *("what", "as CUDA graphs, times as fast", "launched, times as fast", "the best without us"),
+    "measured",
+)
+
+Line = tuple[Result, tuple[str, ...]]
 
 
 def overview(folder: Path) -> str:
-    """A line a figure: what, ours, the best without us, the ratio, the card, the run and its file."""
-    head = ("what", "ours", "the best without us", "times as fast", "card", "measured")
-    return table(head, (*_trained(folder), _linear(folder / "linear_nvidia-h200.json")))
-
-
-def _trained(folder: Path) -> Iterator[tuple[str, ...]]:
-    for model, name in MODELS.items():
-        file = folder / f"hugging_face_{model}_nvidia-h200.json"
-        result = json.loads(file.read_text())
-        found = best(result, WITHIN)
-        ours, peer = (f"{plain(line['samples_per_s'])} samples/s" for line in found)
-        yield (
-            f"training Hugging Face's {name} in {result['dtype']} within {WITHIN}",
-            f"{ours} ({found[0]['variant']})",
-            f"{peer} ({found[1]['variant']})",
-            f"{found[0]['samples_per_s'] / found[1]['samples_per_s']:.2f}",
-            result["device"],
-            _run(
-                file,
-                found[0].get("commit", result["commit"]),
-                found[0].get("measured_at", result["measured_at"]),
-            ),
-        )
-
-
-def _linear(file: Path) -> tuple[str, ...]:
-    result = json.loads(file.read_text())
-    (row,) = (row for row in result["rows"] if row["title"].startswith(LAYERS))
-    ratio = plain(row["figures"]["best"])
-    return (
-        f"linear {row['title']}",
-        f"geometric mean of {row['measured']} problems",
-        "the fastest of torch's and torch.compile's, launched or as CUDA graphs",
-        ratio,
-        result["device"],
-        _run(file, result["commit"], result["measured_at"]),
+    """For each device a line a figure: graphs against graphs, launched against launched, peers, the run."""
+    return "".join(
+        f"\n{device}:\n{table(HEAD, (line for _, line in found))}"
+        for device, found in by_device((*_layers(folder), *_trained(folder))).items()
     )
 
 
-def _run(file: Path, commit: str, measured_at: str) -> str:
-    """Commit and day of the line of ours, with a link to the file."""
-    return f"`{commit}`, [{measured_at[:10]}](benchmarks/results/{file.name})"
+def _layers(folder: Path) -> Iterator[Line]:
+    for comparison in (RECURRENT, LINEAR):
+        for result in comparisons(folder, comparison.name, comparison.kind):
+            for row in result["rows"]:
+                if row["name"] in ROWS[comparison.name] and row["measured"] == row["cells"]:
+                    figures = row["figures"]
+                    peers = _peers(result, row["name"], comparison.kind.figures.of_users)
+                    title = f"{row['title']} (geometric mean of {row['measured']} problems)"
+                    ratios = (plain(figures.get(form)) for form in ("graph", "eager"))
+                    yield result, (title, *ratios, peers, _run(result))
+
+
+def _peers(result: Result, row: str, of_users: Callable[[str], bool]) -> str:
+    """Names of what users have that every problem of a row was timed with."""
+    found = [
+        {name for name, one in cell["candidates"].items() if one["times"] and of_users(name)}
+        for cell in result["records"]
+        if row in cell["rows"]
+    ]
+    return ", ".join(f"`{name}`" for name in sorted(set.intersection(*found))) if found else "-"
+
+
+def _trained(folder: Path) -> Iterator[Line]:
+    for model, name in MODELS.items():
+        for result in whole_results(folder, f"hugging_face_{model}", "rows"):
+            ratios, peers = [], []
+            for graphs in (True, False):
+                ours, peer = best(result, WITHIN, graphs)
+                ratios.append(
+                    f"{ours['samples_per_s'] / peer['samples_per_s']:.2f}" if ours and peer else "-"
+                )
+                if ours and peer:
+                    peers.append(f"{peer['variant']}: {plain(peer['samples_per_s'])} samples/s")
+            if peers:
+                title = f"training Hugging Face's {name} in {result['dtype']} within {WITHIN}"
+                yield result, (title, *ratios, "; ".join(dict.fromkeys(peers)), _run(result))
+
+
+def _run(result: Result) -> str:
+    """The day, with a link to the file, and at what commit it was measured."""
+    file = f"benchmarks/results/{result['file']}"
+    return f"[{result['measured_at'][:10]}]({file}), `{result['commit']}`; {mark(result)}"

@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from .parts import Result, compared, plain, row_table, table, whole_results
+from benchmarks.kernels.linear import COMPARISON
+
+from .parts import Result, compared, plain, row_table, run, table, whole_results
+from .standing import mark
 
 FIGURES = {
+    "graph": "as CUDA graphs",
+    "eager": "launched",
     "registered": "best of all over torch's",
     "registered_eager": "the same, launched",
-    "best": "ours over users' best",
-    "eager": "ours over torch's, launched",
     "compiled": "ours over torch.compile's",
     "cublas_share": "generated products over cuBLAS",
     "worst": "worst problem",
@@ -26,12 +29,12 @@ TUNING = {
 
 def overview(folder: Path) -> str:
     """For each device a line a row of problems."""
-    return compared(folder, "linear", row_table(FIGURES))
+    return compared(folder, "linear", COMPARISON.kind, row_table(FIGURES))
 
 
 def schedules(folder: Path) -> str:
     """For each device a line a product that no constant was fitted to."""
-    return "".join(_tuned(result) for result in whole_results(folder, "schedules"))
+    return "".join(_tuned(result) for result in whole_results(folder, "schedules", "summary", "records"))
 
 
 def _tuned(result: Result) -> str:
@@ -40,5 +43,4 @@ def _tuned(result: Result) -> str:
 
     lines = [row(record["product"], record["figures"]) for record in result["records"]]
     lines.append(row("geometric mean", result["summary"]["figures"]))
-    text = f"\n{result['device']}, commit `{result['commit']}`, {result['measured_at'][:10]}:\n"
-    return text + table(("product, M x N x K", *TUNING.values()), lines)
+    return f"{run(result)}; {mark(result)}:\n" + table(("product, M x N x K", *TUNING.values()), lines)

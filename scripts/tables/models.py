@@ -8,29 +8,49 @@ from statistics import fmean
 from typing import Any
 
 from .parts import Result, plain, table, whole_results
+from .standing import mark
 
 Line = Mapping[str, Any]
 
 GIB = 2**30
 OURS = ("plan", "chosen", "optimized")  # what names of variants of ours begin with
-GRAPHS = ("graphed", "replayed")  # and of those that are CUDA graphs end with
-USUAL = ("eager", "sdpa")
+GRAPHS = ("graphed", "replayed", "reduce-overhead", "reduce_overhead")  # what those of CUDA graphs contain
 LAST = 50  # steps at the end of a loss curve
+HEAD = (
+    *("model", "within"),
+    *("ours, as CUDA graphs", "the best without us", "times as fast"),
+    *("ours, launched", "the best without us, launched", "times as fast, launched"),
+    "planned over measured peak",
+)
 CURVES = ("variant", "dropout", "steps", "first loss", f"mean of the last {LAST}", "mean distance from sdpa")
 
 
 def overview(folder: Path, comparison: str) -> str:
-    """For each model and cap (or batch) a line: ours, torch's usual ways, the best of these, the ratio."""
-    lines = (line for result in whole_results(folder, comparison) for line in _compared(result))
-    figures = ("the best without us", "ours over it", "planned over measured peak")
-    head = ("model", "within", "ours: samples/s (batch, peak)", *USUAL, *figures)
-    return table(head, lines)
+    """For each device a line a model and cap (or batch): ours and the best of the others, as CUDA graphs and
+    without; then what each model was measured at.
+    """
+    devices: dict[str, list[Result]] = {}
+    for result in whole_results(folder, comparison, "rows"):
+        devices.setdefault(result["device"], []).append(result)
+    return "".join(_of_device(device, found) for device, found in devices.items())
+
+
+def _of_device(device: str, found: Sequence[Result]) -> str:
+    lines = [line for result in found for line in _compared(result)]
+    if not lines:
+        return ""
+    marks = "".join(
+        f"- `{result['file']}`: commit `{result['commit']}`, {result['measured_at'][:10]}; {mark(result)}\n"
+        for result in found
+    )
+    return f"\n{device}:\n{table(HEAD, lines)}{marks}\n"
 
 
 def whole(folder: Path, comparison: str) -> str:
     """Every variant of every model, and its loss curves."""
     return "".join(
-        _caption(result) + _variants(result) + _curves(result) for result in whole_results(folder, comparison)
+        _caption(result) + _variants(result) + _curves(result)
+        for result in whole_results(folder, comparison, "rows", "losses")
     )
 
 
@@ -38,7 +58,8 @@ def _caption(result: Result) -> str:
     environment = result["environment"]
     return (
         f"\n{result['model']}, {result['dtype']}, on {result['device']}, driver {environment['driver']}, "
-        f"torch {environment['torch']}, commit `{result['commit']}`, {result['measured_at'][:10]}:\n"
+        f"torch {environment['torch']}, commit `{result['commit']}`, {result['measured_at'][:10]}; "
+        f"{mark(result)}:\n"
     )
 
 
@@ -46,7 +67,7 @@ def _ours(line: Line) -> bool:
     return bool(line["variant"].startswith(OURS))
 
 
-def _groups(result: Result) -> dict[str, list[Line]]:
+def groups(result: Result) -> dict[str, list[Line]]:
     """Good lines by what they have in common, the batch or the cap, rising, where ours are among them."""
     found: dict[str, list[Line]] = {}
     for line in sorted(result["rows"], key=lambda line: line["cap_bytes"] or 0):
@@ -56,31 +77,43 @@ def _groups(result: Result) -> dict[str, list[Line]]:
     return {within: lines for within, lines in found.items() if any(map(_ours, lines))}
 
 
-def best(result: Result, within: str) -> tuple[Line, Line]:
-    """The fastest line of ours and of the others within a cap, such as "24 GiB"."""
-    return _fastest(_groups(result)[within])
+def best(result: Result, within: str, graphs: bool) -> tuple[Line | None, Line | None]:
+    """The fastest line of ours and of the others within a cap, such as "24 GiB". None where there is none.
+
+    With `graphs` ours are those that replay CUDA graphs, beside the others in whichever form is faster; not
+    every run has the others' graphs of what they compile. Without, both are launched by the host.
+    """
+    return _fastest(groups(result).get(within, ()), graphs)
 
 
-def _fastest(lines: Sequence[Line]) -> tuple[Line, Line]:
-    ours = max((line for line in lines if _ours(line)), key=_speed)
-    return ours, max((line for line in lines if not _ours(line)), key=_speed)
+def is_graph(line: Line) -> bool:
+    """Whether a line's steps replay CUDA graphs: as it says, by its name, or as `optimize` arranged them."""
+    names = (line["variant"], *line.get("parts", {}).get("arrangement", ()))
+    return line.get("graphs", False) or any(word in name for name in names for word in GRAPHS)
+
+
+def _fastest(lines: Sequence[Line], graphs: bool) -> tuple[Line | None, Line | None]:
+    ours = (line for line in lines if _ours(line) and is_graph(line) == graphs)
+    others = (line for line in lines if not _ours(line) and (graphs or not is_graph(line)))
+    return max(ours, key=_speed, default=None), max(others, key=_speed, default=None)
 
 
 def _compared(result: Result) -> Iterator[tuple[str, ...]]:
-    for within, lines in _groups(result).items():
+    for within, lines in groups(result).items():
         if all(map(_ours, lines)):
             continue
-        mine, peer = _fastest(lines)
+        cells: list[str] = []
+        for graphs in (True, False):
+            ours, peer = _fastest(lines, graphs)
+            cells += [
+                f"{ours['variant']}: {_cell(ours)}" if ours else "-",
+                f"{peer['variant']}: {_cell(peer)}" if peer else "-",
+                f"{_speed(ours) / _speed(peer):.2f}" if ours and peer else "-",
+            ]
+        mine = max(filter(_ours, lines), key=_speed)
         planned = mine.get("planned", {}).get("peak_bytes")
-        yield (
-            result["model"],
-            within,
-            f"{_cell(mine)}{', graphs' if mine['variant'].endswith(GRAPHS) else ''}",
-            *(_named(lines, name) for name in USUAL),
-            f"{peer['variant']}: {_cell(peer)}",
-            f"{_speed(mine) / _speed(peer):.2f}",
-            f"{planned / mine['peak_bytes']:.3f}" if planned else "-",
-        )
+        foretold = f"{planned / mine['peak_bytes']:.3f}" if planned else "-"
+        yield (result["model"], within, *cells, foretold)
 
 
 def _named(lines: Sequence[Line], name: str) -> str:
@@ -100,9 +133,9 @@ def _speed(line: Line) -> float:
 
 def _variants(result: Result) -> str:
     """A line a variant, a column a cap or batch: samples a second, and the batch; "" for losses alone."""
-    groups = _groups(result)
+    shared = groups(result)
     names = dict.fromkeys(line["variant"] for line in result["rows"])
-    rows = ((name, *(_named(lines, name) for lines in groups.values())) for name in names)
+    rows = ((name, *(_named(lines, name) for lines in shared.values())) for name in names)
     failed = [line for line in result["rows"] if line["status"] != "ok"]
     notes = "".join(
         f"- {line['variant']}, batch {line['batch']}, {line['status'].replace('_', ' ')}: "
@@ -110,7 +143,7 @@ def _variants(result: Result) -> str:
         for line in failed
     )
     notes += _of_other_runs(result["rows"])
-    shown = table(("samples/s (batch, peak)", *groups), rows) if groups else ""
+    shown = table(("samples/s (batch, peak)", *shared), rows) if shared else ""
     return shown + (f"{notes}\n" if notes else "")
 
 

@@ -2,20 +2,44 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-Result = Mapping[str, Any]  # a file of benchmarks/results
+from benchmarks.common.result import BadResult, read_result
+from benchmarks.common.store import Kind
+
+from . import standing
+from .standing import Result, mark
+
+unusable: dict[str, str] = {}  # files that cannot be used, of those that were read, and why
 
 
-def compared(folder: Path, comparison: str, *sections: Callable[[Result], str]) -> str:
+def compared(folder: Path, comparison: str, kind: Kind, *sections: Callable[[Result], str]) -> str:
     """For each device that a comparison ran on: what it was measured on, and the sections."""
     return "".join(
         "".join((caption(result), *(section(result) for section in sections)))
-        for result in whole_results(folder, comparison)
+        for result in comparisons(folder, comparison, kind)
     )
+
+
+def comparisons(folder: Path, comparison: str, kind: Kind) -> list[Result]:
+    """The whole results of a comparison with figures as they are defined today, of what there is still."""
+    return [_anew(result, kind) for result in whole_results(folder, comparison, "runs", "records")]
+
+
+def _anew(result: Result, kind: Kind) -> Result:
+    gone = set(standing.gone(result))
+    cells = []
+    for cell in result["records"]:
+        operator = cell["problem"]["operator"]
+        there = {name: one for name, one in cell["candidates"].items() if f"{operator}.{name}" not in gone}
+        found = {**cell, "candidates": there}
+        cells.append({**found, "figures": kind.figures.of_cell(found)})
+    lines = (
+        kind.figures.of_cells(row, [cell for cell in cells if row.name in cell["rows"]]) for row in kind.rows
+    )
+    return {**result, "records": cells, "rows": [line for line in lines if line["measured"]]}
 
 
 def table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
@@ -24,15 +48,36 @@ def table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
     return "\n" + "".join(f"| {' | '.join(line)} |\n" for line in lines) + "\n"
 
 
-def results(folder: Path, pattern: str) -> list[Result]:
-    """The files of this name, in order."""
-    return [json.loads(file.read_text()) for file in sorted(folder.glob(f"{pattern}.json"))]
+def results(folder: Path, pattern: str, *needs: str, without: Iterable[str] = ()) -> list[Result]:
+    """The files of this name that can be used, in order; `unusable` has the others.
+
+    `needs` are what they hold beside what every result does, `without` parts of names to leave out.
+    """
+    files: dict[str, Path] = {}
+    for file in (*folder.glob(f"{pattern}.json.xz"), *folder.glob(f"{pattern}.json")):
+        name = file.name.partition(".json")[0]
+        if any(part in name for part in without):
+            continue
+        if name in files:
+            unusable[files[name].name] = f"{files[name].name}: there is {file.name} too; remove one."
+        files[name] = file
+    found = []
+    for _, file in sorted(files.items()):
+        try:
+            result = read_result(file, needs)
+        except BadResult as error:
+            unusable[file.name] = str(error)
+            continue
+        if reason := standing.unusable(result):
+            unusable[file.name] = f"{file.name}: {reason}"
+            continue
+        found.append({**result, "file": file.name})
+    return found
 
 
-def whole_results(folder: Path, comparison: str) -> list[Result]:
+def whole_results(folder: Path, comparison: str, *needs: str) -> list[Result]:
     """The whole results of a comparison; not its gate's, nor the shards of a run that is not joined yet."""
-    files = [file for file in sorted(folder.glob(f"{comparison}_*.json")) if "-of-" not in file.stem]
-    return [json.loads(file.read_text()) for file in files if not file.stem.startswith(f"{comparison}_gate")]
+    return results(folder, f"{comparison}_*", *needs, without=(f"{comparison}_gate", "-of-"))
 
 
 def caption(result: Result) -> str:
@@ -43,30 +88,11 @@ def caption(result: Result) -> str:
 
     runs, environment = result["runs"], result["environment"]
     hosts = all_of(run["device"]["host"] for run in runs)
-    commits = all_of(f"`{run['commit']}`" for run in runs)
     days = all_of(run["started_at"][:10] for run in runs)
     return (
         f"\n{result['device']}, driver {environment['driver']}, torch {environment['torch']}, host {hosts}, "
-        f"commit {commits}, {days}; {_changed(runs)}:\n"
+        f"commit {standing.commits(result)}, {days}; {mark(result)}:\n"
     )
-
-
-def _changed(runs: Iterable[Mapping[str, Any]]) -> str:
-    """How many of the measured implementations are others now, by their versions."""
-    from kernel_selector.kernels import registry
-    from kernel_selector.kernels.versions import holds
-
-    measured: dict[str, bool] = {}  # whether the times of all runs still hold
-    for run in runs:
-        for name, version in run["versions"].items():
-            operator, _, implementation = name.partition(".")
-            now = registry.implementations(operator).get(implementation)
-            same = holds(operator, implementation, version, now.version if now else None)
-            measured[name] = measured.get(name, True) and same
-    changed = [name for name, same in measured.items() if not same]
-    if not changed:
-        return "all implementations are the same today"
-    return f"{len(changed)} of {len(measured)} implementations have changed since"
 
 
 def run(result: Result) -> str:

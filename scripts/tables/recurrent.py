@@ -7,30 +7,34 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from benchmarks.kernels.recurrent import COMPARISON
+
 from .parts import Result, compared, plain, row_table, table
 
 GRIDS = {"lstm": "LSTM, bf16, T=50", "gru": "GRU, bf16, T=50", "rnn": "vanilla RNN, bf16, T=50"}
 SHOWN = {
-    "eager": "times torch's speed",
     "graph": "as CUDA graphs",
+    "graph_float16": "the same, torch's in fp16",
+    "eager": "launched",
     "worst": "worst problem",
     "us": "us a step",
 }
+KIND = COMPARISON.kind
 SIZES = ("hidden", "batch", "seq")
 
 
 def overview(folder: Path) -> str:
     """For each device a line a row."""
-    return compared(folder, "recurrent", row_table(SHOWN))
+    return compared(folder, "recurrent", KIND, row_table(SHOWN))
 
 
 def problems(folder: Path) -> str:
     """For each device all grids, and a line a problem."""
-    return compared(folder, "recurrent", *(partial(_grid, row=name) for name in GRIDS), _problems)
+    return compared(folder, "recurrent", KIND, *(partial(_grid, row=name) for name in GRIDS), _problems)
 
 
 def _grid(result: Result, row: str) -> str:
-    """Hidden by batch: how many times torch's speed, launched / replayed, and whose."""
+    """Hidden by batch: how many times as fast as what users have, as CUDA graphs / launched, and whose."""
     cells = {
         (record["problem"]["hidden"], record["problem"]["batch"]): record["figures"]
         for record in result["records"]
@@ -43,14 +47,14 @@ def _grid(result: Result, row: str) -> str:
         (f"{hidden}", *(_in_grid(cells.get((hidden, batch), {})) for batch in batches))
         for hidden in sorted({hidden for hidden, _ in cells})
     )
-    caption = f"\n{GRIDS[row]}, training: times torch's speed, launched / as CUDA graphs, and the fastest:\n"
+    caption = f"\n{GRIDS[row]}, training: times users' speed, as CUDA graphs / launched, and the fastest:\n"
     return caption + table(("hidden", *(f"batch {batch}" for batch in batches)), rows)
 
 
 def _in_grid(figures: Mapping[str, Any]) -> str:
     if "winner" not in figures:
         return "-"
-    return f"{plain(figures.get('eager'))} / {plain(figures.get('graph'))} `{figures['winner']}`"
+    return f"{plain(figures.get('graph'))} / {plain(figures.get('eager'))} `{figures['winner']}`"
 
 
 def _problems(result: Result) -> str:

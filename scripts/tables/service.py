@@ -14,12 +14,18 @@ HEAD = ("what", "figure", "measured on")
 def overview(folder: Path) -> str:
     """A line for each figure of the service's benchmarks, with where and when it was measured."""
     rows = (
-        (what, figure, f"{result['device']}, {result['cores']} cores, {result['measured_at'][:10]}")
+        (what, figure, _where(result))
         for pattern, figures in FIGURES.items()
         for result in results(folder, pattern)
         for what, figure in figures(result)
     )
     return table(HEAD, rows)
+
+
+def _where(result: Result) -> str:
+    """Where, at what commit and when a figure was measured."""
+    device, commit, day = result["device"], result["commit"], result["measured_at"][:10]
+    return f"{device}, {result['cores']} cores, commit `{commit}`, {day}"
 
 
 def _start(result: Result) -> Iterator[tuple[str, str]]:

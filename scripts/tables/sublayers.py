@@ -7,10 +7,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from benchmarks.kernels.sublayers import COMPARISON
+
 from .parts import Result, compared, plain, row_table, table
 
 COLUMNS = {
-    "best": "times users' best speed",
+    "graph": "as CUDA graphs",
+    "eager": "launched",
     "registered": "best of all over torch's default",
     "copy_share": "share of copy bandwidth",
     "copy_alike": "times the speed of a copy of the same bytes",
@@ -18,23 +21,24 @@ COLUMNS = {
     "peak": "peak bytes, torch's over ours",
 }
 SHOWN = {**COLUMNS, "worst": "worst problem"}
+KIND = COMPARISON.kind
 PRICED = ("additive", "loss", "feed_forward")  # rows in which memory counts
 MIB = 2**20
 
 
 def overview(folder: Path) -> str:
     """For each device a line a row, and the norms' share of bandwidth by operator."""
-    return compared(folder, "sublayers", row_table(SHOWN), _bandwidth)
+    return compared(folder, "sublayers", KIND, row_table(SHOWN), _bandwidth)
 
 
 def problems(folder: Path) -> str:
     """For each device a line a problem."""
-    return compared(folder, "sublayers", _problems)
+    return compared(folder, "sublayers", KIND, _problems)
 
 
 def prices(folder: Path) -> str:
     """For each device what a saved MiB costs, of every implementation where memory counts."""
-    return compared(folder, "sublayers", _prices)
+    return compared(folder, "sublayers", KIND, _prices)
 
 
 def _bandwidth(result: Result) -> str:
@@ -49,7 +53,7 @@ def _bandwidth(result: Result) -> str:
     rows = (
         (
             f"`{operator}`, {mode}",
-            *(plain(_mean(_values(found, name))) for name in ("copy_share", "copy_alike", "best")),
+            *(plain(_mean(_values(found, name))) for name in ("graph", "eager", "copy_share", "copy_alike")),
             plain(min(_values(found, "copy_share"), default=None)),
             plain(min(_values(found, "best"), default=None)),
         )
@@ -57,9 +61,10 @@ def _bandwidth(result: Result) -> str:
     )
     head = (
         "operator",
+        COLUMNS["graph"],
+        COLUMNS["eager"],
         COLUMNS["copy_share"],
         COLUMNS["copy_alike"],
-        COLUMNS["best"],
         "least share",
         "least speed",
     )

@@ -61,6 +61,31 @@ def test_like_is_compared_with_like_and_the_best_with_the_best() -> None:
     assert found["unfused"] == 6
 
 
+def test_what_replays_a_graph_itself_is_a_graph_and_never_launched() -> None:
+    found = FIGURES.of_cell(
+        cell(
+            torch_lstm=total(6.0, 2.0),
+            fused=total(3.0, 1.6),
+            fused_graph=total(1.0),
+            peer_compiled=total(4.0),
+        )
+    )
+    assert found["graph"] == 2  # torch's replay 2 over a call of fused_graph 1
+    assert found["eager"] == pytest.approx(4 / 3, rel=1e-3)  # the best of users, compiled, over fused
+    assert FIGURES.of_cell(cell(torch_lstm=total(6.0), fused_graph=total(1.0))).get("eager") is None
+    users = FIGURES.of_cell(
+        cell(torch_lstm=total(6.0, 2.0), torch_lstm_graph=total(1.5), fused=total(3.0, 1.0))
+    )
+    assert (users["graph"], users["eager"]) == (1.5, 2)
+
+
+def test_torch_in_float16_stands_beside_bfloat16() -> None:
+    stored = cell(torch_lstm=total(6.0, 2.0), fused=total(3.0, 1.0))
+    assert "graph_float16" not in FIGURES.of_cell(stored)
+    stored["float16"] = {"status": "ok", "times": {"graph_forward_backward": {"p50_ms": 1.25}}}
+    assert FIGURES.of_cell(stored)["graph_float16"] == 1.25
+
+
 def test_what_was_not_timed_has_no_figure() -> None:
     refused = cell(torch_lstm=total(6.0), fused={})
     assert FIGURES.of_cell(refused) == {"peer": "torch_lstm", "users_us": 120}

@@ -169,6 +169,8 @@ def test_peers_are_what_torch_has() -> None:
         "compile",
         "compile, budget 0.999",
         "compile, budget 0.5",
+        "compile, max-autotune-no-cudagraphs",
+        "compile, reduce-overhead",
         "checkpointing",
     ]
 
@@ -218,12 +220,19 @@ def test_hugging_faces_models_train_alike_before_and_after_optimize(name: str, t
     assert hugging_face_program.main(arguments) == 0
     (file,) = tmp_path.glob(f"hugging_face_{name}_*.json")
     result = json.loads(file.read_text())
-    assert [line["variant"] for line in result["rows"]] == ["optimized", "sdpa", "eager"]
+    variants = ["optimized", "sdpa", "sdpa, loss without logits", "eager"]
+    assert [line["variant"] for line in result["rows"]] == variants
+    with_logits, without = (line["loss"] for line in result["rows"][1:3])
+    assert without == pytest.approx(with_logits, rel=1e-3)
     ours, theirs, again = result["losses"]
     assert [one["variant"] for one in result["losses"]] == ["optimized", "sdpa", "sdpa, again"]
     assert again["losses"] == theirs["losses"]
     assert ours["losses"] == pytest.approx(theirs["losses"], rel=1e-3)
     assert len(set(ours["losses"])) == 3  # something is learned
+    before = file.read_bytes()
+    more = ["--commit", result["commit"]]
+    assert hugging_face_program.main([*arguments, *more]) == 0
+    assert file.read_bytes() == before  # lines of the same commit are not run again
 
 
 def test_layers_or_a_whole_model_are_compiled(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,92 @@
+"""The command that measures tables again: what it runs, skips, goes on with, and takes in."""
+
+from __future__ import annotations
+
+import json
+import lzma
+from pathlib import Path
+
+import pytest
+
+from benchmarks import tables
+from benchmarks.common.result import BadResult, read_result, write_result
+
+PIECE = "recurrent-peers"
+
+
+def run(folder: Path, commit: str = "abc123", *more: str) -> int:
+    where = ["--smoke", "--results", str(folder), "--commit", commit, "--piece", PIECE]
+    return tables.main([*where, *more])
+
+
+def test_pieces_have_names_of_their_own_and_each_file_one_kind_of_command() -> None:
+    names = [piece.name for piece in tables.PIECES]
+    assert len(set(names)) == len(names)
+    assert all(piece.minutes <= 9 for piece in tables.PIECES)  # of a GPU's ten
+    modules: dict[str, set[str]] = {}
+    for piece in tables.PIECES:
+        modules.setdefault(piece.file, set()).add(piece.module)
+    assert all(len(found) == 1 for found in modules.values())
+
+
+@pytest.mark.parametrize("table", ["recurrent", "linear", "sublayers"])
+def test_the_pieces_of_a_comparison_are_all_of_its_rows(table: str) -> None:
+    from benchmarks.kernels import linear, recurrent, sublayers
+
+    rows = {"recurrent": recurrent, "linear": linear, "sublayers": sublayers}[table].COMPARISON.kind.rows
+    listed = [word for piece in tables.PIECES if piece.file == table for word in piece.arguments]
+    assert {row.name for row in rows} == {word for word in listed if not word.startswith("--")}
+
+
+def test_a_piece_is_run_once_a_commit(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(tmp_path) == 0
+    assert f"{PIECE}: done" in capsys.readouterr().out
+    (file,) = tmp_path.glob("recurrent_*.json")
+    assert read_result(file)["commit"] == "abc123"
+    before = file.read_bytes()
+    assert run(tmp_path) == 0
+    assert file.read_bytes() == before
+    assert "== " not in capsys.readouterr().out
+    assert run(tmp_path, "abc123", "--list") == 0
+    assert "done" in capsys.readouterr().out
+    assert run(tmp_path, "def456") == 0  # nothing of another commit stays
+    result = read_result(file)
+    assert {one["commit"] for one in result["runs"]} == {result["commit"]} == {"def456"}
+
+
+def test_what_the_budget_cuts_off_is_left_for_the_next_call(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(tmp_path, "abc123", "--budget", "1s") == tables.LEFT
+    assert f"{PIECE}: not begun" in capsys.readouterr().out
+    assert run(tmp_path) == 0
+
+
+def test_a_file_that_was_cut_off_since_is_measured_again(tmp_path: Path) -> None:
+    assert run(tmp_path) == 0
+    (file,) = tmp_path.glob("recurrent_*.json")
+    whole = file.read_text()
+    file.write_text(whole[: len(whole) // 2])
+    with pytest.raises(BadResult, match=file.name):
+        read_result(file)
+    assert run(tmp_path, "abc123", "--list") == 0
+    file.unlink()
+    assert run(tmp_path) == 0
+    assert json.loads(file.read_text())["commit"] == "abc123"
+
+
+def test_whole_files_are_taken_in_and_others_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, into = tmp_path / "measured", tmp_path / "results"
+    into.mkdir()
+    write_result("small", {"rows": []}, torch_device="cpu", commit="abc", folder=folder)
+    write_result("large", {"rows": ["x" * 100] * 2000}, torch_device="cpu", commit="abc", folder=folder)
+    (folder / "cut.json").write_text('{"name": "cut", "records": [')
+    (folder / tables.LEDGER).write_text("{}")
+    (into / "large.json").write_text("what was there before")
+    assert tables.main(["--take", str(folder), "--into", str(into)]) == 1
+    assert "cut.json" in capsys.readouterr().err
+    assert {file.name for file in into.iterdir()} == {"small.json", "large.json.xz"}
+    assert json.loads(lzma.decompress((into / "large.json.xz").read_bytes()))["commit"] == "abc"
+    assert {file.name for file in folder.iterdir()} == {"cut.json", tables.LEDGER}
