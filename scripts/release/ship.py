@@ -18,7 +18,9 @@ refused. Hosts of a GPU that differ in their number of cores count as one, witho
 thread launches; its rates are of the probe that launched fastest. To take less space, samples are rounded to
 DIGITS digits, and those of a forward pass are left out where whole steps were timed; percentiles of what is
 left out stay those of the visits before. The records go into a new database, cost models are trained on them,
-and all of it is packed. What ran out of memory is left out: in sweeps many processes share a device.
+and all of it is packed. A cost model stays as it is where its operator, and what it learned from beside, have
+the records that they had: the same would be learned again; after a change of the learner use --train-all.
+What ran out of memory is left out: in sweeps many processes share a device.
 
 For each file it says how many of its records are in the database, as samples or by themselves. A sweep of
 which nearly all are leaves `benchmarks/results/` in the same commit; "records" in its .json, which stays,
@@ -36,13 +38,16 @@ import tempfile
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime
 from itertools import chain, repeat
 from multiprocessing import get_context
 from pathlib import Path
 
-from kernel_selector.db import Database, records
+from sqlalchemy.engine import Connection
+
+from kernel_selector.db import Database, models, records
 from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import Device, Environment, Record, Status
 from kernel_selector.kernels.contract.record import TIMINGS
@@ -51,6 +56,7 @@ from scripts.release.to_database import read_records
 from selector import NoMeasurements
 from selector.selection.records import pool
 from selector.selection.shipped import PACKED
+from selector.training.related_operators import RELATED
 from selector.training.train import train
 
 SAME_CLOCK = {"steady_survey": "steady"}  # policies that differ in how many samples they take
@@ -80,9 +86,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
         path = Path(folder) / "measurements.sqlite"
         with Database.open(path, create=True) as database, database.write() as connection:
             print(f"{records.add(connection, found)} records, {len(base)} of them in {options.base}")
+        kept = set() if options.train_all else set(_kept(path, base, found, options.base))
+        rest = [name for name in registry.operators() if name not in kept]
         with ProcessPoolExecutor(options.jobs, get_context("spawn")) as pool:
             each = pool.map if options.jobs > 1 else map
-            for words in each(_trained, registry.operators(), repeat(path)):
+            for words in each(_trained, rest, repeat(path)):
                 print(words, flush=True)
         _tidy(path)
         options.output.write_bytes(lzma.compress(path.read_bytes(), preset=9 | lzma.PRESET_EXTREME))
@@ -97,6 +105,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     add("--later", type=Path, nargs="+", default=[], help="of implementations that came later")
     add("--base", type=Path, default=PACKED, help="packed database to extend (default: what ships)")
     add("--from-nothing", action="store_true", help="extend none")
+    add("--train-all", action="store_true", help="also operators of which nothing came")
     add("--output", type=Path, default=PACKED, help="default: what the package ships")
     add("--jobs", type=int, default=1, help="processes, each of which trains an operator at a time")
     options = parser.parse_args(arguments)
@@ -107,11 +116,37 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 def packed(file: Path) -> list[Record]:
     """The records of a database that was packed here, at whatever revision."""
+    with _unpacked(file) as connection:
+        return list(records.find(connection))
+
+
+@contextmanager
+def _unpacked(file: Path) -> Iterator[Connection]:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "measurements.sqlite"
         path.write_bytes(lzma.decompress(file.read_bytes()))
         with Database.open(path, create=True) as database, database.read() as connection:
-            return list(records.find(connection))
+            yield connection
+
+
+def _kept(path: Path, base: Sequence[Record], found: Sequence[Record], file: Path) -> Iterator[str]:
+    """Operators whose cost models are copied from the base, since all that they learned from is the same."""
+    before, now = (_by_operator(one) for one in (base, found))
+    same = {name for name in registry.operators() if before[name] == now[name]}
+    with _unpacked(file) as connection, Database.open(path) as database, database.write() as target:
+        for name in sorted(same):
+            model = models.latest(connection, operator=name)
+            if model is not None and same.issuperset(RELATED.get(name, ())):
+                models.add(target, model=model)
+                print(f"{name}: the cost model stays, since no record of what it learned from is new")
+                yield name
+
+
+def _by_operator(found: Iterable[Record]) -> dict[str, set[str]]:
+    lines: dict[str, set[str]] = defaultdict(set)
+    for record in found:
+        lines[record.problem.operator].add(record.to_json())
+    return lines
 
 
 def _is_in(base: Sequence[Record], visits: Iterable[Record]) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,8 @@ import pytest
 
 from benchmarks.common.lines import keep
 from benchmarks.common.result import RESULTS, ROOT
+from kernel_selector.db import Database, StoredModel, models
+from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import GateResult, Record, Status
 from kernel_selector.kernels.contract.record import TIMINGS
 from kernel_selector.kernels.measure.timing import timing
@@ -196,6 +198,35 @@ def test_a_sweep_that_ships_is_not_added_again(shipped: Path, tmp_path: Path) ->
             SystemExit, match=r"known\.jsonl\.xz: its samples are in .*shipped\.db\.xz already"
         ):
             extended(shipped, "--again", file)
+
+
+def test_a_cost_model_stays_where_nothing_that_it_learned_from_is_new(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unlearned: dict[str, Any] = {"version": "1", "schema": 1, "manifest": {}, "evaluation": {}, "arrays": b""}
+    unlearned["created_at"] = datetime(2026, 11, 27, tzinfo=UTC)
+
+    learned: list[str] = []
+
+    def train(operator: str, path: Path) -> str:
+        learned.append(operator)
+        with Database.open(path) as database, database.write() as connection:
+            models.add(connection, model=StoredModel(operator=operator, **unlearned))
+        return f"{operator} learned"
+
+    monkeypatch.setattr(ship, "_trained", train)
+    output = tmp_path / "shipped.db.xz"
+    ship.main(["--from-nothing", str(sweep(tmp_path, "first", some())), "--output", str(output)])
+    new = [replace(one, device=replace(one.device, name="another")) for one in some()[:1]]
+    assert {one.problem.operator for one in new} == {"lstm"}
+    for more, expected in (
+        ([], set()),
+        ([str(sweep(tmp_path, "new", new))], {"lstm", "gru", "rnn"}),  # the other two learn from it
+        (["--train-all"], set(registry.operators())),
+    ):
+        learned.clear()
+        extended(output, *more)
+        assert set(learned) == expected
 
 
 def test_from_nothing_needs_files() -> None:
