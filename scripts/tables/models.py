@@ -117,9 +117,10 @@ def _named(lines: Sequence[Line], name: str) -> str:
 
 
 def _cell(line: Line) -> str:
-    """Samples a second, the batch and the peak; what is reserved for a graph never counts as allocated."""
+    """Samples a second, the batch and, on a GPU, the peak; a graph's memory is reserved, never allocated."""
     peak = line["reserved_bytes" if is_graph(line) else "peak_bytes"]
-    return f"{plain(_speed(line))} ({line['batch']}, {peak / GIB:.2f} GiB)"
+    size = "" if peak is None else f", {peak / GIB:.2f} GiB"
+    return f"{plain(_speed(line))} ({line['batch']}{size})"
 
 
 def _speed(line: Line) -> float:

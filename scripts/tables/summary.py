@@ -63,6 +63,8 @@ def _of_device(device: str, found: Sequence[tuple[Result, list[Line]]]) -> str:
 
 def _of_form(form: str, lines: Sequence[Line]) -> str:
     """How many lines are in each group, and a table of each, the fastest first."""
+    if not lines:
+        return ""
     rated = [(_mean(line.ratios[form]), line) for line in lines]
     rated.sort(key=lambda one: -one[0])
     groups = {words: [one for one in rated if within(one[0])] for words, within in GROUPS.items()}

@@ -22,6 +22,7 @@ from scripts.tables import (
     SOURCES,
     TABLES,
     headline,
+    models,
     parts,
     stale,
     standing,
@@ -73,6 +74,14 @@ def test_lines_of_other_commits_are_named_with_their_result() -> None:
     rows = [{"variant": "sdpa"}, {"variant": "eager", "commit": "c0ffee2"}]
     result = {"commit": "c0ffee1", "measured_at": "2026-11-21T00:00:00+00:00", "rows": rows, "losses": []}
     assert standing.origin(result).startswith("2026-11-21, **measured at `c0ffee1`, `c0ffee2`, versions")
+
+
+def test_models_of_a_cpu_have_no_peak_and_those_of_graphs_what_is_reserved() -> None:
+    line = {"variant": "sdpa", "samples_per_s": 2.0, "batch": 4, "peak_bytes": None, "reserved_bytes": None}
+    assert models._cell(line) == "2 (4)"
+    on_gpu = {**line, "peak_bytes": 2**30, "reserved_bytes": 2**31}
+    assert models._cell(on_gpu) == "2 (4, 1.00 GiB)"
+    assert models._cell({**on_gpu, "graphs": True}) == "2 (4, 2.00 GiB)"
 
 
 def test_problems_without_a_right_implementation_of_ours_are_not_counted() -> None:
@@ -262,4 +271,5 @@ def test_the_summary_sorts_layers_by_who_wins_and_devices_apart(tmp_path: Path) 
         assert "Launched by the host, ours win 1 of 1 lines, draw 0 and lose 0." in part
         assert "Where ours win, launched by the host" in part
         assert "Where it is a wash" not in part
+        assert "As CUDA graphs" not in part  # which a CPU has none of
         assert f"{result['measured_at'][:10]}, commit `abc`; all implementations are the same today" in part
