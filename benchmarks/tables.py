@@ -1,4 +1,4 @@
-"""Measure every table of kernels and models again, in pieces that fit a GPU's ten minutes, and take them in.
+"""Measure the tables of kernels and models again, in pieces that fit a GPU's ten minutes, and take them in.
 
     python -m benchmarks.tables --list --device cuda:0 --results DIR
     python -m benchmarks.tables --device cuda:0 --results DIR --commit HASH [--budget 9m]
@@ -7,14 +7,17 @@
 A piece is a command of another benchmark. Run the second line until it says that nothing is left: each call
 goes on where the last one stopped, by what DIR holds, and takes the pieces in the order of --list, or those
 of --piece. Each file is of one device and of one commit: what DIR holds of another commit is measured again.
-What the budget cuts off is left for the next call. The third line moves whole files to `benchmarks/results/`,
-large ones packed, and names those that cannot be used; `scripts/render-docs` makes tables of them.
+What the budget cuts off is left for the next call. The third line moves files to `benchmarks/results/`, large
+ones packed, and names those that cannot be used and those of which pieces are left; `scripts/render-docs`
+makes tables of them. Not among the pieces are models as a plan arranges them, which take a plan of
+`selector plan` each, and the gate's verdicts on every operator (`benchmarks.kernels.gate_verdicts`).
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import shlex
 import subprocess
 import sys
 import tempfile
@@ -26,6 +29,7 @@ from typing import Any
 
 from benchmarks.common.lines import keep
 from benchmarks.common.result import RESULTS, BadResult, current_commit, laid_out, read_result
+from kernel_selector.kernels.contract.errors import SelectorError
 from kernel_selector.kernels.measure import default_torch_device, identify
 from kernel_selector.kernels.measure.sweeps import parse_seconds
 
@@ -33,7 +37,7 @@ LEDGER = "tables.json"  # in DIR: how far each piece is
 LEAST_S = 120  # of a budget, to begin a piece
 GRACE_S = 30  # after which a piece that has not ended is ended
 PACKED_BYTES = 100_000  # of a file, from which on it is packed
-LEFT = 3  # exit status of a benchmark whose budget left some out
+FAILED, LEFT = 1, 3  # exit statuses of a benchmark: one of ours failed, its budget left some out
 
 RESUMED = ("--resume", "--one-commit")
 
@@ -41,7 +45,8 @@ RESUMED = ("--resume", "--one-commit")
 @dataclass(frozen=True, kw_only=True)
 class Piece:
     """A command of one result file. `minutes` is about what it takes on an H100; `file` is followed by the
-    device's key; `resumed` says whether it goes on where it stopped.
+    device's key; `resumed` says whether it goes on where it stopped, `judges` whether it exits with FAILED
+    for what its file says: others do where they crash.
     """
 
     name: str
@@ -50,6 +55,7 @@ class Piece:
     file: str
     arguments: tuple[str, ...] = ()
     resumed: bool = True
+    judges: bool = False
 
     def command(self, options: argparse.Namespace, budget_s: float) -> list[str]:
         """The command's words."""
@@ -73,6 +79,7 @@ def _hugging_face(model: str, batch: int) -> Piece:
         minutes=9,
         file=f"hugging_face_{model}",
         arguments=(model, "--batch", str(batch)),
+        judges=True,
     )
 
 
@@ -83,7 +90,13 @@ def _model(model: str, *arguments: str) -> Piece:
         minutes=8,
         file=f"model_{model}",
         arguments=(model, *arguments),
+        judges=True,
     )
+
+
+def _judging(name: str, module: str, minutes: float, *, file: str) -> Piece:
+    module = f"benchmarks.kernels.{module}"
+    return Piece(name=name, module=module, minutes=minutes, file=file, resumed=False, judges=True)
 
 
 # what tells most comes first
@@ -117,23 +130,9 @@ PIECES = (
         "recurrent layers=persistent",
     ),
     Piece(name="lstm", module="benchmarks.kernels.lstm", minutes=6, file="lstm", resumed=False),
-    Piece(
-        name="bert-layer", module="benchmarks.kernels.bert_layer", minutes=5, file="bert_layer", resumed=False
-    ),
-    Piece(
-        name="recurrent-gate",
-        module="benchmarks.kernels.recurrent_gate",
-        minutes=6,
-        file="recurrent_gate",
-        resumed=False,
-    ),
-    Piece(
-        name="sublayer-gate",
-        module="benchmarks.kernels.gate",
-        minutes=9,
-        file="gate_sublayers",
-        resumed=False,
-    ),
+    _judging("bert-layer", "bert_layer", 5, file="bert_layer"),
+    _judging("recurrent-gate", "recurrent_gate", 6, file="recurrent_gate"),
+    _judging("sublayer-gate", "gate", 9, file="gate_sublayers"),
     Piece(
         name="schedules", module="benchmarks.kernels.schedules", minutes=9, file="schedules", resumed=False
     ),
@@ -141,28 +140,39 @@ PIECES = (
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run pieces, list them, or take files in. The exit code: 0, or 1 after a failure, 3 if some are left."""
-    options = _parser().parse_args(arguments)
-    if options.take:
-        return take(options.take, options.into)
+    """Run pieces, list them, or take files in. The exit code: 0, or 1 after a failure, 2 for what was asked
+    wrongly, 3 if some are left.
+    """
+    parser = _parser()
+    options = parser.parse_args(arguments)
+    try:
+        return take(options.take, options.into) if options.take else _measure(options)
+    except (SelectorError, BadResult, NotADirectoryError) as error:
+        parser.error(str(error))
+
+
+def _measure(options: argparse.Namespace) -> int:
     options.device = "cpu" if options.smoke else options.device or default_torch_device()
     options.commit = options.commit or current_commit()
-    options.results = options.results or Path(tempfile.mkdtemp(prefix="tables-"))
-    options.results.mkdir(parents=True, exist_ok=True)
     wanted = [piece for piece in PIECES if not options.piece or piece.name in options.piece]
-    run = Run(options, identify(options.device).key)
+    key = identify(options.device).key
     if options.list:
+        options.results = options.results or Path("DIR")
+        run = Run(options, key)
         for piece in wanted:
-            words = " ".join(piece.command(options, 60 * piece.minutes)[1:])
+            words = shlex.join(piece.command(options, 60 * piece.minutes)[1:])
             print(f"{piece.name}, {piece.minutes:g} min, {run.state(piece)}: {words}")
         return 0
     end = time.monotonic() + parse_seconds(options.budget)
+    options.results = options.results or Path(tempfile.mkdtemp(prefix="tables-"))
+    options.results.mkdir(parents=True, exist_ok=True)
+    run = Run(options, key)
     states = {piece.name: run.measure(piece, end) for piece in wanted}
     for name, state in states.items():
         print(f"{name}: {state}")
-    if any(state.startswith("failed") for state in states.values()):
-        return 1
-    return 0 if all(state.startswith("done") for state in states.values()) else LEFT
+    failed, done = (sum(state.startswith(word) for state in states.values()) for word in ("failed", "done"))
+    print(f"{len(states) - done - failed} of {len(states)} pieces are left, {failed} failed")
+    return 1 if failed else 0 if done == len(states) else LEFT
 
 
 class Run:
@@ -170,8 +180,7 @@ class Run:
 
     def __init__(self, options: argparse.Namespace, key: str) -> None:
         self._options, self._key = options, key
-        self._file: Path = options.results / LEDGER
-        self._ended: dict[str, Any] = json.loads(self._file.read_text()) if self._file.exists() else {}
+        self._ended = ledger(options.results)
 
     def state(self, piece: Piece) -> str:
         """Words for how far a piece is: `done`, `left` over, `failed` and why, or `not begun`."""
@@ -191,17 +200,16 @@ class Run:
         left_s = end - time.monotonic()
         if self.state(piece).startswith("done") or left_s < min(LEAST_S, 60 * piece.minutes):
             return self.state(piece)
-        if not piece.resumed and left_s < 60 * piece.minutes and not self._options.smoke:
+        if not piece.resumed and left_s + GRACE_S < 60 * piece.minutes and not self._options.smoke:
             return f"{self.state(piece)}, and takes {piece.minutes:g} minutes at once"
         began = time.monotonic()
         command = piece.command(self._options, left_s)
-        print(f"== {piece.name}: {' '.join(command[1:])}", flush=True)
+        print(f"== {piece.name}: {shlex.join(command[1:])}", flush=True)
         try:
             status = subprocess.run(command, timeout=left_s + GRACE_S, check=False).returncode
         except subprocess.TimeoutExpired:
             status = LEFT
-        # 1: one of ours failed, which the file says; what crashed has written none
-        finished = status in (0, 1) and self._path(piece).exists()
+        finished = status == 0 or (piece.judges and status == FAILED and self._path(piece).exists())
         before = self._ended.get(piece.name, {})
         same = (before.get("commit"), before.get("device")) == (self._options.commit, self._key)
         spent_s = (before["seconds"] if same else 0.0) + time.monotonic() - began
@@ -211,7 +219,9 @@ class Run:
             "state": "done" if finished else "left" if status == LEFT else f"failed with status {status}",
             "seconds": round(spent_s, 1),
         }
-        self._file.write_text(laid_out(self._ended) + "\n")
+        unfinished = self._options.results / f"{LEDGER}.unfinished"
+        unfinished.write_text(laid_out(self._ended) + "\n")
+        unfinished.replace(unfinished.with_name(LEDGER))
         return self.state(piece)
 
     def _path(self, piece: Piece) -> Path:
@@ -219,18 +229,47 @@ class Run:
         return found
 
 
+def ledger(folder: Path) -> dict[str, dict[str, Any]]:
+    """How far each piece in a folder is. Raises BadResult for a ledger that cannot be read."""
+    file = folder / LEDGER
+    try:
+        found: dict[str, dict[str, Any]] = json.loads(file.read_text()) if file.exists() else {}
+        for one in found.values():
+            one["commit"], one["device"], one["state"], one["seconds"]
+    except (ValueError, AttributeError, TypeError, KeyError) as error:
+        raise BadResult(
+            f"{file}: cut off, or no ledger of pieces ({type(error).__name__}: {error}). Remove it: problems "
+            "that the result files beside it hold are not measured again."
+        ) from error
+    return found
+
+
 def take(folder: Path, into: Path = RESULTS) -> int:
-    """Move the whole results of a folder, large ones packed. The exit code: 1 where one cannot be used."""
-    bad = 0
-    for file in sorted(one for one in folder.glob("*.json") if one.name != LEDGER):
+    """Move the results of a folder, large ones packed. The exit code: 1 where one cannot be used, or where
+    there is none. Raises BadResult, and NotADirectoryError.
+    """
+    for one in (folder, into):
+        if not one.is_dir():
+            raise NotADirectoryError(f"{one}: expected a folder of results.")
+    files = sorted(one for one in folder.glob("*.json") if one.name != LEDGER)
+    if not files:
+        print(f"{folder} has no results: give the --results of the calls that measured.", file=sys.stderr)
+        return 1
+    known, bad = ledger(folder), 0
+    keys = {one["device"] for one in known.values()}
+    for file in files:
         try:
             read_result(file)
         except BadResult as error:
             print(f"left where it is: {error}", file=sys.stderr)
             bad += 1
             continue
+        for piece in PIECES:
+            state = known.get(piece.name, {}).get("state", "not begun")
+            if file.name in {f"{piece.file}_{key}.json" for key in keys} and state != "done":
+                print(f"{file.name} is taken, of which {piece.name} is {state}", file=sys.stderr)
         print(_pack(file.read_text(), into / file.name))
-        if file.parent.resolve() != into.resolve():
+        if folder.resolve() != into.resolve():
             file.unlink()
     return int(bool(bad))
 

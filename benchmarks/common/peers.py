@@ -26,7 +26,7 @@ from kernel_selector.kernels.runtime.torch_compile import refused_by_compiler
 PREFIX = "peer_"
 WORKER = __name__  # of a session that knows them
 LIGER = "liger-kernel"
-MOST_COMPILED = 256  # calls of modules, all of which are one function to the compiler
+MOST_COMPILED = 256  # modules of a class, whose forward is one function to the compiler
 CHUNK_ROWS = 1024  # of the loss without all logits
 IGNORED = -100
 
@@ -87,24 +87,29 @@ def registered() -> Iterator[None]:
 
 def _compiled(mode: str | None) -> Callable[[Problem], nn.Module]:
     def build(problem: Problem) -> nn.Module:
-        """torch's own module, compiled where it stands, so that its parameters keep their names."""
+        """torch's own module with its forward compiled, so that its parameters keep their names."""
         import torch._dynamo.config as dynamo
 
         # else it would go on uncompiled, unsaid
         dynamo.recompile_limit, dynamo.fail_on_recompile_limit_hit = MOST_COMPILED, True
         default = registry.operator(problem.operator).default
         module = registry.implementation(problem.operator, default).build(problem)
-        module.compile(mode=mode, dynamic=False)
-        if mode == "reduce-overhead":
-            module.register_forward_pre_hook(_new_step)
+        # not module.compile, which leaves classes of torch.nn as they are
+        compiled = torch.compile(module.forward, mode=mode, dynamic=False)
+        module.forward = _in_steps(compiled) if mode == "reduce-overhead" else compiled
         return module
 
     return build
 
 
-def _new_step(_module: nn.Module, _arguments: Any) -> None:
-    """What the last call gave may be overwritten: as a training loop is that begins a new step."""
-    torch.compiler.cudagraph_mark_step_begin()
+def _in_steps(compiled: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """Calls of which each may overwrite what the last one gave, as a training loop's new step does."""
+
+    def step(*given: Tensor) -> Tensor:
+        torch.compiler.cudagraph_mark_step_begin()  # outside of what is compiled, which it would break in two
+        return compiled(*given)
+
+    return step
 
 
 def _needs_compiler(_problem: Problem, device: Device) -> str | None:

@@ -82,7 +82,7 @@ def execute(gate: GateRun, options: argparse.Namespace) -> int:
     )
     print(path)
     failed = any(total["failed"] for name, total in totals.items() if gate.judged(name.partition(".")[2]))
-    return 1 if failed else 3 if payload["problems_left_out"] else 0
+    return 3 if payload["problems_left_out"] else int(failed)
 
 
 def _judge(gate: GateRun, device: str, processes: int, deadline: float) -> Results:

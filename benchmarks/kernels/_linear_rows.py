@@ -124,7 +124,7 @@ BATCHED = (
 ROWS = (
     Row(
         name="layers",
-        title="layers of RNN, NMT, BERT-large and GPT-2 training: 1 to 65536 rows, 64 to 50257 features",
+        title="linear layers of RNN, NMT, BERT-large and GPT-2 training: 1 to 65536 rows, 64 to 50257 wide",
         cases=(
             *with_values(_layers(*RNN, *NMT, *BERT, *GPT2), **BF16),
             *with_values(_layers(*HALF), **FP16),
@@ -134,7 +134,7 @@ ROWS = (
     ),
     Row(
         name="odd_and_skinny",
-        title="1 to 64 rows, and sizes that are no multiples of 8, training and inference, bf16",
+        title="linear layers of 1 to 64 rows, and of sizes that are no multiples of 8, bf16",
         cases=with_values((*_skinny(), *_odd()), **BF16),
         goals=(Goal("registered", 1.3, 2),),
         also=("torch_compile",),
@@ -168,7 +168,7 @@ ROWS = (
     ),
     Row(
         name="fused",
-        title="bias, GELU, dropout 0.1 and a residual after the product: 512 to 8192 rows, bf16, training",
+        title="linear layers with bias, GELU, dropout 0.1 and a residual: 512 to 8192 rows, bf16, training",
         cases=with_values(_fused(), **BF16),
         goals=(Goal("default", 1.2, 1.5), Goal("compiled", 1.0, 1.15)),
         also=("torch_compile",),
@@ -190,7 +190,7 @@ ROWS = (
     ),
     Row(
         name="float32",
-        title="float32, whose products are as exact as cuBLAS's: few rows, a layer of BERT, odd sizes",
+        title="linear layers in float32, as exact as cuBLAS's: few rows, a layer of BERT, odd sizes",
         cases=(*_layers((8, 1024, 4096), (64, 4096, 1024), (2048, 1024, 4096), *ODD[:1]),),
         goals=(),
     ),

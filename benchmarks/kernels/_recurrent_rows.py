@@ -102,7 +102,7 @@ ROWS = (
     ),
     Row(
         name="layers",
-        title="4 layers, and bidirectional: hidden 512, batch 64, T=50, bf16",
+        title="LSTM, GRU and vanilla RNN, 4 layers, and bidirectional: hidden 512, batch 64, T=50, bf16",
         cases=(
             *with_values(grid(OPERATORS, hidden=(512,), batch=(64,), layers=(4,)), **BF16),
             *with_values(grid(OPERATORS, hidden=(512,), batch=(64,), bidirectional=(True,)), **BF16),
@@ -112,7 +112,7 @@ ROWS = (
     *(
         Row(
             name=name,
-            title=f"inference, batch 1, {title}, hidden 128 to 2048, bf16",
+            title=f"LSTM, GRU and vanilla RNN inference, batch 1, {title}, hidden 128 to 2048, bf16",
             cases=with_values(
                 grid(OPERATORS, hidden=HIDDENS, batch=(1,), seq=(seq,)), mode="inference", **BF16
             ),

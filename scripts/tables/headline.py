@@ -9,14 +9,14 @@ from benchmarks.kernels.linear import COMPARISON as LINEAR
 from benchmarks.kernels.recurrent import COMPARISON as RECURRENT
 
 from .models import best
-from .parts import Result, comparisons, plain, table, whole_results
-from .standing import by_device, mark
+from .parts import Result, compared_problems, comparisons, plain, table, whole_results
+from .standing import by_device, origin
 
 MODELS = {"bert-large": "BERT-large", "gpt2-medium": "GPT-2 medium"}  # of Hugging Face, of which all ways ran
 WITHIN = "24 GiB"
 ROWS = {"recurrent": ("lstm", "gru", "rnn"), "linear": ("layers",)}  # of the comparisons, by name
 HEAD = (
-    *("what", "as CUDA graphs, times as fast", "launched, times as fast", "the best without us"),
+    *("what", "as CUDA graphs, times as fast", "launched, times as fast", "compared with"),
     "measured",
 )
 
@@ -35,10 +35,10 @@ def _layers(folder: Path) -> Iterator[Line]:
     for comparison in (RECURRENT, LINEAR):
         for result in comparisons(folder, comparison.name, comparison.kind):
             for row in result["rows"]:
-                if row["name"] in ROWS[comparison.name] and row["measured"] == row["cells"]:
+                if row["name"] in ROWS[comparison.name] and compared_problems(row) == row["cells"]:
                     figures = row["figures"]
                     peers = _peers(result, row["name"], comparison.kind.figures.of_users)
-                    title = f"{row['title']} (geometric mean of {row['measured']} problems)"
+                    title = f"{row['title']} (geometric mean of {row['cells']} problems)"
                     ratios = (plain(figures.get(form)) for form in ("graph", "eager"))
                     yield result, (title, *ratios, peers, _run(result))
 
@@ -70,6 +70,5 @@ def _trained(folder: Path) -> Iterator[Line]:
 
 
 def _run(result: Result) -> str:
-    """The day, with a link to the file, and at what commit it was measured."""
-    file = f"benchmarks/results/{result['file']}"
-    return f"[{result['measured_at'][:10]}]({file}), `{result['commit']}`; {mark(result)}"
+    """A link to the file, the day, and at what commits it was measured."""
+    return f"[file](benchmarks/results/{result['file']}), {origin(result)}"

@@ -8,7 +8,7 @@ from statistics import fmean
 from typing import Any
 
 from .parts import Result, plain, table, whole_results
-from .standing import mark
+from .standing import origin, origins
 
 Line = Mapping[str, Any]
 
@@ -39,11 +39,7 @@ def _of_device(device: str, found: Sequence[Result]) -> str:
     lines = [line for result in found for line in _compared(result)]
     if not lines:
         return ""
-    marks = "".join(
-        f"- `{result['file']}`: commit `{result['commit']}`, {result['measured_at'][:10]}; {mark(result)}\n"
-        for result in found
-    )
-    return f"\n{device}:\n{table(HEAD, lines)}{marks}\n"
+    return f"\n{device}:\n{table(HEAD, lines)}{origins(found)}\n"
 
 
 def whole(folder: Path, comparison: str) -> str:
@@ -58,8 +54,7 @@ def _caption(result: Result) -> str:
     environment = result["environment"]
     return (
         f"\n{result['model']}, {result['dtype']}, on {result['device']}, driver {environment['driver']}, "
-        f"torch {environment['torch']}, commit `{result['commit']}`, {result['measured_at'][:10]}; "
-        f"{mark(result)}:\n"
+        f"torch {environment['torch']}, {origin(result)}:\n"
     )
 
 
@@ -122,9 +117,10 @@ def _named(lines: Sequence[Line], name: str) -> str:
 
 
 def _cell(line: Line) -> str:
-    """Samples a second, the batch and the peak; what is reserved for a graph never counts as allocated."""
-    peak = line["reserved_bytes" if "graphed" in line["variant"] else "peak_bytes"]
-    return f"{plain(_speed(line))} ({line['batch']}, {peak / GIB:.2f} GiB)"
+    """Samples a second, the batch and, on a GPU, the peak; a graph's memory is reserved, never allocated."""
+    peak = line["reserved_bytes" if is_graph(line) else "peak_bytes"]
+    size = "" if peak is None else f", {peak / GIB:.2f} GiB"
+    return f"{plain(_speed(line))} ({line['batch']}{size})"
 
 
 def _speed(line: Line) -> float:

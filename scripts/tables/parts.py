@@ -132,8 +132,14 @@ def row_table(shown: Mapping[str, str]) -> Callable[[Result], str]:
 
 
 def _row(line: Mapping[str, Any], shown: Iterable[str]) -> tuple[str, ...]:
-    missing = f" ({line['measured']} of {line['cells']} problems)" if line["measured"] < line["cells"] else ""
+    found = compared_problems(line)
+    missing = f" ({found} of {line['cells']} problems)" if found < line["cells"] else ""
     return (line["title"] + missing, *(plain(line["figures"].get(name)) for name in shown))
+
+
+def compared_problems(line: Mapping[str, Any]) -> int:
+    """The problems of a row that were measured and of which both sides have a time."""
+    return int(line["measured"] - len(line["without_a_figure"]))
 
 
 def plain(value: float | None) -> str:

@@ -100,6 +100,18 @@ def by_device(found: Iterable[tuple[Result, T]]) -> dict[str, list[tuple[Result,
 
 
 def commits(result: Result) -> str:
-    """The commits that a result was measured at, in order."""
-    found = [run["commit"] for run in items(result, "runs") if "commit" in run]
-    return ", ".join(f"`{commit}`" for commit in dict.fromkeys(found or [result["commit"]]))
+    """The commits that a result was measured at: those of its runs, or its own and its lines'."""
+    runs = [run["commit"] for run in items(result, "runs") if "commit" in run]
+    lines = [line["commit"] for line in items(result, "rows", "losses") if "commit" in line]
+    return ", ".join(f"`{commit}`" for commit in dict.fromkeys(runs or [result["commit"], *lines]))
+
+
+def origin(result: Result) -> str:
+    """The day and the commits of a result, and how much of the measured code is today's."""
+    at = f"commit {commits(result)}; " if is_fresh(result) else ""
+    return f"{result['measured_at'][:10]}, {at}{mark(result)}"
+
+
+def origins(found: Iterable[Result]) -> str:
+    """A line for each result: its file, and where it comes from."""
+    return "".join(f"- `{result['file']}`: {origin(result)}\n" for result in found)

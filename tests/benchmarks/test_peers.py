@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 import torch
 
@@ -11,8 +14,19 @@ from benchmarks.common.figures import replays
 from benchmarks.kernels import linear, recurrent, sublayers
 from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import Device, Status
+from kernel_selector.kernels.gate.runs import draw
 from kernel_selector.kernels.measure import Session
 
+SMALL: dict[str, dict[str, object]] = {
+    "linear": {"rows": 8, "in_features": 8, "out_features": 8},
+    "gelu": {"elements": 16},
+    "layer_norm": {"rows": 4, "hidden": 8},
+    "rms_norm": {"rows": 4, "hidden": 8},
+    "dropout_add_norm": {"rows": 4, "hidden": 8},
+    "feed_forward": {"rows": 4, "hidden": 8, "inner": 16},
+    "linear_cross_entropy": {"rows": 9, "hidden": 8, "vocabulary": 33},
+    "attention": {"batch": 2, "heads": 2, "seq": 8, "head_dim": 8},
+}
 H100 = Device(name="NVIDIA H100 80GB HBM3", kind="cuda", compute_capability=(9, 0))
 
 
@@ -66,3 +80,27 @@ def test_a_peer_that_replays_graphs_is_compared_with_graphs() -> None:
     with peers.registered():
         graphs = {name for name in registry.implementations("lstm") if replays(name)}
     assert graphs == {"fused_graph", "persistent_graph", "torch_lstm_graph", "peer_reduce_overhead"}
+
+
+@pytest.mark.parametrize("operator", peers.COMPILED)
+@pytest.mark.parametrize("name", ["peer_max_autotune", "peer_reduce_overhead"])
+def test_a_compiled_peer_is_compiled_in_one_piece(
+    operator: str, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Traced here, and run as traced: compilers make code for GPUs alone."""
+    graphs: list[torch.fx.GraphModule] = []
+
+    def traced(graph: torch.fx.GraphModule, _examples: object) -> Callable[..., Any]:
+        graphs.append(graph)
+        return graph.forward
+
+    real = torch.compile
+    monkeypatch.setattr(torch, "compile", lambda one, **_: real(one, backend=traced))
+    torch.compiler.reset()
+    problem = registry.operator(operator).problem(**SMALL[operator])
+    inputs = draw(problem, "cpu", 0)
+    (peer,) = (one for one in peers.PEERS if one.name == name)
+    own, module = registry.implementation(operator, registry.operator(operator).default), peer.build(problem)
+    module(*inputs.args)
+    assert len(graphs) == 1
+    assert module.state_dict().keys() == own.build(problem).state_dict().keys()

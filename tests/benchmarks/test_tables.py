@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import lzma
+import subprocess
 from pathlib import Path
 
 import pytest
 
 from benchmarks import tables
 from benchmarks.common.result import BadResult, read_result, write_result
+from kernel_selector.kernels.measure import identify
 
 PIECE = "recurrent-peers"
 
@@ -73,6 +75,71 @@ def test_a_file_that_was_cut_off_since_is_measured_again(tmp_path: Path) -> None
     file.unlink()
     assert run(tmp_path) == 0
     assert json.loads(file.read_text())["commit"] == "abc123"
+
+
+def test_a_piece_that_takes_the_whole_budget_at_once_is_run_first_in_a_call(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And one that crashes is not done because another piece wrote the file."""
+    commands: list[list[str]] = []
+
+    def ended(command: list[str], **_: object) -> subprocess.CompletedProcess[bytes]:
+        commands.append(command)
+        key = identify("cpu").key
+        for name in ("schedules", "recurrent"):
+            write_result(f"{name}_{key}", {}, torch_device="cpu", commit="abc", folder=tmp_path)
+        return subprocess.CompletedProcess(command, returncode=status)
+
+    monkeypatch.setattr(tables.subprocess, "run", ended)
+    asked = ["--device", "cpu", "--results", str(tmp_path), "--commit", "abc", "--piece"]
+    status = 0
+    assert tables.main([*asked, "schedules"]) == 0
+    status = 1
+    assert tables.main([*asked, PIECE]) == 1
+    assert [command[2] for command in commands] == [
+        "benchmarks.kernels.schedules",
+        "benchmarks.kernels.recurrent",
+    ]
+
+
+@pytest.mark.parametrize("written", ['{"lstm": {"com', "[]", '{"lstm": 1}', '{"lstm": {"state": "done"}}'])
+def test_a_ledger_that_cannot_be_read_is_named(
+    written: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / tables.LEDGER).write_text(written)
+    with pytest.raises(SystemExit):
+        run(tmp_path, "abc123", "--list")
+    assert f"{tmp_path / tables.LEDGER}: cut off, or no ledger" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("asked", "words"),
+    [
+        (["--device", "cuda:77", "--list"], "No device 'cuda:77'"),
+        (["--smoke", "--budget", "soon"], "'soon': expected a duration"),
+        (["--take", "/no/such/folder"], "/no/such/folder: expected a folder"),
+    ],
+)
+def test_what_is_asked_wrongly_is_said(
+    asked: list[str], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        tables.main(asked)
+    assert words in capsys.readouterr().err
+
+
+def test_a_file_with_pieces_left_is_taken_and_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, into = tmp_path / "measured", tmp_path / "results"
+    into.mkdir()
+    assert run(folder) == 0
+    assert tables.main(["--take", str(folder), "--into", str(into)]) == 0
+    said = capsys.readouterr().err
+    assert "of which recurrent-training is not begun" in said
+    assert PIECE not in said
+    assert tables.main(["--take", str(folder), "--into", str(into)]) == 1
+    assert "has no results" in capsys.readouterr().err
 
 
 def test_whole_files_are_taken_in_and_others_named(

@@ -17,7 +17,19 @@ import pytest
 
 from benchmarks.common.result import write_result
 from kernel_selector.kernels import registry
-from scripts.tables import OTHERS, SOURCES, TABLES, headline, parts, stale, summary, supported, unmarked
+from scripts.tables import (
+    OTHERS,
+    SOURCES,
+    TABLES,
+    headline,
+    models,
+    parts,
+    stale,
+    standing,
+    summary,
+    supported,
+    unmarked,
+)
 from selector import Selector
 from selector.models import layer_kinds
 from selector.selection import shipped
@@ -56,6 +68,38 @@ def test_a_caption_says_how_much_of_the_code_has_changed() -> None:
     words = parts.caption({**result, "runs": [same, other]})
     assert "measured at `c0ffee1`, code changed since** (1 of 2 implementations)" in words
     assert "left out, as they are no more: `relu.gone`" in words
+
+
+def test_lines_of_other_commits_are_named_with_their_result() -> None:
+    rows = [{"variant": "sdpa"}, {"variant": "eager", "commit": "c0ffee2"}]
+    result = {"commit": "c0ffee1", "measured_at": "2026-11-21T00:00:00+00:00", "rows": rows, "losses": []}
+    assert standing.origin(result).startswith("2026-11-21, **measured at `c0ffee1`, `c0ffee2`, versions")
+
+
+def test_models_of_a_cpu_have_no_peak_and_those_of_graphs_what_is_reserved() -> None:
+    line = {"variant": "sdpa", "samples_per_s": 2.0, "batch": 4, "peak_bytes": None, "reserved_bytes": None}
+    assert models._cell(line) == "2 (4)"
+    on_gpu = {**line, "peak_bytes": 2**30, "reserved_bytes": 2**31}
+    assert models._cell(on_gpu) == "2 (4, 1.00 GiB)"
+    assert models._cell({**on_gpu, "graphs": True}) == "2 (4, 2.00 GiB)"
+
+
+def test_problems_without_a_right_implementation_of_ours_are_not_counted() -> None:
+    line = {
+        "title": "shapes",
+        "cells": 3,
+        "measured": 3,
+        "without_a_figure": ["one"],
+        "figures": {"graph": 2.0},
+    }
+    assert parts.row_table({"graph": "as CUDA graphs"})({"rows": [line]}).rstrip().splitlines()[-1] == (
+        "| shapes (2 of 3 problems) | 2 |"
+    )
+    cells = [{"figures": {"graph": ratio}, "rows": ["shapes"]} for ratio in (2.0, 0.5)]
+    found = summary._of_row(
+        {"records": [*cells, {"figures": {}, "rows": ["shapes"]}]}, {**line, "name": "shapes"}
+    )
+    assert summary._row(found, 1.0, found.ratios["graph"]) == ("shapes", "1", "0.5", "2 of 3")
 
 
 def test_the_headline_names_files_that_are_there() -> None:
@@ -222,8 +266,10 @@ def test_the_summary_sorts_layers_by_who_wins_and_devices_apart(tmp_path: Path) 
     assert first.startswith("a\n")
     assert second.startswith("b\n")
     for part in (first, second):
-        (line,) = (one for one in part.splitlines() if one.startswith("| 1 to 64 rows"))
-        assert line.endswith("| - | 2 | 1 of 52 |")  # that of inference
-        assert "Where ours win" in part
+        (line,) = (one for one in part.splitlines() if one.startswith("| linear layers of 1 to 64"))
+        assert line.endswith("| 2 | 2 | 1 of 52 |")  # that of inference
+        assert "Launched by the host, ours win 1 of 1 lines, draw 0 and lose 0." in part
+        assert "Where ours win, launched by the host" in part
         assert "Where it is a wash" not in part
-        assert f"commit `abc`, {result['measured_at'][:10]}; all implementations are the same today" in part
+        assert "As CUDA graphs" not in part  # which a CPU has none of
+        assert f"{result['measured_at'][:10]}, commit `abc`; all implementations are the same today" in part

@@ -170,7 +170,11 @@ def test_the_tables_show_what_the_file_holds_and_nothing_else(tmp_path: Path) ->
     assert recurrent.main(arguments) == 0
     overview = tables.overview(tmp_path)
     assert "commit `abc123`" in overview
-    lines = [line for line in overview.splitlines() if line.startswith("| inference, batch 1, one step")]
+    lines = [
+        line
+        for line in overview.splitlines()
+        if line.startswith("| LSTM, GRU and vanilla RNN inference, batch 1, one")
+    ]
     assert len(lines) == 1
     assert lines[0].count("|") == 7  # the row's title and five figures
     assert "asked" not in overview
