@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache
@@ -38,8 +38,10 @@ class Sources:
         return cls(selector, CoverageCache(selector), JobsCache(selector))
 
 
-def render(sources: Sources, parameters: Iterable[tuple[str, str]]) -> tuple[int, str]:
-    """The status and the HTML of the page for the (name, value) pairs of its address.
+def render(
+    sources: Sources, parameters: Iterable[tuple[str, str]], scopes: Collection[str]
+) -> tuple[int, str]:
+    """The status and the HTML of the page for the (name, value) pairs of its address and the asker's scopes.
 
     A fault of one section is said there, and gives its status to the page; the others are shown all the same.
     """
@@ -48,7 +50,7 @@ def render(sources: Sources, parameters: Iterable[tuple[str, str]]) -> tuple[int
     covered = [] if isinstance(rows, SectionError) else rows
     context: dict[str, Any] = {"coverage": rows, "state": guarded(selector.status)}
     context |= _shown(selector, covered, guarded(lambda: parse(parameters)))
-    context["jobs"] = guarded(sources.jobs.jobs)
+    context["jobs"], context["scopes"] = guarded(sources.jobs.jobs), scopes
     context["models"] = guarded(lambda: sections.models(selector))
     context["operators"] = list(registry.operators())
     faults = [value.status for value in context.values() if hasattr(value, "status")]

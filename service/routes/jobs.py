@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Collection
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Body, Header, Path, Query, Request, Response
@@ -14,7 +15,7 @@ from ..fleet.queue import renew
 from ..jobs import claimed, finish, list_jobs, list_tasks
 from ..openapi import job_examples as examples
 from ..openapi.document import problem_response
-from ..pagination import MOST_ITEMS
+from ..pagination import MOST_ITEMS, Page
 from ..schemas.jobs import (
     LARGEST_ID,
     ClaimRequest,
@@ -47,6 +48,11 @@ Key = Annotated[
 WRONG: Responses = {422: problem_response("Something in it is wrong.")}
 MISSING: Responses = {404: problem_response("There is no such job.")}
 LOST: Responses = {409: problem_response("Another has the task, it has ended, or its job was cancelled.")}
+OF_WORKERS = (
+    "owner",
+    "reason",
+    "reasons",
+)  # fields with hosts' names and workers' texts, which may have paths
 COMMON: Responses = {**WRONG, **INTERNAL, **UNAVAILABLE}
 
 
@@ -89,8 +95,9 @@ def create_profiling_job(
     responses={**CONDITIONAL, **COMMON},
 )
 def list_profiling_jobs(request: Request, cursor: Cursor = None, limit: Limit = 100) -> Response:
-    """All jobs, the oldest first."""
-    return conditional(request, vars(list_jobs(intake_of(request).database, cursor=cursor, limit=limit)))
+    """All jobs, the oldest first. What workers wrote is for tokens with the scope `admin`."""
+    found = list_jobs(intake_of(request).database, cursor=cursor, limit=limit)
+    return conditional(request, _told(request, found))
 
 
 @router.get(
@@ -100,8 +107,9 @@ def list_profiling_jobs(request: Request, cursor: Cursor = None, limit: Limit = 
     responses={**MISSING, **CONDITIONAL, **COMMON},
 )
 def get_profiling_job(request: Request, number: Number) -> Response:
-    """A job and how far it is."""
-    return conditional(request, jobs.get_job(intake_of(request).database, number))
+    """A job and how far it is. What workers wrote is for tokens with the scope `admin`."""
+    found = jobs.get_job(intake_of(request).database, number)
+    return conditional(request, _without(found, _hidden(request)))
 
 
 @router.get(
@@ -113,12 +121,10 @@ def get_profiling_job(request: Request, number: Number) -> Response:
 def list_profiling_tasks(
     request: Request, number: Number, cursor: Cursor = None, limit: Limit = 100
 ) -> Response:
-    """The tasks of a job: who had them, how often, and why some failed. Workers have the names of hosts: they
-    are for tokens with the scope `admin`."""
+    """The tasks of a job: who had them, how often, and why some failed. Workers have the names of hosts, and
+    write of their paths: both are for tokens with the scope `admin`."""
     found = list_tasks(intake_of(request).database, number, cursor=cursor, limit=limit)
-    if "admin" not in request.scope["scopes"]:
-        found.items[:] = [{**item, "owner": None} for item in found.items]
-    return conditional(request, vars(found))
+    return conditional(request, _told(request, found))
 
 
 @router.delete(
@@ -179,3 +185,18 @@ def finish_profiling_task(
     counts = finish(intake_of(request), ended, lines, request.scope["author"])
     request.app.state.metrics.received(**{name: counts[name] for name in counts if name != "received"})
     return counts
+
+
+def _told(request: Request, page: Page) -> dict[str, Any]:
+    """A page of jobs or tasks for who asks, JSON-ready."""
+    hidden = _hidden(request)
+    return vars(page) | {"items": [_without(item, hidden) for item in page.items]}
+
+
+def _hidden(request: Request) -> Collection[str]:
+    """Fields that whoever asks is not told."""
+    return () if "admin" in request.scope["scopes"] else OF_WORKERS
+
+
+def _without(found: dict[str, Any], hidden: Collection[str]) -> dict[str, Any]:
+    return {name: None if name in hidden else value for name, value in found.items()}

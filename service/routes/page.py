@@ -39,7 +39,7 @@ SWAGGER_UI = files("fastapi_offline") / "static"
 def page(request: Request) -> HTMLResponse:
     """What is measured, what wins where, one choice explained, how good the cost models are: for people."""
     parameters = request.query_params.multi_items()
-    status, html = render(request.app.state.page, parameters)
+    status, html = render(request.app.state.page, parameters, request.scope["scopes"])
     return HTMLResponse(html, status_code=status, headers={**HEADERS, **FRESH})
 
 

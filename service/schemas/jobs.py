@@ -58,7 +58,9 @@ class ProfilingJobDocument(Answer):
     finished_at: str | None = Field(description="When its last task ended; null while some have not.")
     tasks: dict[State, int] = Field(description="Its progress: tasks by state.")
     records: int = Field(description="Measurements that it has brought.")
-    reasons: list[str] = Field(description="Some of the reasons why tasks failed.")
+    reasons: list[str] | None = Field(
+        description="Some of the reasons why tasks failed, by workers; null without the scope `admin`."
+    )
 
 
 class ProfilingJobPage(Answer):
@@ -77,8 +79,9 @@ class ProfilingTaskDocument(Answer):
     state: State
     attempts: int = Field(description="Times that it was claimed and not given back.")
     expiries: int = Field(description="Leases that ran out.")
-    reason: str = Field(
-        description="Why the last attempt came to nothing, or brought nothing; empty if it did not."
+    reason: str | None = Field(
+        description="Why the last attempt came to nothing, or brought nothing, by its worker; empty if it "
+        "did not, null without the scope `admin`."
     )
     owner: str | None = Field(description="The worker that had it last; null without the scope `admin`.")
     records: int

@@ -13,6 +13,7 @@ from kernel_selector.service import cached
 from kernel_selector.service import jobs as shown
 from kernel_selector.service.app import create_app
 from kernel_selector.service.fleet.jobs import JobRequest, cancel_job, create_job
+from kernel_selector.service.tokens import create_token
 from selector import Selector
 from tests.service.page_reader import Page
 
@@ -77,7 +78,8 @@ def test_reasons_and_authors_stay_text(client: TestClient, store: Database) -> N
     with store.write() as connection:
         taken = jobs.claim(connection, devices=["cpu"], owner="w", lease_s=60)
         jobs.fail(connection, task=taken.task, lease=taken.lease, reason=EVIL)
-    page = Page(client.get("/").text)
+    secret = create_token(store, "ann", scopes=["admin", "read"])
+    page = Page(client.get("/", headers={"authorization": f"Bearer {secret}"}).text)
     assert ("h3", f"Why tasks of job {number} failed") in page.texts
     assert ("li", EVIL) in page.texts
 

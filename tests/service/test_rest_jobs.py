@@ -224,6 +224,23 @@ def test_names_of_hosts_are_for_admins(service):
     assert [item["owner"] for item in service("read").get(path).json()["items"]] == [None, None]
 
 
+def test_what_workers_wrote_is_for_admins(service):
+    client = service("admin", "measure", "read")
+    number = create(client, {**JOB, "max_attempts": 1, "problems": JOB["problems"][:1]}).json()["id"]
+    task = post(client, "claim", CLAIM)["assignment"]
+    wrote = "no room in /home/ann/cache on node7"
+    post(
+        client, "finish", {"task": task["task"], "lease": task["lease"], "outcome": "failed", "reason": wrote}
+    )
+    paths = ("/v1/profiling-jobs", f"/v1/profiling-jobs/{number}", f"/v1/profiling-jobs/{number}/tasks", "/")
+    assert all(wrote in client.get(path).text for path in paths)
+    read = service("read")
+    told = [read.get(path) for path in paths]
+    assert [answer.status_code for answer in told] == [200] * 4
+    assert not any("node7" in answer.text for answer in told)
+    assert "a token with the scope" in told[-1].text
+
+
 def test_failures_and_returns(client):
     number = create(client, {**JOB, "max_attempts": 1, "problems": JOB["problems"][:1]}).json()["id"]
     for outcome, reason, state in (("returned", "", "queued"), ("failed", "no\nluck\0", "failed")):
