@@ -228,7 +228,7 @@ def test_what_workers_wrote_is_for_admins(service):
     client = service("admin", "measure", "read")
     number = create(client, {**JOB, "max_attempts": 1, "problems": JOB["problems"][:1]}).json()["id"]
     task = post(client, "claim", CLAIM)["assignment"]
-    wrote = "no room in /home/ann/cache on node7"
+    wrote = "no room in /srv/cache on node7"
     post(
         client, "finish", {"task": task["task"], "lease": task["lease"], "outcome": "failed", "reason": wrote}
     )
