@@ -230,7 +230,7 @@ class Run:
 
 
 def ledger(folder: Path) -> dict[str, dict[str, Any]]:
-    """How far each piece in a folder is. Raises BadResult for a ledger that cannot be read."""
+    """State of each piece in a folder, by its name. Raises BadResult for a ledger that cannot be read."""
     file = folder / LEDGER
     try:
         found: dict[str, dict[str, Any]] = json.loads(file.read_text()) if file.exists() else {}
