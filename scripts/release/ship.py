@@ -86,7 +86,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         path = Path(folder) / "measurements.sqlite"
         with Database.open(path, create=True) as database, database.write() as connection:
             print(f"{records.add(connection, found)} records, {len(base)} of them in {options.base}")
-        kept = set() if options.train_all else set(_kept(path, base, found, options.base))
+        anew = options.train_all or options.from_nothing
+        kept = set() if anew else set(_kept(path, base, found, options.base))
         rest = [name for name in registry.operators() if name not in kept]
         with ProcessPoolExecutor(options.jobs, get_context("spawn")) as pool:
             each = pool.map if options.jobs > 1 else map

@@ -217,6 +217,7 @@ def test_a_cost_model_stays_where_nothing_that_it_learned_from_is_new(
     monkeypatch.setattr(ship, "_trained", train)
     output = tmp_path / "shipped.db.xz"
     ship.main(["--from-nothing", str(sweep(tmp_path, "first", some())), "--output", str(output)])
+    assert learned == list(registry.operators())  # from nothing no cost model of what ships is taken over
     new = [replace(one, device=replace(one.device, name="another")) for one in some()[:1]]
     assert {one.problem.operator for one in new} == {"lstm"}
     for more, expected in (
