@@ -184,8 +184,8 @@ class Run:
 
     def state(self, piece: Piece) -> str:
         """Words for how far a piece is: `done`, `left` over, `failed` and why, or `not begun`."""
-        known = self._ended.get(piece.name, {})
-        if (known.get("commit"), known.get("device")) != (self._options.commit, self._key):
+        known = self._known(piece)
+        if not known:
             return "not begun"
         try:
             result = read_result(self._path(piece))
@@ -210,9 +210,7 @@ class Run:
         except subprocess.TimeoutExpired:
             status = LEFT
         finished = status == 0 or (piece.judges and status == FAILED and self._path(piece).exists())
-        before = self._ended.get(piece.name, {})
-        same = (before.get("commit"), before.get("device")) == (self._options.commit, self._key)
-        spent_s = (before["seconds"] if same else 0.0) + time.monotonic() - began
+        spent_s = self._known(piece).get("seconds", 0.0) + time.monotonic() - began
         self._ended[piece.name] = {
             "commit": self._options.commit,
             "device": self._key,
@@ -223,6 +221,12 @@ class Run:
         unfinished.write_text(laid_out(self._ended) + "\n")
         unfinished.replace(unfinished.with_name(LEDGER))
         return self.state(piece)
+
+    def _known(self, piece: Piece) -> dict[str, Any]:
+        """What the ledger says of a piece on this device and commit; nothing where it is of others."""
+        found = self._ended.get(piece.name, {})
+        mine = (found.get("commit"), found.get("device")) == (self._options.commit, self._key)
+        return found if mine else {}
 
     def _path(self, piece: Piece) -> Path:
         found: Path = self._options.results / f"{piece.file}_{self._key}.json"

@@ -26,6 +26,7 @@ from kernel_selector.kernels.runtime.torch_compile import refused_by_compiler
 PREFIX = "peer_"
 WORKER = __name__  # of a session that knows them
 LIGER = "liger-kernel"
+MAX_AUTOTUNE = "max-autotune-no-cudagraphs"  # of torch.compile's modes
 MOST_COMPILED = 256  # modules of a class, whose forward is one function to the compiler
 CHUNK_ROWS = 1024  # of the loss without all logits
 IGNORED = -100
@@ -85,6 +86,12 @@ def registered() -> Iterator[None]:
             del registry.implementations(operator)[peer.name]
 
 
+def _torchs_own(problem: Problem) -> nn.Module:
+    return registry.implementation(problem.operator, registry.operator(problem.operator).default).build(
+        problem
+    )
+
+
 def _compiled(mode: str | None) -> Callable[[Problem], nn.Module]:
     def build(problem: Problem) -> nn.Module:
         """torch's own module with its forward compiled, so that its parameters keep their names."""
@@ -92,8 +99,7 @@ def _compiled(mode: str | None) -> Callable[[Problem], nn.Module]:
 
         # else it would go on uncompiled, unsaid
         dynamo.recompile_limit, dynamo.fail_on_recompile_limit_hit = MOST_COMPILED, True
-        default = registry.operator(problem.operator).default
-        module = registry.implementation(problem.operator, default).build(problem)
+        module = _torchs_own(problem)
         # not module.compile, which leaves classes of torch.nn as they are
         compiled = torch.compile(module.forward, mode=mode, dynamic=False)
         module.forward = _in_steps(compiled) if mode == "reduce-overhead" else compiled
@@ -195,9 +201,7 @@ class LigerNorm(nn.Module):
 
 
 def _liger_norm(problem: Problem) -> nn.Module:
-    default = registry.operator(problem.operator).default
-    module = registry.implementation(problem.operator, default).build(problem)
-    return LigerNorm(module, centred=problem.operator == "layer_norm")
+    return LigerNorm(_torchs_own(problem), centred=problem.operator == "layer_norm")
 
 
 def ligers_loss(x: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, smoothing: float) -> Tensor:
@@ -219,9 +223,9 @@ PEERS = (
     ),
     Peer(
         name="peer_max_autotune",
-        title='torch\'s module under torch.compile(mode="max-autotune-no-cudagraphs")',
+        title=f'torch\'s module under torch.compile(mode="{MAX_AUTOTUNE}")',
         operators=COMPILED,
-        build=_compiled("max-autotune-no-cudagraphs"),
+        build=_compiled(MAX_AUTOTUNE),
         refused=_needs_compiler,
     ),
     Peer(

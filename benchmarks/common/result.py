@@ -14,6 +14,7 @@ from typing import Any
 
 from benchmarks.common.lines import text_of
 from kernel_selector.kernels import measure, registry
+from kernel_selector.kernels.contract import Implementation
 
 KEYS = ("name", "measured_at", "commit", "device", "environment")  # of every result
 
@@ -100,13 +101,14 @@ def _name(device: Any) -> str:
 
 def versions_of(names: Iterable[str]) -> dict[str, str]:
     """The versions of implementations named "operator.implementation", of those that there are."""
-    found = {}
-    for name in sorted(names):
-        operator, _, implementation = name.partition(".")
-        known = registry.implementations(operator) if operator in registry.operators() else {}
-        if implementation in known:
-            found[name] = known[implementation].version
-    return found
+    known = ((name, implementation_of(name)) for name in sorted(names))
+    return {name: found.version for name, found in known if found is not None}
+
+
+def implementation_of(name: str) -> Implementation | None:
+    """The implementation named "operator.implementation"; None where there is none, or none any more."""
+    operator, _, own = name.partition(".")
+    return registry.implementations(operator).get(own) if operator in registry.operators() else None
 
 
 def laid_out(value: Any, margin: str = "") -> str:

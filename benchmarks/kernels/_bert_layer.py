@@ -20,12 +20,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from benchmarks.common.peers import MAX_AUTOTUNE
 from benchmarks.kernels._sublayer_rows import COMPILED, of_users
 from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import Device
 
 ATTENTION, ADD_NORM, FEED_FORWARD = "attention", "dropout_add_norm", "feed_forward"
-MAX_AUTOTUNE = "max-autotune-no-cudagraphs"
 MOST_COMPILED = 32  # layers of one size
 
 

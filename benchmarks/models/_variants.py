@@ -11,7 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from benchmarks.kernels._bert_layer import MAX_AUTOTUNE, compiler
+from benchmarks.common.peers import MAX_AUTOTUNE
+from benchmarks.kernels._bert_layer import compiler
 from benchmarks.models._parts import Choices, Parts
 from benchmarks.models._transformer import Transformer
 from kernel_selector.kernels.contract import Device

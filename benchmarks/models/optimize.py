@@ -31,6 +31,7 @@ import torch
 from torch import Tensor
 
 import selector
+from benchmarks.common.peers import MAX_AUTOTUNE
 from benchmarks.common.result import RESULTS, current_commit, write_result
 from kernel_selector.kernels.measure import default_torch_device, identify
 from selector.models.rewriting.paired_timing import Limits, Outcome, Turn, time_pairs
@@ -69,7 +70,7 @@ LARGE: dict[str, Sizes] = {
 # modes of torch.compile
 PEERS = {
     "compiled": None,
-    "max-autotune": "max-autotune-no-cudagraphs",
+    "max-autotune": MAX_AUTOTUNE,
     "reduce-overhead": "reduce-overhead",
 }
 

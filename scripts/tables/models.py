@@ -8,7 +8,7 @@ from statistics import fmean
 from typing import Any
 
 from .parts import Result, plain, table, whole_results
-from .standing import origin, origins
+from .standing import by_device, origin, origins
 
 Line = Mapping[str, Any]
 
@@ -29,17 +29,17 @@ def overview(folder: Path, comparison: str) -> str:
     """For each device a line a model and cap (or batch): ours and the best of the others, as CUDA graphs and
     without; then what each model was measured at.
     """
-    devices: dict[str, list[Result]] = {}
-    for result in whole_results(folder, comparison, "rows"):
-        devices.setdefault(result["device"], []).append(result)
-    return "".join(_of_device(device, found) for device, found in devices.items())
+    found = by_device(
+        (result, list(_compared(result))) for result in whole_results(folder, comparison, "rows")
+    )
+    return "".join(_of_device(device, each) for device, each in found.items())
 
 
-def _of_device(device: str, found: Sequence[Result]) -> str:
-    lines = [line for result in found for line in _compared(result)]
+def _of_device(device: str, found: Sequence[tuple[Result, Sequence[tuple[str, ...]]]]) -> str:
+    lines = [line for _, lines in found for line in lines]
     if not lines:
         return ""
-    return f"\n{device}:\n{table(HEAD, lines)}{origins(found)}\n"
+    return f"\n{device}:\n{table(HEAD, lines)}{origins(result for result, _ in found)}\n"
 
 
 def whole(folder: Path, comparison: str) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, TypeVar
 
 from benchmarks.common.peers import is_peer
-from benchmarks.common.result import items
+from benchmarks.common.result import implementation_of, items
 
 Result = Mapping[str, Any]  # a file of benchmarks/results
 
@@ -37,25 +37,15 @@ def standing(result: Result) -> dict[str, bool]:
 
     found: dict[str, bool] = {}
     for name, version in set(recorded(result)):
-        operator, _, implementation = name.partition(".")
-        known = registry.implementations(operator) if operator in registry.operators() else {}
-        same = implementation in known and (
-            registry.standing_version(operator, implementation, version) == known[implementation].version
-        )
+        now = implementation_of(name)
+        same = now is not None and registry.standing_version(now.operator, now.name, version) == now.version
         found[name] = found.get(name, True) and same
     return found
 
 
 def gone(result: Result) -> list[str]:
     """Names of implementations that were measured and are no more."""
-    from kernel_selector.kernels import registry
-
-    return sorted(
-        name
-        for name in {name for name, _ in recorded(result)}
-        if name.partition(".")[0] not in registry.operators()
-        or name.partition(".")[2] not in registry.implementations(name.partition(".")[0])
-    )
+    return sorted(name for name in {name for name, _ in recorded(result)} if implementation_of(name) is None)
 
 
 def unusable(result: Result) -> str | None:
