@@ -175,7 +175,7 @@ def main() -> None:
     """Attack, print and write."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seconds", type=float, default=6.0, help="of each measurement")
-    parser.add_argument("--rounds", type=int, default=3, help="quiet and attack in turns")
+    parser.add_argument("--rounds", type=int, default=5, help="quiet and attack in turns")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         database = str(Path(folder) / "measurements.sqlite")
