@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, linear
+from torch.utils._pytree import tree_map
 from torch.utils.checkpoint import checkpoint
 
 from kernel_selector.kernels import registry
@@ -102,20 +103,17 @@ def _compiled(mode: str | None) -> Callable[[Problem], nn.Module]:
         module = _torchs_own(problem)
         # not module.compile, which leaves classes of torch.nn as they are
         compiled = torch.compile(module.forward, mode=mode, dynamic=False)
-        module.forward = _in_steps(compiled) if mode == "reduce-overhead" else compiled
+        module.forward = _kept(compiled) if mode == "reduce-overhead" else compiled
         return module
 
     return build
 
 
-def _in_steps(compiled: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """Calls of which each may overwrite what the last one gave, as a training loop's new step does."""
-
-    def step(*given: Tensor) -> Tensor:
-        torch.compiler.cudagraph_mark_step_begin()  # outside of what is compiled, which it would break in two
-        return compiled(*given)
-
-    return step
+def _kept(compiled: Callable[..., Any]) -> Callable[..., Any]:
+    """Calls whose outputs are copied out of the graph's memory, as who keeps them has to: the next call
+    overwrites them there, and a module's results are its caller's.
+    """
+    return lambda *given: tree_map(torch.clone, compiled(*given))
 
 
 def _needs_compiler(_problem: Problem, device: Device) -> str | None:
@@ -230,7 +228,7 @@ PEERS = (
     ),
     Peer(
         name="peer_reduce_overhead",
-        title='torch\'s module under torch.compile(mode="reduce-overhead")',
+        title='torch\'s module under torch.compile(mode="reduce-overhead"), outputs copied',
         operators=(*COMPILED, *RECURRENT),
         build=_compiled("reduce-overhead"),
         refused=_needs_compiler,

@@ -74,6 +74,12 @@ def number_of(count: int, noun: str) -> str:
     return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
+def first_words(error: BaseException) -> str:
+    """First line of an error's text, with the next one where it ends in a colon and says nothing itself."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return " ".join(lines[: 2 if lines and lines[0].endswith(":") else 1])
+
+
 def shorten(value: object) -> str:
     """A value as messages show it: its repr, cut in the middle when it is long."""
     if isinstance(value, int) and not isinstance(value, bool):

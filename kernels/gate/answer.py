@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from .. import registry
 from ..contract import GateResult, Problem
+from ..contract.errors import first_words
 from ..runtime.out_of_memory import is_out_of_memory
 from .runs import Runs, flatten, only_real
 from .tolerance import (
@@ -224,8 +225,7 @@ class Answer:
                 raise
             if self.runs.torch_device != "cpu":
                 torch.cuda.synchronize()  # raises where this process can judge nobody any more
-            reason = str(error).strip().partition("\n")[0]
-            return {}, f"; {name} sets no bound here ({type(error).__name__}: {reason})"
+            return {}, f"; {name} sets no bound here ({type(error).__name__}: {first_words(error)})"
         worst = max(errors, key=lambda one: errors[one].error.rms / self._tolerance(one).cap)
         if errors[worst].error.rms <= self._tolerance(worst).cap:
             return errors, ""

@@ -28,6 +28,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from ..contract.errors import first_words
 from ..measure.clock import Clock, EventClock, HostClock
 from ..measure.environment import current_environment
 from ..measure.graphs import capture
@@ -187,7 +188,7 @@ def judged(product: Product, name: str, run: Call) -> dict[str, Any]:
     try:
         error = product.error(run())
     except Exception as reason:  # a schedule that does not compile costs itself, not the others
-        return record | {"status": "crashed", "reason": str(reason).strip().partition("\n")[0]}
+        return record | {"status": "crashed", "reason": first_words(reason)}
     return record | {"status": "ok" if error <= MOST_ERROR[product.a.dtype] else "incorrect", "error": error}
 
 

@@ -7,6 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 from ..contract import GateResult, Status, UnsupportedProblem
+from ..contract.errors import first_words
 from ..runtime.out_of_memory import is_out_of_memory
 
 Judged = Mapping[str, Any]  # the outcome of a candidate that passed: the fields of its gate and memory
@@ -14,8 +15,7 @@ Judged = Mapping[str, Any]  # the outcome of a candidate that passed: the fields
 
 def failure(error: BaseException, stage: str, gate: GateResult | None = None) -> dict[str, Any]:
     """The outcome of a candidate that raised."""
-    lines = str(error).strip().splitlines() or [""]
-    text = f"{type(error).__name__}: {lines[0]}".removesuffix(": ")
+    text = f"{type(error).__name__}: {first_words(error)}".removesuffix(": ")
     return outcome(status_of(error), f"{text} (while {_doing(stage)})", gate)
 
 

@@ -24,6 +24,7 @@ from kernel_selector.kernels.measure import (
     probe,
 )
 from kernel_selector.kernels.measure import child as child_module
+from kernel_selector.kernels.measure.outcomes import failure
 
 
 @pytest.fixture(scope="module")
@@ -78,6 +79,19 @@ def test_a_caller_that_stops_halfway_ends_the_child(session):
     assert session._child is None
     (record,) = session.measure(problem(), ["torch_lstm"])
     assert record.status is Status.OK
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("out of range\nat line 3", "RuntimeError: out of range"),
+        ("backend='x' raised:\n\nValueError: no such dtype\nmore", "raised: ValueError: no such dtype ("),
+        ("ended in a colon:", "ended in a colon: (while"),
+        ("", "RuntimeError (while in the correctness gate)"),
+    ],
+)
+def test_a_reason_has_the_words_that_say_what_failed(text, words):
+    assert words in failure(RuntimeError(text), "the correctness gate")["reason"]
 
 
 def test_names_are_checked_at_once(session):
