@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.common.lines import keep
+from benchmarks.common.lines import keep, put
 from benchmarks.common.result import RESULTS, BadResult, current_commit, laid_out, read_result
 from kernel_selector.kernels.contract.errors import SelectorError
 from kernel_selector.kernels.measure import default_torch_device, identify
@@ -103,10 +103,11 @@ def _judging(name: str, module: str, minutes: float, *, file: str) -> Piece:
 PIECES = (
     _compared("recurrent", "training", 8, "lstm", "gru", "rnn"),
     _compared("linear", "layers", 3, "layers"),
-    _compared("sublayers", "peers", 6, "peers", "loss"),
+    _compared("sublayers", "peers", 9, "peers"),
+    _compared("sublayers", "losses", 9, "loss"),
     _compared("linear", "peers", 5, "peers"),
-    _compared("recurrent", "peers", 3, "peers"),
-    _compared("sublayers", "norms", 4, "norms_bandwidth"),
+    _compared("recurrent", "peers", 2, "peers"),
+    _compared("sublayers", "norms", 7, "norms_bandwidth"),
     _compared("sublayers", "attention", 9, "attention"),
     _compared("sublayers", "rest", 5, "attention_odd", "additive", "additive_more", "feed_forward"),
     _compared(
@@ -217,9 +218,7 @@ class Run:
             "state": "done" if finished else "left" if status == LEFT else f"failed with status {status}",
             "seconds": round(spent_s, 1),
         }
-        unfinished = self._options.results / f"{LEDGER}.unfinished"
-        unfinished.write_text(laid_out(self._ended) + "\n")
-        unfinished.replace(unfinished.with_name(LEDGER))
+        put(laid_out(self._ended) + "\n", self._options.results / LEDGER)
         return self.state(piece)
 
     def _known(self, piece: Piece) -> dict[str, Any]:

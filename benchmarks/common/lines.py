@@ -1,4 +1,4 @@
-"""The lines of a sweep, records as JSON, from files and to files: as they are, or packed by xz."""
+"""Text of sweeps and results from files and to files: as it is, or packed by xz."""
 
 from __future__ import annotations
 
@@ -15,3 +15,10 @@ def text_of(file: Path) -> str:
 def keep(text: str, file: Path) -> None:
     """Write the lines of a sweep as small as can be."""
     file.write_bytes(lzma.compress(text.encode(), preset=9 | lzma.PRESET_EXTREME))
+
+
+def put(text: str, file: Path) -> None:
+    """Replace a file as a whole: a reader, or a kill, never meets half of it."""
+    unfinished = file.with_name(f"{file.name}.unfinished")
+    unfinished.write_text(text)
+    unfinished.replace(file)

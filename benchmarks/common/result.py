@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from benchmarks.common.lines import text_of
+from benchmarks.common.lines import put, text_of
 from kernel_selector.kernels import measure, registry
 from kernel_selector.kernels.contract import Implementation
 
@@ -36,8 +36,7 @@ def write_result(
     `torch_device` is what was measured on, by default this machine's default one; its rates are not
     taken: a benchmark that needs them measures them itself. `commit` is for a copy of the checkout
     without its repository. `lines` are JSON, and become the list `records`. `load_1min` tells how busy
-    the machine was. The file, packed or not, is replaced as a whole: a reader, or a kill, never meets half
-    of it.
+    the machine was. A file of before, packed or not, is replaced.
     """
     torch_device = torch_device or measure.default_torch_device()
     result = {
@@ -55,9 +54,7 @@ def write_result(
     text = laid_out(result)
     if lines:
         text = text.removesuffix("\n}") + ',\n "records": [\n' + ",\n".join(lines) + "\n ]\n}"
-    unfinished = path.with_suffix(".unfinished")
-    unfinished.write_text(text + "\n")
-    unfinished.replace(path)
+    put(text + "\n", path)
     path.with_suffix(".json.xz").unlink(missing_ok=True)
     return path
 
