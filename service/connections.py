@@ -8,11 +8,14 @@ that, and connections for ever.
 from __future__ import annotations
 
 import asyncio
+import logging
 from asyncio import TimerHandle
 from typing import Any
 
 from httptools import HttpParserError
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+
+from .logs import Seldom
 
 MOST_HEAD_BYTES = 2**16  # of a request's line, headers and trailers together
 MOST_HEADERS = 128  # and trailers: each costs some microseconds, however short it is
@@ -22,6 +25,10 @@ MOST_CONNECTIONS = 1000  # of a process
 REFUSED_S = 1.0  # until what is no HTTP is answered: who sends it sends the next as soon as it may
 HEAD_S = 20.0  # from the first byte, or the connection, until a head is whole
 UNREAD_S = 30.0  # that an answer may wait for its reader
+
+LOGGER = logging.getLogger("uvicorn.error.connections")
+LOGGER.setLevel(logging.WARNING)  # uvicorn traces each connection at the level that is not set
+LOGGER.addFilter(Seldom())
 
 
 class TooMuch(HttpParserError):
@@ -33,6 +40,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        self.logger = LOGGER
         self._head_bytes = self._headers = self._unparsed_bytes = 0
         self._head_timer: TimerHandle | None = None
         self._unread_timer: TimerHandle | None = None

@@ -1,13 +1,38 @@
-"""Log lines as JSON, one document a line, for those who collect them."""
+"""Log lines as JSON, one document a line, for those who collect them, and bounds of what clients cause."""
 
 from __future__ import annotations
 
 import json
 import logging
+import math
 import sys
+import time
 from datetime import UTC, datetime
 
 from .problem_details import LOGGER
+
+SILENT_S = 60.0
+
+
+class Seldom(logging.Filter):
+    """Filter of warnings that any client can cause: one in SILENT_S passes, and says how many did not."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._next, self._left_out = -math.inf, 0
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Whether the record is written; what is worse than a warning always is."""
+        if record.levelno > logging.WARNING:
+            return True
+        now = time.monotonic()
+        if now < self._next:
+            self._left_out += 1
+            return False
+        if self._left_out:
+            record.msg, record.args = f"{record.getMessage()} And {self._left_out} more such warnings.", ()
+        self._next, self._left_out = now + SILENT_S, 0
+        return True
 
 
 class JsonLines(logging.Formatter):

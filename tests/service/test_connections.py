@@ -206,3 +206,26 @@ def test_requests_in_a_row_are_answered_in_order(connect):
     connection = connect()
     connection.sendall((ASK + b"\r\n") * 5 + ASK + b"Connection: close\r\n\r\n")
     assert answer(connection).count(b"HTTP/1.1 200 ") == 6
+
+
+def test_garbage_is_logged_once_in_a_while(connect, caplog, monkeypatch):
+    (seldom,) = connections.LOGGER.filters
+    monkeypatch.setattr(seldom, "_next", 0.0)
+    monkeypatch.setattr(seldom, "_left_out", 0)
+
+    def send(count):
+        for _ in range(count):
+            connection = connect()
+            connection.sendall(b"\0\1garbage\r\n\r\n")
+            assert b" 400 " in answer(connection)
+
+    with caplog.at_level("WARNING"):
+        send(5)
+        monkeypatch.setattr(seldom, "_next", 0.0)
+        send(1)
+        connections.LOGGER.error("a fault")
+    assert caplog.messages == [
+        "Invalid HTTP request received.",
+        "Invalid HTTP request received. And 4 more such warnings.",
+        "a fault",
+    ]
