@@ -169,7 +169,7 @@ class Answer:
 
     def _reference(self) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """The expected tensors, and those that must be equal: indices of packed sequences."""
-        module = registry.reference(self.runs.problem)
+        module = self.runs.build(registry.reference)
         self.runs.load(module, torch.float64)
         every, gradients = self.results(module, self.runs.arguments(torch.float64))
         return self._split(every, gradients)
@@ -218,7 +218,7 @@ class Answer:
         What runs out of memory says nothing of the equations: the error passes through, and nobody is judged.
         """
         try:
-            errors = self._errors_of(build(self.runs.problem))
+            errors = self._errors_of(self.runs.build(build))
         except Exception as error:
             if is_out_of_memory(error):
                 raise

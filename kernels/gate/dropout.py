@@ -264,7 +264,7 @@ class DropoutCheck:
     def _torchs_own(self, share: float) -> TorchsOwn:
         operator = registry.operator(self._runs.problem.operator)
         try:
-            module = registry.implementation(operator.name, operator.default).build(self._runs.problem)
+            module = self._runs.build(registry.implementation(operator.name, operator.default).build)
             self._runs.load(module)
             with self._runs.dropping(module, share):
                 first, again = (Results(SEED, next(self._samples(module, SEED, 1)), {}) for _ in range(2))

@@ -85,7 +85,7 @@ class Gate:
         for first in (None, 1, 0):
             runs = StridedRuns(self.problem, self.torch_device, seed, inputs, first)
             try:
-                module = registry.implementation(operator.name, operator.default).build(self.problem)
+                module = runs.build(registry.implementation(operator.name, operator.default).build)
                 runs.load(module)
                 with runs.grad_mode():
                     module(*runs.arguments(runs.dtype))

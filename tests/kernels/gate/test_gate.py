@@ -10,6 +10,7 @@ from torch import nn
 
 from kernel_selector.kernels import registry
 from kernel_selector.kernels.gate import TOLERANCES, Gate, Tolerance, poisoned_memory
+from kernel_selector.kernels.gate.runs import Runs
 from kernel_selector.kernels.gate.tolerance import PEAK, Error
 
 OPERATOR = registry.operator("lstm")
@@ -316,3 +317,12 @@ def test_the_table_is_complete_and_ordered():
     for kind in ("output", "gradient"):
         floors = [TOLERANCES[dtype, kind].floor for dtype in dtypes]
         assert floors == sorted(floors)
+
+
+def test_the_gates_own_modules_draw_no_parameters_and_are_built_on_the_device():
+    before = torch.get_rng_state()
+    inputs = make_gate().inputs
+    assert torch.equal(torch.get_rng_state(), before)
+    runs = Runs(OPERATOR.problem({"hidden": 24, "batch": 5, "seq": 9}), "meta", 0, inputs)
+    for build in (registry.reference, registry.implementation("lstm", OPERATOR.default).build):
+        assert {parameter.device.type for parameter in runs.build(build).parameters()} == {"meta"}
