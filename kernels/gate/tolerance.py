@@ -123,10 +123,10 @@ class Error:
         `scale` is one for all elements, or a tensor with one for each. Infinite where `actual` has elements
         that are not finite.
         """
-        reference = expected.double()
-        difference = ((actual.double() - reference) / scale).abs()
-        size = reference.abs().div_(scale).clamp_(min=TALL)
-        pair = torch.stack([difference.square().mean().sqrt(), TALL * (difference / size).max()])
+        difference = _difference(actual, expected).div_(scale).abs_()
+        size = expected.to(torch.float64, copy=True).abs_().div_(scale).clamp_(min=TALL)
+        tallest = torch.div(difference, size, out=size).max()
+        pair = torch.stack([difference.square_().mean().sqrt(), TALL * tallest])
         return cls(*(value if math.isfinite(value) else math.inf for value in pair.tolist()))
 
     def allowed(self, tolerance: Tolerance) -> Error:
@@ -161,17 +161,19 @@ class Bias:
     @classmethod
     def of(cls, actual: Tensor, expected: Tensor) -> Bias:
         """The bias of `actual` against `expected`, as in `Error.of`."""
-        reference = expected.double()
-        size = reference.abs()
-        signed = (actual.double() - reference) * reference.sign()
+        signed = _difference(actual, expected).mul_(expected.sign())
+        size = expected.to(torch.float64, copy=True).abs_()
         total = size.sum()
         mean = signed.sum() / total
         rest = signed.sub_(size.mul_(mean))
-        squares = [rest.square().sum()]
-        for axis, count in enumerate(rest.shape):
-            if count >= SLICES and rest.dim() > 1:
-                others = [other for other in range(rest.dim()) if other != axis]
-                squares.append(rest.sum(others).square().sum() * (count / (count - 1)))
+        del size
+        squares = [
+            rest.sum([other for other in range(rest.dim()) if other != axis]).square().sum()
+            * (count / (count - 1))
+            for axis, count in enumerate(rest.shape)
+            if count >= SLICES and rest.dim() > 1
+        ]
+        squares.append(rest.square_().sum())  # at last: in place
         found = torch.stack([mean, torch.stack(squares).max().sqrt() / total])
         return cls(*(value if math.isfinite(value) else 0.0 for value in found.tolist()))
 
@@ -179,6 +181,11 @@ class Bias:
         """The bias over the allowed one: the largest of twice torch's, of chance and of rounding."""
         allowed = max(2 * abs(torchs.mean), STANDARD_ERRORS * self.error, rounding)
         return abs(self.mean) / allowed
+
+
+def _difference(actual: Tensor, expected: Tensor) -> Tensor:
+    """The difference in float64, in memory of its own, which may be written to."""
+    return actual.detach().to(torch.float64, copy=True).sub_(expected)
 
 
 def scales(expected: Mapping[str, Tensor]) -> dict[str, float]:

@@ -11,7 +11,7 @@ from torch import nn
 from kernel_selector.kernels import registry
 from kernel_selector.kernels.gate import TOLERANCES, Gate, Tolerance, poisoned_memory
 from kernel_selector.kernels.gate.runs import Runs
-from kernel_selector.kernels.gate.tolerance import PEAK, Error
+from kernel_selector.kernels.gate.tolerance import PEAK, Bias, Error
 
 OPERATOR = registry.operator("lstm")
 
@@ -326,3 +326,13 @@ def test_the_gates_own_modules_draw_no_parameters_and_are_built_on_the_device():
     runs = Runs(OPERATOR.problem({"hidden": 24, "batch": 5, "seq": 9}), "meta", 0, inputs)
     for build in (registry.reference, registry.implementation("lstm", OPERATOR.default).build):
         assert {parameter.device.type for parameter in runs.build(build).parameters()} == {"meta"}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_what_is_compared_stays_as_it_is(dtype):
+    actual, expected = torch.randn(40, 50, dtype=dtype), torch.randn(40, 50, dtype=dtype)
+    before = actual.clone(), expected.clone()
+    Error.of(actual, expected, 2.0)
+    Bias.of(actual, expected)
+    assert torch.equal(actual, before[0])
+    assert torch.equal(expected, before[1])
