@@ -19,7 +19,7 @@ from benchmarks.models._timeline import timeline
 from benchmarks.models._transformer import quiet
 from benchmarks.models._variants import Variant
 from kernel_selector.kernels.contract import Device
-from kernel_selector.kernels.measure.building import without_draws
+from kernel_selector.kernels.runtime.building import without_draws
 
 WARM_UP, TIMED = 3, 10  # steps
 TRIES = 4  # at a cap, each with a sixteenth less

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
+from itertools import islice
 from typing import Any, NamedTuple
 
 import torch
@@ -109,16 +110,11 @@ class Answer:
     def judge(self, actual: Mapping[str, Tensor]) -> GateResult:
         """Errors and signed means of a candidate's tensors, some or all, which are of the right form."""
         worst, detail = 0.0, ""
-        for name, given in actual.items():
-            if name in self._indices:
-                continue
-            tensor, expected, own = given.detach(), self.expected[name], self._own[name]
-            if own.not_finite is not None:
-                tensor, expected = (one.masked_fill(own.not_finite, 0) for one in (tensor, expected))
-            if not bool(tensor.isfinite().all()):
-                count = int((~tensor.isfinite()).sum())
-                return self.failed(f"{name} has {count} of {tensor.numel()} elements that are not finite")
-            for ratio, words in self._faults(name, tensor, expected):
+        for name, count, error, bias in self._taken(actual):
+            if count:
+                elements = self.expected[name].numel()
+                return self.failed(f"{name} has {count} of {elements} elements that are not finite")
+            for ratio, words in self._faults(name, error, bias):
                 if ratio >= worst:
                     worst, detail = ratio, f"{name}: {words()}"
         return GateResult(passed=worst <= 1, worst_error_ratio=worst, detail=self._called + detail)
@@ -127,10 +123,33 @@ class Answer:
         """The result of a fault that has no number."""
         return GateResult(passed=False, worst_error_ratio=None, detail=self._called + fault)
 
-    def _faults(self, name: str, tensor: Tensor, expected: Tensor) -> list[tuple[float, Callable[[], str]]]:
+    def _taken(self, actual: Mapping[str, Tensor]) -> Iterator[tuple[str, int, Error, Bias | None]]:
+        """Of each tensor but indices: how many elements are not finite, its error, and a signed mean if any.
+
+        The host waits once for all of them: beside other processes on the device each wait takes its turn.
+        """
+        taken: dict[str, list[Tensor]] = {}
+        for name, given in actual.items():
+            if name in self._indices:
+                continue
+            tensor, expected, own = given.detach(), self.expected[name], self._own[name]
+            if own.not_finite is not None:
+                tensor, expected = (one.masked_fill(own.not_finite, 0) for one in (tensor, expected))
+            count = tensor.isfinite().logical_not_().sum().double().unsqueeze(0)
+            taken[name] = [count, Error.taken(tensor, expected, self.scales[name])]
+            if self._has_signed_mean(name):
+                taken[name].append(Bias.taken(tensor, expected))
+        numbers = iter(
+            torch.cat([part for parts in taken.values() for part in parts]).tolist() if taken else ()
+        )
+        for name, parts in taken.items():
+            count, *values = islice(numbers, sum(map(len, parts)))
+            yield name, int(count), Error.read(values[:2]), Bias.read(values[2:]) if values[2:] else None
+
+    def _faults(self, name: str, error: Error, bias: Bias | None) -> list[tuple[float, Callable[[], str]]]:
         """Each measure of an error over what is allowed, with its words."""
-        error, allowed = self._error(tensor, expected, name), self.allowed[name]
-        if tensor.numel() < SMALL and error.ratio(allowed) > 1:
+        allowed = self.allowed[name]
+        if self.expected[name].numel() < SMALL and error.ratio(allowed) > 1:
             allowed = allowed.or_more(self._equations[name].error.allowed(self._tolerance(name)))
         found = [
             (
@@ -141,8 +160,8 @@ class Answer:
                 ),
             )
         ]
-        if self._has_signed_mean(name):
-            bias, torchs = Bias.of(tensor, expected), self._own[name].bias
+        if bias is not None:
+            torchs = self._own[name].bias
             rounding = signed(name, self._dtype)
             if bias.ratio(torchs, rounding) > 1:
                 # no more than rounding twice: written out in 16 bits, some equations are off by 1e-3
@@ -170,7 +189,7 @@ class Answer:
 
     def _reference(self) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """The expected tensors, and those that must be equal: indices of packed sequences."""
-        module = registry.reference(self.runs.problem)
+        module = self.runs.build(registry.reference)
         self.runs.load(module, torch.float64)
         every, gradients = self.results(module, self.runs.arguments(torch.float64))
         return self._split(every, gradients)
@@ -219,7 +238,7 @@ class Answer:
         What runs out of memory says nothing of the equations: the error passes through, and nobody is judged.
         """
         try:
-            errors = self._errors_of(build(self.runs.problem))
+            errors = self._errors_of(self.runs.build(build))
         except Exception as error:
             if is_out_of_memory(error):
                 raise

@@ -31,7 +31,7 @@ from ..runtime.out_of_memory import is_out_of_memory
 from .answer import Answer
 from .poison import poisoned_memory
 from .runs import Results, flatten, only_real
-from .slope import at_random, slope, uphill
+from .slope import at_random, numbers, slope, uphill
 from .tolerance import (
     ALIKE,
     CHANCE,
@@ -132,11 +132,11 @@ class DropoutCheck:
 
     def _differing(self, one: Results, two: Results, times: float = 1) -> str:
         """The first tensor that is not the same in both, within so many times what is allowed; or empty."""
-        for before, after in zip(one[1:], two[1:], strict=True):
-            for name, tensor in before.items():
-                error = Error.of(after[name], tensor.double(), self._scales[name])
-                if error.ratio(self._allowed[name]) > times:
-                    return name
+        before, after = ({**each.outputs, **each.gradients} for each in (one, two))
+        taken = [Error.taken(after[name], tensor, self._scales[name]) for name, tensor in before.items()]
+        for name, pair in zip(before, torch.stack(taken).tolist(), strict=True):  # the host waits once
+            if Error.read(pair).ratio(self._allowed[name]) > times:
+                return name
         return ""
 
     def _advances(self, module: nn.Module, before: Results) -> bool:
@@ -214,15 +214,11 @@ class DropoutCheck:
         """How much slices along each axis change together: 1 where elements change by themselves."""
         expected = self._expected[name].double()
         change = (tensor.double() - expected) * expected
-        total = float(change.square().sum())
-        found = {}
-        for axis, count in enumerate(change.shape):
-            others = [other for other in range(change.dim()) if other != axis]
-            if count >= SLICES and others and total:
-                found[f"all of {name} at one place of axis {axis}"] = (
-                    float(change.sum(others).square().sum()) / total
-                )
-        return found
+        axes = [axis for axis, count in enumerate(change.shape) if count >= SLICES and change.dim() > 1]
+        others = [[other for other in range(change.dim()) if other != axis] for axis in axes]
+        total, *sums = numbers([change.square().sum(), *(change.sum(rest).square().sum() for rest in others)])
+        places = [f"all of {name} at one place of axis {axis}" for axis in axes]
+        return {place: one / total for place, one in zip(places, sums, strict=True)} if total else {}
 
     def _samples(self, module: nn.Module, seed: int, count: int) -> Iterator[dict[str, Tensor]]:
         """Outputs of as many seeds, one after another."""
@@ -264,7 +260,7 @@ class DropoutCheck:
     def _torchs_own(self, share: float) -> TorchsOwn:
         operator = registry.operator(self._runs.problem.operator)
         try:
-            module = registry.implementation(operator.name, operator.default).build(self._runs.problem)
+            module = self._runs.build(registry.implementation(operator.name, operator.default).build)
             self._runs.load(module)
             with self._runs.dropping(module, share):
                 first, again = (Results(SEED, next(self._samples(module, SEED, 1)), {}) for _ in range(2))
@@ -299,7 +295,8 @@ def _percent(misses: list[float]) -> str:
 
 
 def _not_finite(results: Results) -> str:
-    for name, tensor in {**results.outputs, **results.gradients}.items():
-        if not bool(tensor.isfinite().all()):
+    every = {**results.outputs, **results.gradients}
+    for name, finite in zip(every, numbers(one.isfinite().all() for one in every.values()), strict=True):
+        if not finite:
             return f"{name} has elements that are not finite"
     return ""

@@ -177,7 +177,7 @@ class HardAnswer(Answer):
             moved = tensor.detach() * (1 + unit * (signs[0] + signs[1]).double())
             return moved.requires_grad_(tensor.requires_grad)
 
-        module = registry.reference(self.runs.problem)
+        module = self.runs.build(registry.reference)
         self.runs.load(module, torch.float64)
         arguments = map_tensors(move, self.runs.arguments(torch.float64))
         every, gradients = self.results(module, arguments)

@@ -39,13 +39,13 @@ class LongerAnswer(Answer):
         problem = self.runs.problem
         default = registry.implementation(problem.operator, registry.operator(problem.operator).default)
         try:
-            return self._split(*self._in_chunks(default.build(problem)))
+            return self._split(*self._in_chunks(self.runs.build(default.build)))
         except Exception as error:  # the bound's note says why
             if is_out_of_memory(error):
                 raise
             if self.runs.torch_device != "cpu":
                 torch.cuda.synchronize()
-            return self._split(*self._in_chunks(registry.reference(problem)))
+            return self._split(*self._in_chunks(self.runs.build(registry.reference)))
 
     def _in_chunks(self, module: nn.Module) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """As `results`, by some sequences at a time: what belongs to one is joined, all else added up."""

@@ -7,7 +7,7 @@ beside a step that changes F by a share of its terms, and what it may be is know
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -29,7 +29,7 @@ class Direction(NamedTuple):
     def size(self, gradients: Mapping[str, Tensor], units: Mapping[str, Tensor]) -> float:
         """Change of F along the direction; for random effects, the root of the sum of their squares."""
         if self.uphill:
-            return abs(sum(_sum(gradients[name], unit) for name, unit in units.items()))
+            return abs(_sum((gradients[name], unit) for name, unit in units.items()))
         return _norm({name: gradients[name].double() * unit for name, unit in units.items()})
 
 
@@ -46,12 +46,16 @@ def uphill(leaves: Mapping[str, Tensor], one: Results, two: Results, noise: Mapp
     Leaves are left out whose gradients differ by no more than `noise` (RMS): sums taken in another order.
     Signs, because every element then moves alike, and a step stays a small one in every place.
     """
-    units = {}
-    for name, gradient in one.gradients.items():
-        difference = gradient.double() - two.gradients[name].double()
-        if float(difference.square().mean().sqrt()) > noise[name]:
-            units[name] = difference.sign() * leaves[name].detach().double().square().mean().sqrt()
-    return Direction({name: unit for name, unit in units.items() if bool(unit.any())}, uphill=True)
+    apart = (
+        (name, gradient.double() - two.gradients[name].double()) for name, gradient in one.gradients.items()
+    )
+    units, sizes = {}, []
+    for name, difference in apart:
+        units[name] = difference.sign() * leaves[name].detach().double().square().mean().sqrt()
+        sizes.append(difference.square().mean().sqrt())
+    above = zip(units.items(), numbers(sizes), numbers(unit.any() for unit in units.values()), strict=True)
+    found = {name: unit for (name, unit), size, some in above if size > noise[name] and some}
+    return Direction(found, uphill=True)
 
 
 def at_random(direction: Direction, seed: int) -> list[Direction]:
@@ -80,7 +84,7 @@ def slope(
     """
     weights = {name: weight.double() for name, weight in runs.weights(start.outputs).items()}
     terms = {name: weight * start.outputs[name] for name, weight in weights.items()}
-    size = sum(float(one.abs().sum()) for one in terms.values()) if direction.uphill else 4 * _norm(terms)
+    size = sum(numbers(one.abs().sum() for one in terms.values())) if direction.uphill else 4 * _norm(terms)
     steepness = direction.size(start.gradients, direction.units)
     half = min(share * size, LONGEST * steepness) / steepness / 2 if steepness else LONGEST / 2
     sums: list[float] = []
@@ -88,11 +92,11 @@ def slope(
     for step in (half, -half):
         with _moved(runs, module, direction.units, step) as (arguments, places), torch.no_grad():
             outputs = runs.outputs(module, arguments, start.seed)
-        sums.append(sum(_sum(weights[name], one) for name, one in outputs.items()))
+        sums.append(_sum((weights[name], one) for name, one in outputs.items()))
         ends.append(places)
     # the way that was gone, which rounding to the dtype has changed
     ways = {name: ends[0][name] - ends[1][name] for name in direction.units}
-    said = sum(_sum(start.gradients[name], way) for name, way in ways.items())
+    said = _sum((start.gradients[name], way) for name, way in ways.items())
     rounding = _norm(
         {name: weight * (errors[name] * 2**0.5) for name, weight in weights.items()}
         | {name: way * errors[name] for name, way in ways.items()}
@@ -101,12 +105,18 @@ def slope(
     return Slope(abs(sums[0] - sums[1] - said) / gone, rounding / gone) if gone else Slope(math.inf, math.inf)
 
 
-def _sum(one: Tensor, two: Tensor) -> float:
-    return float((one.double() * two.double()).sum())
+def numbers(scalars: Iterable[Tensor]) -> list[float]:
+    """The values of tensors [] of one device and dtype, for which the host waits once."""
+    several = list(scalars)
+    return torch.stack(several).tolist() if several else []
+
+
+def _sum(pairs: Iterable[tuple[Tensor, Tensor]]) -> float:
+    return sum(numbers((one.double() * two.double()).sum() for one, two in pairs))
 
 
 def _norm(tensors: Mapping[str, Tensor]) -> float:
-    return math.sqrt(sum(float(tensor.square().sum()) for tensor in tensors.values()))
+    return math.sqrt(sum(numbers(tensor.square().sum() for tensor in tensors.values())))
 
 
 @contextmanager

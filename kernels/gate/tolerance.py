@@ -14,7 +14,7 @@ mostly cancels there, and so it sees what is far below that.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -123,11 +123,20 @@ class Error:
         `scale` is one for all elements, or a tensor with one for each. Infinite where `actual` has elements
         that are not finite.
         """
-        reference = expected.double()
-        difference = ((actual.double() - reference) / scale).abs()
-        size = reference.abs().div_(scale).clamp_(min=TALL)
-        pair = torch.stack([difference.square().mean().sqrt(), TALL * (difference / size).max()])
-        return cls(*(value if math.isfinite(value) else math.inf for value in pair.tolist()))
+        return cls.read(cls.taken(actual, expected, scale).tolist())
+
+    @staticmethod
+    def taken(actual: Tensor, expected: Tensor, scale: float | Tensor) -> Tensor:
+        """RMS and maximum of `of` as a tensor [2], which no host has waited for."""
+        difference = _difference(actual, expected).div_(scale).abs_()
+        size = expected.to(torch.float64, copy=True).abs_().div_(scale).clamp_(min=TALL)
+        tallest = torch.div(difference, size, out=size).max()
+        return torch.stack([difference.square_().mean().sqrt(), TALL * tallest])
+
+    @classmethod
+    def read(cls, pair: Sequence[float]) -> Error:
+        """The error of what was `taken`."""
+        return cls(*(value if math.isfinite(value) else math.inf for value in pair))
 
     def allowed(self, tolerance: Tolerance) -> Error:
         """The error allowed to a candidate where torch has this one; the floor where it is not finite."""
@@ -161,24 +170,40 @@ class Bias:
     @classmethod
     def of(cls, actual: Tensor, expected: Tensor) -> Bias:
         """The bias of `actual` against `expected`, as in `Error.of`."""
-        reference = expected.double()
-        size = reference.abs()
-        signed = (actual.double() - reference) * reference.sign()
+        return cls.read(cls.taken(actual, expected).tolist())
+
+    @staticmethod
+    def taken(actual: Tensor, expected: Tensor) -> Tensor:
+        """Mean and error of `of` as a tensor [2], which no host has waited for."""
+        signed = _difference(actual, expected).mul_(expected.sign())
+        size = expected.to(torch.float64, copy=True).abs_()
         total = size.sum()
         mean = signed.sum() / total
         rest = signed.sub_(size.mul_(mean))
-        squares = [rest.square().sum()]
-        for axis, count in enumerate(rest.shape):
-            if count >= SLICES and rest.dim() > 1:
-                others = [other for other in range(rest.dim()) if other != axis]
-                squares.append(rest.sum(others).square().sum() * (count / (count - 1)))
-        found = torch.stack([mean, torch.stack(squares).max().sqrt() / total])
-        return cls(*(value if math.isfinite(value) else 0.0 for value in found.tolist()))
+        del size
+        squares = [
+            rest.sum([other for other in range(rest.dim()) if other != axis]).square().sum()
+            * (count / (count - 1))
+            for axis, count in enumerate(rest.shape)
+            if count >= SLICES and rest.dim() > 1
+        ]
+        squares.append(rest.square_().sum())  # at last: in place
+        return torch.stack([mean, torch.stack(squares).max().sqrt() / total])
+
+    @classmethod
+    def read(cls, pair: Sequence[float]) -> Bias:
+        """The bias of what was `taken`."""
+        return cls(*(value if math.isfinite(value) else 0.0 for value in pair))
 
     def ratio(self, torchs: Bias, rounding: float) -> float:
         """The bias over the allowed one: the largest of twice torch's, of chance and of rounding."""
         allowed = max(2 * abs(torchs.mean), STANDARD_ERRORS * self.error, rounding)
         return abs(self.mean) / allowed
+
+
+def _difference(actual: Tensor, expected: Tensor) -> Tensor:
+    """The difference in float64, in memory of its own, which may be written to."""
+    return actual.detach().to(torch.float64, copy=True).sub_(expected)
 
 
 def scales(expected: Mapping[str, Tensor]) -> dict[str, float]:

@@ -20,6 +20,8 @@ Laps = tuple[float, ...]  # ms since the start of a run: at its mark, at its end
 # a device spins half as long again as the host takes, at up to 2 GHz
 SPIN_CYCLES_A_MS = 1.5 * 2e6
 LONGEST_SPIN_MS = 2.0  # a launch takes some 2 us, and the queue of a device holds 1,024
+# times that a host may be slower than it was before a device waits for it: a slow core took 1.4 to 2.4 times
+HOST_MARGIN = 4.0
 
 # Other work on a shared host slows down one core of it and not the next. On a machine with two H200s and 32
 # cores a loop of Python took 22 us or, for a fraction of a second up to half a minute, 42; launches took 1.4
@@ -35,10 +37,12 @@ KEPT_PROBES = 64  # the host may become slower for good: so many are looked for 
 class Clock(Protocol):
     """Times `count` runs one after the other; the indices of their input sets count up from `first`.
 
-    `apart`: the host's share of a run and the device's are timed apart, where there are two.
+    `apart`: the host's share of a run and the device's are timed apart, where there are two. `host_counts`:
+    a slow host would have made some lap of the last burst longer.
     """
 
     apart: bool
+    host_counts: bool
 
     def settle(self) -> None:
         """Find a core that nobody slows down, where that can be told."""
@@ -57,6 +61,7 @@ class HostClock:
     """For CPUs. Cold caches come from rotating the input sets; nothing is flushed."""
 
     apart = False
+    host_counts = True
 
     def settle(self) -> None:
         """Does nothing: on a CPU all cores are timed."""
@@ -99,6 +104,7 @@ class EventClock:
 
     def __init__(self, torch_device: str, l2_bytes: int) -> None:
         self.apart = False
+        self.host_counts = True
         self._flush = torch.empty(2 * l2_bytes, dtype=torch.uint8, device=torch_device)
         self._pace = Pace(self._probe_s)
 
@@ -142,7 +148,11 @@ class EventClock:
         torch.cuda.synchronize()
         if not self.apart:
             return [marks.of_device() for marks in runs]
-        return [tuple(map(max, marks.of_host(), marks.of_device())) for marks in runs]
+        shares = [(marks.of_host(), marks.of_device()) for marks in runs]
+        self.host_counts = any(
+            HOST_MARGIN * host > device for both in shares for host, device in zip(*both, strict=True)
+        )
+        return [tuple(map(max, *both)) for both in shares]
 
 
 class Pace:

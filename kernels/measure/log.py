@@ -75,8 +75,10 @@ class Log:
         done = sum(self._statuses.values()) - self._statuses[Status.UNSUPPORTED.value]
         judged = f", of which {seconds - timed:.1f} s to judge them" if self._judged else ""
         say(f"{done / seconds:.2f} candidates a second{judged}; by stage, in seconds of all processes:")
-        stages = sorted(fleet.seconds.items(), key=lambda pair: -pair[1])
-        say("    " + ", ".join(f"{stage} {spent:.1f}" for stage, spent in stages))
+        for doing, spent in (("judging", fleet.judging_seconds), ("timing", fleet.timing_seconds)):
+            stages = sorted(spent.items(), key=lambda pair: -pair[1])
+            if stages:
+                say(f"    {doing}: " + ", ".join(f"{stage} {each:.1f}" for stage, each in stages))
 
 
 def _tally(counts: Counter[str]) -> str:

@@ -46,14 +46,16 @@ class Step:
 class Fleet:
     """The sessions that time, one a device, and `judges` processes a device before them.
 
-    No problem is started that is not expected to end before `end` (of time.monotonic). `seconds` counts
-    where the time of all processes went, by stage; `hangs` how often an implementation did not answer.
+    No problem is started that is not expected to end before `end` (of time.monotonic). `judging_seconds` and
+    `timing_seconds` count where the time of the processes that judge and of those that time went, by stage;
+    `hangs` counts how often an implementation did not answer.
     """
 
     sessions: Sequence[Session]
     judges: int = 0
     end: float = math.inf
-    seconds: dict[str, float] = field(default_factory=lambda: defaultdict(float))
+    judging_seconds: dict[str, float] = field(default_factory=lambda: defaultdict(float))
+    timing_seconds: dict[str, float] = field(default_factory=lambda: defaultdict(float))
     hangs: Counter[tuple[str, str]] = field(default_factory=Counter)
 
     def run(self, jobs: Sequence[Job]) -> Generator[Step]:
@@ -65,10 +67,14 @@ class Fleet:
         """
         judged: dict[Job, dict[str, Judged]] = {}
         ended: dict[Job, set[str]] = defaultdict(set)
-        for job, record in self._judged(jobs, judged):
-            if record is not None:
-                ended[job].add(record.implementation)
-            yield Step(job, record, judged=True)
+        with ThreadPoolExecutor(len(self.sessions)) as starting:
+            if self.judges:  # those that time begin their first problem at once then, and not by starting
+                for session in self.sessions:
+                    starting.submit(session.start)
+            for job, record in self._judged(jobs, judged):
+                if record is not None:
+                    ended[job].add(record.implementation)
+                yield Step(job, record, judged=True)
 
         def time_in(session: Session) -> Worker:
             def worker(job: Job) -> Iterator[Record]:
@@ -80,6 +86,7 @@ class Fleet:
         order = sorted(jobs, key=lambda job: self.judges > 0 and job not in judged)
         for job, record in self._shared(order, self.sessions, time_in, self.end):
             yield Step(job, record, judged=False)
+        _add(self.sessions, self.timing_seconds)
 
     def _judged(self, jobs: Sequence[Job], judged: dict[Job, dict[str, Judged]]) -> Iterator[Done]:
         """Judge as many jobs as half the budget allows; fills `judged`."""
@@ -109,6 +116,7 @@ class Fleet:
             yield from self._shared(
                 jobs, judges[: len(jobs)], judge_in, start + JUDGING_SHARE * (self.end - start)
             )
+            _add(judges, self.judging_seconds)
 
     def given_up(self) -> list[tuple[str, str]]:
         """Operator and name of the implementations that hung too often."""
@@ -140,9 +148,13 @@ class Fleet:
                 raise
             for finished in working:
                 finished.result()
-        for session in sessions:
-            for stage, seconds in session.seconds.items():
-                self.seconds[stage] += seconds
+
+
+def _add(sessions: Sequence[Session], seconds: dict[str, float]) -> None:
+    """Add what sessions spent on each stage."""
+    for session in sessions:
+        for stage, spent in session.seconds.items():
+            seconds[stage] += spent
 
 
 class _Ended(Exception):

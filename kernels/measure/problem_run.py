@@ -13,7 +13,7 @@ from torch import nn
 from .. import registry
 from ..contract import GateResult, Inputs, Memory, Problem, Status
 from ..gate import Gate
-from .building import without_draws
+from ..runtime.building import without_draws
 from .clock import Clock
 from .graphs import capture
 from .memory import measure_memory

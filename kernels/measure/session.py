@@ -33,6 +33,7 @@ from .probe import probe
 
 DEFAULT_CACHE_BYTES = 2**25
 LONGEST_TEXT = 500
+STARTING = "starting"
 UNSUPPORTED = "deciding whether it takes the problem"
 
 
@@ -72,6 +73,16 @@ class Session:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    def start(self) -> None:
+        """Start the child process ahead of the first problem. Raises MeasurementFailed where that fails."""
+        begun = time.monotonic()
+        try:
+            self._start()
+        except BaseException:
+            self.close()
+            raise
+        self.seconds[STARTING] += time.monotonic() - begun
 
     def close(self) -> None:
         """End the child process. The session can be used again: a new one starts when it is needed."""
@@ -259,7 +270,7 @@ class _Progress:
         self.waiting = dict.fromkeys(names)
         self.provisional: dict[str, dict[str, Any]] = {}
         self.name: str | None = None
-        self.stage = "starting"
+        self.stage = STARTING
         self.printed = 0  # bytes of the child's log when the stage began
         self._resolved_any = False
         self._seconds, self._began = seconds, time.monotonic()

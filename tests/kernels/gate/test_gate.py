@@ -10,7 +10,8 @@ from torch import nn
 
 from kernel_selector.kernels import registry
 from kernel_selector.kernels.gate import TOLERANCES, Gate, Tolerance, poisoned_memory
-from kernel_selector.kernels.gate.tolerance import PEAK, Error
+from kernel_selector.kernels.gate.runs import Runs
+from kernel_selector.kernels.gate.tolerance import PEAK, Bias, Error
 
 OPERATOR = registry.operator("lstm")
 
@@ -316,3 +317,36 @@ def test_the_table_is_complete_and_ordered():
     for kind in ("output", "gradient"):
         floors = [TOLERANCES[dtype, kind].floor for dtype in dtypes]
         assert floors == sorted(floors)
+
+
+def test_the_gates_own_modules_draw_no_parameters_and_are_built_on_the_device():
+    before = torch.get_rng_state()
+    inputs = make_gate().inputs
+    assert torch.equal(torch.get_rng_state(), before)
+    runs = Runs(OPERATOR.problem({"hidden": 24, "batch": 5, "seq": 9}), "meta", 0, inputs)
+    for build in (registry.reference, registry.implementation("lstm", OPERATOR.default).build):
+        assert {parameter.device.type for parameter in runs.build(build).parameters()} == {"meta"}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_what_is_compared_stays_as_it_is(dtype):
+    actual, expected = torch.randn(40, 50, dtype=dtype), torch.randn(40, 50, dtype=dtype)
+    before = actual.clone(), expected.clone()
+    Error.of(actual, expected, 2.0)
+    Bias.of(actual, expected)
+    assert torch.equal(actual, before[0])
+    assert torch.equal(expected, before[1])
+
+
+def test_the_host_waits_for_the_device_a_few_times_a_check(gate, monkeypatch):
+    """Each wait takes its turn with what other processes do on the device; there are twenty tensors."""
+    waits = []
+    for name in ("tolist", "item", "__bool__", "__float__", "__int__"):
+        own = getattr(torch.Tensor, name)
+        monkeypatch.setattr(torch.Tensor, name, lambda tensor, own=own: waits.append(tensor) or own(tensor))
+    monkeypatch.setattr(torch, "equal", lambda *_: pytest.fail("waits for each pair of tensors"))
+    module = registry.implementation("lstm", OPERATOR.default).build(gate.problem)
+    assert gate.check(module).passed
+    assert (
+        len(waits) <= 8
+    )  # of each of three calls one for errors and one for arguments, two where there are two

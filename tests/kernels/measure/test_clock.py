@@ -10,6 +10,7 @@ import torch
 
 from kernel_selector.kernels.measure import clock as clocks
 from kernel_selector.kernels.measure.clock import (
+    HOST_MARGIN,
     KEPT_PROBES,
     LONGEST_SPIN_MS,
     PROBES,
@@ -82,6 +83,18 @@ def test_apart_the_longer_share_counts(paper: Paper, device_ms: float, host_ms: 
     for laps in clock.burst(host(paper, host_ms), 0, 3):
         assert len(laps) == 2
         assert set(laps) == {max(device_ms, host_ms)}
+
+
+@pytest.mark.parametrize(("margin", "counts"), [(0.5, True), (0.9, True), (1.1, False), (9.0, False)])
+def test_a_host_far_faster_than_the_device_does_not_count(paper: Paper, margin: float, counts: bool) -> None:
+    paper.device_ms = margin * HOST_MARGIN * 0.5
+    clock = EventClock("cpu", 64)
+    assert clock.host_counts
+    clock.burst(host(paper, 0.5), 0, 3)
+    assert clock.host_counts  # as far as is known: it is not timed
+    clock.apart = True
+    clock.burst(host(paper, 0.5), 0, 3)
+    assert clock.host_counts is counts
 
 
 def test_apart_the_device_begins_when_the_host_is_through(paper: Paper) -> None:

@@ -71,6 +71,15 @@ def test_the_child_is_kept_between_problems(session):
     assert session._child is kept
 
 
+def test_a_session_that_was_started_measures_in_the_process_that_it_has():
+    with Session("cpu") as session:
+        session.start()
+        kept = session._child
+        list(session.measure(problem(), ["torch_lstm"]))
+        assert session._child is kept
+        assert session.seconds["starting"] > 0
+
+
 def test_a_caller_that_stops_halfway_ends_the_child(session):
     records = session.measure(problem())
     while next(records).status is Status.UNSUPPORTED:  # these come first, and need no child

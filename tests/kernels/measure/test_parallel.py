@@ -83,7 +83,8 @@ def test_the_sweep_reports_what_became_of_all(planted_sweep):
     assert "2 crashed, 2 incorrect, 4 ok, 2 out_of_memory, 2 timeout, 2 unsupported" in said
     assert re.search(r"The runs of a candidate spread by \d+\.\d%", said)
     assert "candidates a second, of which" in said
-    assert "the correctness gate" in said
+    assert re.search(r"judging: .*the correctness gate \d", said)
+    assert re.search(r"timing: .*starting \d", said)
 
 
 class Stub:
@@ -98,6 +99,10 @@ class Stub:
         self.interrupted = threading.Event()
 
     takes_s = 0.0
+    started = False
+
+    def start(self):
+        self.started = True
 
     def interrupt(self):
         self.interrupted.set()
@@ -148,6 +153,19 @@ def test_a_judge_that_cannot_start_again_does_not_end_the_sweep(monkeypatch):
         (job.problem.key, name) for job in jobs for name in job.implementations
     )
     assert timing.asked[-1][0] == lost[0][0]  # what nobody judged comes last
+    assert timing.started  # meanwhile
+
+
+def test_a_process_that_cannot_start_beside_the_judges_starts_after_them(monkeypatch):
+    class Late(Stub):
+        def start(self):
+            raise MeasurementFailed("the process did not start: CUDA out of memory")
+
+    monkeypatch.setattr("kernel_selector.kernels.measure.parallel.Session", Judge)
+    monkeypatch.setattr(Judge, "made", [])
+    timing = Late()
+    list(Fleet(sessions=[timing], judges=2).run(jobs(3, "fused")))
+    assert len(timing.asked) == 3
 
 
 MADE = []

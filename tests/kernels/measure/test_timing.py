@@ -13,6 +13,8 @@ from kernel_selector.kernels.measure.timing import MOST_TRIES, Contestant, inter
 class ScriptedClock:
     """Says how long each run took, from the run itself; keeps who ran when."""
 
+    host_counts = True
+
     def __init__(self):
         self.calls = []
         self.settled = 0
@@ -60,6 +62,19 @@ def test_the_host_is_waited_for_before_each_burst_and_at_no_cost_of_the_candidat
     assert len(contestant.laps) == 4
     assert clock.settled == 2  # of two runs each; none before the warm-up
     assert contestant.spent_ms < QUICK.candidate_budget_ms
+
+
+def test_no_core_is_looked_for_where_the_host_does_not_count():
+    class OfTheDevice(ScriptedClock):
+        host_counts = False
+
+        def calm(self):
+            raise AssertionError
+
+    clock, contestant = OfTheDevice(), Contestant("a", steady(2.0))
+    compete(contestant, clock=clock, policy=replace(QUICK, relative_spread=0, max_samples=8))
+    assert len(contestant.laps) == 8
+    assert clock.settled == 1  # before the first burst nobody knows
 
 
 @pytest.mark.parametrize(("calm", "bursts"), [([True], 1), ([False, True], 2), ([False] * 9, MOST_TRIES)])
