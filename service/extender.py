@@ -109,7 +109,8 @@ class Extender:
         except Exception as error:  # whatever it is, an error of ours must stop no pod
             if self._warned.put(pod.identity, True):
                 words = f"{type(error).__name__}: {' '.join(str(error).split())[:500]}"
-                _warn(f"pod {pod.name} has no answer, and all nodes stay with {NEUTRAL} points: {words}")
+                name = pod.name.encode("unicode_escape").decode()  # on its line, whatever is in it
+                _warn(f"pod {name} has no answer, and all nodes stay with {NEUTRAL} points: {words}")
             return {}
         return {name: found[product] for name, product in products.items()}
 

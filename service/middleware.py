@@ -23,6 +23,7 @@ SLOW = f"The body stood still for {PART_OF_BODY_S:g} s, or took {WHOLE_BODY_S:g}
 BEGIN_BYTES = 2**16  # of a body of lines, by which it is known to be none
 LEAST_RECORD_BYTES = 100  # no record has fewer: its fields' names alone have more
 REFUSED_S = 1.0  # after a large body that was of no use, before the next one of its token is looked at
+LONGEST_PATH = 200  # characters of it in a line of the log
 MOST_DIGITS = 18  # of a length that is worth reading
 CLIENT_GONE = 499  # in the log and the counts, as nginx has it: nobody is there to be answered
 ENDED = (
@@ -187,7 +188,7 @@ class RequestLog:
 def _log(scope: Scope, status: int, spent_ms: float) -> None:
     fields = {
         "method": scope["method"],
-        "path": scope["path"],
+        "path": scope["path"][:LONGEST_PATH],
         "status": status,
         "ms": round(spent_ms, 2),
         "request_id": scope["request_id"],

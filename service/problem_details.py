@@ -186,7 +186,7 @@ def _document(kind: Kind, detail: str, scope: Scope, status: int) -> dict[str, A
         "title": kind.title,
         "status": status,
         "detail": detail,
-        "instance": quote(scope["path"], errors="replace"),
+        "instance": quote(scope["path"], safe="/:", errors="replace"),
     }
 
 

@@ -8,6 +8,8 @@ import sys
 import traceback
 from collections.abc import Sequence
 
+import typer
+
 from .application import app
 from .terminal import words
 
@@ -37,6 +39,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return code if isinstance(code, int) else 0
 
 
+def _command(given: Sequence[str]) -> list[str]:
+    """The words of a command line that name its command, with the groups that this is in."""
+    place, found = typer.main.get_command(app), list[str]()
+    for word in given:
+        inner = getattr(place, "commands", {}).get(word)
+        if inner is not None:
+            place = inner
+            found.append(word)
+        elif not word.startswith("-"):
+            break
+    return found
+
+
 def _explain(error: Exception, given: Sequence[str]) -> tuple[str, str, int]:
     """Class name, one-line message and exit code of an error."""
     from kernel_selector.kernels.contract import SelectorError, UnsupportedProblem
@@ -48,9 +63,7 @@ def _explain(error: Exception, given: Sequence[str]) -> tuple[str, str, int]:
         return kind, str(error), BAD_INPUT if isinstance(error, wishes) else BROKEN
     usage = getattr(error, "format_message", None)  # typer's own errors: unknown option, missing value
     if usage is not None:
-        command = next((word for word in given if not word.startswith("-")), "")
-        names = {known.name for known in app.registered_commands}
-        place = f"selector {command}" if command in names else "selector"
+        place = " ".join(["selector", *_command(given)])
         message = usage().rstrip(".")  # empty when the help was printed instead
         hint = words.without_dashes(getattr(error, "option_name", None))
         return "UsageError", message and f"{message}.{hint} Try: {place} --help", BAD_INPUT

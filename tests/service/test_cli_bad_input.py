@@ -46,6 +46,7 @@ BAD = [  # arguments, what the message must name
     (["choose", "lstm", "=5"], "'=5'"),
     (["choose"], "Missing argument"),
     (["choose", *GOOD, "--colour"], "No such option: --colour. Try: selector choose --help"),
+    (["token", "distrust", "worker-9"], "Missing option '--reason'. Try: selector token distrust --help"),
     (["choose", "lstm", "--hidden-size", "256"], "written without dashes: hidden_size=VALUE"),
     (["bogus"], "No such command 'bogus'"),
     (["explain", "hidden=0", "batch=32"], "hidden='0'"),

@@ -348,11 +348,15 @@ def test_a_pod_without_an_answer_is_logged_once_by_name_and_time(client, caplog)
         asked["Pod"]["metadata"] |= {"name": name, "namespace": "team", "uid": uid}
         return asked
 
-    for name, uid in (("p", "1"), ("q", "2"), ("p", "1"), ("p", "3")):
+    for name, uid in (("p", "1"), ("q", "2"), ("p", "1"), ("p\n\x1b[31m", "3")):
         for verb in ("filter", "prioritize"):
             post(client, verb, body(name, uid))
     lines = [record.getMessage() for record in caplog.records if "has no answer" in record.getMessage()]
-    assert [line.split(" has")[0].split(" pod ")[1] for line in lines] == ["team/p", "team/q", "team/p"]
+    assert [line.split(" has")[0].split(" pod ")[1] for line in lines] == [
+        "team/p",
+        "team/q",
+        r"team/p\n\x1b[31m",
+    ]
     for line in lines:
         datetime.fromisoformat(line.split()[0])
         assert "unknown" in line

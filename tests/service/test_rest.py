@@ -241,6 +241,13 @@ def test_one_line_of_log_for_a_request(client, caplog):
     assert line.endswith(" ms abc")
 
 
+def test_a_long_path_is_cut_in_the_log(client, caplog):
+    with caplog.at_level(logging.INFO, LOGGER):
+        client.get(f"/{'a' * 9000}")
+    (line,) = [record.getMessage() for record in caplog.records if record.name == LOGGER]
+    assert line.startswith(f"GET '/{'a' * 199}' 404 ")
+
+
 def test_no_log_when_switched_off(selector, caplog):
     app = create_app(selector, settings=Settings(access_log=False))
     with TestClient(app, base_url="http://127.0.0.1") as client, caplog.at_level(logging.INFO, LOGGER):
