@@ -98,6 +98,7 @@ class FeatureSpec:
     """The columns for one operator and a fixed list of implementations whose code runs."""
 
     VERSION: ClassVar[int] = FEATURES_VERSION
+    network_share: ClassVar[float] = 1.0  # with physical terms the network alone chooses best
 
     operator: Operator
     implementations: tuple[str, ...]
