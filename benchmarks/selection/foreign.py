@@ -6,7 +6,7 @@ written to a file, imported, and a cost model is trained. `cost_model` is what t
 held-out problems, as `selector evaluate` judges it. Among what was timed there, and on the same problems,
 the cost model's choices stand beside those of two models of log time, both of boosted trees with words and
 implementation as categories: a plain one over the raw columns by scikit-learn's defaults, and a strong one
-of 600 trees that also sees sizes in log2, their products and ratios, and how often two divides them.
+of 600 trees that also sees sizes in log2, products of them, and how often two divides each.
 
 `--file` takes measurements of one operator instead, and `--operator` those that ship of one of ours, under
 another name and without what is known of it. `--import-only` stops after the import. Prints the figures
@@ -174,20 +174,20 @@ def by_trees(
 
 
 def strong_columns(dataset: ImportedDataset) -> list[np.ndarray]:
-    """Sizes in log2, sums and differences of two and the sum of all, and how often two divides each."""
+    """Sizes in log2, products of two, of three and of all of them, and how often two divides each."""
     sizes = list(dataset.spec.logs(dataset.columns.problems).values())
-    pairs = [pair for one, other in combinations(sizes, 2) for pair in (one + other, one - other)]
-    every = [np.sum(sizes, axis=0)] if sizes else []
+    counts = sorted({1, 2, 3, len(sizes)} & set(range(1, len(sizes) + 1)))
+    products = [sum(some) for count in counts for some in combinations(sizes, count)]
     aligned = [
         np.array([alignment(item[name] or 0) for item in dataset.columns.problems])
         for name in dataset.spec.sizes
     ]
-    return [column[dataset.problem] for column in (*sizes, *pairs, *every, *aligned)]
+    return [column[dataset.problem] for column in (*products, *aligned)]
 
 
 def alignment(value: int) -> float:
-    """The largest power of two that divides a value, 0 of 0."""
-    return float(value & -value)
+    """The largest power of two that divides a value, 256 at most, 0 of 0."""
+    return float(min(value & -value, 256))
 
 
 def judged(dataset: ImportedDataset, held_out: HeldOut, predicted: np.ndarray) -> dict[str, float]:

@@ -43,6 +43,6 @@ def test_an_operator_of_ours_is_imported_as_one_of_others(database: Database, tm
     assert import_file(file, database).added == len(lines)
 
 
-@pytest.mark.parametrize(("value", "power"), [(0, 0), (1, 1), (96, 32), (128, 128), (-1, 1)])
+@pytest.mark.parametrize(("value", "power"), [(0, 0), (1, 1), (96, 32), (1024, 256), (-1, 1)])
 def test_alignment_is_the_power_of_two_that_divides(value: int, power: int) -> None:
     assert foreign.alignment(value) == power
