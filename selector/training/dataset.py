@@ -54,6 +54,8 @@ class Dataset:
         1000  # rows: of fewer, choices by trees alone were better about as often
     )
 
+    trees: ClassVar[int] = 300
+
     operator: Operator
     spec: FeatureSpec
     records: tuple[Record, ...]

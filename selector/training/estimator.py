@@ -50,6 +50,8 @@ class CostModel(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         None for no network.
     network_effort : how many times as often as usual the network goes through what it learns from.
     network_share : what the network counts for in the mean of both; 1 for the network alone.
+    effect_column : the column with the mean logarithm of each implementation's figures: what the rows of a
+        contest have in common lies beyond these, whichever implementations it has. None for no effects.
     max_iter, max_leaf_nodes, min_samples_leaf : of `sklearn.ensemble.HistGradientBoostingRegressor`.
 
     Attributes
@@ -70,6 +72,7 @@ class CostModel(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         input_columns: InputColumns | None = None,
         network_effort: float = 1.0,
         network_share: float = 1.0,
+        effect_column: int | None = None,
         max_iter: int = 200,
         max_leaf_nodes: int = 15,
         min_samples_leaf: int = 5,
@@ -79,6 +82,7 @@ class CostModel(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         self.input_columns = input_columns
         self.network_effort = network_effort
         self.network_share = network_share
+        self.effect_column = effect_column
         self.max_iter = max_iter
         self.max_leaf_nodes = max_leaf_nodes
         self.min_samples_leaf = min_samples_leaf
@@ -103,7 +107,8 @@ class CostModel(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         self.common_trees_ = None
         with one_thread():
             if contests is not None:
-                common = _means(residual, labels)
+                effects = 0.0 if self.effect_column is None else rows[:, self.effect_column]
+                common = _means(residual - effects, labels)
                 residual = residual - common
                 self.common_trees_ = self._trees(self.max_iter // COMMON_SHARE).fit(rows, common)
             self.trees_ = self._trees(self.max_iter).fit(rows, residual)

@@ -64,6 +64,7 @@ def time_model(dataset: AnyDataset, rows: int | None = None) -> CostModel:
         model.input_columns = dataset.spec.input_columns
         model.network_effort = dataset.network_effort
         model.network_share = dataset.spec.network_share
+    model.effect_column = dataset.spec.effect_column
     return model
 
 
@@ -97,7 +98,7 @@ def _model(dataset: AnyDataset, terms: tuple[int, ...], rows: int) -> CostModel:
     return CostModel(
         term_columns=terms,
         implementation_columns=dataset.spec.implementation_columns,
-        max_iter=300 if large else 150,
+        max_iter=dataset.trees if large else 150,
         max_leaf_nodes=31 if large else 15,
         min_samples_leaf=10 if large else 5,
     )

@@ -47,6 +47,7 @@ class ImportedDataset:
     # without physical terms a network has scales to learn as well. Of 20,000 rows of matrix products choices
     # of network and trees together lose 0.89 of what strong trees lose with the usual effort, 0.80 with twice
     network_effort: ClassVar[float] = 2.0
+    trees: ClassVar[int] = 600
 
     columns: Columns
     places: Integers
@@ -158,7 +159,7 @@ class ImportedDataset:
     def rows_without(self, judged: Flags) -> Floats:
         """Features of all rows as they are before some are seen: mean effects are of the others' times."""
         rows, effects = self.rows.copy(), _effects(self.columns, self.places[~judged])
-        rows[:, self.spec.names.index("mean_effect")] = effects[self.columns.implementation[self.places]]
+        rows[:, self.spec.effect_column] = effects[self.columns.implementation[self.places]]
         return rows
 
     def question(self, row: int) -> tuple[Problem, Device]:

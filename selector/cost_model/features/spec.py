@@ -99,6 +99,7 @@ class FeatureSpec:
 
     VERSION: ClassVar[int] = FEATURES_VERSION
     network_share: ClassVar[float] = 1.0  # with physical terms the network alone chooses best
+    effect_column: ClassVar[None] = None
 
     operator: Operator
     implementations: tuple[str, ...]
