@@ -2,11 +2,15 @@
 
 Makes up measurements of a batched matrix product on one GPU: twelve implementations with tiles, split sums,
 alignment that some of them need, waves over the multiprocessors, dtypes, layouts and 2 % of noise. They are
-written to a file, imported, and a cost model is trained. What the chooser answers about held-out problems,
-as `selector evaluate` judges it, stands beside the choices of a plain model among what was timed there:
-boosted trees of log time over the raw columns, scikit-learn's defaults, words and implementation as
-categories. `--import-only` stops after the import. `--file` takes a file of measurements instead. Prints
-the figures and writes them to `benchmarks/results/foreign_N.json`.
+written to a file, imported, and a cost model is trained. `cost_model` is what the chooser answers about
+held-out problems, as `selector evaluate` judges it. Among what was timed there, and on the same problems,
+the cost model's choices stand beside those of two models of log time, both of boosted trees with words and
+implementation as categories: a plain one over the raw columns by scikit-learn's defaults, and a strong one
+of 600 trees that also sees sizes in log2, products of them, and how often two divides each.
+
+`--file` takes measurements of one operator instead, and `--operator` those that ship of one of ours, under
+another name and without what is known of it. `--import-only` stops after the import. Prints the figures
+and writes them to `benchmarks/results/foreign_N.json`, N being the rows or the operator.
 """
 
 from __future__ import annotations
@@ -20,6 +24,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -29,11 +34,12 @@ from sklearn.ensemble import HistGradientBoostingRegressor
 from benchmarks.common.result import write_result
 from kernel_selector.db import Database
 from selector.exchange.import_file import import_file
+from selector.selection.shipped import unpacked
 from selector.training.evaluation import MODEL
 from selector.training.fit import HeldOut, folds, held_out_shapes
 from selector.training.imported_dataset import ImportedDataset
 from selector.training.robustness import by_model, contests
-from selector.training.train import load_dataset, train
+from selector.training.train import load_dataset, load_measured, train
 from selector.training.verdicts import Quality, quality
 from selector.workloads.imported_operator import imported_operators
 
@@ -128,22 +134,60 @@ def timed(work: Callable[[], Any]) -> tuple[dict[str, float], Any]:
     return seconds, result
 
 
-def plain_predictions(dataset: ImportedDataset, held_out: HeldOut) -> np.ndarray:
-    """Times by boosted trees over the raw columns, for each fold from the rows outside of it."""
-    columns, places = dataset.columns, dataset.places
-    parts, categories = [], []
-    for span in columns.operator.hyperparameters:
+def lines_of(name: str) -> Iterator[str]:
+    """The shipped measurements of an operator of ours as JSON lines of an operator of others.
+
+    A hyperparameter that a problem does not name has its value for none: false, 0 or "none".
+    """
+    with Database.open(unpacked()) as shipped:
+        dataset, _ = load_measured(name, shipped)
+    asked = [dataset.question(row) for row in range(len(dataset.rows))]
+    kinds = {key: type(value) for problem, _ in asked for key, value in problem.as_dict.items()}
+    nothing = {key: "none" if kind is str else kind() for key, kind in kinds.items()}
+    for (problem, device), implementation, time_ms in zip(
+        asked, dataset.implementation.tolist(), dataset.time_ms.tolist(), strict=True
+    ):
+        line = {"operator": f"others_{name}", "device": device.key, "implementation": implementation}
+        values = {**nothing, **problem.as_dict}
+        yield json.dumps({**line, "hyperparameters": values, "milliseconds": time_ms}) + "\n"
+
+
+def by_trees(
+    dataset: ImportedDataset, held_out: HeldOut, columns: list[np.ndarray], **options: Any
+) -> np.ndarray:
+    """Log times by boosted trees over the raw columns and these, of each fold from the rows outside of it."""
+    measured, places = dataset.columns, dataset.places
+    parts, words = [], []
+    for span in measured.operator.hyperparameters:
         codes = {word: code for code, word in enumerate(span.words)}
-        values = [codes[item[span.name]] if codes else item[span.name] for item in columns.problems]
-        parts.append(np.array(values, float)[columns.problem[places]])
-        categories.append(bool(codes))
-    rows = np.column_stack([*parts, columns.device[places], columns.implementation[places]])
+        values = [codes.get(item[span.name]) if codes else item[span.name] for item in measured.problems]
+        parts.append(np.array(values, float)[measured.problem[places]])
+        words.append(bool(codes))
+    rows = np.column_stack([*parts, *columns, measured.device[places], measured.implementation[places]])
+    categories = [*words, *(False for _ in columns), True, True]
     predicted = np.full(len(rows), np.nan)
     for test, _ in folds(dataset, held_out):
-        plain = HistGradientBoostingRegressor(categorical_features=[*categories, True, True], random_state=0)
-        plain.fit(rows[~test], np.log(dataset.time_ms[~test]))
-        predicted[test] = plain.predict(rows[test])
+        trees = HistGradientBoostingRegressor(categorical_features=categories, random_state=0, **options)
+        trees.fit(rows[~test], np.log(dataset.time_ms[~test]))
+        predicted[test] = trees.predict(rows[test])
     return predicted
+
+
+def strong_columns(dataset: ImportedDataset) -> list[np.ndarray]:
+    """Sizes in log2, products of two, of three and of all of them, and how often two divides each."""
+    sizes = list(dataset.spec.logs(dataset.columns.problems).values())
+    counts = sorted({1, 2, 3, len(sizes)} & set(range(1, len(sizes) + 1)))
+    products = [sum(some) for count in counts for some in combinations(sizes, count)]
+    aligned = [
+        np.array([alignment(item[name] or 0) for item in dataset.columns.problems])
+        for name in dataset.spec.sizes
+    ]
+    return [column[dataset.problem] for column in (*products, *aligned)]
+
+
+def alignment(value: int) -> float:
+    """The largest power of two that divides a value, 256 at most, 0 of 0."""
+    return float(min(value & -value, 256))
 
 
 def judged(dataset: ImportedDataset, held_out: HeldOut, predicted: np.ndarray) -> dict[str, float]:
@@ -167,18 +211,27 @@ def learned(database: Database) -> dict[str, Any]:
     dataset, _ = load_dataset(operator.name, database)
     assert isinstance(dataset, ImportedDataset)
     held_out = held_out_shapes(dataset, memory=False)
-    plain_seconds, plain = timed(lambda: plain_predictions(dataset, held_out))
-    ours = rounded(report.evaluation.comparisons[0].selectors[MODEL])
-    theirs = judged(dataset, held_out, plain)
+    plain_seconds, plain = timed(lambda: by_trees(dataset, held_out, []))
+    strong_seconds, strong = timed(
+        lambda: by_trees(dataset, held_out, strong_columns(dataset), max_iter=600, early_stopping=False)
+    )
+    timed_there = {
+        "cost_model": judged(dataset, held_out, held_out.time_ms),
+        "plain_model": judged(dataset, held_out, plain),
+        "strong_model": judged(dataset, held_out, strong),
+    }
+    lost = {name: found["gmean"] - 1 for name, found in timed_there.items()}
     return {
         "operator": operator.name,
         "implementations": len(operator.implementations),
         "learned_from_rows": len(dataset.rows),
         "train": seconds,
-        "cost_model": ours,
-        "plain_model": theirs,
+        "cost_model": rounded(report.evaluation.comparisons[0].selectors[MODEL]),
         "plain_model_fit": plain_seconds,
-        "slowdown_minus_1_over_plain": round((ours["gmean"] - 1) / (theirs["gmean"] - 1), 3),
+        "strong_model_fit": strong_seconds,
+        "among_what_was_timed": timed_there,
+        "slowdown_minus_1_over_plain": round(lost["cost_model"] / lost["plain_model"], 3),
+        "slowdown_minus_1_over_strong": round(lost["cost_model"] / lost["strong_model"], 3),
     }
 
 
@@ -187,13 +240,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--rows", type=int, default=100_000, help="how many (default 100,000)")
     parser.add_argument("--file", type=Path, help="measurements of one operator, instead of made-up ones")
+    parser.add_argument("--operator", help="one of ours whose shipped measurements stand in for made-up ones")
     parser.add_argument("--import-only", action="store_true", help="do not train")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         file = options.file or Path(folder) / "rows.jsonl"
         if options.file is None:
             with file.open("w") as opened:
-                opened.writelines(lines(options.rows))
+                opened.writelines(lines_of(options.operator) if options.operator else lines(options.rows))
         path = Path(folder) / "measurements.sqlite"
         with Database.open(path, create=True) as database:
             seconds, report = timed(lambda: import_file(file, database))
@@ -203,7 +257,7 @@ def main() -> None:
                 result |= learned(database)
         result["peak_bytes"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     print(json.dumps(result, indent=2))
-    name = options.file.stem if options.file else f"foreign_{report.added + report.known}"
+    name = options.file.stem if options.file else f"foreign_{options.operator or report.added + report.known}"
     print(write_result(name, result, torch_device="cpu"))
 
 

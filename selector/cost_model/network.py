@@ -69,12 +69,19 @@ class Network:
             found[np.isin(which, which[silent])] = np.nan
         return found
 
-    def or_trees(self, rows: Floats, contests: Array | None, trees: Callable[[Floats], Floats]) -> Floats:
-        """`residual`, with the predictions of `trees` for rows of groups without a head."""
+    def with_trees(
+        self, rows: Floats, contests: Array | None, trees: Callable[[Floats], Floats], share: float
+    ) -> Floats:
+        """The mean of `residual`, which counts `share`, and of what `trees` predict.
+
+        Of rows of groups without a head `trees` alone; with a share of 1 they are asked of no others.
+        """
         found = self.residual(rows, contests)
-        silent = np.isnan(found)
-        if silent.any():
-            found[silent] = trees(rows[silent])
+        asked = np.isnan(found) if share == 1 else np.ones(len(rows), dtype=bool)
+        if asked.any():
+            by_trees = trees(rows[asked])
+            mean = share * found[asked] + (1 - share) * by_trees
+            found[asked] = np.where(np.isnan(mean), by_trees, mean)
         return found
 
     def _head(self, rows: Floats) -> Array:

@@ -77,7 +77,7 @@ class Predictor:
         self._environments = [Environment.from_dict(data) for data in manifest["environments"]]
         kept, columns = unpacked(stored.arrays), len(self._spec.names)
         parts = {name.partition("_")[0] for name in kept}
-        self.time_ms = Regression.from_arrays(kept, "time", columns)
+        self.time_ms = Regression.from_arrays(kept, "time", columns, self._spec.network_share)
         self.memory_bytes = Regression.from_arrays(kept, "memory", columns) if "memory" in parts else None
         self._presence = FlatTrees.from_arrays(kept, "presence", columns) if "presence" in parts else None
 

@@ -20,13 +20,15 @@ class Regression:
     """A roofline stage and boosted trees of its residual, with sums of tensors and a network where fitted.
 
     Where `sums` explain an implementation they answer alone. Where the network has a head for every
-    implementation of a group of candidates, it takes the place of the trees.
+    implementation of a group of candidates, the residual is the mean of what it says, which counts
+    `network_share`, and what the trees say; with a share of 1 it takes their place.
     """
 
     roofline: RooflineStage
     trees: FlatTrees
     sums: Sums | None = None
     network: Network | None = None
+    network_share: float = 1.0
 
     def predict(self, rows: Floats, contests: NDArray[np.intp] | None = None) -> Floats:
         """The figure for each row, shape [rows]; `contests` [rows] labels those that will be compared."""
@@ -42,7 +44,7 @@ class Regression:
         if self.network is None:
             residual = self.trees.predict(rows)
         else:
-            residual = self.network.or_trees(rows, contests, self.trees.predict)
+            residual = self.network.with_trees(rows, contests, self.trees.predict, self.network_share)
         result: Floats = np.exp(self.roofline.predict_log(rows) + residual)
         return result
 
@@ -56,14 +58,20 @@ class Regression:
         }
 
     @classmethod
-    def from_arrays(cls, arrays: Mapping[str, NDArray[Any]], prefix: str, columns: int) -> Regression:
-        """The model that `arrays` wrote, for rows of so many columns. Raises as `Part`."""
+    def from_arrays(
+        cls, arrays: Mapping[str, NDArray[Any]], prefix: str, columns: int, network_share: float = 1.0
+    ) -> Regression:
+        """The model that `arrays` wrote, for rows of so many columns. Raises as `Part`.
+
+        `network_share` is that of the features, and is not among the arrays.
+        """
         sums, network = f"{prefix}_sums", f"{prefix}_network"  # fitted or not
         return cls(
             RooflineStage.from_arrays(arrays, f"{prefix}_physics", columns),
             FlatTrees.from_arrays(arrays, f"{prefix}_trees", columns),
             Sums.from_arrays(arrays, sums, columns) if _has(arrays, sums) else None,
             Network.from_arrays(arrays, network, columns) if _has(arrays, network) else None,
+            network_share,
         )
 
 

@@ -38,6 +38,7 @@ class CostModel(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     flat, where the network is smooth. What the network reads is of the problem and the device alone, and each
     implementation has its own output, so that one pass tells all of them. On H200 measurements of problems
     that it had not seen, it chooses better so than by a pass for each, which reads what is counted of it.
+    With a `network_share` below 1 the mean of network and trees counts.
 
     Parameters
     ----------
@@ -48,6 +49,9 @@ class CostModel(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     input_columns : the inputs of the network, equal in all rows of a contest, and the columns of its heads;
         None for no network.
     network_effort : how many times as often as usual the network goes through what it learns from.
+    network_share : what the network counts for in the mean of both; 1 for the network alone.
+    effect_column : the column with the mean logarithm of each implementation's figures: what the rows of a
+        contest have in common lies beyond these, whichever implementations it has. None for no effects.
     max_iter, max_leaf_nodes, min_samples_leaf : of `sklearn.ensemble.HistGradientBoostingRegressor`.
 
     Attributes
@@ -67,6 +71,8 @@ class CostModel(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         implementation_columns: tuple[int, ...] = (),
         input_columns: InputColumns | None = None,
         network_effort: float = 1.0,
+        network_share: float = 1.0,
+        effect_column: int | None = None,
         max_iter: int = 200,
         max_leaf_nodes: int = 15,
         min_samples_leaf: int = 5,
@@ -75,6 +81,8 @@ class CostModel(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         self.implementation_columns = implementation_columns
         self.input_columns = input_columns
         self.network_effort = network_effort
+        self.network_share = network_share
+        self.effect_column = effect_column
         self.max_iter = max_iter
         self.max_leaf_nodes = max_leaf_nodes
         self.min_samples_leaf = min_samples_leaf
@@ -99,7 +107,8 @@ class CostModel(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         self.common_trees_ = None
         with one_thread():
             if contests is not None:
-                common = _means(residual, labels)
+                effects = 0.0 if self.effect_column is None else rows[:, self.effect_column]
+                common = _means(residual - effects, labels)
                 residual = residual - common
                 self.common_trees_ = self._trees(self.max_iter // COMMON_SHARE).fit(rows, common)
             self.trees_ = self._trees(self.max_iter).fit(rows, residual)
@@ -135,7 +144,7 @@ class CostModel(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             residual = self._by_trees(rows)
         else:
             labels = None if contests is None else np.asarray(contests)
-            residual = self.network_.or_trees(rows, labels, self._by_trees)
+            residual = self.network_.with_trees(rows, labels, self._by_trees, self.network_share)
         result: Floats = np.exp(self.roofline_.predict_log(rows) + residual)
         return result
 

@@ -35,9 +35,6 @@ COVERAGE = 0.9  # share of unseen measurements that the interval shall hold
 LEAST_CASES = 10  # of an implementation in a situation
 LEAST_RESERVE = 2e-3  # sizes are rounded to an allocator's blocks
 RESERVED = 5.0  # over the number of cases: by how much more than the worst of them the next one may err
-# recurrent layers have most hyperparameters: so half a point more of the choices among them are
-# within 5 % of the best on an H200. Linear layers and norms are learned worse by it
-EFFORT = {"gru": 2.0, "lstm": 2.0, "rnn": 2.0}
 MARGIN_QUANTILES = (0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 1.0)
 Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]
@@ -65,7 +62,9 @@ def time_model(dataset: AnyDataset, rows: int | None = None) -> CostModel:
     model = _model(dataset, dataset.spec.time_terms, len(dataset.rows) if rows is None else rows)
     if has_network(dataset):  # by all of it, so that a part is judged as the whole is learned
         model.input_columns = dataset.spec.input_columns
-        model.network_effort = EFFORT.get(dataset.operator.name, 1.0)
+        model.network_effort = dataset.network_effort
+        model.network_share = dataset.spec.network_share
+    model.effect_column = dataset.spec.effect_column
     return model
 
 
@@ -99,7 +98,7 @@ def _model(dataset: AnyDataset, terms: tuple[int, ...], rows: int) -> CostModel:
     return CostModel(
         term_columns=terms,
         implementation_columns=dataset.spec.implementation_columns,
-        max_iter=300 if large else 150,
+        max_iter=dataset.trees if large else 150,
         max_leaf_nodes=31 if large else 15,
         min_samples_leaf=10 if large else 5,
     )
@@ -284,7 +283,7 @@ def flat(model: CostModel, sums: Sums | None = None) -> Regression:
     """A fitted model as plain arrays, with the sums that go before it; predicts the same."""
     fitted = [trees for trees in (model.trees_, model.common_trees_) if trees is not None]
     trees = FlatTrees.joined(list(map(FlatTrees.from_histogram_boosting, fitted)))
-    return Regression(model.roofline_, trees, sums, model.network_)
+    return Regression(model.roofline_, trees, sums, model.network_, model.network_share)
 
 
 def stored_model(

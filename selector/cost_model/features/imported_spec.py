@@ -27,6 +27,7 @@ from .spec import InputColumns
 TILES = (32, 128)
 MOST_ALIGNED = 8  # powers of two; kernels care for no more
 MOST_PAIRED = 8  # sizes of which products and ratios are columns: the pairs grow with the square
+MOST_TRIPLED = 6  # sizes of which products of three are columns
 LEAST_RANGE = 8  # a size is a whole number whose range, from 1 on, is at least this factor
 LEAST_SIZE = -1  # 0 and -1 are said of sizes that are none or unlimited; what goes below is another number
 MOST_FLAGS = 64  # implementations with a column of their own; the others have their mean effect alone
@@ -41,7 +42,8 @@ class ImportedSpec:
     `effects` are mean logarithms of the implementations' times, relative to all that were timed beside them.
     """
 
-    VERSION: ClassVar[int] = 2  # raise when the meaning of a column changes
+    VERSION: ClassVar[int] = 3  # raise when the meaning of a column or of what is learned changes
+    network_share: ClassVar[float] = 0.5  # network and trees err unlike: their mean chooses best
     time_terms: ClassVar[tuple[int, ...]] = ()  # no physical terms: no equations
     memory_terms: ClassVar[tuple[int, ...]] = ()
 
@@ -96,6 +98,11 @@ class ImportedSpec:
         return (*self._of_contests, "mean_effect", *self._flags)
 
     @cached_property
+    def effect_column(self) -> int:
+        """Position of the column with the mean effect of the implementation."""
+        return len(self._of_contests)
+
+    @cached_property
     def implementation_columns(self) -> tuple[int, ...]:
         """Positions of the columns that say which implementation it is."""
         return tuple(map(self.names.index, self._flags))
@@ -119,6 +126,7 @@ class ImportedSpec:
             names += [f"{name}_alignment", *(f"{name}_waste_of_{tile}" for tile in TILES)]
         for one, other in combinations(self.sizes[:MOST_PAIRED], 2):
             names += [f"{one}/{other}", f"{one}*{other}"]
+        names += ["*".join(three) for three in combinations(self.sizes[:MOST_TRIPLED], 3)]
         names += ["volume"] if self.sizes else []
         names += [
             *self.numbers,
@@ -139,6 +147,7 @@ class ImportedSpec:
             columns += [np.log2(np.ceil(values / tile) * tile / values) for tile in TILES]
         for one, other in combinations(self.sizes[:MOST_PAIRED], 2):
             columns += [logs[one] - logs[other], logs[one] + logs[other]]
+        columns += [logs[a] + logs[b] + logs[c] for a, b, c in combinations(self.sizes[:MOST_TRIPLED], 3)]
         if logs:
             columns.append(self.volume(problems))
         columns += self.numeric(problems, (*self.numbers, *self.flags))

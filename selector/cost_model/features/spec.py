@@ -98,6 +98,8 @@ class FeatureSpec:
     """The columns for one operator and a fixed list of implementations whose code runs."""
 
     VERSION: ClassVar[int] = FEATURES_VERSION
+    network_share: ClassVar[float] = 1.0  # with physical terms the network alone chooses best
+    effect_column: ClassVar[None] = None
 
     operator: Operator
     implementations: tuple[str, ...]

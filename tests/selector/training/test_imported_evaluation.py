@@ -9,11 +9,13 @@ import pytest
 from kernel_selector import db
 from kernel_selector.db import Database
 from selector import Choice, InvalidHyperparameter, NoMeasurements, Selector
+from selector.cost_model.predictor import Predictor
 from selector.errors import LeakedProblems
 from selector.exchange.import_file import import_file
-from selector.training import withheld
+from selector.training import network, withheld
 from selector.training.evaluation import MODEL
 from selector.training.fit import errors, flat, held_out_shapes, time_model, unseen_model
+from selector.training.imported_dataset import ImportedDataset
 from selector.training.splits import QUARTER
 from selector.training.train import SHAPES, judge, load_dataset
 from selector.training.verdicts import LOST, figures, summed_up, unjudged
@@ -68,6 +70,20 @@ def unseen(few):
         return test, unseen_model(few, ~test, (flat(model), None), noise)
 
     return learned
+
+
+def test_network_and_trees_answer_together_as_they_were_trained(few, monkeypatch):
+    monkeypatch.setattr(ImportedDataset, "least_of_network", len(few.rows))
+    monkeypatch.setattr(network, "EPOCHS", 2)
+    model = time_model(few).fit(few.rows, few.time_ms, few.contest)
+    everything = np.ones(len(few.rows), dtype=bool)
+    noise = errors(few, held_out_shapes(few, memory=False))
+    predictor = Predictor(unseen_model(few, everything, (flat(model), None), noise), None)
+    assert 0 < few.spec.network_share < 1
+    found = predictor.time_ms.predict(few.rows, few.contest)
+    np.testing.assert_allclose(found, model.predict(few.rows, few.contest), rtol=1e-12, atol=0)
+    alone = predictor.time_ms.network.residual(few.rows, few.contest)
+    assert np.abs(np.log(found) - alone).max() > 1e-3
 
 
 def judged_rows(dataset, is_judged):

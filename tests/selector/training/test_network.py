@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import io
 from collections.abc import Iterator
@@ -107,6 +108,18 @@ def test_what_is_stored_predicts_what_was_trained(fitted):
     np.testing.assert_allclose(
         stored.predict(rows, contests), fitted.predict(rows, contests), rtol=1e-12, atol=0
     )
+
+
+def test_with_a_share_the_mean_of_network_and_trees_counts_where_the_network_answers(fitted):
+    rows, _, contests = measured(100, seed=4)
+    rows[1, (ONE, OTHER)] = 0  # an implementation that it does not know, in the first contest
+    both = copy.copy(fitted).set_params(network_share=0.25)
+    network, trees = flat(fitted).predict(rows, contests), fitted._by_trees(rows)
+    found = flat(both).predict(rows, contests)
+    np.testing.assert_allclose(found, both.predict(rows, contests), rtol=1e-12, atol=0)
+    trees = np.exp(trees + fitted.roofline_.predict_log(rows))
+    np.testing.assert_allclose(found[:2], trees[:2], rtol=1e-12, atol=0)
+    np.testing.assert_allclose(found[2:], network[2:] ** 0.25 * trees[2:] ** 0.75, rtol=1e-12, atol=0)
 
 
 @pytest.mark.parametrize("number", [1, 2, 7, 255, 256, 257, 513])
