@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import socket
 import sys
 import time
 from collections.abc import Callable
 from ipaddress import ip_address
+from multiprocessing import parent_process
 from tempfile import TemporaryDirectory
 from threading import Thread
 from typing import TYPE_CHECKING, Annotated, Any
+from weakref import WeakKeyDictionary
 
 import typer
 
@@ -19,8 +22,11 @@ from .terminal import output
 from .terminal.options import DatabaseOption, JsonOption, NoShippedOption
 
 if TYPE_CHECKING:
+    from multiprocessing.connection import Connection
+
     import uvicorn
     from fastapi import FastAPI
+    from uvicorn.supervisors.multiprocess import Process
 
     from selector import Selector
 
@@ -103,26 +109,109 @@ def _serve_with(
     workers: int, settings: Settings, place: tuple[str, int], announce: Callable[[], None]
 ) -> None:
     """Answer in several processes; one that dies is replaced. They add up their metrics in a folder."""
-    from uvicorn.supervisors import Multiprocess
-
+    from ..logs import write_json_lines
     from ..metrics import SHARED
 
     configuration = _configuration("kernel_selector.service.cli.serve:worker", settings, place)
     configuration.workers = workers
+    if settings.log_format == "json":
+        write_json_lines()
     with TemporaryDirectory() as folder:
         os.environ.setdefault(SHARED, folder)
         with configuration.bind_socket() as listening:
             Thread(target=_when_answered, args=(listening, announce), daemon=True).start()
-            Multiprocess(configuration, sockets=[listening]).run()
+            _supervise(configuration, listening)
+
+
+def _supervise(configuration: uvicorn.Config, listening: socket.socket) -> None:
+    """Run the workers until a signal ends them; each half second looks at every one and waits for none."""
+    from uvicorn.config import STARTUP_FAILURE
+    from uvicorn.supervisors import Multiprocess
+    from uvicorn.supervisors.multiprocess import Process
+
+    from ..problem_details import LOGGER
+
+    class Supervisor(Multiprocess):
+        def __init__(self) -> None:
+            super().__init__(configuration, [listening])
+            self.pulses: WeakKeyDictionary[Process, Pulse] = WeakKeyDictionary()
+
+        def keep_subprocess_alive(self) -> None:
+            for place, process in enumerate(self.processes):
+                if self.should_exit.is_set():
+                    return
+                if (end := self.end_of(process)) is None:
+                    continue
+                if process.exitcode == STARTUP_FAILURE:  # the next one would fail as well
+                    LOGGER.error("worker %d cannot start; the service ends", process.pid)
+                    self.should_exit.set()
+                    return
+                LOGGER.warning("worker %d %s; another one takes its place", process.pid, end)
+                self.processes[place] = Process(self.config, self.sockets)
+                self.processes[place].start()
+
+        def end_of(self, process: Process) -> str | None:
+            """How a worker has ended, in words, or None while it lives; one that is hung is killed."""
+            if not process.process.is_alive():
+                process.kill()  # closes its pipe
+                return _ending(process.exitcode)
+            if process not in self.pulses:
+                self.pulses[process] = Pulse(process.parent_conn)
+            if self.pulses[process].silence_s() < WORKER_SILENCE_S:
+                return None
+            process.kill()
+            process.join()
+            return f"did not answer for {WORKER_SILENCE_S} s and was killed"
+
+    Supervisor().run()
+
+
+class Pulse:
+    """When a worker last answered on its pipe: it is asked again after each answer, and never waited for."""
+
+    def __init__(self, pipe: Connection) -> None:
+        self._pipe = pipe
+        self._ask()
+
+    def _ask(self) -> None:
+        self._answered = time.monotonic()
+        self._pipe.send(b"ping")
+
+    def silence_s(self) -> float:
+        """Seconds since it last answered, or was first asked."""
+        if self._pipe.poll():
+            self._pipe.recv()
+            self._ask()
+        return time.monotonic() - self._answered
+
+
+def _ending(exitcode: int | None) -> str:
+    """How a process ended, by its exit code: minus the signal where it was one."""
+    if exitcode is not None and exitcode < 0:
+        return f"died of signal {-exitcode} ({signal.strsignal(-exitcode)})"
+    return f"ended with exit code {exitcode}"
 
 
 def worker() -> FastAPI:
     """The application of one process of several, by the environment that `serve` has left it."""
+    Thread(target=_end_with_parent, daemon=True).start()
+    # until it listens nothing is in flight that would have to be finished: a signal ends it at once
+    finish = signal.signal(signal.SIGTERM, signal.SIG_DFL)
     from ..app import from_environment
     from ..settings import Settings
 
     _log_requests(Settings.load())
-    return from_environment()
+    application = from_environment()
+    signal.signal(signal.SIGTERM, finish)
+    return application
+
+
+def _end_with_parent() -> None:
+    """Ends this process as SIGTERM does once the one that started it is gone: it would keep the port."""
+    parent = parent_process()
+    assert parent is not None
+    parent.join()
+    os.kill(os.getpid(), signal.SIGTERM)
 
 
 def _configuration(application: FastAPI | str, settings: Settings, place: tuple[str, int]) -> uvicorn.Config:
@@ -138,7 +227,7 @@ def _configuration(application: FastAPI | str, settings: Settings, place: tuple[
         port=place[1],
         log_level="warning",
         timeout_graceful_shutdown=settings.shutdown_s,
-        timeout_worker_healthcheck=WORKER_SILENCE_S,
+        timeout_worker_healthcheck=WORKER_SILENCE_S,  # of workers that SIGHUP starts in place of others
     )
 
 

@@ -10,18 +10,22 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 
 import httpx2 as httpx
 import pytest
+import typer
 
 from kernel_selector.db import Database, StoredModel, models, records
+from kernel_selector.service.cli.serve import require_free
 from tests.service.conftest import measured_records
 
 ROOT = Path(__file__).parents[2]
 WORKERS = 2
 START_S = 600.0  # of a busy machine; seconds otherwise
+SOON_S = 20.0  # of what waits for no worker to start, nor for one that does not answer
 pytestmark = pytest.mark.timeout(1800)
 
 
@@ -35,6 +39,12 @@ def database(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def server(database: Path) -> Iterator[tuple[subprocess.Popen[str], int]]:
+    with serving(database) as served:
+        yield served
+
+
+@contextmanager
+def serving(database: Path) -> Iterator[tuple[subprocess.Popen[str], int]]:
     """The process and its port, once it has said that it answers."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -77,8 +87,8 @@ def models_by_each(port: int) -> list[list[str]]:
     return [[model["version"] for model in httpx.get(url).json()] for _ in range(20)]
 
 
-def wait_for(what: str, holds) -> None:
-    deadline = time.monotonic() + START_S
+def wait_for(what: str, holds, patience_s: float = START_S) -> None:
+    deadline = time.monotonic() + patience_s
     while not holds():
         assert time.monotonic() < deadline, what
         time.sleep(0.2)
@@ -115,12 +125,49 @@ def test_metrics_are_those_of_all_workers(server) -> None:
     assert float(counted.split()[-1]) >= 40
 
 
-def test_a_worker_that_dies_is_replaced(server) -> None:
+def replaced(process: subprocess.Popen[str], victims: list[int]) -> list[int]:
+    """Kill workers; all that there are once others, which still import then, have taken their places."""
+    for victim in victims:
+        os.kill(victim, signal.SIGKILL)
+    wait_for(
+        "new workers",
+        lambda: len(children(process)) == WORKERS and not {*victims} & {*children(process)},
+        SOON_S,
+    )
+    return children(process)
+
+
+def test_workers_that_die_are_replaced_while_others_start(server) -> None:
     process, port = server
-    victim = children(process)[0]
-    os.kill(victim, signal.SIGKILL)
-    wait_for("a new worker", lambda: victim not in children(process) and len(children(process)) == WORKERS)
-    assert httpx.get(f"http://127.0.0.1:{port}/healthz").status_code == 200
+    first, second = children(process)
+    (starting,) = {*replaced(process, [first])} - {second}
+    replaced(process, [starting, second])
+    assert httpx.get(f"http://127.0.0.1:{port}/healthz", timeout=START_S).status_code == 200
+
+
+def test_the_service_ends_while_a_worker_starts_and_has_said_which_died(database: Path) -> None:
+    with serving(database) as (process, _):
+        victim = children(process)[0]
+        replaced(process, [victim])
+        process.send_signal(signal.SIGTERM)
+        _, errors = process.communicate(timeout=SOON_S)
+    assert process.returncode == 0
+    assert f"worker {victim} died of signal 9 (Killed)" in errors
+
+
+def test_workers_end_with_a_parent_that_is_killed(database: Path) -> None:
+    with serving(database) as (process, port):
+        replaced(process, children(process)[:1])  # one serves, one starts
+        process.kill()
+        wait_for("the port is free", lambda: is_free(port), SOON_S)
+
+
+def is_free(port: int) -> bool:
+    try:
+        require_free("127.0.0.1", port)
+    except typer.BadParameter:
+        return False
+    return True
 
 
 def test_what_is_in_flight_is_finished_before_the_end(server) -> None:  # the last one: it ends the server
