@@ -10,8 +10,9 @@ from sqlalchemy.engine import Connection
 
 from . import counters
 from .rows import canonical
+from .schema.corrections import counts
 from .schema.imported import ImportedBatch
-from .schema.measurements import Submission, Token
+from .schema.measurements import Measurement, Submission, Token
 
 SNAPSHOT_DIGITS = 12
 HASH_DIGITS = 32
@@ -27,10 +28,13 @@ def snapshot(connection: Connection) -> str:
 
     It is the sum of the records' content hashes, which is kept up with each that is stored. Batches of
     imported ones have their sums with them. Authors who are not trusted are part of it, because less of what
-    they sent counts.
+    they sent counts, while any of it is not retracted.
     """
     total = counters.digest(connection)
     total += sum(int(text, 16) for text in connection.execute(select(ImportedBatch.digest)).scalars())
-    distrusted = select(Token.name).where(~Token.trusted, exists().where(Submission.author == Token.name))
+    sent = exists().where(
+        Measurement.submission_id == Submission.id, Submission.author == Token.name, counts()
+    )
+    distrusted = select(Token.name).where(~Token.trusted, sent)
     names = sorted(set(connection.execute(distrusted).scalars()))
     return hashlib.sha256(" ".join((str(total), *names)).encode()).hexdigest()[:SNAPSHOT_DIGITS]

@@ -16,6 +16,7 @@ from kernel_selector.db import (
     records,
     snapshot,
     submissions,
+    tokens,
     transfer,
 )
 from kernel_selector.db.corrections import Aside
@@ -168,3 +169,20 @@ def test_the_journal_by_the_page(database):
         assert page(limit=9, action=audit.Action.UPLOAD) == [numbers[4] + 1]
         assert page(limit=9, since=datetime.now(UTC) + timedelta(days=1)) == []
         assert audit.entry(connection, numbers[4] + 2) is None
+
+
+def test_a_retracted_author_who_is_not_trusted_leaves_the_snapshot_of_before(database, make_record):
+    with database.write() as connection:
+        token = tokens.StoredToken(
+            name="eve", digest="d", scopes=("measure",), created_at=THEN, trusted=False
+        )
+        tokens.add(connection, token)
+        records.add(connection, [make_record(0)])
+        before = snapshot(connection)
+        batch = submissions.add(connection, author="eve", received_at=THEN)
+        records.add(connection, [make_record(1)], submission=batch)
+        sent = snapshot(connection)
+        number, _ = retract(connection, author="eve")
+        assert snapshot(connection) == before != sent
+        undo(connection, number)
+        assert snapshot(connection) == sent
