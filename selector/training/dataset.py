@@ -67,7 +67,7 @@ class Dataset:
 
     @property
     def network_effort(self) -> float:
-        """How many times as often as usual a network goes through the rows."""
+        """Times as often as usual that a network goes through the rows."""
         return EFFORT.get(self.operator.name, 1.0)
 
     def part(self, use: NDArray[np.bool_]) -> Dataset:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -22,6 +22,19 @@ Floats = NDArray[np.float64]
 COMMON_SHARE = 2  # as many times fewer trees for what a contest has in common
 
 
+class NetworkSettings(NamedTuple):
+    """Settings of a cost model's network.
+
+    `inputs` are its columns, equal in all rows of a contest, with those of its heads; `effort` is how many
+    times as often as usual it goes through what it learns from; `share` is its weight in the mean of network
+    and trees, 1 for the network alone.
+    """
+
+    inputs: InputColumns
+    effort: float = 1.0
+    share: float = 1.0
+
+
 class CostModel(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     """Predicts a positive figure (a time, a number of bytes) from physical features.
 
@@ -33,12 +46,12 @@ class CostModel(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     holds how busy the host was, which is most of the noise: a choice compares within a contest alone, and
     trees that see both spend their splits on what does not matter to it.
 
-    Where `input_columns` are given, a small network learns the same as the trees, and what it says of
+    Where `network` is given, a small network learns the same as the trees, and what it says of
     implementations that it knows counts instead of theirs: between the sizes that were measured trees are
     flat, where the network is smooth. What the network reads is of the problem and the device alone, and each
     implementation has its own output, so that one pass tells all of them. On H200 measurements of problems
     that it had not seen, it chooses better so than by a pass for each, which reads what is counted of it.
-    With a `network_share` below 1 the mean of network and trees counts.
+    With a share below 1 the mean of network and trees counts.
 
     Parameters
     ----------
@@ -46,10 +59,7 @@ class CostModel(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         without any, the trees do all the work.
     implementation_columns : columns that are 1 for rows of one implementation, 0 for the others; a row
         with 0 in all of them gets weights fitted to all rows, and no network.
-    input_columns : the inputs of the network, equal in all rows of a contest, and the columns of its heads;
-        None for no network.
-    network_effort : how many times as often as usual the network goes through what it learns from.
-    network_share : what the network counts for in the mean of both; 1 for the network alone.
+    network : settings of the network; None for none.
     effect_column : the column with the mean logarithm of each implementation's figures: what the rows of a
         contest have in common lies beyond these, whichever implementations it has. None for no effects.
     max_iter, max_leaf_nodes, min_samples_leaf : of `sklearn.ensemble.HistGradientBoostingRegressor`.
@@ -69,9 +79,7 @@ class CostModel(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         *,
         term_columns: tuple[int, ...] = (),
         implementation_columns: tuple[int, ...] = (),
-        input_columns: InputColumns | None = None,
-        network_effort: float = 1.0,
-        network_share: float = 1.0,
+        network: NetworkSettings | None = None,
         effect_column: int | None = None,
         max_iter: int = 200,
         max_leaf_nodes: int = 15,
@@ -79,9 +87,7 @@ class CostModel(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     ) -> None:
         self.term_columns = term_columns
         self.implementation_columns = implementation_columns
-        self.input_columns = input_columns
-        self.network_effort = network_effort
-        self.network_share = network_share
+        self.network = network
         self.effect_column = effect_column
         self.max_iter = max_iter
         self.max_leaf_nodes = max_leaf_nodes
@@ -123,12 +129,12 @@ class CostModel(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         labels: NDArray[Any],
         related: Examples | None,
     ) -> Network | None:
-        if self.input_columns is None:
+        if self.network is None:
             return None
         from .network import fit_network
 
-        examples = Examples(rows, roofline, residual, labels, self.input_columns)
-        return fit_network(examples, related, self.network_effort)
+        examples = Examples(rows, roofline, residual, labels, self.network.inputs)
+        return fit_network(examples, related, self.network.effort)
 
     def _trees(self, max_iter: int) -> Any:
         return boosted_trees(max(max_iter, 1), self.max_leaf_nodes, self.min_samples_leaf)
@@ -147,6 +153,11 @@ class CostModel(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             residual = self.network_.with_trees(rows, labels, self._by_trees, self.network_share)
         result: Floats = np.exp(self.roofline_.predict_log(rows) + residual)
         return result
+
+    @property
+    def network_share(self) -> float:
+        """Weight of the network in the mean with the trees; 1 where there is none."""
+        return 1.0 if self.network is None else self.network.share
 
     def _by_trees(self, rows: Floats) -> Floats:
         with one_thread():

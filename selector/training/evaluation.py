@@ -214,7 +214,7 @@ def evaluate_implementation(dataset: AnyDataset, noise: Errors, name: str) -> Co
     if mine.all() or name == dataset.operator.default:
         return None
     unfitted = time_model(dataset, int((~mine).sum()))
-    unfitted.input_columns = None
+    unfitted.network = None
     model = _fitted(unfitted, dataset, ~mine)
     rows = dataset.rows_without(mine).copy()
     rows[np.ix_(mine, dataset.spec.implementation_columns)] = 0  # its name, and whose code it runs

@@ -20,7 +20,7 @@ from ..cost_model.regression import Regression
 from ..cost_model.tensor_sums import Sums
 from ..selection.policy import LEAST_MARGIN
 from .dataset import Dataset
-from .estimator import CostModel
+from .estimator import CostModel, NetworkSettings
 from .examples import Examples
 from .imported_dataset import ImportedDataset
 from .memory import MemoryModel
@@ -61,9 +61,8 @@ def time_model(dataset: AnyDataset, rows: int | None = None) -> CostModel:
     """An unfitted model of the time, sized for the number of rows that it is to learn from."""
     model = _model(dataset, dataset.spec.time_terms, len(dataset.rows) if rows is None else rows)
     if has_network(dataset):  # by all of it, so that a part is judged as the whole is learned
-        model.input_columns = dataset.spec.input_columns
-        model.network_effort = dataset.network_effort
-        model.network_share = dataset.spec.network_share
+        spec = dataset.spec
+        model.network = NetworkSettings(spec.input_columns, dataset.network_effort, spec.network_share)
     model.effect_column = dataset.spec.effect_column
     return model
 

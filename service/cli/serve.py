@@ -151,7 +151,7 @@ def _supervise(configuration: uvicorn.Config, listening: socket.socket) -> None:
                 self.processes[place].start()
 
         def end_of(self, process: Process) -> str | None:
-            """How a worker has ended, in words, or None while it lives; one that is hung is killed."""
+            """Words for the end of a worker, None while it lives; one that is hung is killed."""
             if not process.process.is_alive():
                 process.kill()  # closes its pipe
                 return _ending(process.exitcode)
@@ -167,7 +167,7 @@ def _supervise(configuration: uvicorn.Config, listening: socket.socket) -> None:
 
 
 class Pulse:
-    """When a worker last answered on its pipe: it is asked again after each answer, and never waited for."""
+    """Pulse of a worker, by its answers on its pipe: it is asked again after each, and never waited for."""
 
     def __init__(self, pipe: Connection) -> None:
         self._pipe = pipe
@@ -186,7 +186,7 @@ class Pulse:
 
 
 def _ending(exitcode: int | None) -> str:
-    """How a process ended, by its exit code: minus the signal where it was one."""
+    """Words for the end of a process, by its exit code: minus the signal where it was one."""
     if exitcode is not None and exitcode < 0:
         return f"died of signal {-exitcode} ({signal.strsignal(-exitcode)})"
     return f"ended with exit code {exitcode}"

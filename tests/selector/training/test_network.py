@@ -25,7 +25,7 @@ from selector.training import fit as training
 from selector.training import network as network_training
 from selector.training import train as learning
 from selector.training.dataset import Dataset, build_dataset
-from selector.training.estimator import CostModel
+from selector.training.estimator import CostModel, NetworkSettings
 from selector.training.evaluation import evaluate_implementation
 from selector.training.fit import flat, time_model
 from tests.selector import replay
@@ -36,7 +36,7 @@ INPUTS = InputColumns((0, 1), implementations=(ONE, OTHER))
 
 
 @parametrize_with_checks(
-    [CostModel(max_iter=20, input_columns=InputColumns((0,)))],
+    [CostModel(max_iter=20, network=NetworkSettings(InputColumns((0,))))],
     expected_failed_checks=lambda _: {"check_regressors_train": "reads one column of ten, for two epochs"},
 )
 def test_scikit_learn_contract(estimator, check, monkeypatch):
@@ -53,8 +53,9 @@ def measured(number: int, seed: int = 0):
     return rows, np.exp(sizes[:, 0] + 0.5 * wave * (1 + which)), np.arange(number).repeat(2)
 
 
-def model(input_columns: InputColumns | None = INPUTS) -> CostModel:
-    return CostModel(implementation_columns=(ONE, OTHER), input_columns=input_columns, max_iter=50)
+def model(inputs: InputColumns | None = INPUTS) -> CostModel:
+    network = inputs and NetworkSettings(inputs)
+    return CostModel(implementation_columns=(ONE, OTHER), network=network, max_iter=50)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -113,7 +114,7 @@ def test_what_is_stored_predicts_what_was_trained(fitted):
 def test_with_a_share_the_mean_of_network_and_trees_counts_where_the_network_answers(fitted):
     rows, _, contests = measured(100, seed=4)
     rows[1, (ONE, OTHER)] = 0  # an implementation that it does not know, in the first contest
-    both = copy.copy(fitted).set_params(network_share=0.25)
+    both = copy.copy(fitted).set_params(network=NetworkSettings(INPUTS, share=0.25))
     network, trees = flat(fitted).predict(rows, contests), fitted._by_trees(rows)
     found = flat(both).predict(rows, contests)
     np.testing.assert_allclose(found, both.predict(rows, contests), rtol=1e-12, atol=0)
@@ -181,7 +182,7 @@ def test_far_outside_the_network_says_what_it_says_at_the_edge(fitted):
 
 def test_physics_extrapolates_beside_a_network():
     sizes = np.arange(1.0, 400)
-    one = CostModel(term_columns=(0,), input_columns=InputColumns((0,), logarithmic=(0,)))
+    one = CostModel(term_columns=(0,), network=NetworkSettings(InputColumns((0,), logarithmic=(0,))))
     one.fit(sizes[:, None], 3 * sizes)
     assert one.predict([[4000.0]])[0] == pytest.approx(12000, rel=0.02)
 
@@ -190,15 +191,15 @@ def test_few_rows_are_learned_by_trees_alone(monkeypatch: pytest.MonkeyPatch) ->
     which = list(replay.problems(layers=(1,), seq=(10,)))
     dataset = build_dataset(LSTM, replay.sweep(which), [replay.HERE])
     assert len(dataset.rows) < Dataset.least_of_network
-    assert time_model(dataset).input_columns is None
+    assert time_model(dataset).network is None
     monkeypatch.setattr(Dataset, "least_of_network", len(dataset.rows))
-    read = time_model(dataset, 10).input_columns  # of which a part is judged
+    read = time_model(dataset, 10).network.inputs  # of which a part is judged
     names = [dataset.spec.names[place] for place in read.columns]
     assert [name for name in names if name.startswith("term_") and name.endswith("_s")] == []
     for contest in set(dataset.contest.tolist()):  # what is read is of the problem
         assert np.ptp(dataset.rows[dataset.contest == contest][:, read.columns], axis=0).max() == 0
     assert set(read.logarithmic) < set(read.columns)
-    assert training.memory_model(dataset).rest.input_columns is None
+    assert training.memory_model(dataset).rest.network is None
 
 
 @pytest.fixture(scope="module")

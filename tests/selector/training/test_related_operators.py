@@ -16,7 +16,7 @@ from selector.training import fit as training
 from selector.training import network as network_training
 from selector.training import train as learning
 from selector.training.dataset import Dataset, build_dataset
-from selector.training.estimator import CostModel
+from selector.training.estimator import CostModel, NetworkSettings
 from selector.training.examples import Examples, together
 from selector.training.fit import flat, time_model
 from selector.training.related_operators import RELATED, related_examples
@@ -52,7 +52,7 @@ def alike(number: int = 600, factor: float = 1.5) -> Examples:
 def fitted(related: Examples | None, number: int = 12) -> CostModel:
     one = CostModel(
         implementation_columns=(ONE, OTHER),
-        input_columns=InputColumns((0, 1), implementations=(ONE, OTHER)),
+        network=NetworkSettings(InputColumns((0, 1), implementations=(ONE, OTHER))),
         max_iter=20,
     )
     return one.fit(*measured(number, seed=0), related)
@@ -93,7 +93,7 @@ def test_an_implementation_that_only_kin_have_measured_has_no_head():
     rows, figures, contests = measured(12, seed=0)
     one = CostModel(
         implementation_columns=(ONE, OTHER),
-        input_columns=InputColumns((0, 1), implementations=(ONE, OTHER)),
+        network=NetworkSettings(InputColumns((0, 1), implementations=(ONE, OTHER))),
         max_iter=20,
     )
     network = one.fit(rows[1::2], figures[1::2], contests[1::2], alike()).network_
@@ -162,7 +162,7 @@ def test_time_is_learned_with_kin_and_the_fold_of_a_problem_without_it(monkeypat
     seen.clear()
     training.fit_final(together)
     assert seen[0] == (len(together.rows), theirs)
-    assert time_model(together).input_columns == time_model(alone).input_columns
+    assert time_model(together).network == time_model(alone).network
 
 
 @pytest.fixture
