@@ -19,7 +19,8 @@ from ..cost_model.roofline_stage import RooflineStage
 from .examples import Examples
 
 Floats = NDArray[np.float64]
-COMMON_SHARE = 2  # as many times fewer trees for what a contest has in common
+COMMON_SHARE = 2  # as many times fewer trees for what a contest has in common,
+MOST_COMMON = 150  # and no more, since no choice depends on it
 
 
 class NetworkSettings(NamedTuple):
@@ -116,7 +117,8 @@ class CostModel(RegressorMixin, BaseEstimator):  # type: ignore[misc]
                 effects = 0.0 if self.effect_column is None else rows[:, self.effect_column]
                 common = _means(residual - effects, labels)
                 residual = residual - common
-                self.common_trees_ = self._trees(self.max_iter // COMMON_SHARE).fit(rows, common)
+                number = min(self.max_iter // COMMON_SHARE, MOST_COMMON)
+                self.common_trees_ = self._trees(number).fit(rows, common)
             self.trees_ = self._trees(self.max_iter).fit(rows, residual)
         self.n_iter_ = self.trees_.n_iter_
         return self
