@@ -40,10 +40,10 @@ from .tolerance import (
     DIFFERENCES,
     MEAN_RUN,
     ONE_RUN,
-    SLICES,
     SLOPE,
     UNCERTAIN,
     Error,
+    of_slices,
 )
 
 # not 0.5, where keeping what is to be dropped could not be told from dropping it
@@ -214,10 +214,9 @@ class DropoutCheck:
         """How much slices along each axis change together: 1 where elements change by themselves."""
         expected = self._expected[name].double()
         change = (tensor.double() - expected) * expected
-        axes = [axis for axis, count in enumerate(change.shape) if count >= SLICES and change.dim() > 1]
-        others = [[other for other in range(change.dim()) if other != axis] for axis in axes]
-        total, *sums = numbers([change.square().sum(), *(change.sum(rest).square().sum() for rest in others)])
-        places = [f"all of {name} at one place of axis {axis}" for axis in axes]
+        slices = of_slices(change)
+        total, *sums = numbers([change.square().sum(), *slices.values()])
+        places = [f"all of {name} at one place of axis {axis}" for axis in slices]
         return {place: one / total for place, one in zip(places, sums, strict=True)} if total else {}
 
     def _samples(self, module: nn.Module, seed: int, count: int) -> Iterator[dict[str, Tensor]]:

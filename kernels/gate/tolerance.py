@@ -182,10 +182,7 @@ class Bias:
         rest = signed.sub_(size.mul_(mean))
         del size
         squares = [
-            rest.sum([other for other in range(rest.dim()) if other != axis]).square().sum()
-            * (count / (count - 1))
-            for axis, count in enumerate(rest.shape)
-            if count >= SLICES and rest.dim() > 1
+            found * (rest.shape[axis] / (rest.shape[axis] - 1)) for axis, found in of_slices(rest).items()
         ]
         squares.append(rest.square_().sum())  # at last: in place
         return torch.stack([mean, torch.stack(squares).max().sqrt() / total])
@@ -199,6 +196,16 @@ class Bias:
         """The bias over the allowed one: the largest of twice torch's, of chance and of rounding."""
         allowed = max(2 * abs(torchs.mean), STANDARD_ERRORS * self.error, rounding)
         return abs(self.mean) / allowed
+
+
+def of_slices(tensor: Tensor) -> dict[int, Tensor]:
+    """Sums of the squares of a tensor's sums over slices, tensors [] by axis with SLICES slices and more."""
+    found = {}
+    for axis, count in enumerate(tensor.shape):
+        others = [other for other in range(tensor.dim()) if other != axis]
+        if count >= SLICES and others:
+            found[axis] = tensor.sum(others).square().sum()
+    return found
 
 
 def _difference(actual: Tensor, expected: Tensor) -> Tensor:
