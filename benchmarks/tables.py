@@ -27,8 +27,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.common.lines import keep, put
-from benchmarks.common.result import RESULTS, BadResult, current_commit, laid_out, read_result
+from benchmarks.common.lines import put
+from benchmarks.common.result import RESULTS, BadResult, current_commit, laid_out, pack, read_result
 from kernel_selector.kernels.contract.errors import SelectorError
 from kernel_selector.kernels.measure import default_torch_device, identify
 from kernel_selector.kernels.measure.sweeps import parse_seconds
@@ -36,7 +36,6 @@ from kernel_selector.kernels.measure.sweeps import parse_seconds
 LEDGER = "tables.json"  # in DIR: how far each piece is
 LEAST_S = 120  # of a budget, to begin a piece
 GRACE_S = 30  # after which a piece that has not ended is ended
-PACKED_BYTES = 100_000  # of a file, from which on it is packed
 FAILED, LEFT = 1, 3  # exit statuses of a benchmark: one of ours failed, its budget left some out
 
 RESUMED = ("--resume", "--one-commit")
@@ -271,22 +270,10 @@ def take(folder: Path, into: Path = RESULTS) -> int:
             state = known.get(piece.name, {}).get("state", "not begun")
             if file.name in {f"{piece.file}_{key}.json" for key in keys} and state != "done":
                 print(f"{file.name} is taken, of which {piece.name} is {state}", file=sys.stderr)
-        print(_pack(file.read_text(), into / file.name))
+        print(pack(file.read_text(), into / file.name))
         if folder.resolve() != into.resolve():
             file.unlink()
     return int(bool(bad))
-
-
-def _pack(text: str, file: Path) -> Path:
-    """A result under its name, in the one form that its size asks for."""
-    packed = file.with_suffix(".json.xz")
-    if len(text) < PACKED_BYTES:
-        file.write_text(text)
-        packed.unlink(missing_ok=True)
-        return file
-    keep(text, packed)
-    file.unlink(missing_ok=True)
-    return packed
 
 
 def _parser() -> argparse.ArgumentParser:

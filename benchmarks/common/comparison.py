@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.common import peers
-from benchmarks.common.result import RESULTS, BadResult, current_commit
+from benchmarks.common.result import RESULTS, BadResult, current_commit, pack
 from benchmarks.common.rows import Cell, Row, cells, missing
 from benchmarks.common.sessions import measure_all
 from benchmarks.common.store import Kind, Store
@@ -159,10 +159,11 @@ def _join(comparison: Comparison, folder: Path, key: str) -> int:
     if not store.cells:
         _say(f"{folder} has no result of {key}.")
         return 2
-    path = store.write()
+    written = store.write()
     for file in files:
-        if file != path:
-            file.unlink()
+        if file != written:
+            file.unlink(missing_ok=True)  # what was packed has been replaced
+    path = pack(written.read_text(), written)
     print(*_lines(store.summaries()), path, sep="\n")
     return 0
 

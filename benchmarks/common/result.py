@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from benchmarks.common.lines import put, text_of
+from benchmarks.common.lines import keep, put, text_of
 from kernel_selector.kernels import measure, registry
 from kernel_selector.kernels.contract import Implementation
 
@@ -20,6 +20,7 @@ KEYS = ("name", "measured_at", "commit", "device", "environment")  # of every re
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "benchmarks/results"
+PACKED_BYTES = 100_000  # of a file, from which on it is packed
 
 
 def write_result(
@@ -57,6 +58,18 @@ def write_result(
     put(text + "\n", path)
     path.with_suffix(".json.xz").unlink(missing_ok=True)
     return path
+
+
+def pack(text: str, file: Path) -> Path:
+    """A result under its name, packed by xz from PACKED_BYTES on; one in the other form is removed."""
+    packed = file.with_suffix(".json.xz")
+    if len(text) < PACKED_BYTES:
+        put(text, file)
+        packed.unlink(missing_ok=True)
+        return file
+    keep(text, packed)
+    file.unlink(missing_ok=True)
+    return packed
 
 
 class BadResult(ValueError):

@@ -10,6 +10,7 @@ import pytest
 
 import selector
 from benchmarks.common import comparison
+from benchmarks.common.lines import keep
 from benchmarks.common.rows import Cell, Row, problems
 from benchmarks.common.sessions import measure_all
 from benchmarks.common.store import Store
@@ -107,6 +108,11 @@ def test_a_smoke_run_measures_stores_resumes_and_joins(
     assert recurrent.main(["--results", str(tmp_path), "--join", key]) == 0
     assert not part.exists()
     assert [record["key"] for record in json.loads(whole.read_text())["records"]] == keys
+    packed = whole.with_suffix(".json.xz")
+    keep(whole.read_text(), packed)
+    whole.rename(part)
+    assert recurrent.main(["--results", str(tmp_path), "--join", key]) == 0  # also with one that is packed
+    assert list(tmp_path.iterdir()) == [whole]
     assert "worst" in capsys.readouterr().out
 
 
