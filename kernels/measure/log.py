@@ -26,8 +26,8 @@ class Log:
 
     def __init__(self, jobs: Sequence[Job], *, end: float) -> None:
         self._count, self._end = len(jobs), end
-        self._start = time.monotonic()
-        self._timing_since = self._start
+        self._start = self._last = time.monotonic()
+        self._judging_s = 0.0  # until steps of judging; the rest is timing
         self._records: dict[Job, list[Record]] = defaultdict(list)
         self._statuses: Counter[str] = Counter()
         self._spreads: list[float] = []
@@ -36,6 +36,10 @@ class Log:
 
     def show(self, step: Step) -> None:
         """A line for each problem that ended, and now and then for those that were judged."""
+        now, before = time.monotonic(), self._last
+        self._last = now
+        if step.judged:
+            self._judging_s += now - before
         if step.record is not None:
             self._records[step.job].append(step.record)
             self._statuses[step.record.status.value] += 1
@@ -43,7 +47,6 @@ class Log:
                 self._spreads.append(total.spread)
         elif step.judged:
             self._judged += 1
-            self._timing_since = now = time.monotonic()
             if now - self._spoke > JUDGED_EVERY_S:
                 self._spoke = now
                 say(f"[judged {self._judged}/{self._count}] {step.job.problem.key}")
@@ -57,14 +60,16 @@ class Log:
                     say(f"    {_summary(record)}")
 
     def _left(self) -> str:
-        now = time.monotonic()
-        pace = (now - self._timing_since) / self._timed
-        seconds = min(pace * (self._count - self._timed), max(0.0, self._end - now))
+        timing_s = self._last - self._start - self._judging_s
+        seconds = timing_s / self._timed * (self._count - self._timed)
+        if self._judged:
+            seconds += self._judging_s / self._judged * (self._count - self._judged)
+        seconds = min(seconds, max(0.0, self._end - self._last))
         return f", about {seconds:.0f} s left" if self._timed < self._count else ""
 
     def finish(self, fleet: Fleet) -> None:
         """The report: what was left out, who was given up, where the time went."""
-        seconds, timed = time.monotonic() - self._start, time.monotonic() - self._timing_since
+        seconds = time.monotonic() - self._start
         if left := self._count - self._timed:
             say(f"The budget is spent: {left} problems are left.")
         for operator, name in fleet.given_up():
@@ -73,7 +78,7 @@ class Log:
         if self._spreads:
             say(f"The runs of a candidate spread by {median(self._spreads):.1%}, more on a busy host.")
         done = sum(self._statuses.values()) - self._statuses[Status.UNSUPPORTED.value]
-        judged = f", of which {seconds - timed:.1f} s to judge them" if self._judged else ""
+        judged = f", of which {self._judging_s:.1f} s to judge them" if self._judged else ""
         say(f"{done / seconds:.2f} candidates a second{judged}; by stage, in seconds of all processes:")
         for doing, spent in (("judging", fleet.judging_seconds), ("timing", fleet.timing_seconds)):
             stages = sorted(spent.items(), key=lambda pair: -pair[1])

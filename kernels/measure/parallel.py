@@ -1,7 +1,7 @@
 """Several processes on one or more devices that work off one list of problems.
 
-First many processes a device judge: they compile, run the correctness gate and count bytes, which takes most
-of the time and does not mind company. Then one process a device, alone on it, times who passed.
+In rounds: first many processes a device judge: they compile, run the correctness gate and count bytes, which
+takes most of the time and does not mind company. Then one process a device, alone on it, times who passed.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import queue
 import threading
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
@@ -22,7 +22,9 @@ from .jobs import Job
 from .outcomes import Judged
 from .session import Session
 
-JUDGING_SHARE = 0.5  # of the budget, at most
+JUDGING_SHARE = 0.5  # of what is left of the budget, at most
+LEAST_S = 60.0  # of the budget, for judges to be started: that takes 20 s
+ROUND_S = 120.0  # of judging, before what passed is timed: no more is lost where a sweep is interrupted
 JUDGING_PATIENCE = 2  # times the policy's timeout: many compilers share the cores
 MOST_JUDGES = 14  # processes a device
 MOST_HANGS = 3  # of an implementation: each costs a timeout
@@ -65,16 +67,26 @@ class Fleet:
         for want of memory beside the others, leaves its jobs to who times. Raises MeasurementFailed when a
         process that times cannot be started.
         """
+        waiting = list(jobs)
+        while waiting:
+            begun = yield from self._round(waiting)
+            waiting = [job for job in waiting if job not in begun]
+        _add(self.sessions, self.timing_seconds)
+
+    def _round(self, jobs: Sequence[Job]) -> Generator[Step, None, Set[Job]]:
+        """Judge some of the jobs and time these; all of them where none is judged. Returns which."""
         judged: dict[Job, dict[str, Judged]] = {}
         ended: dict[Job, set[str]] = defaultdict(set)
+        begun = set[Job]()
         with ThreadPoolExecutor(len(self.sessions)) as starting:
             if self.judges:  # those that time begin their first problem at once then, and not by starting
                 for session in self.sessions:
                     starting.submit(session.start)
-            for job, record in self._judged(jobs, judged):
+            for job, record in self._judged(jobs, judged, begun):
                 if record is not None:
                     ended[job].add(record.implementation)
                 yield Step(job, record, judged=True)
+        begun = begun or set(jobs)
 
         def time_in(session: Session) -> Worker:
             def worker(job: Job) -> Iterator[Record]:
@@ -83,19 +95,22 @@ class Fleet:
 
             return worker
 
-        order = sorted(jobs, key=lambda job: self.judges > 0 and job not in judged)
+        order = sorted((job for job in jobs if job in begun), key=lambda job: job not in judged)
         for job, record in self._shared(order, self.sessions, time_in, self.end):
             yield Step(job, record, judged=False)
-        _add(self.sessions, self.timing_seconds)
+        return begun
 
-    def _judged(self, jobs: Sequence[Job], judged: dict[Job, dict[str, Judged]]) -> Iterator[Done]:
-        """Judge as many jobs as half the budget allows; fills `judged`."""
-        if not self.judges:
-            return
+    def _judged(
+        self, jobs: Sequence[Job], judged: dict[Job, dict[str, Judged]], begun: set[Job]
+    ) -> Iterator[Done]:
+        """Judge as many jobs as a round allows, which become `begun`; fills `judged`."""
         start = time.monotonic()
+        if not self.judges or self.end - start < LEAST_S:
+            return
 
         def judge_in(session: Session) -> Worker:
             def worker(job: Job) -> Iterator[Record]:
+                begun.add(job)
                 try:
                     passed, ended = session.judge(job.problem, self._patient(job))
                 except MeasurementFailed as error:
@@ -113,9 +128,8 @@ class Fleet:
                 for policy in [replace(one.policy, timeout_s=JUDGING_PATIENCE * one.policy.timeout_s)]
                 for _ in range(self.judges)
             ]
-            yield from self._shared(
-                jobs, judges[: len(jobs)], judge_in, start + JUDGING_SHARE * (self.end - start)
-            )
+            most_s = min(ROUND_S, JUDGING_SHARE * (self.end - start))
+            yield from self._shared(jobs, judges[: len(jobs)], judge_in, start + most_s)
             _add(judges, self.judging_seconds)
 
     def given_up(self) -> list[tuple[str, str]]:

@@ -134,7 +134,7 @@ class Judge(Stub):
     def judge(self, problem, implementations):
         time.sleep(0.01)
         self.asked.append((problem.key, ""))
-        if self is self.made[1]:
+        if self in self.made[1:2]:
             raise MeasurementFailed("the process did not start: CUDA out of memory")
         return dict.fromkeys(implementations), iter(())
 
@@ -166,6 +166,22 @@ def test_a_process_that_cannot_start_beside_the_judges_starts_after_them(monkeyp
     timing = Late()
     list(Fleet(sessions=[timing], judges=2).run(jobs(3, "fused")))
     assert len(timing.asked) == 3
+
+
+def test_what_was_judged_is_timed_in_rounds(monkeypatch):
+    """A sweep that is interrupted loses the judging of one round; a budget's second half is not one rest."""
+    monkeypatch.setattr("kernel_selector.kernels.measure.parallel.Session", Judge)
+    monkeypatch.setattr("kernel_selector.kernels.measure.parallel.ROUND_S", 0.05)
+    monkeypatch.setattr(Judge, "made", [])
+    listed, timing = jobs(30, "fused"), Stub()
+    make(problem(), "fused")
+    ends = [step for step in Fleet(sessions=[timing], judges=1).run(listed) if step.record is None]
+    order = [step.judged for step in ends]
+    rounds = sum(one and not before for before, one in zip([False, *order], order, strict=False))
+    assert rounds >= 3
+    for judged in (True, False):  # each once
+        assert [step.job for step in ends if step.judged is judged] == listed
+    assert [key for key, _ in timing.asked] == [job.problem.key for job in listed]
 
 
 MADE = []
