@@ -9,7 +9,7 @@ import ctypes
 import gc
 import sys
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager, nullcontext, suppress
 
 from .extras import require_service
 
@@ -32,6 +32,7 @@ from .openapi.document import document
 from .pages.page import Sources
 from .routes import ROUTERS
 from .routes.turns import Turns
+from .scheduling.warming import warming
 from .settings import Settings, misspelt
 from .tokens import AccessList
 
@@ -52,17 +53,18 @@ TAGS = [
 ]
 
 
-def create_app(selector: Selector, *, settings: Settings | None = None) -> FastAPI:
-    """The service that answers from `selector`; it is warmed up when the server starts.
+def create_app(selector: Selector, *, settings: Settings | None = None, warm: bool = False) -> FastAPI:
+    """The service that answers from `selector`.
 
-    Without `settings`, those of the environment.
+    Without `settings`, those of the environment. `warm`: whether each operator is warmed up beside the first
+    requests, which takes memory and some seconds of a core.
     """
     given = settings or Settings.load()
     app = assemble(given)
     app.state.json_log = given.log_format == "json"
     if app.state.json_log:
         write_json_lines()
-    app.state.selector = selector
+    app.state.selector, app.state.warm = selector, warm
     app.state.access = AccessList(selector)
     app.state.page = Sources.of(selector)
     app.state.intake = Intake(selector)
@@ -80,7 +82,7 @@ def from_environment() -> FastAPI:
     collect_seldom()
     try:
         settings = Settings.load()
-        return create_app(Selector(shipped=settings.shipped), settings=settings)
+        return create_app(Selector(shipped=settings.shipped), settings=settings, warm=True)
     except SelectorError as error:
         raise SystemExit(f"error: {error}") from error
 
@@ -108,7 +110,7 @@ def assemble(settings: Settings) -> FastAPI:
         docs_url=None,  # ours needs no other host
         redoc_url=None,
         redirect_slashes=False,
-        lifespan=_warm,
+        lifespan=_ready,
     )
     for router in ROUTERS:
         app.include_router(router)
@@ -127,7 +129,7 @@ def assemble(settings: Settings) -> FastAPI:
 
 
 @asynccontextmanager
-async def _warm(app: FastAPI) -> AsyncIterator[None]:
+async def _ready(app: FastAPI) -> AsyncIterator[None]:
     """Probe the device and load records and model before the first request, not in it.
 
     What cannot be loaded is no reason to stop: `/readyz` says why, and the next request tries again.
@@ -141,5 +143,6 @@ async def _warm(app: FastAPI) -> AsyncIterator[None]:
         app.state.selector.choose("lstm", hidden=64, batch=8)
     except SelectorError as error:
         problem_details.LOGGER.warning("not ready: %s", error)
-    yield
+    async with warming(app.state.selector) if app.state.warm else nullcontext():
+        yield
     app.state.intake.close()
