@@ -19,6 +19,7 @@ from fastapi import FastAPI
 
 from kernel_selector.kernels.contract import SelectorError
 from selector import Selector
+from selector.selection.database import named_database
 
 from . import problem_details
 from .access import Access
@@ -78,11 +79,15 @@ def create_app(selector: Selector, *, settings: Settings | None = None, warm: bo
 
 
 def from_environment() -> FastAPI:
-    """The service over the user's database, or that of `SELECTOR_DATABASE_URL`: a factory for uvicorn."""
+    """The service over the user's database, or that of `SELECTOR_DATABASE_URL`: a factory for uvicorn.
+
+    Raises SystemExit with the reason where the latter cannot be opened, or is not there.
+    """
     collect_seldom()
     try:
         settings = Settings.load()
-        return create_app(Selector(shipped=settings.shipped), settings=settings, warm=True)
+        selector = Selector(named_database(), shipped=settings.shipped)
+        return create_app(selector, settings=settings, warm=True)
     except SelectorError as error:
         raise SystemExit(f"error: {error}") from error
 

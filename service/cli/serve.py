@@ -60,6 +60,7 @@ def serve(
         {"hyperparameters": {"hidden": 256, "batch": 32}}'
     """
     from selector import Selector
+    from selector.selection.database import named_database
 
     from ..settings import Settings
 
@@ -67,7 +68,7 @@ def serve(
     given: dict[str, Any] = {} if is_loopback(host) else {"tokens": "required"}
     settings = Settings.load(**given, **({"shipped": False} if no_shipped else {}))
     # what is wrong with the database is said here, once
-    selector = Selector(database, shipped=settings.shipped)
+    selector = Selector(named_database(database), shipped=settings.shipped)
     address = url("http", host, port)
     if workers == 1:
         _serve_here(selector, settings, (host, port), lambda: _announce(address, as_json))
