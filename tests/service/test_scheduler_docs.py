@@ -2,6 +2,7 @@
 
 import json
 import re
+import socket
 import subprocess
 from importlib import import_module
 from pathlib import Path
@@ -211,7 +212,11 @@ def test_a_service_that_is_away_leaves_the_job_alone(lua):
     lua.runtime.globals().io.popen = popen(lua.runtime)
     lua.shared.url = "http://127.0.0.1:9"
     assert lua.shared.constraint(QUESTION) is None
-    assert "http://127.0.0.1:9 does not answer within 0.5 s" in lua.logged.pop()
+    assert "http://127.0.0.1:9 refuses connections" in lua.logged.pop()
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        lua.shared.url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        assert lua.shared.constraint(QUESTION) is None
+    assert f"{lua.shared.url} does not answer within 0.5 s" in lua.logged.pop()
     lua.runtime.globals().io.popen = lambda *_: None
     assert lua.shared.constraint(QUESTION) is None
     assert "no process can be started" in lua.logged.pop()
@@ -229,6 +234,11 @@ def test_a_service_that_is_away_leaves_the_job_alone(lua):
         ),
         ("x" * 9000 + "\n500", None, "HTTP 500: " + "x" * 300),
         ("x" * 70000 + "\n200", None, "does not answer"),
+        ("h200|a100|l4\n\n200 0\n", "h200|A100", None),
+        ("\n000 6\n", None, "has a name that nobody knows"),
+        ("\n000 28\n", None, "does not answer within 0.5 s"),
+        ("\n000 52\n", None, "has no answer: curl ends with 52"),
+        (" 127\n", None, "curl is not installed"),
     ],
 )
 def test_what_the_service_says(lua, said, constraint, logged):
