@@ -65,6 +65,37 @@ def test_every_format_of_a_scheduler_has_a_command():
     assert {url.split("=")[1] for url, _ in COMMANDS} == formats
 
 
+def test_what_the_scheduler_sends_can_be_pasted(gpu_database, tmp_path):
+    """The block runs in a shell, with a `curl` that writes the body and the path that it was given."""
+    (block,) = re.findall(r"```bash\n(pod=.*?)```", README, re.DOTALL)
+    fake = tmp_path / "curl"
+    fake.write_text('#!/bin/sh\nprintf \'%s\\n\' "$2" "$6" | tr -d "\\n"; echo\n')
+    fake.chmod(0o700)
+    path = {"PATH": f"{tmp_path}:/usr/bin:/bin"}
+    sent = subprocess.run(["sh", "-c", block], env=path, capture_output=True, text=True, check=True).stdout
+    selector, answers = Selector(gpu_database), {}
+    client = TestClient(create_extender(selector))
+    for line in sent.splitlines():
+        url, brace, rest = line.partition("{")
+        answer = client.post(urlsplit(url).path, content=brace + rest)
+        assert answer.status_code == 200, answer.text
+        answers[url.rpartition("/")[2]] = answer.json()
+    selector.close()
+    assert answers.keys() == {"filter", "prioritize", "preempt"}
+    assert answers["filter"]["Error"] == ""
+    assert [one["metadata"]["name"] for one in answers["filter"]["Nodes"]["items"]] == [
+        "node-1",
+        "node-2",
+        "node-3",
+    ]
+    assert answers["prioritize"] == [
+        {"Host": "node-1", "Score": 10},
+        {"Host": "node-2", "Score": 5},
+        {"Host": "node-3", "Score": 5},
+    ]
+    assert answers["preempt"]["NodeNameToMetaVictims"].keys() == {"node-1", "node-3"}
+
+
 def test_every_file_is_linked():
     for path in FOLDER.iterdir():
         assert path.name == "README.md" or f"]({path.name})" in README
