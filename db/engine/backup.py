@@ -39,7 +39,7 @@ class Restored:
     """Outcome of a restoration.
 
     `before` is the file with what the database held, None where there was none; `undone` says what was done
-    since the backup, None where that file cannot be read, or there is none. `unread` is the reason why not.
+    since the backup, None where that cannot be read, or there is none. `unread` is the reason why not.
     """
 
     before: Path | None
@@ -63,7 +63,7 @@ def restore(source: Path, url: str | os.PathLike[str] | None, *, author: str) ->
         before = target.with_name(f"{target.name}.{datetime.now(UTC):%Y%m%dT%H%M%S%f}")
         unread = _kept(target, before)
         if unread is None:
-            found = Restored(before=before, undone=_reversion(before, source))
+            found = _compared(before, source)
         else:
             for end in ("-wal", "-shm"):  # of the file that is moved
                 if os.path.exists(f"{target}{end}"):
@@ -78,14 +78,19 @@ def restore(source: Path, url: str | os.PathLike[str] | None, *, author: str) ->
     return found
 
 
-def _reversion(before: Path, source: Path) -> Reversion:
-    with (
-        Database.open(before) as ours,
-        Database.open(source) as theirs,
-        ours.read() as now,
-        theirs.read() as then,
-    ):
-        return reversion(now, then)
+def _compared(before: Path, source: Path) -> Restored:
+    """What a file had and a backup lacks; a damaged file may open, and break off later."""
+    try:
+        with (
+            Database.open(before) as ours,
+            Database.open(source) as theirs,
+            ours.read() as now,
+            theirs.read() as then,
+        ):
+            return Restored(before=before, undone=reversion(now, then))
+    except DatabaseError:  # which names the one that was opened last, whichever it is
+        unread = f"{before} or {source} is damaged: `selector database check --database FILE` says which."
+        return Restored(before=before, undone=None, unread=unread)
 
 
 def _note(path: Path, source: Path, found: Restored, author: str) -> None:

@@ -115,6 +115,7 @@ def restore(file: CopyArgument, database: DatabaseOption = None, as_json: JsonOp
         "restored": str(file),
         "before": None if found.before is None else str(found.before),
         "undone": None if found.undone is None else found.undone.to_dict(),
+        "unread": found.unread or None,  # why nobody knows what was undone
     }
     kept = "There was none before." if found.before is None else f"What was there is in {found.before}."
     lines, where = [f"Restored from {file}. {kept}"], same_database(database)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sqlite3
 import stat
 import threading
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -137,6 +139,22 @@ def test_a_damaged_file_is_kept_beside_the_restored_one(path, tmp_path, damage):
     assert found.before.read_bytes() == damaged
     assert found.undone is None
     assert str(path) in found.unread
+    assert count(path) == 3
+
+
+def test_a_file_that_opens_and_breaks_off_later_is_replaced_without_a_comparison(path, tmp_path):
+    copy = tmp_path / "copy.sqlite"
+    back_up(path, copy)
+    with closing(sqlite3.connect(path)) as connection:
+        (page,) = connection.execute("SELECT rootpage FROM sqlite_master WHERE name = 'token'").fetchone()
+        (size,) = connection.execute("PRAGMA page_size").fetchone()
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    with path.open("r+b") as file:
+        file.seek((page - 1) * size)
+        file.write(b"\xff" * size)
+    found = restore(copy, path, author="ops")
+    assert found.undone is None
+    assert str(found.before) in found.unread
     assert count(path) == 3
 
 
