@@ -31,6 +31,7 @@ class Action(StrEnum):
     RETRACT = "measurements.retract"
     RELEASE = "measurements.release"
     UNDO = "measurements.undo"
+    RESTORE = "database.restore"
 
 
 def add(

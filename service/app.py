@@ -9,7 +9,7 @@ import ctypes
 import gc
 import sys
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager, nullcontext, suppress
 
 from .extras import require_service
 
@@ -19,6 +19,7 @@ from fastapi import FastAPI
 
 from kernel_selector.kernels.contract import SelectorError
 from selector import Selector
+from selector.selection.database import named_database
 
 from . import problem_details
 from .access import Access
@@ -32,6 +33,7 @@ from .openapi.document import document
 from .pages.page import Sources
 from .routes import ROUTERS
 from .routes.turns import Turns
+from .scheduling.warming import warming
 from .settings import Settings, misspelt
 from .tokens import AccessList
 
@@ -52,17 +54,18 @@ TAGS = [
 ]
 
 
-def create_app(selector: Selector, *, settings: Settings | None = None) -> FastAPI:
-    """The service that answers from `selector`; it is warmed up when the server starts.
+def create_app(selector: Selector, *, settings: Settings | None = None, warm: bool = False) -> FastAPI:
+    """The service that answers from `selector`.
 
-    Without `settings`, those of the environment.
+    Without `settings`, those of the environment. `warm`: whether each operator is warmed up beside the first
+    requests, which takes memory and some seconds of a core.
     """
     given = settings or Settings.load()
     app = assemble(given)
     app.state.json_log = given.log_format == "json"
     if app.state.json_log:
         write_json_lines()
-    app.state.selector = selector
+    app.state.selector, app.state.warm = selector, warm
     app.state.access = AccessList(selector)
     app.state.page = Sources.of(selector)
     app.state.intake = Intake(selector)
@@ -76,11 +79,15 @@ def create_app(selector: Selector, *, settings: Settings | None = None) -> FastA
 
 
 def from_environment() -> FastAPI:
-    """The service over the user's database, or that of `SELECTOR_DATABASE_URL`: a factory for uvicorn."""
+    """The service over the user's database, or that of `SELECTOR_DATABASE_URL`: a factory for uvicorn.
+
+    Raises SystemExit with the reason where the latter cannot be opened, or is not there.
+    """
     collect_seldom()
     try:
         settings = Settings.load()
-        return create_app(Selector(shipped=settings.shipped), settings=settings)
+        selector = Selector(named_database(), shipped=settings.shipped)
+        return create_app(selector, settings=settings, warm=True)
     except SelectorError as error:
         raise SystemExit(f"error: {error}") from error
 
@@ -108,7 +115,7 @@ def assemble(settings: Settings) -> FastAPI:
         docs_url=None,  # ours needs no other host
         redoc_url=None,
         redirect_slashes=False,
-        lifespan=_warm,
+        lifespan=_ready,
     )
     for router in ROUTERS:
         app.include_router(router)
@@ -127,7 +134,7 @@ def assemble(settings: Settings) -> FastAPI:
 
 
 @asynccontextmanager
-async def _warm(app: FastAPI) -> AsyncIterator[None]:
+async def _ready(app: FastAPI) -> AsyncIterator[None]:
     """Probe the device and load records and model before the first request, not in it.
 
     What cannot be loaded is no reason to stop: `/readyz` says why, and the next request tries again.
@@ -141,5 +148,6 @@ async def _warm(app: FastAPI) -> AsyncIterator[None]:
         app.state.selector.choose("lstm", hidden=64, batch=8)
     except SelectorError as error:
         problem_details.LOGGER.warning("not ready: %s", error)
-    yield
+    async with warming(app.state.selector) if app.state.warm else nullcontext():
+        yield
     app.state.intake.close()

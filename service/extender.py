@@ -26,8 +26,6 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from kernel_selector.kernels import registry
-from kernel_selector.kernels.contract import SelectorError
 from selector import Query, Selector
 
 from .middleware import BodyLimit
@@ -41,6 +39,7 @@ from .scheduling.extender_arguments import (
     preemption_arguments,
 )
 from .scheduling.kubernetes import NEUTRAL, Verdict, judge
+from .scheduling.warming import warm_up
 from .schemas.layers import Layer
 
 MOST_BODY_BYTES = 64 * 2**20  # real nodes have tens of kilobytes each
@@ -160,21 +159,6 @@ def create_extender(selector: Selector, *, nodes: Mapping[str, str] | None = Non
     )
     app.add_middleware(BodyLimit, max_bytes=MOST_BODY_BYTES, larger={})
     return app
-
-
-def warm_up(selector: Selector) -> None:
-    """Answer a question about each operator on each measured GPU, so that none of the scheduler's, which
-    waits half a second, is the first. What cannot be read is no reason to stop: `/readyz` says why."""
-    try:
-        gpus = [one["key"] for one in selector.devices() if one["measured"] and one["kind"] == "cuda"]
-        questions = [
-            Query(operator=name, hyperparameters=operator.examples[0], device=key)
-            for name, operator in registry.operators().items()
-            for key in gpus
-        ]
-        selector.choose_each(questions, kept=False)
-    except SelectorError as error:
-        _warn(f"not warmed up: {error}")
 
 
 def _json(document: object, *, status: int = 200) -> Response:

@@ -200,6 +200,7 @@ def row(
     name: str, server: Server, attack: Callable[[], contextmanager[None]], given: argparse.Namespace
 ) -> dict[str, Any]:
     """Row of an attack: rate and latency of honest clients beside it, and the memory that it leaves."""
+    server.wait_until_idle()  # what it warms up with is memory, too
     honest(server.port, 1.0)
     before, pairs = server.memory_mib(), list[tuple[Heard, Heard]]()
     for _ in range(given.rounds):

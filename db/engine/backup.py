@@ -5,10 +5,14 @@ from __future__ import annotations
 import os
 import sqlite3
 from contextlib import closing
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
+from .. import audit
 from ..errors import DatabaseError, DatabaseMissing, DatabaseReadOnly
+from ..reversion import Reversion, reversion
 from . import sqlite
 from .database import Database
 from .location import resolve
@@ -30,38 +34,86 @@ def back_up(url: str | os.PathLike[str] | None, target: Path) -> str:
     return str(source)
 
 
-def restore(source: Path, url: str | os.PathLike[str] | None) -> Path | None:
-    """Copy of what a database held before it was replaced by a backup, in a file beside it; None without any.
+@dataclass(frozen=True, kw_only=True)
+class Restored:
+    """Outcome of a restoration.
 
-    Connections of running services go on with the restored content. A file that cannot be read any more is
-    moved as it is. Raises the errors of opening the backup, and DatabaseError for PostgreSQL.
+    `before` is the file with what the database held, None where there was none; `undone` says what was done
+    since the backup, None where that cannot be read, or there is none. `unread` is the reason why not.
+    """
+
+    before: Path | None
+    undone: Reversion | None
+    unread: str = ""
+
+
+def restore(source: Path, url: str | os.PathLike[str] | None, *, author: str) -> Restored:
+    """Backup put in the place of a database, whose content is kept in a file beside it.
+
+    Connections of running services go on with the restored content, whose journal says what the author did. A
+    file that cannot be read any more is moved as it is. Raises the errors of opening the backup, and
+    DatabaseError for PostgreSQL.
     """
     target = _file(url, "pg_restore fills it")
     with Database.open(source):
         pass
     sqlite.prepare(target)
-    before = None
+    found = Restored(before=None, undone=None)
     if target.exists():
         before = target.with_name(f"{target.name}.{datetime.now(UTC):%Y%m%dT%H%M%S%f}")
-        if not _kept(target, before):
+        unread = _kept(target, before)
+        if unread is None:
+            found = _compared(before, source)
+        else:
             for end in ("-wal", "-shm"):  # of the file that is moved
                 if os.path.exists(f"{target}{end}"):
                     os.replace(f"{target}{end}", f"{before}{end}")
             os.replace(target, before)
-    _copy(source, target)
-    return before
+            found = Restored(before=before, undone=None, unread=unread)
+    with TemporaryDirectory(dir=target.parent, prefix=f".{target.name}.") as folder:
+        staged = Path(folder) / target.name  # so that who reads on finds the entry with the rest
+        _copy(source, staged)
+        _note(staged, source, found, author)
+        _copy(staged, target)
+    return found
 
 
-def _kept(path: Path, copy: Path) -> bool:
-    """Whether a file could be copied, and so be written to."""
+def _compared(before: Path, source: Path) -> Restored:
+    """What a file had and a backup lacks; a damaged file may open, and break off later."""
+    try:
+        with (
+            Database.open(before) as ours,
+            Database.open(source) as theirs,
+            ours.read() as now,
+            theirs.read() as then,
+        ):
+            return Restored(before=before, undone=reversion(now, then))
+    except DatabaseError:  # which names the one that was opened last, whichever it is
+        unread = f"{before} or {source} is damaged: `selector database check --database FILE` says which."
+        return Restored(before=before, undone=None, unread=unread)
+
+
+def _note(path: Path, source: Path, found: Restored, author: str) -> None:
+    """Write into the journal of what is restored who did so, and what it has undone."""
+    details = {
+        "before": None if found.before is None else found.before.name,
+        "undone": None if found.undone is None else found.undone.to_dict(),
+    }
+    who = {"author": author, "through": audit.COMMAND}
+    with Database.open(path) as database, database.write() as connection:
+        audit.add(connection, **who, action=audit.Action.RESTORE, subject=source.name, details=details)
+
+
+def _kept(path: Path, copy: Path) -> str | None:
+    """Reason why a file could not be copied, nor be written to; None where it was."""
     try:
         with Database.open(path):
             pass
         _copy(path, copy)
-    except (DatabaseError, sqlite3.Error):
+    except (DatabaseError, sqlite3.Error) as error:
         copy.unlink(missing_ok=True)
-        return False
-    return True
+        return str(error)
+    return None
 
 
 def _copy(source: Path, target: Path) -> None:

@@ -68,7 +68,7 @@ function M.command(question)
     "--header " .. quoted("Content-Type: application/json"),
     "--data-raw " .. quoted(question), -- raw: a leading @ would name a file
     quoted(M.url .. "/v1/placements?format=slurm"),
-    "2>/dev/null",
+    "2>/dev/null; echo \" $?\"",
   }
   if M.header_file then table.insert(words, 2, "--header " .. quoted("@" .. M.header_file)) end
   return table.concat(words, " ")
@@ -85,15 +85,26 @@ function M.parsed(answer, kinds)
   return table.concat(found, "|")
 end
 
+-- Why there is no answer, by curl's exit code.
+local function silence(code)
+  local where = M.url .. " "
+  if code == "7" then return where .. "refuses connections, or cannot be reached: does selector serve run there?" end
+  if code == "6" then return where .. "has a name that nobody knows" end
+  if code == "127" then return "curl is not installed, or not in the PATH" end
+  if code == "" or code == "0" or code == "28" then return where .. "does not answer within " .. M.seconds .. " s" end
+  return where .. "has no answer: curl ends with " .. code
+end
+
 -- What the service says to a question, or nil and why it says nothing of use.
 local function asked(question)
   local pipe = io.popen(M.command(question), "r")
   if not pipe then return nil, "no process can be started" end
-  local answer, status = (pipe:read(LONGEST_ANSWER) or ""):match("^(.*)\n(%d+)$")
+  local said = pipe:read(LONGEST_ANSWER) or ""
+  local answer, status, code = said:match("^(.*)\n(%d+) ?(%d*)%s*$")
   pipe:close()
   if status == "200" then return answer end
   if not status or status == "000" then
-    return nil, M.url .. " does not answer within " .. M.seconds .. " s"
+    return nil, silence(code or said:match("^ (%d+)%s*$") or "")
   end
   local detail = (answer:match('"detail": *"(.-)"[,}]') or answer):gsub("%c", " ")
   return nil, "HTTP " .. status .. ": " .. detail:sub(1, LONGEST_REASON)

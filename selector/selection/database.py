@@ -48,6 +48,11 @@ def _is_place(text: str) -> bool:
     return bool(text.strip()) and max(map(len, text.split("/"))) <= LONGEST_NAME
 
 
+def named_database(value: str | None = None) -> str | None:
+    """Database that an option names, else the environment; None for the user's own, which may be missing."""
+    return value if value is not None else os.environ.get("SELECTOR_DATABASE_URL") or None
+
+
 def same_database(value: object) -> str:
     """The option by which a command is about the same database; empty for the default one."""
     return f" --database {shlex.quote(str(value))}" if isinstance(value, str | os.PathLike) else ""

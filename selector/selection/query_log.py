@@ -115,11 +115,16 @@ def note(file: Path, choices: Collection[Choice]) -> bool:
         if file.exists() and not any(_fitting(choices, LARGEST_BYTES - file.stat().st_size)):
             return False
         file.parent.mkdir(parents=True, exist_ok=True)
-        with file.open("ab", buffering=0) as handle:
+        with open(file, "ab", buffering=0, opener=_private) as handle:
             handle.write(b"".join(map(_line, _fitting(choices, LARGEST_BYTES - handle.tell()))))
     except OSError as error:
         log.info("%d questions are not remembered: %s", len(choices), error)
     return True
+
+
+def _private(path: str, flags: int) -> int:
+    """Descriptor of a file that is for its owner alone where it is new, as a database is."""
+    return os.open(path, flags, 0o600)
 
 
 def _fitting(choices: Iterable[Choice], room: int) -> Iterator[Choice]:

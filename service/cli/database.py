@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.markup import escape
 
 from .terminal import output
 from .terminal.options import DatabaseOption, JsonOption
+
+if TYPE_CHECKING:
+    from kernel_selector.db.reversion import Reversion
 
 CopyArgument = Annotated[Path, typer.Argument(metavar="FILE", help="An SQLite file: the copy.")]
 
@@ -94,17 +97,67 @@ def backup(file: CopyArgument, database: DatabaseOption = None, as_json: JsonOpt
 def restore(file: CopyArgument, database: DatabaseOption = None, as_json: JsonOption = False) -> None:
     """Put a backup in the place of the database, also of a damaged one, and keep what was there beside it.
 
+    What was done since the backup is undone, and said: tokens that were revoked meanwhile are valid again.
+    The journal has an entry of it.
+
     Examples:
 
     \b
       selector database restore measurements-of-today.sqlite
     """
     from kernel_selector.db.engine.backup import restore as put_back
+    from selector.selection.database import same_database
 
-    before = put_back(file, database)
-    kept = "There was none before." if before is None else f"What was there is in {before}."
-    found = {"restored": str(file), "before": None if before is None else str(before)}
-    _tell(as_json, found, f"Restored from {file}. {kept}")
+    from ..tokens import account
+
+    found = put_back(file, database, author=account())
+    document = {
+        "restored": str(file),
+        "before": None if found.before is None else str(found.before),
+        "undone": None if found.undone is None else found.undone.to_dict(),
+        "unread": found.unread or None,  # why nobody knows what was undone
+    }
+    kept = "There was none before." if found.before is None else f"What was there is in {found.before}."
+    lines, where = [f"Restored from {file}. {kept}"], same_database(database)
+    if found.undone is not None:
+        lines += _undone(found.undone, found.before, where=where)
+    elif found.before is not None:
+        lines.append(
+            f"It could not be read, so nobody knows what this has undone: {found.unread} Revoke each token "
+            f"again that was revoked since the backup: selector token list{where}"
+        )
+    _tell(as_json, document, "\n".join(lines))
+
+
+def _undone(found: Reversion, before: Path | None, *, where: str) -> list[str]:
+    """Lines on what a restoration has undone, with the commands that do it again."""
+    lines = [
+        f"Token {one.name} ({one.digest[:12]}) was to end at {one.ended_at:%Y-%m-%d %H:%M} UTC, and is valid "
+        f"again: selector token revoke {one.name}{where}"
+        for one in found.revived
+    ]
+    lines += [
+        f"What {name} sent was not trusted, and is again: "
+        f'selector token distrust {name} --reason "..."{where}'
+        for name in found.trusted_again
+    ]
+    lines += [f"What {name} sent was trusted, and is not any more." for name in found.distrusted_again]
+    if found.counting_again:
+        count = output.number_of(found.counting_again, "measurement")
+        lines.append(
+            f"Retracted, and counting again: {count}; `selector audit --database {before}` says why."
+        )
+    if found.retracted_again:
+        count = output.number_of(found.retracted_again, "measurement")
+        lines.append(f"Counting, and retracted again: {count}.")
+    lost = [f"{name.replace('_', ' ')} {count}" for name, count in found.lost.items() if count]
+    if lost:
+        lines.append(f"Rows that the backup lacks: {', '.join(lost)}.")
+    if found.lost["measurements"] or found.lost["imported"]:
+        lines.append(
+            f"The measurements can be had back, without their authors: selector merge {before}{where}"
+        )
+    return lines or ["Nothing was done since the backup."]
 
 
 @app.command()

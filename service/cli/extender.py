@@ -49,6 +49,7 @@ def extender(
       selector extender --nodes nodes.json --port 8010
     """
     from selector import Selector
+    from selector.selection.database import named_database
 
     from ..app import collect_seldom
     from ..extender import PREFIX, create_extender
@@ -76,7 +77,7 @@ def extender(
 
     collect_seldom()
     application = create_extender(
-        Selector(database, shipped=False if no_shipped else None), nodes=_products(nodes)
+        Selector(named_database(database), shipped=False if no_shipped else None), nodes=_products(nodes)
     )
     configuration = uvicorn.Config(
         application, http=BoundedProtocol, host=host, port=port, log_level="warning", **tls

@@ -8,6 +8,7 @@ import signal
 import socket
 import sys
 import time
+from collections import deque
 from collections.abc import Callable
 from ipaddress import ip_address
 from multiprocessing import parent_process
@@ -33,6 +34,10 @@ if TYPE_CHECKING:
     from ..settings import Settings
 
 WORKER_SILENCE_S = 60  # after which a worker counts as hung; importing torch can take that of a busy machine
+WINDOW_S = (
+    300  # in which so many ends of workers for each place are one fault that another start does not mend
+)
+MOST_ENDS = 5
 LOOK_S = 0.1  # how often to look whether the first worker is ready
 
 
@@ -60,6 +65,7 @@ def serve(
         {"hyperparameters": {"hidden": 256, "batch": 32}}'
     """
     from selector import Selector
+    from selector.selection.database import named_database
 
     from ..settings import Settings
 
@@ -67,7 +73,7 @@ def serve(
     given: dict[str, Any] = {} if is_loopback(host) else {"tokens": "required"}
     settings = Settings.load(**given, **({"shipped": False} if no_shipped else {}))
     # what is wrong with the database is said here, once
-    selector = Selector(database, shipped=settings.shipped)
+    selector = Selector(named_database(database), shipped=settings.shipped)
     address = url("http", host, port)
     if workers == 1:
         _serve_here(selector, settings, (host, port), lambda: _announce(address, as_json))
@@ -87,7 +93,7 @@ def _serve_here(
     from ..app import collect_seldom, create_app
 
     collect_seldom()
-    application = create_app(selector, settings=settings)
+    application = create_app(selector, settings=settings, warm=True)
     configuration = _configuration(application, settings, place)
     _log_requests(settings)
     run_announced(configuration, announce)
@@ -124,7 +130,10 @@ def _serve_with(
 
 
 def _supervise(configuration: uvicorn.Config, listening: socket.socket) -> None:
-    """Run the workers until a signal ends them; each half second looks at every one and waits for none."""
+    """Run the workers until a signal ends them; each half second looks at every one and waits for none.
+
+    Raises typer.Exit with 1 where a worker cannot start, or workers end again and again.
+    """
     from uvicorn.config import STARTUP_FAILURE
     from uvicorn.supervisors import Multiprocess
     from uvicorn.supervisors.multiprocess import Process
@@ -135,6 +144,8 @@ def _supervise(configuration: uvicorn.Config, listening: socket.socket) -> None:
         def __init__(self) -> None:
             super().__init__(configuration, [listening])
             self.pulses: WeakKeyDictionary[Process, Pulse] = WeakKeyDictionary()
+            self.ends = Ends(MOST_ENDS * configuration.workers)
+            self.failed = False
 
         def keep_subprocess_alive(self) -> None:
             for place, process in enumerate(self.processes):
@@ -143,12 +154,18 @@ def _supervise(configuration: uvicorn.Config, listening: socket.socket) -> None:
                 if (end := self.end_of(process)) is None:
                     continue
                 if process.exitcode == STARTUP_FAILURE:  # the next one would fail as well
-                    LOGGER.error("worker %d cannot start; the service ends", process.pid)
-                    self.should_exit.set()
-                    return
-                LOGGER.warning("worker %d %s; another one takes its place", process.pid, end)
-                self.processes[place] = Process(self.config, self.sockets)
-                self.processes[place].start()
+                    self.give_up(f"worker {process.pid} cannot start")
+                elif self.ends.one_more():
+                    self.give_up(f"worker {process.pid} {end}, as {self.ends.words} before")
+                else:
+                    LOGGER.warning("worker %d %s; another one takes its place", process.pid, end)
+                    self.processes[place] = Process(self.config, self.sockets)
+                    self.processes[place].start()
+
+        def give_up(self, why: str) -> None:
+            LOGGER.error("%s; the service ends", why)
+            self.failed = True
+            self.should_exit.set()
 
         def end_of(self, process: Process) -> str | None:
             """Words for the end of a worker, None while it lives; one that is hung is killed."""
@@ -163,7 +180,29 @@ def _supervise(configuration: uvicorn.Config, listening: socket.socket) -> None:
             process.join()
             return f"did not answer for {WORKER_SILENCE_S} s and was killed"
 
-    Supervisor().run()
+    supervisor = Supervisor()
+    supervisor.run()
+    if supervisor.failed:
+        raise typer.Exit(1)
+
+
+class Ends:
+    """Ends of workers within a window of WINDOW_S, and whether there were too many of them."""
+
+    def __init__(self, most: int) -> None:
+        self._at: deque[float] = deque(maxlen=most)
+
+    def one_more(self) -> bool:
+        """Whether as many as may be have come before this one in the window."""
+        now = time.monotonic()
+        is_one_too_many = len(self._at) == self._at.maxlen and now - self._at[0] < WINDOW_S
+        self._at.append(now)
+        return is_one_too_many
+
+    @property
+    def words(self) -> str:
+        """Number of ends before the last, and the window."""
+        return f"{self._at.maxlen} within {WINDOW_S} s"
 
 
 class Pulse:

@@ -13,6 +13,7 @@ from kernel_selector.kernels.contract.errors import shorten
 from selector.errors import InvalidRequest
 from selector.profiling.profile import open_session, opened
 from selector.selection.client import Client
+from selector.selection.database import named_database
 
 from .queue import LONGEST_LEASE_S, SHORTEST_LEASE_S, DatabaseQueue, Queue
 from .service_queue import ServiceQueue
@@ -70,7 +71,11 @@ def work(source: Source, setup: WorkerSetup, *, report: Callable[[str], None] = 
 
 @contextmanager
 def queue_of(source: Source) -> Iterator[Queue]:
-    """Queue of a source, closed at the end of the block. A missing database is made."""
+    """Queue of a source, closed at the end of the block.
+
+    The user's own database is made where it is missing. Raises DatabaseMissing for one that was named and is
+    not there: nobody puts tasks into what a misspelt name would make.
+    """
     if source.service is not None:
         queue = ServiceQueue(Client(source.service, token=source.token, timeout_s=UPLOAD_TIMEOUT_S))
         try:
@@ -78,7 +83,8 @@ def queue_of(source: Source) -> Iterator[Queue]:
         finally:
             queue.close()
         return
-    with opened(source.database, create=True) as store:
+    named = named_database(source.database)
+    with opened(named, create=named is None) as store:
         yield DatabaseQueue(store)
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 import httpx2 as httpx
 import pytest
 
+from kernel_selector.service.app import from_environment
 from kernel_selector.service.cli import main
 from kernel_selector.service.cli.serve import is_loopback
 
@@ -123,8 +124,12 @@ def test_the_extender_says_where_it_answers_once_it_does(database_file: Path) ->
 
 
 def test_the_extender_never_listens_with_less_than_was_asked_for(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    database_file: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setenv("SELECTOR_DATABASE_URL", str(database_file))
     file = tmp_path / "no.pem"
     file.write_text("nothing")
     assert main(["extender", "--certificate", str(file), "--key", str(file)]) == 2
@@ -139,3 +144,30 @@ def test_the_extender_never_listens_with_less_than_was_asked_for(
 def test_the_extender_listens_elsewhere_only_with_certificates(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["extender", "--host", "0.0.0.0"]) == 2
     assert "--client-ca" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", ["serve", "serve --workers 2", "extender", "worker --until-empty"])
+@pytest.mark.parametrize("misspelt", ["measurments.sqlite", "folder/measurements.sqlite"])
+def test_a_database_that_the_environment_names_must_be_there(
+    command: str,
+    misspelt: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """What ships would answer in its place, `/readyz` call that ok, and every upload fail."""
+    place = tmp_path / misspelt
+    monkeypatch.setenv("SELECTOR_DATABASE_URL", str(place))
+    for name in ("serve._serve_here", "serve._serve_with", "extender.run_announced"):
+        monkeypatch.setattr(f"kernel_selector.service.cli.{name}", lambda *_: None)
+    assert main(command.split()) == 1
+    assert f"No database at {place}" in capsys.readouterr().err
+    assert not place.exists()
+
+
+def test_the_factory_of_another_server_needs_the_database_that_the_environment_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SELECTOR_DATABASE_URL", str(tmp_path / "misspelt.sqlite"))
+    with pytest.raises(SystemExit, match=r"error: No database at .*misspelt\.sqlite"):
+        from_environment()

@@ -211,3 +211,28 @@ def test_backup_restore_and_check(place: str, tmp_path: Path, capsys: pytest.Cap
     assert json.loads(capsys.readouterr().out)["faults"] == []
     assert main(["database", "backup", copy, "--database", place]) == 1
     assert "exists already" in capsys.readouterr().err
+
+
+def test_a_restoration_says_which_tokens_are_valid_again(
+    place: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    copy, at = str(tmp_path / "copy.sqlite"), ["--database", place]
+    assert main(["token", "create", "leaked", *at]) == 0
+    assert main(["token", "create", "worker", "--scope", "measure", *at]) == 0
+    assert main(["database", "backup", copy, *at]) == 0
+    assert main(["token", "revoke", "leaked", *at]) == 0
+    assert main(["token", "distrust", "worker", "--reason", "its clock", *at]) == 0
+    capsys.readouterr()
+    assert main(["database", "restore", copy, *at]) == 0
+    said = capsys.readouterr().out
+    assert f"valid again: selector token revoke leaked --database {place}" in said
+    assert 'selector token distrust worker --reason "..."' in said
+    assert "Rows that the backup lacks: journal 2." in said
+    assert main(["token", "revoke", "leaked", *at]) == 0
+    capsys.readouterr()
+    assert main(["database", "restore", copy, *at, "--json"]) == 0
+    undone = json.loads(capsys.readouterr().out)["undone"]
+    assert [one["name"] for one in undone["tokens_valid_again"]] == ["leaked"]
+    assert main(["audit", *at, "--action", "database.restore", "--json"]) == 0
+    (entry,) = json.loads(capsys.readouterr().out)["entries"]
+    assert entry["details"]["undone"] == undone

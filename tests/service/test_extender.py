@@ -297,12 +297,12 @@ def test_it_warms_up_before_it_listens():
             asked.extend((query.operator, query.device) for query in queries)
 
     with TestClient(create_extender(Counted())):
-        assert asked == [(name, "h") for name in registry.operators()]
+        assert asked == [(name, key) for name in registry.operators() for key in ("h", "c")]
 
 
 def test_the_first_question_is_answered_in_time(monkeypatch, tmp_path):
     operators = {"gru": registry.operator("gru")}
-    monkeypatch.setattr("kernel_selector.service.extender.registry.operators", lambda: operators)
+    monkeypatch.setattr("kernel_selector.kernels.registry.operators", lambda: operators)
     monkeypatch.setenv("SELECTOR_DATABASE_URL", str(tmp_path / "none.sqlite"))
     opened = Selector(shipped=True)
     with TestClient(create_extender(opened)) as client:

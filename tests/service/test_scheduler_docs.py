@@ -2,6 +2,7 @@
 
 import json
 import re
+import socket
 import subprocess
 from importlib import import_module
 from pathlib import Path
@@ -62,6 +63,37 @@ def test_commands_are_answered(client, url, body):
 def test_every_format_of_a_scheduler_has_a_command():
     formats = {"k8s-dra", "k8s-affinity", "slurm", "ray", "gavel", "sia", "adaptdl"}
     assert {url.split("=")[1] for url, _ in COMMANDS} == formats
+
+
+def test_what_the_scheduler_sends_can_be_pasted(gpu_database, tmp_path):
+    """The block runs in a shell, with a `curl` that writes the body and the path that it was given."""
+    (block,) = re.findall(r"```bash\n(pod=.*?)```", README, re.DOTALL)
+    fake = tmp_path / "curl"
+    fake.write_text('#!/bin/sh\nprintf \'%s\\n\' "$2" "$6" | tr -d "\\n"; echo\n')
+    fake.chmod(0o700)
+    path = {"PATH": f"{tmp_path}:/usr/bin:/bin"}
+    sent = subprocess.run(["sh", "-c", block], env=path, capture_output=True, text=True, check=True).stdout
+    selector, answers = Selector(gpu_database), {}
+    client = TestClient(create_extender(selector))
+    for line in sent.splitlines():
+        url, brace, rest = line.partition("{")
+        answer = client.post(urlsplit(url).path, content=brace + rest)
+        assert answer.status_code == 200, answer.text
+        answers[url.rpartition("/")[2]] = answer.json()
+    selector.close()
+    assert answers.keys() == {"filter", "prioritize", "preempt"}
+    assert answers["filter"]["Error"] == ""
+    assert [one["metadata"]["name"] for one in answers["filter"]["Nodes"]["items"]] == [
+        "node-1",
+        "node-2",
+        "node-3",
+    ]
+    assert answers["prioritize"] == [
+        {"Host": "node-1", "Score": 10},
+        {"Host": "node-2", "Score": 5},
+        {"Host": "node-3", "Score": 5},
+    ]
+    assert answers["preempt"]["NodeNameToMetaVictims"].keys() == {"node-1", "node-3"}
 
 
 def test_every_file_is_linked():
@@ -211,7 +243,11 @@ def test_a_service_that_is_away_leaves_the_job_alone(lua):
     lua.runtime.globals().io.popen = popen(lua.runtime)
     lua.shared.url = "http://127.0.0.1:9"
     assert lua.shared.constraint(QUESTION) is None
-    assert "http://127.0.0.1:9 does not answer within 0.5 s" in lua.logged.pop()
+    assert "http://127.0.0.1:9 refuses connections" in lua.logged.pop()
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        lua.shared.url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        assert lua.shared.constraint(QUESTION) is None
+    assert f"{lua.shared.url} does not answer within 0.5 s" in lua.logged.pop()
     lua.runtime.globals().io.popen = lambda *_: None
     assert lua.shared.constraint(QUESTION) is None
     assert "no process can be started" in lua.logged.pop()
@@ -229,6 +265,11 @@ def test_a_service_that_is_away_leaves_the_job_alone(lua):
         ),
         ("x" * 9000 + "\n500", None, "HTTP 500: " + "x" * 300),
         ("x" * 70000 + "\n200", None, "does not answer"),
+        ("h200|a100|l4\n\n200 0\n", "h200|A100", None),
+        ("\n000 6\n", None, "has a name that nobody knows"),
+        ("\n000 28\n", None, "does not answer within 0.5 s"),
+        ("\n000 52\n", None, "has no answer: curl ends with 52"),
+        (" 127\n", None, "curl is not installed"),
     ],
 )
 def test_what_the_service_says(lua, said, constraint, logged):

@@ -19,7 +19,8 @@ import pytest
 import typer
 
 from kernel_selector.db import Database, StoredModel, models, records
-from kernel_selector.service.cli.serve import require_free
+from kernel_selector.service.cli import serve
+from kernel_selector.service.cli.serve import MOST_ENDS, WINDOW_S, Ends, require_free
 from tests.service.conftest import measured_records
 
 ROOT = Path(__file__).parents[2]
@@ -44,12 +45,15 @@ def server(database: Path) -> Iterator[tuple[subprocess.Popen[str], int]]:
 
 
 @contextmanager
-def serving(database: Path) -> Iterator[tuple[subprocess.Popen[str], int]]:
+def serving(database: Path, most_ends: int = MOST_ENDS) -> Iterator[tuple[subprocess.Popen[str], int]]:
     """The process and its port, once it has said that it answers."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    command = [sys.executable, "-m", "kernel_selector.service.cli", "serve", "--port", str(port)]
+    program = (
+        f"import sys; from kernel_selector.service.cli import main, serve; serve.MOST_ENDS = {most_ends}"
+    )
+    command = [sys.executable, "-c", f"{program}; sys.exit(main())", "serve", "--port", str(port)]
     process = subprocess.Popen(
         [*command, "--workers", str(WORKERS), "--database", str(database)],
         cwd=ROOT,
@@ -153,6 +157,33 @@ def test_the_service_ends_while_a_worker_starts_and_has_said_which_died(database
         _, errors = process.communicate(timeout=SOON_S)
     assert process.returncode == 0
     assert f"worker {victim} died of signal 9 (Killed)" in errors
+
+
+def test_workers_that_fail_again_and_again_end_the_service(tmp_path: Path) -> None:
+    """They were started anew for ever, and the service looked alive to who had started it."""
+    gone = tmp_path / "gone.sqlite"
+    with Database.open(str(gone), create=True), serving(gone, most_ends=1) as (process, _):
+        for file in tmp_path.glob("gone.sqlite*"):
+            file.unlink()
+        for victim in children(process):
+            os.kill(victim, signal.SIGKILL)
+        _, errors = process.communicate(timeout=START_S)
+    assert process.returncode == 1
+    assert f"ended with exit code 1, as {WORKERS} within {WINDOW_S} s before; the service ends" in errors
+    assert errors.count("another one takes its place") == WORKERS
+
+
+def test_ends_count_for_as_long_as_the_window_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [1000.0]
+    monkeypatch.setattr(serve.time, "monotonic", lambda: now[0])
+    ends = Ends(2)
+    found = []
+    for after in (0, 1, WINDOW_S, 1, WINDOW_S - 1, WINDOW_S - 2):
+        now[0] += after
+        found.append(ends.one_more())
+    assert found == [False, False, False, False, False, False]
+    now[0] += 1
+    assert ends.one_more()
 
 
 def test_workers_end_with_a_parent_that_is_killed(database: Path) -> None:

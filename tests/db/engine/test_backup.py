@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
+import sqlite3
 import stat
 import threading
+from contextlib import closing
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from kernel_selector.db import Database, DatabaseError, DatabaseReadOnly, integrity, records
+from kernel_selector.db import (
+    Database,
+    DatabaseError,
+    DatabaseReadOnly,
+    audit,
+    corrections,
+    integrity,
+    records,
+    submissions,
+    tokens,
+)
 from kernel_selector.db.engine.backup import back_up, restore
 
 
@@ -55,12 +68,65 @@ def test_open_connections_go_on_with_what_was_restored_and_nothing_is_lost(path,
     with Database.open(path) as database:
         with database.write() as connection:
             records.add(connection, [make_record(9)])
-        before = restore(copy, path)
+        before = restore(copy, path, author="ops").before
         with database.read() as connection:
             assert records.total(connection) == 3
         with database.write() as connection:
             records.add(connection, [make_record(10)])
     assert (count(path), count(before)) == (4, 4)
+
+
+def token(name, **given):
+    created = datetime(2026, 1, 1, tzinfo=UTC)
+    return tokens.StoredToken(name=name, digest=f"of {name}", scopes=("read",), created_at=created, **given)
+
+
+def noted(connection, action, subject):
+    return audit.add(connection, author="ops", through=audit.COMMAND, action=action, subject=subject)
+
+
+def test_what_a_restoration_undoes_is_said_and_in_the_journal(path, tmp_path, make_record):
+    now, copy = datetime.now(UTC), tmp_path / "copy.sqlite"
+    names = ("stays", "revoked", "rotated", "distrusted", "expired")
+    with Database.open(path) as database:
+        with database.write() as connection:
+            for name in names:
+                gone = now - timedelta(days=1) if name == "expired" else None
+                tokens.add(connection, token(name, expires_at=gone))
+            tokens.add(connection, token("trusted", trusted=False))
+            batch = submissions.add(connection, author="distrusted", received_at=now)
+            records.add(connection, [make_record(5)], submission=batch)
+        back_up(path, copy)
+        with database.write() as connection:
+            tokens.revoke(connection, name="revoked", when=now)
+            tokens.revoke(connection, name="expired", when=now)
+            tokens.revoke(connection, name="rotated", when=now + timedelta(hours=24))
+            tokens.trust(connection, name="distrusted", trusted=False)
+            tokens.trust(connection, name="trusted", trusted=True)
+            tokens.add(connection, token("new"))
+            noted(connection, audit.Action.TOKEN_REVOKE, "revoked")
+            chosen = corrections.measurements(connection, submissions.Chosen(author="distrusted"))
+            corrections.retract(connection, chosen, entry=noted(connection, audit.Action.RETRACT, "those"))
+            records.add(connection, [make_record(9), make_record(10)])
+    found = restore(copy, path, author="ops")
+    assert [(one.name, one.digest) for one in found.undone.revived] == [
+        ("revoked", "of revoked"),
+        ("rotated", "of rotated"),
+    ]
+    assert (found.undone.trusted_again, found.undone.distrusted_again) == (("distrusted",), ("trusted",))
+    assert (found.undone.counting_again, found.undone.retracted_again) == (1, 0)
+    lost = {"measurements": 2, "imported": 0, "set_aside": 0, "releases": 0, "tokens": 1, "journal": 2}
+    assert found.undone.lost == lost
+    with Database.open(path) as database, database.read() as connection:
+        (entry,) = audit.page(connection, limit=9)
+        assert next(one for one in tokens.every(connection) if one.name == "revoked").valid_at(now)
+    assert (entry["action"], entry["author"], entry["subject"]) == ("database.restore", "ops", "copy.sqlite")
+    assert entry["details"] == {"before": found.before.name, "undone": found.undone.to_dict()}
+    assert not [one for one in tmp_path.iterdir() if one.name.startswith(".")]
+    # and back: what was retracted then counts now no more
+    back = restore(found.before, path, author="ops").undone
+    assert (back.revived, back.counting_again, back.retracted_again) == ((), 0, 1)
+    assert back.lost["measurements"] == 0
 
 
 @pytest.mark.parametrize("damage", [b"no database at all", None], ids=["overwritten", "cut off"])
@@ -69,8 +135,26 @@ def test_a_damaged_file_is_kept_beside_the_restored_one(path, tmp_path, damage):
     back_up(path, copy)
     damaged = path.read_bytes()[:5000] if damage is None else damage
     path.write_bytes(damaged)
-    before = restore(copy, path)
-    assert before.read_bytes() == damaged
+    found = restore(copy, path, author="ops")
+    assert found.before.read_bytes() == damaged
+    assert found.undone is None
+    assert str(path) in found.unread
+    assert count(path) == 3
+
+
+def test_a_file_that_opens_and_breaks_off_later_is_replaced_without_a_comparison(path, tmp_path):
+    copy = tmp_path / "copy.sqlite"
+    back_up(path, copy)
+    with closing(sqlite3.connect(path)) as connection:
+        (page,) = connection.execute("SELECT rootpage FROM sqlite_master WHERE name = 'token'").fetchone()
+        (size,) = connection.execute("PRAGMA page_size").fetchone()
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    with path.open("r+b") as file:
+        file.seek((page - 1) * size)
+        file.write(b"\xff" * size)
+    found = restore(copy, path, author="ops")
+    assert found.undone is None
+    assert str(found.before) in found.unread
     assert count(path) == 3
 
 
@@ -81,7 +165,7 @@ def test_what_cannot_be_copied_changes_nothing(path, tmp_path):
     wrong = tmp_path / "wrong.sqlite"
     wrong.write_text("no database")
     with pytest.raises(DatabaseError, match="is not an SQLite database"):
-        restore(wrong, path)
+        restore(wrong, path, author="ops")
     with pytest.raises(DatabaseError, match="pg_dump copies it"):
         back_up("postgresql://nobody@localhost/none", tmp_path / "copy.sqlite")
     assert path.read_bytes() == content

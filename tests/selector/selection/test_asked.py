@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
+import stat
 from collections import Counter
+from pathlib import Path
 
 import pytest
 
 from kernel_selector.db import Database, records
+from kernel_selector.db.engine.backup import back_up, restore
 from kernel_selector.service.cli.profile_request import ProfileRequest
 from selector import Selector
 from selector.errors import InvalidRequest
@@ -118,3 +122,26 @@ def test_no_token_fills_the_file_for_the_others(sqlite_database: Database, monke
     assert ask("greedy", range(130, 140)) == mine
     assert ask("honest", range(140, 142)) == mine + 2
     assert ask("", range(142, 152)) == mine + 12
+
+
+def test_what_is_written_beside_a_database_is_for_the_owner_alone(tmp_path: Path) -> None:
+    path, copy, before = tmp_path / "m.sqlite", tmp_path / "copy.sqlite", os.umask(0)
+    try:
+        with Database.open(path, create=True) as database:
+            Selector(database).choose("lstm", device=replay.HERE, **QUESTION)
+            back_up(path, copy)
+            restore(copy, path, author="ops")
+            found = {one.name: stat.S_IMODE(one.stat().st_mode) for one in tmp_path.iterdir()}
+    finally:
+        os.umask(before)
+    assert {"m.sqlite", "m.sqlite-wal", "m.asked.jsonl", "copy.sqlite"} < found.keys()
+    assert set(found.values()) == {0o600}, found
+
+
+def test_a_mode_that_somebody_chose_stays(sqlite_database: Database) -> None:
+    file = asked.file_of(sqlite_database)
+    file.touch(mode=0o640)
+    file.chmod(0o640)
+    Selector(sqlite_database).choose("lstm", device=replay.HERE, **QUESTION)
+    assert len(remembered(sqlite_database)) == 1
+    assert stat.S_IMODE(file.stat().st_mode) == 0o640

@@ -1,0 +1,63 @@
+"""Warming of a selector: what each operator is answered from, read before anybody asks.
+
+A first question about an operator takes up to a second, and cluster schedulers wait for half of one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from threading import Event, Thread
+
+from fastapi.concurrency import run_in_threadpool
+
+from kernel_selector.kernels import registry
+from kernel_selector.kernels.contract import SelectorError
+from selector import Query, Selector
+
+from ..problem_details import LOGGER
+
+MOST_WAIT_S = 1.0  # for the question at hand when the service ends: quiet cores take half of it
+
+
+def never() -> bool:
+    """The answer of who has no reason to stop."""
+    return False
+
+
+def warm_up(selector: Selector, stopped: Callable[[], bool] = never) -> None:
+    """Questions to a selector about each operator on each measured device, one after the other.
+
+    Parameters
+    ----------
+    selector
+        What is asked; no answer is remembered, nor noted as the next to measure.
+    stopped
+        Whether to leave out the rest, asked before each question.
+
+    What cannot be read is no reason to stop the service: it is logged, and `/readyz` says why.
+    """
+    try:
+        measured = dict.fromkeys(one["key"] for one in selector.devices() if one["measured"])
+        for name, operator in registry.operators().items():
+            for key in measured:
+                if stopped():
+                    return
+                query = Query(operator=name, hyperparameters=operator.examples[0], device=key)
+                selector.choose_each([query], kept=False)
+    except SelectorError as error:
+        LOGGER.warning("not warmed up: %s", error)
+
+
+@asynccontextmanager
+async def warming(selector: Selector) -> AsyncIterator[None]:
+    """A block beside which a selector is warmed up by a thread of its own, which ends with the block."""
+    ended = Event()
+    thread = Thread(target=warm_up, args=(selector, ended.is_set), name="warming", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        # an interpreter that ends under a thread which computes may crash
+        await run_in_threadpool(thread.join, MOST_WAIT_S)
