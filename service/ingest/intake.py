@@ -90,8 +90,10 @@ class Intake:
                 receipt, submission = _stored(connection, _cleared(connection, judged, author), author)
         if not receipt.known:
             return receipt
+        aside = {fault.line for fault in receipt.quarantined}
+        there = [record for number, _, record in found if number not in aside]
         with self.database.read() as connection:
-            waiting, retracted = _not_counting(connection, [record for _, _, record in found], submission)
+            waiting, retracted = _not_counting(connection, there, submission)
         return replace(receipt, known_waiting=waiting, known_retracted=retracted)
 
     def close(self) -> None:
@@ -147,9 +149,9 @@ def _cleared(connection: Any, judged: list[Judged], author: str) -> list[Judged]
 
 
 def _not_counting(connection: Any, found: list[Record], submission: int | None) -> tuple[int, int]:
-    """Numbers of the records that wait for somebody to agree, and that are retracted.
+    """Numbers of stored records that wait for somebody to agree, and that are retracted.
 
-    Of those in the database that did not first come with a submission.
+    Without those that are new with the submission.
     """
     from kernel_selector.db import authorships, records
 

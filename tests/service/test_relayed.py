@@ -150,6 +150,8 @@ def test_a_copy_is_reviewed_as_what_its_sender_measured(service, made):  # noqa:
     honest = choice(client)
     answer = by("bob", [false])
     assert (answer["added"], answer["known"], len(answer["quarantined"])) == (0, 0, 1)
+    again = by("bob", [false, made[1]])
+    assert (again["known"], again["known_waiting"], len(again["quarantined"])) == (1, 0, 1)
     assert by("relay", [false]) == known(1, waiting=1)
     assert choice(client) == honest
     assert [one["author"] for one in client.get("/v1/quarantine").json()["items"]] == ["bob"]
