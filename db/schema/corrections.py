@@ -2,12 +2,14 @@
 
 What the journal (`audit`) has made of measurements are marks that refer to its entries. A retraction is of a
 measurement as one author sent it, and a reversal takes back one mark, so that the marks of others stay as
-they are. A measurement counts while an author is left of whom nobody retracted it.
+they are. A measurement counts while an author is left of whom nobody retracted it. Conditions are put
+together once: the review of each record that comes in asks for some of them.
 """
 
 from __future__ import annotations
 
 from datetime import datetime
+from functools import cache
 from typing import Any
 
 from sqlalchemy import CheckConstraint, ForeignKey, UniqueConstraint, case, exists, select
@@ -79,11 +81,13 @@ def retraction_holds(mark: type[Retraction] = Retraction) -> ColumnElement[bool]
     return ~exists(select(Reversal.id).where(Reversal.retraction_id == mark.id))
 
 
+@cache
 def release_holds() -> ColumnElement[bool]:
     """SQL condition that nobody took a release back."""
     return ~exists(select(Reversal.id).where(Reversal.release_id == Release.id))
 
 
+@cache
 def stands() -> ColumnElement[bool]:
     """SQL condition that nobody retracted a measurement as an authorship has it."""
     mark = aliased(Retraction)
@@ -92,6 +96,7 @@ def stands() -> ColumnElement[bool]:
     return ~exists(marked.where(retraction_holds(mark)))
 
 
+@cache
 def first_stands() -> ColumnElement[bool]:
     """SQL condition that nobody retracted a measurement as its first author sent it."""
     of_both = Retraction.submission_id.is_not_distinct_from(Measurement.submission_id)
@@ -99,6 +104,7 @@ def first_stands() -> ColumnElement[bool]:
     return ~exists(marked.where(retraction_holds()))
 
 
+@cache
 def counts() -> ColumnElement[bool]:
     """SQL condition that a measurement counts: nobody has retracted it, or not as another author sent it."""
     another = select(Authorship.id).where(Authorship.measurement_id == Retraction.measurement_id, stands())
@@ -106,6 +112,7 @@ def counts() -> ColumnElement[bool]:
     return ~exists(marked.where(retraction_holds(), ~exists(another)))
 
 
+@cache
 def credited() -> ColumnElement[int | None]:
     """SQL expression for the submission that a measurement counts through, null for the owner's own.
 
