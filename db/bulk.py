@@ -13,6 +13,7 @@ from sqlalchemy import (
     ColumnElement,
     Dialect,
     SQLColumnExpression,
+    UniqueConstraint,
     all_,
     func,
     literal,
@@ -73,8 +74,17 @@ def _insert_each(connection: Connection, table: type[Base], rows: Sequence[Row])
     for values in bound:
         for place, convert in needed:
             values[place] = convert(values[place])
-    marks = ", ".join("?" * len(types))
-    statement = f"{_into(table, rows[0], dialect)} VALUES ({marks}) ON CONFLICT DO NOTHING"
+    names, quote = list(rows[0]), dialect.identifier_preparer.quote
+    keys = [[column.name for column in key.columns] for key in _unique(table)]
+    there = [
+        f"SELECT 1 FROM {quote(table.__tablename__)} "
+        f"WHERE {' AND '.join(f'{quote(name)} = ?{1 + names.index(name)}' for name in key)}"
+        for key in keys
+    ]
+    # triggers refuse a row that is there: REPLACE, which asks no trigger of DELETE, looks the same to them
+    absent = " AND ".join(f"NOT EXISTS ({one})" for one in there) or "TRUE"
+    marks = ", ".join(f"?{1 + place}" for place in range(len(names)))
+    statement = f"{_into(table, rows[0], dialect)} SELECT {marks} WHERE {absent}"
     counted = {"preserve_rowcount": True}
     return connection.exec_driver_sql(statement, list(map(tuple, bound)), execution_options=counted).rowcount
 
@@ -90,6 +100,12 @@ def _insert_json(connection: Connection, table: type[Base], rows: Sequence[Row])
     )
     given = [{name: value for name, value in row.items() if value is not None} for row in rows]
     return connection.exec_driver_sql(statement, (_ENCODE(given),)).rowcount
+
+
+def _unique(table: type[Base]) -> list[UniqueConstraint]:
+    """Unique keys of a table beside its id."""
+    constraints = Base.metadata.tables[table.__tablename__].constraints
+    return [one for one in constraints if isinstance(one, UniqueConstraint)]
 
 
 def _into(table: type[Base], row: Row, dialect: Dialect) -> str:

@@ -1,16 +1,17 @@
 """Corrections of what counts: measurements retracted, records released from quarantine, and both undone.
 
-Nothing is deleted: marks refer to measurements and to the entry of the journal that made them, and the counts
-that the snapshot rests on are taken anew. Each function works in the transaction that it is given.
+Nothing is deleted: marks refer to measurements as one author sent them and to the entry of the journal that
+made them, and the counts that the snapshot rests on are taken anew. Each function works in the transaction
+that it is given.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime
 from typing import NamedTuple
 
-from sqlalchemy import delete, func, insert, literal, select
+from sqlalchemy import ColumnElement, func, insert, literal, select
 from sqlalchemy.engine import Connection
 
 from kernel_selector.kernels.contract import Record
@@ -18,9 +19,24 @@ from kernel_selector.kernels.contract import Record
 from . import counters, records
 from .audit import Action
 from .bulk import parts
-from .schema.corrections import Audit, Release, Retraction
-from .schema.measurements import Implementation, Measurement, Submission
+from .schema.corrections import (
+    Audit,
+    Authorship,
+    Release,
+    Retraction,
+    Reversal,
+    release_holds,
+    retraction_holds,
+)
+from .schema.measurements import Implementation, Measurement, Quarantined, Submission
 from .submissions import Chosen
+
+
+class Sending(NamedTuple):
+    """Measurement as one author sent it, with the submission (None: the owner's)."""
+
+    measurement: int
+    submission: int | None
 
 
 class Concerned(NamedTuple):
@@ -42,27 +58,50 @@ class Aside(NamedTuple):
 CAME_AT = func.coalesce(Submission.received_at, Measurement.measured_at)
 
 
-def measurements(connection: Connection, chosen: Chosen) -> list[int]:
-    """Ids of the chosen measurements, in the order in which they were stored."""
-    query = select(Measurement.id).outerjoin(Submission, Submission.id == Measurement.submission_id)
+def sendings(connection: Connection, chosen: Chosen) -> list[Sending]:
+    """The chosen measurements as they were sent, in the order in which they were stored."""
+    conditions = list[ColumnElement[bool]]()
     if chosen.author is not None:
-        query = query.where(Submission.author == chosen.author)
+        conditions.append(Submission.author == chosen.author)
     if chosen.batch is not None:
-        query = query.where(Measurement.submission_id == chosen.batch)
+        conditions.append(Submission.id == chosen.batch)
     if chosen.since is not None:
-        query = query.where(chosen.since <= CAME_AT)
-    return list(connection.execute(query.order_by(Measurement.id)).scalars())
+        conditions.append(chosen.since <= CAME_AT)
+    return sorted((one for one, _ in _sent(connection, *conditions)), key=lambda one: one.measurement)
 
 
-def retract(connection: Connection, ids: Sequence[int], *, entry: int) -> Concerned:
-    """Mark measurements as not counting, by an entry of the journal."""
-    for part in parts(ids):
-        marks = [{"measurement_id": one, "audit_id": entry} for one in part]
+def silenced(connection: Connection, chosen: Iterable[Sending]) -> int:
+    """Number of measurements that stop counting where these are retracted."""
+    given = set(chosen)
+    return _changed(connection, given, lambda one, by: bool(by) or one in given)
+
+
+def restored(connection: Connection, entry: int) -> int:
+    """Number of measurements that count again where what an entry of the journal retracted is undone."""
+    return _changed(connection, _retracted(connection, entry), lambda _, by: bool(by - {entry}))
+
+
+def undoable(connection: Connection, entry: int) -> int | None:
+    """Number of measurements that undoing an entry changes; None where nothing of it is left to undo."""
+    retracted, released = _retracted(connection, entry), _released(connection, entry)
+    if not (retracted or released):
+        return None
+    return silenced(connection, released) if released else restored(connection, entry)
+
+
+def retract(connection: Connection, chosen: Sequence[Sending], *, entry: int) -> Concerned:
+    """Mark measurements, as they were sent, as not counting, by an entry of the journal."""
+    changed = silenced(connection, chosen)
+    for part in parts(chosen):
+        marks = [
+            {"measurement_id": one.measurement, "submission_id": one.submission, "audit_id": entry}
+            for one in part
+        ]
         connection.execute(insert(Retraction), marks)
-    return _recounted(connection, ids)
+    return _recounted(connection, chosen, changed)
 
 
-def release(connection: Connection, found: Iterable[Aside], *, entry: int) -> Concerned:
+def release(connection: Connection, found: Sequence[Aside], *, entry: int) -> Concerned:
     """Store records that were set aside, under their authors, and end their quarantine."""
     for one in found:
         records.add(connection, [one.record], submission=one.batch)
@@ -70,35 +109,106 @@ def release(connection: Connection, found: Iterable[Aside], *, entry: int) -> Co
         columns = ["quarantined_id", "measurement_id", "audit_id"]
         values = select(literal(one.id), stored.scalar_subquery(), literal(entry))
         connection.execute(insert(Release).from_select(columns, values))
-    _, released = marked(connection, entry)
+    released = set(_released(connection, entry))
     undone = select(Audit.id).where(Audit.action == Action.UNDO)  # of an earlier release of the same
-    for part in parts(released):
-        of_part = delete(Retraction).where(Retraction.measurement_id.in_(part))
-        connection.execute(of_part.where(Retraction.audit_id.in_(undone)))
-    return _recounted(connection, released)
-
-
-def marked(connection: Connection, entry: int) -> tuple[list[int], list[int]]:
-    """Ids of the measurements that an entry of the journal retracts, and of those that it releases."""
-    retracted, released = (
-        list(connection.execute(select(one.measurement_id).where(one.audit_id == entry).distinct()).scalars())
-        for one in (Retraction, Release)
-    )
-    return sorted(retracted), sorted(released)
+    query = select(Retraction.id, Retraction.measurement_id, Retraction.submission_id)
+    query = query.where(Retraction.audit_id.in_(undone), retraction_holds())
+    for part in parts(sorted({one.measurement for one in released})):
+        marks = connection.execute(query.where(Retraction.measurement_id.in_(part)))
+        _reverse(
+            connection,
+            "retraction_id",
+            [number for number, one, batch in marks if Sending(one, batch) in released],
+            entry,
+        )
+    return _recounted(connection, released, len(found))
 
 
 def undo(connection: Connection, *, undone: int, entry: int) -> Concerned:
     """Take back what an entry marked: measurements count again, and what it released is set aside again."""
-    retracted, released = marked(connection, undone)
-    for table in (Retraction, Release):
-        connection.execute(delete(table).where(table.audit_id == undone))
-    again = retract(connection, released, entry=entry)
-    before = _recounted(connection, retracted)
-    return again if released else before
+    retracted, released = _retracted(connection, undone), _released(connection, undone)
+    changed = restored(connection, undone)
+    of_retraction = select(Retraction.id).where(Retraction.audit_id == undone, retraction_holds())
+    of_release = select(Release.id).where(Release.audit_id == undone, release_holds())
+    for name, query in (("retraction_id", of_retraction), ("release_id", of_release)):
+        _reverse(connection, name, connection.execute(query).scalars().all(), entry)
+    if released:
+        return retract(connection, released, entry=entry)
+    return _recounted(connection, retracted, changed)
 
 
-def _recounted(connection: Connection, ids: Sequence[int]) -> Concerned:
-    """What some measurements are, after the counts that they belong to were taken anew."""
+def _reverse(connection: Connection, name: str, marks: Sequence[int], entry: int) -> None:
+    """Take back marks by their ids, retractions ("retraction_id") or releases ("release_id")."""
+    for part in parts(marks):
+        connection.execute(insert(Reversal), [{name: number, "audit_id": entry} for number in part])
+
+
+def _retracted(connection: Connection, entry: int) -> list[Sending]:
+    """What an entry of the journal retracts, as far as nobody took it back."""
+    query = select(Retraction.measurement_id, Retraction.submission_id)
+    query = query.where(Retraction.audit_id == entry, retraction_holds()).order_by(Retraction.id)
+    return list(map(Sending._make, connection.execute(query)))
+
+
+def _released(connection: Connection, entry: int) -> list[Sending]:
+    """What an entry of the journal releases, as far as nobody took it back."""
+    query = (
+        select(Release.measurement_id, Submission.author)
+        .join(Quarantined, Quarantined.id == Release.quarantined_id)
+        .join(Submission, Submission.id == Quarantined.submission_id)
+        .where(Release.audit_id == entry, release_holds())
+    )
+    released = {(measurement, author) for measurement, author in connection.execute(query)}
+    found = list[Sending]()
+    for part in parts(sorted({measurement for measurement, _ in released})):
+        sent = _sent(connection, Measurement.id.in_(part))
+        found.extend(one for one, author in sent if (one.measurement, author) in released)
+    return found
+
+
+def _sent(connection: Connection, *conditions: ColumnElement[bool]) -> Iterator[tuple[Sending, str | None]]:
+    """Measurements as they were sent, each with the author; conditions are of measurement and submission."""
+    first = select(Measurement.id, Measurement.submission_id, Submission.author).outerjoin(
+        Submission, Submission.id == Measurement.submission_id
+    )
+    another = (
+        select(Measurement.id, Authorship.submission_id, Submission.author)
+        .select_from(Authorship)
+        .join(Measurement)
+        .outerjoin(Submission, Submission.id == Authorship.submission_id)
+        .where(Authorship.submission_id.is_distinct_from(Measurement.submission_id))
+    )
+    for query in (first, another):
+        for measurement, submission, author in connection.execute(query.where(*conditions)):
+            yield Sending(measurement, submission), author
+
+
+def _changed(
+    connection: Connection, given: Iterable[Sending], retracted: Callable[[Sending, set[int]], bool]
+) -> int:
+    """Number of measurements, of those given, that count now and would not, or the other way round.
+
+    `retracted` says of each as it was sent, with the entries of the journal that retract it, whether it would
+    be retracted.
+    """
+    count = 0
+    for part in parts(sorted({one.measurement for one in given})):
+        marks: dict[Sending, set[int]] = {
+            one: set() for one, _ in _sent(connection, Measurement.id.in_(part))
+        }
+        query = select(Retraction.measurement_id, Retraction.submission_id, Retraction.audit_id)
+        query = query.where(Retraction.measurement_id.in_(part), retraction_holds())
+        for measurement, submission, entry in connection.execute(query):
+            marks[Sending(measurement, submission)].add(entry)
+        before = {one.measurement for one, by in marks.items() if not by}
+        after = {one.measurement for one, by in marks.items() if not retracted(one, by)}
+        count += len(before ^ after)
+    return count
+
+
+def _recounted(connection: Connection, chosen: Iterable[Sending], changed: int) -> Concerned:
+    """What some measurements are, of which so many changed, after the counts of all were taken anew."""
+    ids = sorted({one.measurement for one in chosen})
     keys, operators, since = set[counters.Key](), set[str](), list[datetime]()
     columns = [getattr(Measurement, name) for name in counters.KEY]
     for part in parts(ids):
@@ -115,4 +225,4 @@ def _recounted(connection: Connection, ids: Sequence[int]) -> Concerned:
             operators.add(operator)
             since.append(first)
     counters.recount(connection, keys)
-    return Concerned(len(ids), tuple(sorted(operators)), min(since, default=None))
+    return Concerned(changed, tuple(sorted(operators)), min(since, default=None))

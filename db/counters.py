@@ -1,20 +1,25 @@
 """Counts of measurements by implementation, device and status, kept up with each that is stored or retracted.
 
-Each function works in the transaction that it is given.
+The sums of content hashes that come with the counts also tell which of its authors a measurement counts
+through: as far as it is not by the first one, hashes of authorship are added. Each function works in the
+transaction that it is given.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
 from typing import Any
 
-from sqlalchemy import case, delete, func, insert, select
+from sqlalchemy import Select, and_, case, delete, exists, func, insert, or_, select
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import Connection
+from sqlalchemy.orm import aliased
 
-from .schema.corrections import counts
-from .schema.measurements import Device, Implementation, Measurement, Problem, Tally
+from .bulk import parts
+from .schema.corrections import Authorship, counts, stands, untrusted
+from .schema.measurements import Device, Implementation, Measurement, Problem, Submission, Tally
 
 PART_BITS = 32  # of a content hash in a column: a `bigint` holds the sum of a thousand million
 DIGESTS = (Tally.digest_0, Tally.digest_1, Tally.digest_2, Tally.digest_3)
@@ -24,6 +29,22 @@ Key = tuple[Any, ...]  # its values
 
 def count(connection: Connection, rows: Iterable[Mapping[str, Any]]) -> None:
     """Count rows of measurements that were stored just now, in the same transaction, and were not there."""
+    _add(connection, rows, new=True)
+
+
+def count_authors(connection: Connection, hashes: Mapping[int, str]) -> None:
+    """Count hashes of `by_others` that were stored just now, by ids of measurements that count already."""
+    columns = [getattr(Measurement, name) for name in (*KEY, "id", "measured_at")]
+    rows = [
+        {**row, "content_hash": hashes[row["id"]]}
+        for part in parts(list(hashes))
+        for row in connection.execute(select(*columns).where(Measurement.id.in_(part))).mappings()
+    ]
+    _add(connection, rows, new=False)
+
+
+def _add(connection: Connection, rows: Iterable[Mapping[str, Any]], *, new: bool) -> None:
+    """Add content hashes to the sums, and where these are of new measurements, their number to the counts."""
     groups: dict[Key, list[Mapping[str, Any]]] = defaultdict(list)
     for row in rows:
         groups[tuple(row[name] for name in KEY)].append(row)
@@ -37,7 +58,8 @@ def count(connection: Connection, rows: Iterable[Mapping[str, Any]]) -> None:
     last = table.c.last_measured_at
     later = case((given.last_measured_at > last, given.last_measured_at), else_=last)
     upsert = insert.on_conflict_do_update(index_elements=KEY, set_={**added, "last_measured_at": later})
-    connection.execute(upsert, [tally(key, group) for key, group in groups.items()])
+    values = [tally(key, group) for key, group in groups.items()]
+    connection.execute(upsert, values if new else [{**one, "records": 0} for one in values])
 
 
 def recount(connection: Connection, keys: Iterable[Key]) -> None:
@@ -47,18 +69,46 @@ def recount(connection: Connection, keys: Iterable[Key]) -> None:
         connection.execute(delete(Tally).filter_by(**equal))
         query = select(Measurement.content_hash, Measurement.measured_at).filter_by(**equal).where(counts())
         if group := [dict(row) for row in connection.execute(query).mappings()]:
-            connection.execute(insert(Tally).values(tally(key, group)))
+            authors = [row["content_hash"] for row in connection.execute(by_others(**equal)).mappings()]
+            connection.execute(insert(Tally).values(tally(key, group, authors)))
 
 
-def tally(key: Key, group: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Row of the counts of measurements that have the same KEY."""
-    left, parts = sum(int(row["content_hash"], 16) for row in group), {}
+def recount_of(connection: Connection, ids: Sequence[int]) -> None:
+    """Count anew what some measurements belong to."""
+    columns = [getattr(Measurement, name) for name in KEY]
+    keys = set[Key]()
+    for part in parts(ids):
+        query = select(*columns).where(Measurement.id.in_(part)).distinct()
+        keys |= {tuple(row) for row in connection.execute(query)}
+    recount(connection, keys)
+
+
+def by_others(**equal: Any) -> Select[Any]:
+    """KEY and content hash of each authorship that a snapshot tells from what the first author sent alone.
+
+    These are what other tokens sent, and the first author's part where it is retracted and the measurement
+    counts. `equal` are values of a KEY.
+    """
+    columns = [getattr(Measurement, name) for name in KEY]
+    first = Authorship.submission_id.is_not_distinct_from(Measurement.submission_id)
+    told = or_(
+        and_(first, ~stands(), counts()),
+        and_(~first, stands(), Authorship.submission_id.is_not(None)),
+    )
+    query = select(*columns, Authorship.content_hash).select_from(Authorship).join(Measurement)
+    return query.where(told, *(getattr(Measurement, name) == value for name, value in equal.items()))
+
+
+def tally(key: Key, group: Sequence[Mapping[str, Any]], authors: Iterable[str] = ()) -> dict[str, Any]:
+    """Row of the counts of measurements that have the same KEY; `authors` are hashes of `by_others`."""
+    hashes = [*(row["content_hash"] for row in group), *authors]
+    left, digests = sum(int(hashed, 16) for hashed in hashes), {}
     for column in reversed(DIGESTS):
-        left, parts[column.key] = divmod(left, 1 << PART_BITS)
-    parts[DIGESTS[0].key] += left << PART_BITS  # what the sum has beyond its 128 bits
+        left, digests[column.key] = divmod(left, 1 << PART_BITS)
+    digests[DIGESTS[0].key] += left << PART_BITS  # what the sum has beyond its 128 bits
     return {
         **dict(zip(KEY, key, strict=True)),
-        **parts,
+        **digests,
         "records": len(group),
         "last_measured_at": max(row["measured_at"] for row in group),
     }
@@ -70,8 +120,35 @@ def total(connection: Connection) -> int:
 
 
 def digest(connection: Connection) -> int:
-    """The sum of the content hashes of all that count."""
+    """The sum of the content hashes of all that count, and of those of `by_others`."""
     return joined(connection.execute(select(*map(func.sum, DIGESTS))).one())
+
+
+def owned(connection: Connection) -> int:
+    """The sum of the hashes of authorship by which measurements that tokens sent first are the owner's too.
+
+    Only of those that the owner's word can make count, or others stop: where the first author is not trusted,
+    or something else was measured of the same problem on that kind of device.
+    """
+    return sum(int(hashed, 16) for hashed in connection.execute(_owned()).scalars())
+
+
+@cache  # a service asks again and again: to put it together takes longer than to answer it
+def _owned() -> Select[str]:
+    other, its_device = aliased(Measurement), aliased(Device)
+    beside = (
+        select(other.id)
+        .join(its_device, its_device.id == other.device_id)
+        .where(other.problem_id == Measurement.problem_id, other.id != Measurement.id)
+        .where(its_device.key == Device.key)
+    )
+    return (
+        select(Authorship.content_hash)
+        .join(Measurement)
+        .join(Device)
+        .join(Submission, Submission.id == Measurement.submission_id)
+        .where(Authorship.submission_id.is_(None), stands(), or_(untrusted(), exists(beside)))
+    )
 
 
 def joined(parts: Iterable[int | None]) -> int:

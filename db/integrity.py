@@ -11,12 +11,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from sqlalchemy import select
+from sqlalchemy import exists, select
 from sqlalchemy.engine import Connection
 
-from . import counters, records, rows
+from . import authorships, counters, records, rows
 from .schema import measurements as tables
-from .schema.corrections import counts
+from .schema.corrections import Authorship, counts
+from .schema.measurements import Measurement, Submission
 
 
 class _Counts(NamedTuple):
@@ -38,6 +39,7 @@ def faults(connection: Connection) -> Iterator[str]:
     ids = list(connection.execute(select(tables.Measurement.id).order_by(tables.Measurement.id)).scalars())
     for start in range(0, len(ids), BATCH):
         yield from _of_measurements(connection, ids[start : start + BATCH])
+    yield from _of_authors(connection)
     yield from _of_counts(connection)
 
 
@@ -61,12 +63,33 @@ def _of_measurements(connection: Connection, ids: Sequence[int]) -> Iterator[str
             yield f"measurement {row['id']} has an undisturbed time that does not follow from its samples"
 
 
+def _of_authors(connection: Connection) -> Iterator[str]:
+    """Faults of authorship, and of measurements whose first author is missing among several."""
+    query = (
+        select(Authorship.id, Authorship.content_hash, Measurement.content_hash, Submission.author)
+        .join(Measurement)
+        .outerjoin(Submission, Submission.id == Authorship.submission_id)
+        .order_by(Authorship.id)
+    )
+    for number, hashed, content, author in connection.execute(query):
+        if authorships.hash_of(content, author) != hashed:
+            yield f"authorship {number} is not what was stored: its content hash is another"
+    several = exists(select(Authorship.id).where(Authorship.measurement_id == Measurement.id))
+    same = Authorship.submission_id.is_not_distinct_from(Measurement.submission_id)
+    first = exists(select(Authorship.id).where(Authorship.measurement_id == Measurement.id, same))
+    for number in connection.execute(select(Measurement.id).where(several, ~first)).scalars():
+        yield f"measurement {number} has several authors, and the first is not among them"
+
+
 def _of_counts(connection: Connection) -> Iterator[str]:
     columns = [getattr(tables.Measurement, name) for name in (*counters.KEY, "content_hash", "measured_at")]
     groups: dict[tuple[Any, ...], list[Any]] = defaultdict(list)
     try:
         for row in connection.execute(select(*columns).where(counts())).mappings():
             groups[tuple(row[name] for name in counters.KEY)].append(row)
+        authors: dict[tuple[Any, ...], list[str]] = defaultdict(list)
+        for row in connection.execute(counters.by_others()).mappings():
+            authors[tuple(row[name] for name in counters.KEY)].append(row["content_hash"])
         stored = {
             tuple(row[name] for name in counters.KEY): _told(dict(row))
             for row in connection.execute(select(tables.Tally.__table__)).mappings()
@@ -77,7 +100,7 @@ def _of_counts(connection: Connection) -> Iterator[str]:
     for key in sorted(groups.keys() | stored.keys(), key=str):
         there, counted = stored.get(key, NONE), NONE
         if key in groups:
-            counted = _told(counters.tally(key, groups[key]))
+            counted = _told(counters.tally(key, groups[key], authors[key]))
         if there != counted:
             names = dict(zip(counters.KEY, key, strict=True))
             yield f"the counts of {names} are {there}, and its measurements make {counted}"

@@ -11,7 +11,7 @@ from sqlalchemy.engine import Connection
 
 from kernel_selector.kernels.contract import CorruptRecord, Device, Environment, Record, Status
 
-from . import counters, rows
+from . import authorships, counters, rows
 from .bulk import FEW, apart_from, insert_new, known
 from .errors import DatabaseError
 from .hashing import content_hash
@@ -19,7 +19,7 @@ from .reference_rows import SharedRows, natural_key
 from .rows import Figures
 from .schema import measurements as tables
 from .schema.corrections import counts as counting
-from .schema.corrections import untrusted
+from .schema.corrections import credited, untrusted
 
 BATCH = 1000  # records at once while adding; more do not make it faster
 PAGE = 1000  # records fetched at once while finding
@@ -33,7 +33,7 @@ FILTERS: Mapping[str, Any] = {
 
 
 def add(connection: Connection, records: Iterable[Record], *, submission: int | None = None) -> int:
-    """Store records and return how many were new; one that is there already is left as it is.
+    """Store records and return how many were new; of one that is there already, another author is kept.
 
     `submission` is the id of the one that they came with, None when they were measured here. Raises
     CorruptRecord for a record that no database can hold.
@@ -43,8 +43,10 @@ def add(connection: Connection, records: Iterable[Record], *, submission: int | 
     added = 0
     while batch := list(islice(waiting, BATCH)):
         found = _measurements(shared, batch, submission)
-        for hashed in known(connection, tables.Measurement, list(found)):
-            del found[hashed]
+        there = authorships.sent(connection, list(found))
+        for one in there:
+            del found[one.content_hash]
+        authorships.add(connection, there, submission=submission)
         new = list(found.values())
         if insert_new(connection, tables.Measurement, new) != len(new):
             raise DatabaseError("Others stored the same records meanwhile: add them inside Database.write().")
@@ -58,6 +60,14 @@ def stored(connection: Connection, found: Iterable[Record]) -> list[bool]:
     hashes = list(map(hash_of, found))
     there = set(known(connection, tables.Measurement, hashes))
     return [hashed in there for hashed in hashes]
+
+
+def sent_before(connection: Connection, found: Iterable[Record], author: str) -> list[bool]:
+    """Presence in the database of each record as sent by an author."""
+    hashes = list(map(hash_of, found))
+    there = {one.content_hash: one for one in authorships.sent(connection, hashes)}
+    others = {one.content_hash for one in authorships.not_by(connection, list(there.values()), author)}
+    return [hashed in there and hashed not in others for hashed in hashes]
 
 
 def check(record: Record) -> None:
@@ -144,7 +154,7 @@ def times_by_author(
         .join(tables.Problem)
         .join(tables.Device)
         .join(tables.Implementation)
-        .outerjoin(tables.Submission, tables.Submission.id == tables.Measurement.submission_id)
+        .outerjoin(tables.Submission, tables.Submission.id == credited())
         .where(tables.Problem.key == record.problem.key, tables.Device.key == record.device.key)
         .where(tables.Implementation.operator == record.problem.operator)
         .where(tables.Implementation.name == record.implementation)
@@ -159,7 +169,7 @@ def times_by_author(
 
 
 class Stored(NamedTuple):
-    """A record with its id, and author and id of the submission that it came with (None: measured here)."""
+    """A record with its id, and author and id of the submission that it counts through (None: the owner)."""
 
     id: int
     record: Record
@@ -174,11 +184,15 @@ def page(connection: Connection, *, after: int, limit: int, equal: Mapping[str, 
     fetched at once, for each may have many samples.
     """
     query = (
-        select(tables.Measurement.__table__, tables.Submission.author)
+        select(
+            tables.Measurement.__table__,
+            tables.Submission.author,
+            tables.Submission.id.label("batch"),
+        )
         .join(tables.Problem)
         .join(tables.Device)
         .join(tables.Implementation)
-        .outerjoin(tables.Submission, tables.Submission.id == tables.Measurement.submission_id)
+        .outerjoin(tables.Submission, tables.Submission.id == credited())
         .where(tables.Measurement.id > after, counting())
         .where(*(FILTERS[name] == value for name, value in equal.items()))
         .order_by(tables.Measurement.id)
@@ -186,7 +200,7 @@ def page(connection: Connection, *, after: int, limit: int, equal: Mapping[str, 
         .execution_options(yield_per=FEW)
     )
     return (
-        Stored(row["id"], record, row["author"], row["submission_id"])
+        Stored(row["id"], record, row["author"], row["batch"])
         for row, record in _revive(connection, query, rows.record_of)
     )
 
@@ -261,7 +275,7 @@ def devices(connection: Connection) -> list[Device]:
     """
     measured = (
         select(tables.Measurement.id)
-        .outerjoin(tables.Submission, tables.Submission.id == tables.Measurement.submission_id)
+        .outerjoin(tables.Submission, tables.Submission.id == credited())
         .where(tables.Measurement.device_id == tables.Device.id, counting())
     )
     found = _last_probed(connection, measured.where(~untrusted()).exists())

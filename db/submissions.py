@@ -10,7 +10,7 @@ from typing import Any
 from sqlalchemy import insert, select
 from sqlalchemy.engine import Connection
 
-from .bulk import FEW, insert_new, known
+from .bulk import FEW, insert_new, known, parts
 from .hashing import content_hash
 from .schema.corrections import held
 from .schema.measurements import Quarantined, Submission
@@ -48,13 +48,34 @@ def add(connection: Connection, *, author: str, received_at: datetime) -> int:
 
 
 def quarantine(connection: Connection, *, submission: int, lines: Iterable[tuple[str, str]]) -> int:
-    """Set records aside, each a JSON line with a reason; returns how many were not there already."""
+    """Set records aside, each a JSON line with a reason; returns how many were not there already.
+
+    The same line of another author is there once more, to be released as his: the first has the hash of the
+    line, the others that of line and author.
+    """
+    query = select(Submission.author).where(Submission.id == submission)
+    author = connection.execute(query).scalar_one()
     found = {
         content_hash(line): {"submission_id": submission, "reason": reason, "record": line}
         for line, reason in lines
     }
-    rows = [{"content_hash": hashed, **row} for hashed, row in found.items()]
+    rows = []
+    first = _authors_aside(connection, list(found))
+    for hashed, row in found.items():
+        if first.get(hashed) != author:
+            own = content_hash(row["record"], author) if hashed in first else hashed
+            rows.append({"content_hash": own, **row})
     return insert_new(connection, Quarantined, rows)
+
+
+def _authors_aside(connection: Connection, hashes: Sequence[str]) -> dict[str, str]:
+    """Authors of the lines with these hashes that were set aside."""
+    query = select(Quarantined.content_hash, Submission.author).join(Submission)
+    return {
+        hashed: author
+        for part in parts(hashes)
+        for hashed, author in connection.execute(query.where(Quarantined.content_hash.in_(part)))
+    }
 
 
 def aside(connection: Connection, lines: Sequence[str]) -> list[bool]:

@@ -1,8 +1,8 @@
 """The tables. Measurements refer to problem, implementation, device and environment, kept once each.
 
-All but `tally`, `model`, `token`, those of jobs (jobs.py) and marks (corrections.py) are append-only:
-triggers of the migrations refuse UPDATE and DELETE. Each field of `Record` and of what it holds has a column
-of its name, with the path joined by `_`: `gate_passed`.
+All but `tally`, `model`, `token` and those of jobs (jobs.py) are append-only: triggers of the migrations
+refuse UPDATE and DELETE, and in SQLite REPLACE, which is a DELETE that asks no trigger. Each field of
+`Record` and of what it holds has a column of its name, with the path joined by `_`: `gate_passed`.
 """
 
 from __future__ import annotations
@@ -41,6 +41,13 @@ APPEND_ONLY = (
     "submission",
     "quarantined",
     "audit",
+    "authorship",
+    "retraction",
+    "release",
+    "reversal",
+    "imported_batch",
+    "imported_problem",
+    "imported_measurement",
 )
 
 

@@ -51,25 +51,26 @@ def checked_reason(reason: str) -> str:
 def retract(database: Database | str | Path | None, chosen: Chosen, mandate: Mandate) -> dict[str, Any]:
     """The measurements of an author, of a batch or since a time: they count no more, until that is undone.
 
-    JSON-ready: the entry of the journal, how many measurements it concerns, of which operators, and those of
-    which the cost model has learned from them. Raises InvalidRequest where nothing is chosen or found, and
-    the errors of the database.
+    JSON-ready: the entry of the journal, how many measurements stop counting, of which operators the chosen
+    ones are, and those of which the cost model has learned from them. Not among the first are those that were
+    retracted before, or count on because others sent them too. Raises InvalidRequest where nothing is chosen
+    or found, and the errors of the database.
     """
     from kernel_selector.db import audit, corrections
 
     _require(chosen)
     with opened(database) as store, store.write() as connection:
-        ids = corrections.measurements(connection, chosen)
-        if not ids:
+        found = corrections.sendings(connection, chosen)
+        if not found:
             raise InvalidRequest(f"There is no measurement of {_words(chosen)}: {UPLOADS}")
         entry = audit.add(
             connection,
             **vars(mandate),
             action=audit.Action.RETRACT,
             subject=_words(chosen),
-            details={**chosen.given, "measurements": len(ids)},
+            details={**chosen.given, "measurements": corrections.silenced(connection, found)},
         )
-        return _answer(connection, entry, corrections.retract(connection, ids, entry=entry))
+        return _answer(connection, entry, corrections.retract(connection, found, entry=entry))
 
 
 def release(database: Database | str | Path | None, chosen: Chosen, mandate: Mandate) -> dict[str, Any]:
@@ -117,8 +118,8 @@ def undo(database: Database | str | Path | None, number: int, mandate: Mandate) 
                 f"entry={number}: expected one that retracts or releases measurements, and this {what}. "
                 "`selector audit` lists them."
             )
-        count = sum(map(len, corrections.marked(connection, number)))
-        if not count:
+        count = corrections.undoable(connection, number)
+        if count is None:
             raise InvalidRequest(f"entry={number}: it was undone before: `selector audit` says by whom.")
         entry = audit.add(
             connection,

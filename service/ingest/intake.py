@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from threading import Lock
 from typing import TYPE_CHECKING, Any
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import CorruptRecord, Record, RecordReader
 from selector.errors import InvalidRequest
+from selector.selection.confirmation import unconfirmed
 
 from .bounds import too_long
 from .review import Review
@@ -43,12 +45,17 @@ class NotRecords(InvalidRequest):
 
 @dataclass(frozen=True, kw_only=True)
 class Receipt:
-    """Counts of one submission's records: new, known before, or set aside (line and reason)."""
+    """Counts of one submission's records: new, known before, or set aside (line and reason).
+
+    Of the known ones some may wait for somebody to agree, or be retracted.
+    """
 
     received: int
     added: int
     known: int
     quarantined: tuple[BadLine, ...]
+    known_waiting: int = 0
+    known_retracted: int = 0
 
 
 class Intake:
@@ -67,41 +74,27 @@ class Intake:
     ) -> Receipt:
         """Store the records of JSON lines, all or none; empty lines do not count.
 
-        The same lines again change nothing. Records that contradict what is known are set aside, where
-        choices do not see them. `first` is called with the records in the same transaction: what it raises
-        stores nothing, and after False all records must be known, else TaskLost is raised. Raises NotRecords,
-        InvalidRequest for none or too many, and DatabaseError.
+        The same lines again change nothing, and what others sent first is this author's too. Records that
+        contradict what is known are set aside, where choices do not see them. `first` is called with the
+        records in the same transaction: what it raises stores nothing, and after False all records must be
+        known, else TaskLost is raised. Raises NotRecords, InvalidRequest for none or too many, and
+        DatabaseError.
         """
-        from kernel_selector.db import audit, submissions
-
         found = _records(lines)
         review = Review(self._selector, datetime.now(UTC))
         judged = [(number, line, record, review.objection(record)) for number, line, record in found]
         with self.database.write() as connection:
             if first is not None and first(connection, [record for _, _, record in found]) is False:
-                return _repeated(connection, found)
-            judged = _cleared(connection, judged)
-            good = [record for _, _, record, reason in judged if reason is None]
-            bad = [(number, line, reason) for number, line, _, reason in judged if reason is not None]
-            submission = submissions.add(connection, author=author, received_at=datetime.now(UTC))
-            added = _add(connection, good, submission)
-            set_aside = [(line, reason) for _, line, reason in bad]
-            submissions.quarantine(connection, submission=submission, lines=set_aside)
-            receipt = Receipt(
-                received=len(judged),
-                added=added,
-                known=len(good) - added,
-                quarantined=tuple(BadLine(line=number, detail=reason) for number, _, reason in bad),
-            )
-            audit.add(
-                connection,
-                author=author,
-                through=audit.SERVICE,
-                action=audit.Action.UPLOAD,
-                subject=f"batch {submission}",
-                details={**vars(receipt), "quarantined": len(bad)},
-            )
-        return receipt
+                receipt, submission = _repeated(connection, found), None
+            else:
+                receipt, submission = _stored(connection, _cleared(connection, judged, author), author)
+        if not receipt.known:
+            return receipt
+        aside = {fault.line for fault in receipt.quarantined}
+        there = [record for number, _, record in found if number not in aside]
+        with self.database.read() as connection:
+            waiting, retracted = _not_counting(connection, there, submission)
+        return replace(receipt, known_waiting=waiting, known_retracted=retracted)
 
     def close(self) -> None:
         """Close the database."""
@@ -121,15 +114,59 @@ class Intake:
             return self._open
 
 
-def _cleared(connection: Any, judged: list[Judged]) -> list[Judged]:
-    """Without objections to records that are there already: what came later speaks against them, and sent
-    again they are no news."""
+def _stored(connection: Any, judged: list[Judged], author: str) -> tuple[Receipt, int]:
+    """The receipt of records that are stored or set aside, and the id of their submission."""
+    from kernel_selector.db import audit, submissions
+
+    good = [record for _, _, record, reason in judged if reason is None]
+    bad = [(number, line, reason) for number, line, _, reason in judged if reason is not None]
+    submission = submissions.add(connection, author=author, received_at=datetime.now(UTC))
+    added = _add(connection, good, submission)
+    set_aside = [(line, reason) for _, line, reason in bad]
+    submissions.quarantine(connection, submission=submission, lines=set_aside)
+    counts = {"received": len(judged), "added": added, "known": len(good) - added}
+    audit.add(
+        connection,
+        author=author,
+        through=audit.SERVICE,
+        action=audit.Action.UPLOAD,
+        subject=f"batch {submission}",
+        details={**counts, "quarantined": len(bad)},
+    )
+    faults = (BadLine(line=number, detail=reason) for number, _, reason in bad)
+    return Receipt(**counts, quarantined=tuple(faults)), submission
+
+
+def _cleared(connection: Any, judged: list[Judged], author: str) -> list[Judged]:
+    """Without objections to records that the author sent before: what came later speaks against them, and
+    sent again they are no news. What another sent would count as the author's too, and is."""
     from kernel_selector.db import records
 
     doubted = [one for one in judged if one[3] is not None and registry.is_valid(one[2].problem)]
-    there = records.stored(connection, (record for _, _, record, _ in doubted))
-    known = {number for (number, *_), stored in zip(doubted, there, strict=True) if stored}
+    there = records.sent_before(connection, (record for _, _, record, _ in doubted), author)
+    known = {number for (number, *_), before in zip(doubted, there, strict=True) if before}
     return [(*one[:3], None) if one[0] in known else one for one in judged]
+
+
+def _not_counting(connection: Any, found: list[Record], submission: int | None) -> tuple[int, int]:
+    """Numbers of stored records that wait for somebody to agree, and that are retracted.
+
+    Without those that are new with the submission.
+    """
+    from kernel_selector.db import authorships, records
+
+    by_hash = {records.hash_of(record): record for record in found}
+    sent = authorships.sent(connection, list(by_hash))
+    known = [one for one in sent if submission is None or one.submission_id != submission]
+    problems: dict[tuple[str, str], set[str]] = defaultdict(set)
+    for one in known:
+        record = by_hash[one.content_hash]
+        problems[record.problem.operator, record.device.key].add(record.problem.key)
+    waiting: set[int] = set()
+    for (operator, device), keys in problems.items():
+        only = keys.pop() if len(keys) == 1 else None
+        waiting |= unconfirmed(connection, operator=operator, device_key=device, problem_key=only).keys()
+    return sum(one.id in waiting for one in known), sum(not one.counts for one in known)
 
 
 def _repeated(connection: Any, found: list[Numbered]) -> Receipt:

@@ -55,8 +55,8 @@ class CorrectionDocument(Answer):
     """What a correction concerns."""
 
     entry: int = Field(description="Its number in the journal: what `undo` takes.")
-    measurements: int = Field(description="How many it concerns.")
-    operators: list[str] = Field(description="Of which operators these are.")
+    measurements: int = Field(description="How many count otherwise: none that others sent too.")
+    operators: list[str] = Field(description="Of which operators the chosen ones are.")
     train_again: list[str] = Field(description="Those whose cost model may have learned from them.")
 
 

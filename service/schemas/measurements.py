@@ -53,10 +53,16 @@ class LineDocument(Answer):
     detail: str
 
 
+WAITING = Field(0, description="Of the known ones, those that wait for somebody to agree.")
+RETRACTED = Field(0, description="Of the known ones, those that are retracted.")
+
+
 class ReceiptDocument(Answer):
-    """What became of the records: `received` is the sum of the other three."""
+    """What became of the records: `received` is the sum of `added`, `known` and those in `quarantined`."""
 
     received: int
     added: int = Field(description="New ones.")
     known: int = Field(description="Those that were there already.")
     quarantined: list[LineDocument] = Field(description="Those that contradict what is known.")
+    known_waiting: int = WAITING
+    known_retracted: int = RETRACTED

@@ -31,8 +31,8 @@ def entry(connection, action=audit.Action.RETRACT):
 
 def retract(connection, **chosen):
     number = entry(connection)
-    ids = corrections.measurements(connection, Chosen(**chosen))
-    return number, corrections.retract(connection, ids, entry=number)
+    found = corrections.sendings(connection, Chosen(**chosen))
+    return number, corrections.retract(connection, found, entry=number)
 
 
 def undo(connection, number):
@@ -86,7 +86,7 @@ def test_what_is_retracted_counts_nowhere_and_undone_counts_as_before(sent):
         first, found = retract(connection, author="ann")
         assert found == (2, ("lstm",), THEN + timedelta(days=1))
         second, found = retract(connection, since=THEN + timedelta(days=2))
-        assert found.measurements == 2
+        assert found.measurements == 1  # one of the two is retracted already
         assert answers(connection) == before
         assert connection.exec_driver_sql("SELECT count(*) FROM measurement").scalar_one() == 4
         undo(connection, second)  # the first stays
@@ -113,7 +113,8 @@ def test_what_is_retracted_counts_nowhere_and_undone_counts_as_before(sent):
 def test_what_is_chosen(sent, chosen, hidden):
     database, _ = sent
     with database.read() as connection:
-        found = records.by_id(connection, corrections.measurements(connection, Chosen(**chosen)))
+        sent = corrections.sendings(connection, Chosen(**chosen))
+        found = records.by_id(connection, [one.measurement for one in sent])
         assert [record.problem.hidden for _, record in found] == hidden
 
 

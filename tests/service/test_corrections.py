@@ -177,14 +177,18 @@ def test_the_same_by_commands(client, made, mallory, run, database, capsys):  # 
     found = run("measurements", "retract", "--author", "mallory", "--reason", "a stolen token")
     assert found["measurements"] == 1
     assert choice(client) == before
+    again = ["measurements", "retract", "--author", "mallory", "--reason", "again", "--database"]
+    assert main([*again, str(database)]) == 0
+    assert "0 measurements of lstm retracted. The chosen ones are as before" in capsys.readouterr().out
     released = run("measurements", "release", "--record", str(aside["id"]), "--reason", "it was right")
     assert run("measurements", "quarantined")["quarantined"] == []
     run("measurements", "undo", str(released["entry"]), "--reason", "it was not")
     assert choice(client) == before
     assert "undone before" in run("measurements", "undo", str(released["entry"]), "--reason", "x", code=2)
     assert "--since" in run("measurements", "retract", "--since", "noon", "--reason", "x", code=2)
-    told = run("audit", "--last", "3")["entries"]
-    assert [one["action"].partition(".")[2] for one in told] == ["retract", "release", "undo"]
+    told = run("audit", "--last", "4")["entries"]
+    assert [one["action"].partition(".")[2] for one in told] == ["retract", "retract", "release", "undo"]
+    assert [one["details"]["measurements"] for one in told] == [1, 0, 1, 1]
     assert {one["through"] for one in told} == {"command"}
     assert [one["subject"] for one in run("audit", "--action", "token.create")["entries"]] == [
         "worker-7",

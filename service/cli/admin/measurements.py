@@ -222,7 +222,8 @@ def _tell(found: dict[str, Any], word: str, as_json: bool) -> None:
     console = output.out()
     operators = f" of {', '.join(found['operators'])}" if found["operators"] else ""
     count = output.number_of(found["measurements"], "measurement")
-    console.print(f"Entry {found['entry']}: {count}{operators} {word}.", markup=False, soft_wrap=True)
+    same = "" if found["measurements"] else " The chosen ones are as before, or others sent them too."
+    console.print(f"Entry {found['entry']}: {count}{operators} {word}.{same}", markup=False, soft_wrap=True)
     for one in found.get("kept", ()):
         console.print(f"  {one['id']} stays aside: {one['reason']}", markup=False, soft_wrap=True)
     for operator in found["train_again"]:

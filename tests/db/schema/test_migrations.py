@@ -23,14 +23,18 @@ from kernel_selector.db import (
     Database,
     DatabaseRevision,
     audit,
+    corrections,
+    integrity,
     models,
     records,
     snapshot,
     submissions,
 )
+from kernel_selector.db.corrections import Aside
 from kernel_selector.db.engine import migrations
 from kernel_selector.db.engine.database import _make_engine
 from kernel_selector.db.engine.location import resolve
+from kernel_selector.db.submissions import Chosen
 from kernel_selector.kernels.contract import Timing
 
 ROOT = Path(__file__).parents[3]
@@ -143,6 +147,55 @@ def test_measurements_come_through_from_each_revision(database, database_url, ma
             with pytest.raises(DatabaseError, match="append-only"):
                 connection.execute(text("UPDATE audit SET author = 'you'"))
             connection.rollback()
+
+
+def test_corrections_come_through_the_revision_that_had_one_author(database, database_url, make_record):
+    from alembic import command
+
+    when = make_record().measured_at
+
+    def entry(connection, action):
+        return audit.add(connection, author="me", through="command", action=action, subject="x")
+
+    def sizes(connection):
+        return [record.problem.hidden - 64 for record in records.find(connection)]
+
+    with database.write() as connection:
+        first, second = (submissions.add(connection, author=name, received_at=when) for name in ("a", "b"))
+        records.add(connection, [make_record(0), make_record(1)], submission=first)
+        records.add(connection, [make_record(1), make_record(2)], submission=second)
+        lines = [(make_record(number).to_json(), "too fast") for number in (3, 4)]
+        submissions.quarantine(connection, submission=first, lines=lines)
+        released, kept, retracted, undone, reversing = (
+            entry(connection, action)
+            for action in (audit.Action.RELEASE,) * 2 + (audit.Action.RETRACT,) * 2 + (audit.Action.UNDO,)
+        )
+        for number, by in ((3, released), (4, kept)):
+            corrections.release(connection, [Aside(number - 2, first, make_record(number))], entry=by)
+        corrections.undo(connection, undone=released, entry=reversing)
+        of_a, of_b = (
+            [one for one in corrections.sendings(connection, Chosen(batch=batch)) if one.measurement < 4]
+            for batch in (first, second)
+        )
+        corrections.retract(connection, of_a, entry=retracted)
+        corrections.retract(connection, of_b, entry=undone)
+        corrections.undo(connection, undone=undone, entry=reversing)
+        assert sizes(connection) == [1, 2, 4]
+    database.close()
+    with Database.migrating(database_url) as connection:
+        command.downgrade(migrations.configuration(connection), "0009")
+        marks = connection.execute(text("SELECT measurement_id, audit_id FROM retraction ORDER BY 1")).all()
+        assert marks == [(1, retracted), (4, reversing)]
+        assert connection.execute(text("SELECT quarantined_id, audit_id FROM release")).all() == [(2, kept)]
+    Database.upgrade(database_url)
+    with Database.open(database_url) as again, again.write() as connection:
+        assert (sizes(connection), list(integrity.faults(connection))) == ([1, 2, 4], [])
+        corrections.undo(connection, undone=retracted, entry=entry(connection, audit.Action.UNDO))
+        assert sizes(connection) == [0, 1, 2, 4]
+        (aside,) = submissions.quarantined(connection, limit=9)
+        once_more = entry(connection, audit.Action.RELEASE)
+        corrections.release(connection, [Aside(aside["id"], first, make_record(3))], entry=once_more)
+        assert (sizes(connection), list(integrity.faults(connection))) == ([0, 1, 2, 3, 4], [])
 
 
 def test_upgrading_twice_changes_nothing(database, make_record):

@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+import sqlite3
+from contextlib import closing
 from dataclasses import fields, is_dataclass
 from datetime import UTC, datetime
 from typing import get_type_hints
 
 import pytest
-from sqlalchemy import CheckConstraint, Table, inspect, text
+from sqlalchemy import CheckConstraint, Table, UniqueConstraint, inspect, make_url, text
 
-from kernel_selector.db import Database, DatabaseError, StoredModel, audit, records, submissions
+from kernel_selector.db import (
+    Database,
+    DatabaseError,
+    StoredModel,
+    audit,
+    corrections,
+    imported,
+    records,
+    submissions,
+)
 from kernel_selector.db.schema import measurements as tables
 from kernel_selector.kernels.contract import Device, Environment, GateResult, Memory, Problem, Record, Timing
 
@@ -90,31 +101,113 @@ def test_the_sqlite_checks_have_the_text_of_the_tables(sqlite_database):
     assert {item["name"]: item["sqltext"] for item in found} == written
 
 
-@pytest.mark.parametrize("table", tables.APPEND_ONLY)
-@pytest.mark.parametrize("statement", ["UPDATE {} SET id = id + 1", "DELETE FROM {}"])
-def test_nothing_measured_can_be_changed_or_removed(database, make_record, table, statement):
+def unique_keys(table):
+    constraints = tables.Base.metadata.tables[table].constraints
+    return [key for key in constraints if isinstance(key, UniqueConstraint)]
+
+
+@pytest.fixture
+def everything(database, make_record):
+    """A database with a row in each append-only table."""
+    fill(database, make_record)
+    return database
+
+
+def fill(database, make_record):
+    now = datetime.now(UTC)
+    journal = {"author": "me", "through": "command", "subject": "x"}
     with database.write() as connection:
         records.add(connection, [make_record()])
-        number = submissions.add(connection, author="worker-7", received_at=datetime.now(UTC))
-        submissions.quarantine(connection, submission=number, lines=[("{}", "too fast")])
-        audit.add(
-            connection, author="me", through="command", action=audit.Action.TOKEN_REVOKE, subject="worker-7"
+        batch = submissions.add(connection, author="worker-7", received_at=now)
+        records.add(connection, [make_record()], submission=batch)
+        submissions.quarantine(connection, submission=batch, lines=[(make_record(1).to_json(), "too fast")])
+        retraction, release, undo = (
+            audit.add(connection, action=action, **journal)
+            for action in (audit.Action.RETRACT, audit.Action.RELEASE, audit.Action.UNDO)
         )
-    with pytest.raises(DatabaseError, match=f"{table} is append-only"), database.write() as connection:
-        connection.execute(text(statement.format(table)))
+        aside = corrections.Aside(1, batch, make_record(1))
+        corrections.release(connection, [aside], entry=release)
+        sent = corrections.sendings(connection, submissions.Chosen(author="worker-7"))
+        corrections.retract(connection, sent, entry=retraction)
+        corrections.undo(connection, undone=retraction, entry=undo)
+        row = imported.ImportedRow({"m": 1}, "a", "ok", 1.0, 2, "")
+        imported.add(connection, operator="x", device="y", rows=[row], source="z", imported_at=now)
+        for table in tables.APPEND_ONLY:
+            assert connection.execute(text(f"SELECT count(*) FROM {table}")).scalar_one() > 0, table
+
+
+def contents(database):
     with database.read() as connection:
-        assert list(records.find(connection)) == [make_record()]
+        return {
+            table: connection.execute(text(f"SELECT * FROM {table} ORDER BY id")).all()
+            for table in tables.APPEND_ONLY
+        }
+
+
+def test_these_are_all_tables_but_those_that_change():
+    changing = {"tally", "model", "token", "job", "task"}
+    assert {table.name for table in tables.Base.metadata.sorted_tables} - changing == set(tables.APPEND_ONLY)
+
+
+@pytest.mark.parametrize("table", tables.APPEND_ONLY)
+@pytest.mark.parametrize("statement", ["UPDATE {} SET id = id + 1", "DELETE FROM {}"])
+def test_nothing_measured_can_be_changed_or_removed(everything, make_record, table, statement):
+    before = contents(everything)
+    with pytest.raises(DatabaseError, match=f"{table} is append-only"), everything.write() as connection:
+        connection.execute(text(statement.format(table)))
+    assert contents(everything) == before
+    with everything.read() as connection:
+        assert list(records.find(connection)) == [make_record(), make_record(1)]
+
+
+@pytest.mark.parametrize(
+    ("table", "number"),
+    [
+        *((table, "id") for table in tables.APPEND_ONLY),
+        *((table, "id + 1000") for table in tables.APPEND_ONLY if unique_keys(table)),
+    ],
+)
+def test_nothing_measured_can_be_replaced(everything, table, number):
+    """By its id, or by what else two rows must not share; REPLACE asks no trigger of DELETE in SQLite."""
+    of_table = tables.Base.metadata.tables[table]
+    names = [f'"{column.name}"' for column in of_table.columns if column.name != "id"]
+    rows = f"SELECT {number}, {', '.join(names)} FROM {table}"
+    if everything.url.startswith("postgresql"):
+        into = f"INSERT INTO {table} (id, {', '.join(names)}) {rows} ON CONFLICT "
+        keyed = ", ".join(column.name for column in unique_keys(table)[0].columns) if number != "id" else "id"
+        statement = f"{into} ({keyed}) DO UPDATE SET id = excluded.id"
+    else:
+        statement = f"INSERT OR REPLACE INTO {table} (id, {', '.join(names)}) {rows}"
+    before = contents(everything)
+    with pytest.raises(DatabaseError, match=f"{table} is append-only"), everything.write() as connection:
+        connection.execute(text(statement))
+    assert contents(everything) == before
+
+
+@pytest.mark.parametrize("table", tables.APPEND_ONLY)
+@pytest.mark.parametrize(
+    "statement", ["REPLACE INTO {0} SELECT * FROM {0}", "UPDATE OR REPLACE {0} SET id = 1", "DELETE FROM {0}"]
+)
+def test_another_client_of_the_file_cannot_either(sqlite_database, make_record, table, statement):
+    fill(sqlite_database, make_record)
+    before = contents(sqlite_database)
+    with closing(sqlite3.connect(make_url(sqlite_database.url).database)) as raw:
+        raw.execute("PRAGMA recursive_triggers = OFF")
+        with pytest.raises(sqlite3.IntegrityError, match=f"{table} is append-only"):
+            raw.execute(statement.format(table))
+    assert contents(sqlite_database) == before
 
 
 @pytest.mark.postgres
-def test_nothing_measured_can_be_truncated(postgres_url):
+@pytest.mark.parametrize("table", tables.APPEND_ONLY)
+def test_nothing_measured_can_be_truncated(postgres_url, table):
     database = Database.open(postgres_url, create=True)
     with (
         database,
         pytest.raises(DatabaseError, match="append-only: TRUNCATE"),
         database.write() as connection,
     ):
-        connection.execute(text("TRUNCATE measurement CASCADE"))
+        connection.execute(text(f"TRUNCATE {table} CASCADE"))
 
 
 @pytest.mark.parametrize(
