@@ -12,9 +12,9 @@ from sqlalchemy.engine import Connection
 
 from . import tokens
 from .bulk import known
-from .schema.corrections import Audit, Release, Retraction
+from .schema.corrections import Audit, Release, counts, release_holds
 from .schema.imported import ImportedMeasurement
-from .schema.measurements import Base, Measurement, Quarantined
+from .schema.measurements import Measurement, Quarantined
 from .tokens import StoredToken
 
 PAGE = 10_000
@@ -85,7 +85,7 @@ def reversion(now: Connection, then: Connection) -> Reversion:
         )
     }
     lost |= {
-        "releases": max(0, _count(now, Release) - _count(then, Release)),
+        "releases": max(0, _releases(now) - _releases(then)),
         "tokens": len(ours.keys() - theirs.keys()),
         "journal": len(_entries(now) - _entries(then)),
     }
@@ -124,7 +124,7 @@ def _trust(found: dict[str, StoredToken]) -> dict[str, bool]:
 
 def _retracted(connection: Connection) -> set[str]:
     """Content hashes of the measurements that do not count."""
-    query = select(Measurement.content_hash).join(Retraction, Retraction.measurement_id == Measurement.id)
+    query = select(Measurement.content_hash).where(~counts())
     return set(connection.execute(query).scalars())
 
 
@@ -156,5 +156,7 @@ def _entries(connection: Connection) -> set[tuple[Any, ...]]:
     return {tuple(row) for row in connection.execute(query)}
 
 
-def _count(connection: Connection, table: type[Base]) -> int:
-    return int(connection.execute(select(func.count()).select_from(table)).scalar_one())
+def _releases(connection: Connection) -> int:
+    """How many records are released from quarantine."""
+    query = select(func.count()).select_from(Release).where(release_holds())
+    return int(connection.execute(query).scalar_one())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import time
 from contextlib import closing
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -74,6 +75,8 @@ def restore(source: Path, url: str | os.PathLike[str] | None, *, author: str) ->
         staged = Path(folder) / target.name  # so that who reads on finds the entry with the rest
         _copy(source, staged)
         _note(staged, source, found, author)
+        if target.exists():
+            _lay_out(staged, target)
         _copy(staged, target)
     return found
 
@@ -110,19 +113,44 @@ def _kept(path: Path, copy: Path) -> str | None:
         with Database.open(path):
             pass
         _copy(path, copy)
-    except (DatabaseError, sqlite3.Error) as error:
+    except DatabaseError as error:
         copy.unlink(missing_ok=True)
         return str(error)
     return None
 
 
+def _lay_out(path: Path, like: Path) -> None:
+    """Give a file the page size of another one: SQLite copies onto no other in use (error "readonly")."""
+    with closing(sqlite3.connect(like)) as other, closing(sqlite3.connect(path)) as mine:
+        (wanted,), (given,) = (one.execute("PRAGMA page_size").fetchone() for one in (other, mine))
+        if wanted != given:
+            mine.execute("PRAGMA journal_mode=DELETE")  # a log of writes keeps the size as it is
+            mine.execute(f"PRAGMA page_size={wanted}")
+            mine.execute("VACUUM")
+
+
 def _copy(source: Path, target: Path) -> None:
+    """Copy a database by SQLite's own backup. Raises DatabaseError where a file cannot be read or written."""
     sqlite.make_private(target)
-    with (
-        closing(sqlite3.connect(f"{source.resolve().as_uri()}?mode=ro", uri=True, timeout=BUSY_S)) as read,
-        closing(sqlite3.connect(target, timeout=BUSY_S)) as written,
-    ):
-        read.backup(written)
+    end = time.monotonic() + BUSY_S
+
+    def waited(status: int, _left: int, _total: int) -> None:  # SQLite's own retries have no end
+        if status in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED) and time.monotonic() > end:
+            raise sqlite3.OperationalError("database is locked")
+
+    try:
+        with (
+            closing(
+                sqlite3.connect(f"{source.resolve().as_uri()}?mode=ro", uri=True, timeout=BUSY_S)
+            ) as read,
+            closing(sqlite3.connect(target, timeout=BUSY_S)) as written,
+        ):
+            read.backup(written, progress=waited)
+    except sqlite3.Error as error:
+        raise DatabaseError(
+            f"{source} could not be copied to {target}: {error}. Check the space on its disk, who may write "
+            "there, and that no other process holds it locked; then try again."
+        ) from error
 
 
 def _file(url: str | os.PathLike[str] | None, instead: str) -> Path:

@@ -105,7 +105,7 @@ def test_what_a_restoration_undoes_is_said_and_in_the_journal(path, tmp_path, ma
             tokens.trust(connection, name="trusted", trusted=True)
             tokens.add(connection, token("new"))
             noted(connection, audit.Action.TOKEN_REVOKE, "revoked")
-            chosen = corrections.measurements(connection, submissions.Chosen(author="distrusted"))
+            chosen = corrections.sendings(connection, submissions.Chosen(author="distrusted"))
             corrections.retract(connection, chosen, entry=noted(connection, audit.Action.RETRACT, "those"))
             records.add(connection, [make_record(9), make_record(10)])
     found = restore(copy, path, author="ops")
@@ -169,3 +169,26 @@ def test_what_cannot_be_copied_changes_nothing(path, tmp_path):
     with pytest.raises(DatabaseError, match="pg_dump copies it"):
         back_up("postgresql://nobody@localhost/none", tmp_path / "copy.sqlite")
     assert path.read_bytes() == content
+
+
+def test_a_copy_of_another_page_size_is_restored(path, tmp_path, make_record):
+    copy = tmp_path / "copy.sqlite"
+    back_up(path, copy)
+    with closing(sqlite3.connect(copy)) as other:
+        for line in ("PRAGMA journal_mode=DELETE", "PRAGMA page_size=1024", "VACUUM"):
+            other.execute(line)
+    with Database.open(path) as database, database.write() as connection:
+        records.add(connection, [make_record(9)])
+    assert restore(copy, path, author="ops").undone.lost["measurements"] == 1
+    assert count(path) == 3
+
+
+def test_a_database_that_another_process_holds_is_named(path, tmp_path, monkeypatch):
+    copy = tmp_path / "copy.sqlite"
+    back_up(path, copy)
+    monkeypatch.setattr("kernel_selector.db.engine.backup.BUSY_S", 0.1)
+    with closing(sqlite3.connect(path, isolation_level=None)) as holder:
+        holder.execute("BEGIN IMMEDIATE")
+        with pytest.raises(DatabaseError, match=f"could not be copied to {path}: database is locked"):
+            restore(copy, path, author="ops")
+    assert count(path) == 3
