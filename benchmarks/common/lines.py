@@ -14,11 +14,15 @@ def text_of(file: Path) -> str:
 
 def keep(text: str, file: Path) -> None:
     """Write the lines of a sweep as small as can be."""
-    file.write_bytes(lzma.compress(text.encode(), preset=9 | lzma.PRESET_EXTREME))
+    _replace(lzma.compress(text.encode(), preset=9 | lzma.PRESET_EXTREME), file)
 
 
 def put(text: str, file: Path) -> None:
     """Replace a file as a whole: a reader, or a kill, never meets half of it."""
+    _replace(text.encode(), file)
+
+
+def _replace(content: bytes, file: Path) -> None:
     unfinished = file.with_name(f"{file.name}.unfinished")
-    unfinished.write_text(text)
+    unfinished.write_bytes(content)
     unfinished.replace(file)

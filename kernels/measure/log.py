@@ -61,9 +61,10 @@ class Log:
 
     def _left(self) -> str:
         timing_s = self._last - self._start - self._judging_s
-        seconds = timing_s / self._timed * (self._count - self._timed)
-        if self._judged:
-            seconds += self._judging_s / self._judged * (self._count - self._judged)
+        left = self._count - self._timed
+        seconds = timing_s / self._timed * left
+        if self._judged:  # who is timed without a judge is not judged any more
+            seconds += self._judging_s / self._judged * min(left, self._count - self._judged)
         seconds = min(seconds, max(0.0, self._end - self._last))
         return f", about {seconds:.0f} s left" if self._timed < self._count else ""
 

@@ -50,7 +50,8 @@ class Fleet:
 
     No problem is started that is not expected to end before `end` (of time.monotonic). `judging_seconds` and
     `timing_seconds` count where the time of the processes that judge and of those that time went, by stage;
-    `hangs` counts how often an implementation did not answer.
+    `hangs` counts how often an implementation did not answer, and `longest_s` is what judging a job took at
+    most: no round begins in less than twice that before the end.
     """
 
     sessions: Sequence[Session]
@@ -59,6 +60,7 @@ class Fleet:
     judging_seconds: dict[str, float] = field(default_factory=lambda: defaultdict(float))
     timing_seconds: dict[str, float] = field(default_factory=lambda: defaultdict(float))
     hangs: Counter[tuple[str, str]] = field(default_factory=Counter)
+    longest_s: float = 0.0
 
     def run(self, jobs: Sequence[Job]) -> Generator[Step]:
         """The records of the jobs as they come. A job whose end is not among them was left out.
@@ -86,7 +88,8 @@ class Fleet:
                 if record is not None:
                     ended[job].add(record.implementation)
                 yield Step(job, record, judged=True)
-        begun = begun or set(jobs)
+        if not judged:  # judges that cannot start would not in the next round either
+            begun = set(jobs)
 
         def time_in(session: Session) -> Worker:
             def worker(job: Job) -> Iterator[Record]:
@@ -105,16 +108,18 @@ class Fleet:
     ) -> Iterator[Done]:
         """Judge as many jobs as a round allows, which become `begun`; fills `judged`."""
         start = time.monotonic()
-        if not self.judges or self.end - start < LEAST_S:
+        if not self.judges or self.end - start < max(LEAST_S, 2 * self.longest_s):
             return
 
         def judge_in(session: Session) -> Worker:
             def worker(job: Job) -> Iterator[Record]:
                 begun.add(job)
+                asked = time.monotonic()
                 try:
                     passed, ended = session.judge(job.problem, self._patient(job))
                 except MeasurementFailed as error:
                     raise _Ended from error
+                self.longest_s = max(self.longest_s, time.monotonic() - asked)
                 judged[job] = passed
                 return (record for record in ended if record.status in FINAL)
 

@@ -184,6 +184,36 @@ def test_what_was_judged_is_timed_in_rounds(monkeypatch):
     assert [key for key, _ in timing.asked] == [job.problem.key for job in listed]
 
 
+def test_judges_that_cannot_start_are_not_started_again(monkeypatch):
+    class Away(Judge):
+        def judge(self, problem, implementations):  # noqa: ARG002
+            raise MeasurementFailed("the process did not start: CUDA out of memory")
+
+    monkeypatch.setattr("kernel_selector.kernels.measure.parallel.Session", Away)
+    monkeypatch.setattr(Judge, "made", [])
+    timing = Stub()
+    list(Fleet(sessions=[timing], judges=4).run(jobs(20, "fused")))
+    assert len(Judge.made) == 4
+    assert len(timing.asked) == 20
+
+
+def test_no_round_of_judging_begins_that_would_end_too_late(monkeypatch):
+    class Slow(Judge):
+        def judge(self, problem, implementations):
+            time.sleep(0.4)
+            return super().judge(problem, implementations)
+
+    for name, value in (("Session", Slow), ("ROUND_S", 0.1), ("LEAST_S", 0.0)):
+        monkeypatch.setattr(f"kernel_selector.kernels.measure.parallel.{name}", value)
+    monkeypatch.setattr(Judge, "made", [None, None])
+    make(problem(), "fused")
+    end = time.monotonic() + 0.6
+    steps = list(Fleet(sessions=[Stub()], judges=1, end=end).run(jobs(9, "fused")))
+    assert time.monotonic() < end + 0.2
+    assert sum(step.judged and step.record is None for step in steps) == 1
+    assert sum(not step.judged and step.record is None for step in steps) == 9
+
+
 MADE = []
 
 
