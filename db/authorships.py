@@ -16,7 +16,7 @@ from sqlalchemy.engine import Connection
 from . import counters
 from .bulk import insert_new, known, parts
 from .hashing import content_hash
-from .schema.corrections import Authorship, counts
+from .schema.corrections import Authorship, counts, credited, untrusted
 from .schema.measurements import Measurement, Submission
 
 
@@ -34,6 +34,24 @@ def sent(connection: Connection, hashes: Sequence[str]) -> list[Sent]:
     """The measurements of these content hashes that are there."""
     found = (connection.execute(_sent(), {"hashes": part}) for part in parts(hashes))
     return [Sent._make(row) for rows in found for row in rows]
+
+
+class Credit(NamedTuple):
+    """Author whom a measurement counts through (None: the owner), and whether what he sent is trusted."""
+
+    author: str | None
+    trusted: bool
+
+
+def credits(connection: Connection, hashes: Sequence[str]) -> dict[str, Credit]:
+    """Whom the measurements of these content hashes that are there count through, by content hash."""
+    query = (
+        select(Measurement.content_hash, Submission.author, ~untrusted())
+        .outerjoin(Submission, Submission.id == credited())
+        .where(Measurement.content_hash.in_(bindparam("hashes", expanding=True)))
+    )
+    found = (connection.execute(query, {"hashes": part}) for part in parts(hashes))
+    return {hashed: Credit(author, bool(trusted)) for rows in found for hashed, author, trusted in rows}
 
 
 @cache  # asked for each record that comes in: to put it together takes longer than to answer it

@@ -16,7 +16,7 @@ from sqlalchemy.engine import Connection
 
 from kernel_selector.kernels.contract import Record
 
-from . import counters, records
+from . import authorships, counters, records
 from .audit import Action
 from .bulk import parts
 from .schema.corrections import (
@@ -92,20 +92,17 @@ def undoable(connection: Connection, entry: int) -> int | None:
 def retract(connection: Connection, chosen: Sequence[Sending], *, entry: int) -> Concerned:
     """Mark measurements, as they were sent, as not counting, by an entry of the journal."""
     changed = silenced(connection, chosen)
-    for part in parts(chosen):
-        marks = [
-            {"measurement_id": one.measurement, "submission_id": one.submission, "audit_id": entry}
-            for one in part
-        ]
-        connection.execute(insert(Retraction), marks)
+    _mark(connection, chosen, entry)
     return _recounted(connection, chosen, changed)
 
 
 def release(connection: Connection, found: Sequence[Aside], *, entry: int) -> Concerned:
     """Store records that were set aside, under their authors, and end their quarantine."""
-    for one in found:
+    hashes = [records.hash_of(one.record) for one in found]
+    before = _counting(connection, hashes)
+    for one, hashed in zip(found, hashes, strict=True):
         records.add(connection, [one.record], submission=one.batch)
-        stored = select(Measurement.id).where(Measurement.content_hash == records.hash_of(one.record))
+        stored = select(Measurement.id).where(Measurement.content_hash == hashed)
         columns = ["quarantined_id", "measurement_id", "audit_id"]
         values = select(literal(one.id), stored.scalar_subquery(), literal(entry))
         connection.execute(insert(Release).from_select(columns, values))
@@ -121,20 +118,34 @@ def release(connection: Connection, found: Sequence[Aside], *, entry: int) -> Co
             [number for number, one, batch in marks if Sending(one, batch) in released],
             entry,
         )
-    return _recounted(connection, released, len(found))
+    return _recounted(connection, released, len(_counting(connection, hashes) - before))
 
 
 def undo(connection: Connection, *, undone: int, entry: int) -> Concerned:
     """Take back what an entry marked: measurements count again, and what it released is set aside again."""
     retracted, released = _retracted(connection, undone), _released(connection, undone)
-    changed = restored(connection, undone)
+    changed = silenced(connection, released) if released else restored(connection, undone)
     of_retraction = select(Retraction.id).where(Retraction.audit_id == undone, retraction_holds())
     of_release = select(Release.id).where(Release.audit_id == undone, release_holds())
     for name, query in (("retraction_id", of_retraction), ("release_id", of_release)):
         _reverse(connection, name, connection.execute(query).scalars().all(), entry)
-    if released:
-        return retract(connection, released, entry=entry)
-    return _recounted(connection, retracted, changed)
+    _mark(connection, _there(connection, released), entry)
+    return _recounted(connection, released or retracted, changed)
+
+
+def _mark(connection: Connection, chosen: Sequence[Sending], entry: int) -> None:
+    """Retract measurements as they were sent, by an entry of the journal."""
+    for part in parts(chosen):
+        marks = [
+            {"measurement_id": one.measurement, "submission_id": one.submission, "audit_id": entry}
+            for one in part
+        ]
+        connection.execute(insert(Retraction), marks)
+
+
+def _counting(connection: Connection, hashes: Sequence[str]) -> set[int]:
+    """Ids of the measurements of these content hashes that count."""
+    return {one.id for one in authorships.sent(connection, hashes) if one.counts}
 
 
 def _reverse(connection: Connection, name: str, marks: Sequence[int], entry: int) -> None:
@@ -151,19 +162,25 @@ def _retracted(connection: Connection, entry: int) -> list[Sending]:
 
 
 def _released(connection: Connection, entry: int) -> list[Sending]:
-    """What an entry of the journal releases, as far as nobody took it back."""
+    """What an entry of the journal releases, as far as nobody took it back.
+
+    What the author had also sent in another submission is that one's: it has no part under this.
+    """
     query = (
-        select(Release.measurement_id, Submission.author)
+        select(Release.measurement_id, Quarantined.submission_id)
         .join(Quarantined, Quarantined.id == Release.quarantined_id)
-        .join(Submission, Submission.id == Quarantined.submission_id)
         .where(Release.audit_id == entry, release_holds())
+        .distinct()
     )
-    released = {(measurement, author) for measurement, author in connection.execute(query)}
-    found = list[Sending]()
-    for part in parts(sorted({measurement for measurement, _ in released})):
-        sent = _sent(connection, Measurement.id.in_(part))
-        found.extend(one for one, author in sent if (one.measurement, author) in released)
-    return found
+    return list(map(Sending._make, connection.execute(query)))
+
+
+def _there(connection: Connection, given: Sequence[Sending]) -> list[Sending]:
+    """Measurements, of those given, that were sent so."""
+    there = set[Sending]()
+    for part in parts(sorted({one.measurement for one in given})):
+        there |= {one for one, _ in _sent(connection, Measurement.id.in_(part))}
+    return [one for one in given if one in there]
 
 
 def _sent(connection: Connection, *conditions: ColumnElement[bool]) -> Iterator[tuple[Sending, str | None]]:

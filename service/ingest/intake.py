@@ -14,6 +14,7 @@ from kernel_selector.kernels.contract import CorruptRecord, Record, RecordReader
 from selector.errors import InvalidRequest
 from selector.selection.confirmation import unconfirmed
 
+from ..problem_details import LOGGER
 from .bounds import too_long
 from .review import Review
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 SHOWN_FAULTS, MOST_FAULTS = 10, 1000  # lines that are no records: told, and read
 MOST_RECORDS = 50_000  # in one submission
+MOST_ASKED = 50  # problems of an operator that are asked for one by one; all of it takes no longer than more
 Numbered = tuple[int, str, Record]  # a line by its number, as text and as a record
 Judged = tuple[int, str, Record, str | None]  # ... and what speaks against it
 
@@ -78,8 +80,11 @@ class Intake:
         contradict what is known are set aside, where choices do not see them. `first` is called with the
         records in the same transaction: what it raises stores nothing, and after False all records must be
         known, else TaskLost is raised. Raises NotRecords, InvalidRequest for none or too many, and
-        DatabaseError.
+        DatabaseError. Where the database fails once all is stored, the counts of known ones that do not count
+        are 0, and the log has a warning.
         """
+        from kernel_selector.db import DatabaseError
+
         found = _records(lines)
         review = Review(self._selector, datetime.now(UTC))
         judged = [(number, line, record, review.objection(record)) for number, line, record in found]
@@ -92,8 +97,12 @@ class Intake:
             return receipt
         aside = {fault.line for fault in receipt.quarantined}
         there = [record for number, _, record in found if number not in aside]
-        with self.database.read() as connection:
-            waiting, retracted = _not_counting(connection, there, submission)
+        try:
+            with self.database.read() as connection:
+                waiting, retracted = _not_counting(connection, there, submission)
+        except DatabaseError as error:  # the records are stored: an error would say that they are not
+            LOGGER.warning("The known records of an upload are stored, but not told apart: %a", str(error))
+            return receipt
         return replace(receipt, known_waiting=waiting, known_retracted=retracted)
 
     def close(self) -> None:
@@ -164,8 +173,8 @@ def _not_counting(connection: Any, found: list[Record], submission: int | None) 
         problems[record.problem.operator, record.device.key].add(record.problem.key)
     waiting: set[int] = set()
     for (operator, device), keys in problems.items():
-        only = keys.pop() if len(keys) == 1 else None
-        waiting |= unconfirmed(connection, operator=operator, device_key=device, problem_key=only).keys()
+        for only in keys if len(keys) <= MOST_ASKED else [None]:
+            waiting |= unconfirmed(connection, operator=operator, device_key=device, problem_key=only).keys()
     return sum(one.id in waiting for one in known), sum(not one.counts for one in known)
 
 

@@ -21,6 +21,7 @@ from kernel_selector.db import (
     transfer,
 )
 from kernel_selector.db.corrections import Aside
+from kernel_selector.db.engine.backup import back_up
 from kernel_selector.db.schema.corrections import Authorship
 from kernel_selector.db.schema.measurements import Quarantined
 from kernel_selector.db.submissions import Chosen
@@ -212,6 +213,38 @@ def test_a_merge_makes_a_record_the_owners(made, make_record, tmp_path):
         assert authors(mine) == {0: OWNER}
         assert transfer.merge(mine, theirs).known == {"lstm": 1}
         assert rows(theirs) == 0
+
+
+@pytest.mark.parametrize(("kind", "last"), [("copy", "u1"), ("merged", OWNER)])
+def test_what_comes_back_by_a_merge_stays_its_senders(tmp_path, make_record, kind, last):
+    """But for what only a token that is not trusted has sent, and the source has as its owner's."""
+    path, other = tmp_path / "measured.sqlite", tmp_path / "other.sqlite"
+    with Database.open(path, create=True) as database, database.write() as connection:
+        for name in ("t1", "u1"):
+            tokens.add(
+                connection,
+                tokens.StoredToken(
+                    name=name, digest=name, scopes=("measure",), created_at=THEN, trusted=name == "t1"
+                ),
+            )
+        for number, sender in enumerate((OWNER, "t1", "u1")):
+            send(connection, sender, [make_record(number)])
+    if kind == "copy":
+        back_up(path, other)
+    with Database.open(path) as database, Database.open(other, create=True) as source:
+        if kind == "merged":
+            with database.read() as mine, source.write() as theirs:
+                assert transfer.merge(mine, theirs).new == {"lstm": 3}
+        with source.read() as theirs, database.write() as mine:
+            assert transfer.merge(theirs, mine).known == {"lstm": 3}
+            assert authors(mine) == {0: OWNER, 1: "t1", 2: last}
+            assert rows(mine) == (0 if kind == "copy" else 2)
+            number, count = retract(mine, author="t1")
+            assert count == 1
+            undo(mine, number)
+            tokens.trust(mine, name="t1", trusted=False)
+            claims = contested.claims(mine, operator="lstm")
+            assert [one.author for one in claims] == ["t1", "u1"][: 2 if last else 1]
 
 
 def test_a_line_set_aside_is_each_authors(made, make_record):

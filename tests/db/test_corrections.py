@@ -187,3 +187,26 @@ def test_a_retracted_author_who_is_not_trusted_leaves_the_snapshot_of_before(dat
         assert snapshot(connection) == before != sent
         undo(connection, number)
         assert snapshot(connection) == sent
+
+
+def test_undoing_a_release_leaves_what_the_author_sent_himself(database, make_record):
+    line = make_record(0).to_json()
+    with database.write() as connection:
+        first = submissions.add(connection, author="ann", received_at=THEN)
+        submissions.quarantine(connection, submission=first, lines=[(line, "too fast")])
+        second = submissions.add(connection, author="ann", received_at=THEN + timedelta(days=1))
+        assert records.add(connection, [make_record(0)], submission=second) == 1
+        before = snapshot(connection)
+        (aside,) = submissions.quarantined(connection, limit=9)
+        for _ in range(2):
+            number = entry(connection, audit.Action.RELEASE)
+            found = corrections.release(connection, [Aside(aside["id"], first, make_record(0))], entry=number)
+            assert found.measurements == 0  # it counted before
+            assert found.operators == ("lstm",)
+            assert corrections.undoable(connection, number) == 0
+            undone = undo(connection, number)
+            assert (undone.measurements, undone.operators) == (0, ("lstm",))
+            assert (records.total(connection), snapshot(connection)) == (1, before)
+            assert len(list(submissions.quarantined(connection, limit=9))) == 1
+            assert corrections.undoable(connection, number) is None
+        assert list(integrity.faults(connection)) == []

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import logging
+
 import pytest
 from sqlalchemy import text
 from starlette.testclient import TestClient
 
-from kernel_selector.db import Database, audit, integrity
+from kernel_selector.db import Database, DatabaseLocked, audit, integrity
 from kernel_selector.service import tokens
 from kernel_selector.service.app import create_app
-from kernel_selector.service.ingest import corrections
+from kernel_selector.service.ingest import corrections, intake
 from kernel_selector.service.ingest.review import MOST_RATIO
+from kernel_selector.service.problem_details import LOGGER
 from selector import Selector
+from selector.selection import confirmation
 from tests.service.test_rest_measurements import made, scaled, send  # noqa: F401 - a fixture
 
 QUESTION = {"hyperparameters": {"hidden": 256, "batch": 32}}
@@ -210,3 +214,34 @@ def test_retracting_twice_says_that_nothing_changed(service, database, made):  #
     mandate = corrections.Mandate(author="me", through=audit.COMMAND, reason="tried")
     assert corrections.undo(database, first["entry"], mandate)["measurements"] == 0
     assert corrections.undo(database, second["entry"], mandate)["measurements"] == len(made)
+
+
+def test_what_is_stored_is_answered_where_it_cannot_be_read_again(service, made, monkeypatch, caplog):  # noqa: F811
+    _, by = service
+    by("relay", made)
+
+    def fail(*_):
+        raise DatabaseLocked("busy")
+
+    monkeypatch.setattr(intake, "_not_counting", fail)
+    with caplog.at_level(logging.WARNING, logger=LOGGER.name):
+        assert by("relay", made) == known(len(made))
+    assert "not told apart: 'busy'" in caplog.text
+
+
+@pytest.mark.parametrize("most", [0, 50])
+def test_known_records_are_counted_by_problem_and_by_operator(service, made, monkeypatch, most):  # noqa: F811
+    _, by = service
+    monkeypatch.setattr(intake, "MOST_ASKED", most)
+    asked = []
+
+    def unconfirmed(connection, **given):
+        asked.append(given["problem_key"])
+        return confirmation.unconfirmed(connection, **given)
+
+    monkeypatch.setattr(intake, "unconfirmed", unconfirmed)
+    keys = {one.problem.key for one in made}
+    by("relay", made)
+    assert by("relay", made) == known(len(made), waiting=len(made))
+    assert len(keys) > 1
+    assert set(asked) == (keys if most else {None})
