@@ -58,6 +58,41 @@ def commands() -> list[list[str]]:
     ]
 
 
+IMAGE = "/kernel-selector  # of deploy/Containerfile"
+OPENS = r"selector (?:serve|extender|worker)"  # commands that do not start on a database that is not there
+MAKES = r"selector database upgrade"
+
+
+def manifests() -> list[Path]:
+    """All manifests of pods that run our image."""
+    found = [path for folder in ("deploy", "docs") for path in sorted((ROOT / folder).rglob("*.y*ml"))]
+    return [path for path in found if IMAGE in path.read_text()]
+
+
+def starts() -> dict[str, list[str]]:
+    """Commands that start `selector` where the image or the unit names a database, by file."""
+    found = {"Containerfile": re.findall(r"^CMD (.*)$", CONTAINER, re.MULTILINE)}
+    found["unit"] = ["\n".join(re.findall(r"^ExecStart(?:Pre)?=(.*)$", UNIT, re.MULTILINE))]
+    for path in manifests():
+        found[path.name] = re.findall(r"^ +command: (\[.*\])", path.read_text(), re.MULTILINE)
+    return found
+
+
+def test_the_pods_of_the_image_are_found() -> None:
+    assert "extender.yaml" in {path.name for path in manifests()}
+
+
+@pytest.mark.parametrize(("file", "commands"), starts().items())
+def test_the_database_is_made_before_what_opens_it(file: str, commands: list[str]) -> None:
+    """A pod of the image with a new volume ended again and again: the image names a database there."""
+    assert commands, file
+    for command in commands:
+        words = re.sub(r"[\[\],\"]+", " ", command)
+        opening = re.search(OPENS, re.sub(r" +", " ", words))
+        assert opening, command
+        assert re.search(MAKES, opening.string[: opening.start()]), command
+
+
 @pytest.mark.parametrize("command", commands(), ids=" ".join)
 def test_the_commands_are_there(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*command, "--help"]) == 0

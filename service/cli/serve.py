@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 import signal
 import socket
@@ -38,6 +39,7 @@ WINDOW_S = (
     300  # in which so many ends of workers for each place are one fault that another start does not mend
 )
 MOST_ENDS = 5
+MOST_WAIT_S = 60.0  # until the next start in a place where workers end again and again, while others answer
 LOOK_S = 0.1  # how often to look whether the first worker is ready
 
 
@@ -132,7 +134,8 @@ def _serve_with(
 def _supervise(configuration: uvicorn.Config, listening: socket.socket) -> None:
     """Run the workers until a signal ends them; each half second looks at every one and waits for none.
 
-    Raises typer.Exit with 1 where a worker cannot start, or workers end again and again.
+    Where a worker cannot start, or workers end again and again, further attempts wait longer and longer while
+    another worker answers. Raises typer.Exit with 1 where none does.
     """
     from uvicorn.config import STARTUP_FAILURE
     from uvicorn.supervisors import Multiprocess
@@ -145,27 +148,34 @@ def _supervise(configuration: uvicorn.Config, listening: socket.socket) -> None:
             super().__init__(configuration, [listening])
             self.pulses: WeakKeyDictionary[Process, Pulse] = WeakKeyDictionary()
             self.ends = Ends(MOST_ENDS * configuration.workers)
+            self.waits_s = [0.0] * configuration.workers  # before the next start in each place
+            self.due: WeakKeyDictionary[Process, float] = WeakKeyDictionary()  # when to replace what ended
             self.failed = False
 
         def keep_subprocess_alive(self) -> None:
             for place, process in enumerate(self.processes):
                 if self.should_exit.is_set():
                     return
-                if (end := self.end_of(process)) is None:
-                    continue
-                if process.exitcode == STARTUP_FAILURE:  # the next one would fail as well
-                    self.give_up(f"worker {process.pid} cannot start")
-                elif self.ends.one_more():
-                    self.give_up(f"worker {process.pid} {end}, as {self.ends.words} before")
-                else:
-                    LOGGER.warning("worker %d %s; another one takes its place", process.pid, end)
+                if process not in self.due and (end := self.end_of(process)) is not None:
+                    self.ended(place, process, end)
+                if self.due.get(process, math.inf) <= time.monotonic():
                     self.processes[place] = Process(self.config, self.sockets)
                     self.processes[place].start()
 
-        def give_up(self, why: str) -> None:
-            LOGGER.error("%s; the service ends", why)
-            self.failed = True
-            self.should_exit.set()
+        def ended(self, place: int, process: Process, end: str) -> None:
+            """Settle when another worker takes the place of one that ended, or give up."""
+            cannot_start = process.exitcode == STARTUP_FAILURE
+            hopeless = self.ends.add() or cannot_start
+            if hopeless and not any(_answers(one, self.pulses.get(one)) for one in self.processes):
+                why = "cannot start" if cannot_start else f"{end}, as {self.ends.words} before"
+                LOGGER.error("worker %d %s; the service ends", process.pid, why)
+                self.failed = True
+                self.should_exit.set()
+                return
+            wait_s = min(max(1.0, 2 * self.waits_s[place]), MOST_WAIT_S) if hopeless else 0.0
+            self.waits_s[place], self.due[process] = wait_s, time.monotonic() + wait_s
+            after = f" in {wait_s:.0f} s" if wait_s else ""
+            LOGGER.warning("worker %d %s; another one takes its place%s", process.pid, end, after)
 
         def end_of(self, process: Process) -> str | None:
             """Words for the end of a worker, None while it lives; one that is hung is killed."""
@@ -192,8 +202,8 @@ class Ends:
     def __init__(self, most: int) -> None:
         self._at: deque[float] = deque(maxlen=most)
 
-    def one_more(self) -> bool:
-        """Whether as many as may be have come before this one in the window."""
+    def add(self) -> bool:
+        """Add an end; whether as many as may be had come before it in the window."""
         now = time.monotonic()
         is_one_too_many = len(self._at) == self._at.maxlen and now - self._at[0] < WINDOW_S
         self._at.append(now)
@@ -210,6 +220,7 @@ class Pulse:
 
     def __init__(self, pipe: Connection) -> None:
         self._pipe = pipe
+        self.has_started = False  # to take connections, by its last answer
         self._ask()
 
     def _ask(self) -> None:
@@ -219,9 +230,14 @@ class Pulse:
     def silence_s(self) -> float:
         """Seconds since it last answered, or was first asked."""
         if self._pipe.poll():
-            self._pipe.recv()
+            self.has_started = self._pipe.recv()
             self._ask()
         return time.monotonic() - self._answered
+
+
+def _answers(process: Process, pulse: Pulse | None) -> bool:
+    """Whether a worker lives, and had started to answer when it was last heard of."""
+    return process.process.is_alive() and pulse is not None and pulse.has_started
 
 
 def _ending(exitcode: int | None) -> str:

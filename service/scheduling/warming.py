@@ -1,4 +1,4 @@
-"""Warming of a selector: what each operator is answered from, read before anybody asks.
+"""Warming of a process: what ships for each operator, read before anybody asks.
 
 A first question about an operator takes up to a second, and cluster schedulers wait for half of one.
 """
@@ -14,6 +14,10 @@ from fastapi.concurrency import run_in_threadpool
 from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import SelectorError
 from selector import Query, Selector
+from selector.selection.answer import answer_each
+from selector.selection.knowledge import Knowledge
+from selector.selection.query import parse
+from selector.selection.snapshot import Body
 
 from ..problem_details import LOGGER
 
@@ -21,30 +25,36 @@ MOST_WAIT_S = 1.0  # for the question at hand when the service ends: quiet cores
 
 
 def never() -> bool:
-    """The answer of who has no reason to stop."""
+    """The answer of a caller that does not stop before the end: always False."""
     return False
 
 
 def warm_up(selector: Selector, stopped: Callable[[], bool] = never) -> None:
-    """Questions to a selector about each operator on each measured device, one after the other.
+    """Questions about each operator on each device to what ships with a selector, one after the other.
 
     Parameters
     ----------
     selector
-        What is asked; no answer is remembered, nor noted as the next to measure.
+        Selector whose process is warmed up. What ships is read once for all selectors of a process. The
+        selector's own database is not asked: what was read of it is read anew after each of its changes.
     stopped
         Whether to leave out the rest, asked before each question.
 
     What cannot be read is no reason to stop the service: it is logged, and `/readyz` says why.
     """
+    if selector.shipped_database is None:
+        if selector.unusable:
+            LOGGER.warning("not warmed up: %s", selector.unusable)
+        return
+    shipped = Knowledge(Body(None), shipped=True)
     try:
-        measured = dict.fromkeys(one["key"] for one in selector.devices() if one["measured"])
+        measured = dict.fromkeys(device.key for device in shipped.devices)
         for name, operator in registry.operators().items():
             for key in measured:
                 if stopped():
                     return
                 query = Query(operator=name, hyperparameters=operator.examples[0], device=key)
-                selector.choose_each([query], kept=False)
+                answer_each(shipped, [parse(shipped, query)])
     except SelectorError as error:
         LOGGER.warning("not warmed up: %s", error)
 

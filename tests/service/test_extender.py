@@ -13,6 +13,7 @@ from starlette.testclient import TestClient
 from kernel_selector.kernels import registry
 from kernel_selector.service.extender import Extender, create_extender
 from kernel_selector.service.recent import Recent
+from kernel_selector.service.scheduling import warming
 from kernel_selector.service.scheduling.extender_arguments import ANNOTATION
 from kernel_selector.service.scheduling.kubernetes import judge
 from selector import NoMeasurements, Selector
@@ -281,23 +282,19 @@ def test_a_preemption_that_is_not_understood_is_an_error(client, victims):
     assert answer.json()["Error"].startswith("Not understood")
 
 
-def test_it_warms_up_before_it_listens():
+def test_it_warms_up_before_it_listens(monkeypatch, empty_database):
     """The scheduler waits 500 ms; the first question about an operator took up to a second."""
     asked = []
 
-    class Counted:
-        def devices(self):
-            return [
-                {"key": key, "kind": kind, "measured": measured}
-                for key, kind, measured in (("h", "cuda", True), ("t", "cuda", False), ("c", "cpu", True))
-            ]
+    def counted(_, requests):
+        asked.extend((request.problem.operator, request.device.key) for request in requests)
 
-        def choose_each(self, queries, *, kept):
-            assert not kept  # nobody asked
-            asked.extend((query.operator, query.device) for query in queries)
-
-    with TestClient(create_extender(Counted())):
-        assert asked == [(name, key) for name in registry.operators() for key in ("h", "c")]
+    monkeypatch.setattr(warming, "answer_each", counted)
+    opened = Selector(empty_database, shipped=True)
+    keys = {device["key"]: None for device in opened.devices() if device["measured"]}
+    with TestClient(create_extender(opened)):
+        assert asked == [(name, key) for name in registry.operators() for key in keys]
+    assert not opened._knowledge.own.loaded  # which each change of the database would read again
 
 
 def test_the_first_question_is_answered_in_time(monkeypatch, tmp_path):
@@ -326,12 +323,13 @@ def test_without_anything_to_answer_from_it_lives_and_is_not_ready(tmp_path, mon
     assert "no measurements" in answer.json()["reason"]
 
 
-def test_what_cannot_be_read_is_no_reason_to_stop(caplog):
-    class Broken:
-        def devices(self):
-            raise NoMeasurements("gone")
+def test_what_cannot_be_read_is_no_reason_to_stop(monkeypatch, caplog, empty_database):
+    def broken(*_):
+        raise NoMeasurements("gone")
 
-    with TestClient(create_extender(Broken())) as client:
+    monkeypatch.setattr(warming, "answer_each", broken)
+    opened = Selector(empty_database, shipped=True)
+    with TestClient(create_extender(opened)) as client:
         assert client.get("/healthz").status_code == 200
     assert any("not warmed up: gone" in record.getMessage() for record in caplog.records)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import signal
 import socket
 import subprocess
@@ -26,6 +27,7 @@ from tests.service.conftest import measured_records
 ROOT = Path(__file__).parents[2]
 WORKERS = 2
 START_S = 600.0  # of a busy machine; seconds otherwise
+SEEN_S = 2.0  # after which the supervisor has seen that a worker has started
 SOON_S = 20.0  # of what waits for no worker to start, nor for one that does not answer
 pytestmark = pytest.mark.timeout(1800)
 
@@ -173,6 +175,43 @@ def test_workers_that_fail_again_and_again_end_the_service(tmp_path: Path) -> No
     assert errors.count("another one takes its place") == WORKERS
 
 
+def test_a_worker_that_answers_is_left_where_another_cannot_be_replaced(tmp_path: Path) -> None:
+    """It was ended with the service, though it had all that it answers from."""
+    gone = tmp_path / "gone.sqlite"
+    with Database.open(str(gone), create=True), serving(gone, most_ends=1) as (process, port):
+        wait_for("both have started", lambda: sum(map(listens, children(process))) == WORKERS)
+        time.sleep(SEEN_S)
+        for file in tmp_path.glob("gone.sqlite*"):
+            file.rename(file.with_name(f"away.{file.name}"))
+        victim, other = children(process)
+        os.kill(victim, signal.SIGKILL)
+        assert process.stderr
+        errors, said = process.stderr.fileno(), ""
+
+        def waits_longer() -> bool:
+            nonlocal said
+            if select.select([errors], [], [], 0)[0]:
+                said += os.read(errors, 2**16).decode()
+            return "takes its place in 2 s" in said or process.poll() is not None
+
+        wait_for("the supervisor waits longer", waits_longer)
+        assert process.poll() is None, said
+        assert other in children(process)
+        assert httpx.get(f"http://127.0.0.1:{port}/healthz").status_code == 200
+        for file in tmp_path.glob("away.*"):
+            file.rename(file.with_name(file.name.removeprefix("away.")))
+        wait_for("another one listens", lambda: sum(map(listens, children(process))) == WORKERS)
+
+
+def listens(worker: int) -> bool:
+    """Whether a worker has got as far as its event loop."""
+    try:
+        opened = [os.readlink(one) for one in Path(f"/proc/{worker}/fd").iterdir()]
+    except OSError:  # it ended meanwhile
+        return False
+    return "anon_inode:[eventpoll]" in opened
+
+
 def test_ends_count_for_as_long_as_the_window_is(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [1000.0]
     monkeypatch.setattr(serve.time, "monotonic", lambda: now[0])
@@ -180,10 +219,10 @@ def test_ends_count_for_as_long_as_the_window_is(monkeypatch: pytest.MonkeyPatch
     found = []
     for after in (0, 1, WINDOW_S, 1, WINDOW_S - 1, WINDOW_S - 2):
         now[0] += after
-        found.append(ends.one_more())
+        found.append(ends.add())
     assert found == [False, False, False, False, False, False]
     now[0] += 1
-    assert ends.one_more()
+    assert ends.add()
 
 
 def test_workers_end_with_a_parent_that_is_killed(database: Path) -> None:

@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
 
 import pytest
 from starlette.testclient import TestClient
@@ -23,7 +23,9 @@ LOCAL = "http://127.0.0.1"
 
 
 class Held:
-    """A selector whose questions are counted, and answered once they are let go."""
+    """A selector with which something ships; questions to that are counted, and answered once let go."""
+
+    shipped_database, unusable = object(), ""
 
     def __init__(self) -> None:
         self.asked: list[tuple[str | None, object]] = []
@@ -35,24 +37,20 @@ class Held:
     def choose(self, *_: object, **__: object) -> None:
         """Nothing to choose."""
 
-    def devices(self) -> list[dict[str, Any]]:
-        """Two that are measured, one of them on two hosts, and one that is not."""
-        return [
-            {"key": key, "measured": measured}
-            for key, measured in (("gpu", True), ("gpu", True), ("cpu", True), ("new", False))
-        ]
-
-    def choose_each(self, queries: list[Query], *, kept: bool) -> None:
+    def answer_each(self, _: object, queries: list[Query]) -> None:
         """Questions that nobody has."""
-        assert not kept
         self.asked += [(query.operator, query.device) for query in queries]
         self.is_asked.set()
         assert self.go_on.wait(WAIT_S)
 
 
 @pytest.fixture
-def held() -> Iterator[Held]:
+def held(monkeypatch: pytest.MonkeyPatch) -> Iterator[Held]:
     found = Held()
+    devices = [SimpleNamespace(key=key) for key in ("gpu", "gpu", "cpu")]  # one of them on two hosts
+    monkeypatch.setattr(warming, "Knowledge", lambda *_, **__: SimpleNamespace(devices=devices))
+    monkeypatch.setattr(warming, "parse", lambda _, query: query)
+    monkeypatch.setattr(warming, "answer_each", found.answer_each)
     yield found
     found.go_on.set()
 
@@ -115,3 +113,34 @@ def test_the_first_question_about_an_operator_is_as_quick_as_others(
         assert time.process_time() - started < 0.25
     assert answer.status_code == 200, answer.text
     opened.close()
+
+
+def test_nothing_of_ones_own_database_is_read_before_a_question(
+    database_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All that was read of it is read anew after each of its changes: that took seconds after each upload."""
+    operators = {name: registry.operator(name) for name in ("lstm", "attention")}
+    monkeypatch.setattr(registry, "operators", lambda: operators)
+    opened = Selector(database_file, shipped=True)
+    warming.warm_up(opened)
+    assert opened._knowledge.own.records
+    assert not opened._knowledge.own.loaded
+    shipped = opened._knowledge.shipped
+    assert shipped
+    devices = {device.key for device in shipped.devices}
+    assert shipped.loaded >= {(name, key) for name in operators for key in devices}
+    opened.close()
+
+
+def test_it_is_said_that_what_ships_cannot_be_read(
+    empty_database: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def damaged() -> None:
+        raise OSError("damaged")
+
+    monkeypatch.setattr("selector.selection.knowledge.shipped_body", damaged)
+    opened = Selector(empty_database, shipped=True)
+    warming.warm_up(opened)
+    opened.close()
+    assert "not warmed up" in caplog.text
+    assert "damaged" in caplog.text
