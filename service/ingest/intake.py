@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 SHOWN_FAULTS, MOST_FAULTS = 10, 1000  # lines that are no records: told, and read
 MOST_RECORDS = 50_000  # in one submission
-MOST_ASKED = 50  # problems of an operator that are asked for one by one; all of it takes no longer than more
+MOST_ASKED = 50  # problems of an operator that are asked for one by one; of more, all of it is read
 Numbered = tuple[int, str, Record]  # a line by its number, as text and as a record
 Judged = tuple[int, str, Record, str | None]  # ... and what speaks against it
 
