@@ -124,7 +124,7 @@ def release(connection: Connection, found: Sequence[Aside], *, entry: int) -> Co
 def undo(connection: Connection, *, undone: int, entry: int) -> Concerned:
     """Take back what an entry marked: measurements count again, and what it released is set aside again."""
     retracted, released = _retracted(connection, undone), _released(connection, undone)
-    changed = silenced(connection, released) if released else restored(connection, undone)
+    changed = undoable(connection, undone) or 0
     of_retraction = select(Retraction.id).where(Retraction.audit_id == undone, retraction_holds())
     of_release = select(Release.id).where(Release.audit_id == undone, release_holds())
     for name, query in (("retraction_id", of_retraction), ("release_id", of_release)):

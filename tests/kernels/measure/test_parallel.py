@@ -139,10 +139,16 @@ class Judge(Stub):
         return dict.fromkeys(implementations), iter(())
 
 
+def judge_by(judge, monkeypatch, *, all_start=False, **limits):
+    """Let fleets judge by a stub, within other limits; with `all_start` it finds memory each time."""
+    for name, value in {"Session": judge, **limits}.items():
+        monkeypatch.setattr(f"kernel_selector.kernels.measure.parallel.{name}", value)
+    monkeypatch.setattr(Judge, "made", [None, None] if all_start else [])
+
+
 def test_a_judge_that_cannot_start_again_does_not_end_the_sweep(monkeypatch):
     """Seen on an H100: 14 judges held its memory, one could not come back, and 500 judgements were lost."""
-    monkeypatch.setattr("kernel_selector.kernels.measure.parallel.Session", Judge)
-    monkeypatch.setattr(Judge, "made", [])
+    judge_by(Judge, monkeypatch)
     jobs = [Job(problem(hidden=hidden), ("a", "b")) for hidden in range(8, 20)]
     timing = Stub()
     steps = list(Fleet(sessions=[timing], judges=3).run(jobs))
@@ -161,8 +167,7 @@ def test_a_process_that_cannot_start_beside_the_judges_starts_after_them(monkeyp
         def start(self):
             raise MeasurementFailed("the process did not start: CUDA out of memory")
 
-    monkeypatch.setattr("kernel_selector.kernels.measure.parallel.Session", Judge)
-    monkeypatch.setattr(Judge, "made", [])
+    judge_by(Judge, monkeypatch)
     timing = Late()
     list(Fleet(sessions=[timing], judges=2).run(jobs(3, "fused")))
     assert len(timing.asked) == 3
@@ -170,9 +175,7 @@ def test_a_process_that_cannot_start_beside_the_judges_starts_after_them(monkeyp
 
 def test_what_was_judged_is_timed_in_rounds(monkeypatch):
     """A sweep that is interrupted loses the judging of one round; a budget's second half is not one rest."""
-    monkeypatch.setattr("kernel_selector.kernels.measure.parallel.Session", Judge)
-    monkeypatch.setattr("kernel_selector.kernels.measure.parallel.ROUND_S", 0.05)
-    monkeypatch.setattr(Judge, "made", [None, None])  # both of which are not of this fleet
+    judge_by(Judge, monkeypatch, all_start=True, ROUND_S=0.05)
     listed, timing = jobs(30, "fused"), Stub()
     make(problem(), "fused")
     ends = [step for step in Fleet(sessions=[timing], judges=1).run(listed) if step.record is None]
@@ -189,8 +192,7 @@ def test_judges_that_cannot_start_are_not_started_again(monkeypatch):
         def judge(self, problem, implementations):  # noqa: ARG002
             raise MeasurementFailed("the process did not start: CUDA out of memory")
 
-    monkeypatch.setattr("kernel_selector.kernels.measure.parallel.Session", Away)
-    monkeypatch.setattr(Judge, "made", [])
+    judge_by(Away, monkeypatch)
     timing = Stub()
     list(Fleet(sessions=[timing], judges=4).run(jobs(20, "fused")))
     assert len(Judge.made) == 4
@@ -203,9 +205,7 @@ def test_no_round_of_judging_begins_that_would_end_too_late(monkeypatch):
             time.sleep(0.4)
             return super().judge(problem, implementations)
 
-    for name, value in (("Session", Slow), ("ROUND_S", 0.1), ("LEAST_S", 0.0)):
-        monkeypatch.setattr(f"kernel_selector.kernels.measure.parallel.{name}", value)
-    monkeypatch.setattr(Judge, "made", [None, None])
+    judge_by(Slow, monkeypatch, all_start=True, ROUND_S=0.1, LEAST_S=0.0)
     make(problem(), "fused")
     end = time.monotonic() + 0.6
     steps = list(Fleet(sessions=[Stub()], judges=1, end=end).run(jobs(9, "fused")))
