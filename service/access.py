@@ -25,7 +25,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from kernel_selector.kernels.contract import SelectorError
 from selector.selection.query_log import ASKER
 
-from .problem_details import BY_STATUS, LOGGER, kind_of, problem, reason
+from .logs import LOGGER
+from .problem_details import BY_STATUS, kind_of, problem, reason
 from .tokens import AccessList, Grant
 
 LOOKS = frozenset({"/page/style.css", "/page/icon.svg"})

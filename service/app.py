@@ -26,7 +26,7 @@ from .access import Access
 from .cached import Cached
 from .fleet.jobs import queue_depth
 from .ingest.intake import Intake
-from .logs import write_json_lines
+from .logs import LOGGER, write_json_lines
 from .metrics import Metrics
 from .middleware import BodyLimit, Head, RequestLog
 from .openapi.document import document
@@ -142,12 +142,12 @@ async def _ready(app: FastAPI) -> AsyncIterator[None]:
     if app.state.json_log:
         write_json_lines()
     for remark in misspelt():
-        problem_details.LOGGER.warning(remark)
+        LOGGER.warning(remark)
     try:
         app.state.selector.operators()
         app.state.selector.choose("lstm", hidden=64, batch=8)
     except SelectorError as error:
-        problem_details.LOGGER.warning("not ready: %s", error)
+        LOGGER.warning("not ready: %s", error)
     async with warming(app.state.selector) if app.state.warm else nullcontext():
         yield
     app.state.intake.close()

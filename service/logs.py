@@ -9,8 +9,8 @@ import sys
 import time
 from datetime import UTC, datetime
 
-from .problem_details import LOGGER
-
+# a child of uvicorn's logger: its handler and its --log-level apply
+LOGGER = logging.getLogger("uvicorn.error.kernel_selector")
 SILENT_S = 60.0
 
 

@@ -16,7 +16,8 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from .access import refuse_ended
-from .problem_details import BODY_TOO_LARGE, BODY_TOO_SLOW, ENDING, LOGGER, problem
+from .logs import LOGGER
+from .problem_details import BODY_TOO_LARGE, BODY_TOO_SLOW, ENDING, problem
 
 PART_OF_BODY_S, WHOLE_BODY_S = 30.0, 300.0  # until more of a body comes, and until all of it has
 SLOW = f"The body stood still for {PART_OF_BODY_S:g} s, or took {WHOLE_BODY_S:g} s: send it faster, or less."

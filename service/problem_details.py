@@ -7,7 +7,6 @@ database cannot be used in words that anybody may read: its place is not among t
 
 from __future__ import annotations
 
-import logging
 import reprlib
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -24,8 +23,8 @@ from starlette.types import Scope
 from kernel_selector.kernels.contract import SelectorError
 from kernel_selector.kernels.contract.errors import suggest
 
-# a child of uvicorn's logger: its handler and its --log-level apply
-LOGGER = logging.getLogger("uvicorn.error.kernel_selector")
+from .logs import LOGGER
+
 MEDIA_TYPE = "application/problem+json"
 URN = "urn:kernel-selector:problem:"
 LONGEST_DETAIL = 1000  # characters; the message may quote a client's value

@@ -61,6 +61,8 @@ def test_every_dependency_says_why_it_is_there() -> None:
         "database upgrade",
         "jobs list --database {home}/measured.sqlite",
         "token list --database {home}/measured.sqlite",
+        "audit --database {home}/measured.sqlite",
+        "measurements --help",
     ],
 )
 def test_commands_work_without_extras(command: str, tmp_path: Path) -> None:
@@ -85,6 +87,22 @@ print(selector.optimize(torch.nn.Linear(8, 8).eval(), torch.randn(2, 8), arrange
 """
     done = python(code, home=tmp_path)
     assert done.returncode == 0, done.stderr
+
+
+def test_what_commands_stand_on_needs_no_extra(tmp_path: Path) -> None:
+    code = f"""{WITHOUT}
+import importlib, pkgutil
+from kernel_selector import service
+for package in ("cli", "fleet", "ingest"):
+    path = [f"{{service.__path__[0]}}/{{package}}"]
+    for module in pkgutil.iter_modules(path, f"kernel_selector.service.{{package}}."):
+        if not module.name.endswith("__main__"):
+            importlib.import_module(module.name)
+            print(module.name)
+"""
+    done = python(code, home=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert len(done.stdout.splitlines()) > 30
 
 
 @pytest.mark.parametrize("command", ["serve", "extender", "config"])

@@ -141,7 +141,7 @@ def _supervise(configuration: uvicorn.Config, listening: socket.socket) -> None:
     from uvicorn.supervisors import Multiprocess
     from uvicorn.supervisors.multiprocess import Process
 
-    from ..problem_details import LOGGER
+    from ..logs import LOGGER
 
     class Supervisor(Multiprocess):
         def __init__(self) -> None:
@@ -288,7 +288,7 @@ def _configuration(application: FastAPI | str, settings: Settings, place: tuple[
 
 def _log_requests(settings: Settings) -> None:
     """uvicorn's own remarks stay at warnings: our lines say what they would."""
-    from ..problem_details import LOGGER
+    from ..logs import LOGGER
 
     if settings.access_log:
         LOGGER.setLevel(logging.INFO)

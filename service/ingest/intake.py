@@ -14,7 +14,7 @@ from kernel_selector.kernels.contract import CorruptRecord, Record, RecordReader
 from selector.errors import InvalidRequest
 from selector.selection.confirmation import unconfirmed
 
-from ..problem_details import LOGGER
+from ..logs import LOGGER
 from .bounds import too_long
 from .review import Review
 

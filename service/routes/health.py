@@ -10,9 +10,10 @@ from fastapi import APIRouter, Request, Response
 from kernel_selector.kernels.contract import SelectorError
 
 from ..access import allows
+from ..logs import LOGGER
 from ..metrics import CONTENT_TYPE
 from ..openapi.document import problem_response
-from ..problem_details import LOGGER, NOT_READY, ProblemResponse, components, missing, problem
+from ..problem_details import NOT_READY, ProblemResponse, components, missing, problem
 from ..schemas.catalogue import Health, Readiness
 from .common import selector_of
 

@@ -19,7 +19,7 @@ from selector.selection.knowledge import Knowledge
 from selector.selection.query import parse
 from selector.selection.snapshot import Body
 
-from ..problem_details import LOGGER
+from ..logs import LOGGER
 
 MOST_WAIT_S = 1.0  # for the question at hand when the service ends: quiet cores take half of it
 

@@ -13,7 +13,7 @@ from kernel_selector.service import tokens
 from kernel_selector.service.app import create_app
 from kernel_selector.service.ingest import corrections, intake
 from kernel_selector.service.ingest.review import MOST_RATIO
-from kernel_selector.service.problem_details import LOGGER
+from kernel_selector.service.logs import LOGGER
 from selector import Selector
 from selector.selection import confirmation
 from tests.service.test_rest_measurements import made, scaled, send  # noqa: F401 - a fixture

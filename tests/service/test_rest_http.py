@@ -10,7 +10,7 @@ from starlette.testclient import TestClient
 
 from kernel_selector.service import tokens
 from kernel_selector.service.app import create_app
-from kernel_selector.service.problem_details import LOGGER
+from kernel_selector.service.logs import LOGGER
 from kernel_selector.service.settings import Settings
 
 FREE = ("/healthz", "/readyz", "/metrics", "/", "/page/style.css", "/docs", "/openapi.json")

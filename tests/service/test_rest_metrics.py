@@ -10,8 +10,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from kernel_selector.service.app import create_app
-from kernel_selector.service.logs import JsonLines
-from kernel_selector.service.problem_details import LOGGER
+from kernel_selector.service.logs import LOGGER, JsonLines
 
 SIZES = {"hyperparameters": {"hidden": 64, "batch": 8}}
 ROOT = Path(__file__).parents[2]
