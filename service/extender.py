@@ -28,8 +28,8 @@ from starlette.routing import Route
 
 from selector import Query, Selector
 
-from .middleware import BodyLimit
 from .logs import LOGGER
+from .middleware import BodyLimit
 from .problem_details import missing
 from .recent import Recent
 from .scheduling.extender_arguments import (

@@ -17,6 +17,7 @@ from pathlib import Path
 
 OURS = ["--factory", "kernel_selector.service.app:from_environment"]
 LOOK_S = 1.0  # between two looks at what a server computes
+LONGEST_WAIT_S = 120.0  # of which warming up takes some 10
 IDLE_SHARE = 0.05  # of a core: as good as nothing
 
 
@@ -38,9 +39,12 @@ class Server:
         return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
 
     def wait_until_idle(self) -> None:
-        """Wait until it has warmed up, and computes no more."""
+        """Wait until it has warmed up, and computes no more. Raises SystemExit where it goes on too long."""
+        give_up = time.monotonic() + LONGEST_WAIT_S
         before, now = -1.0, self.cpu_s()
         while now - before > IDLE_SHARE * LOOK_S:
+            if time.monotonic() > give_up:
+                raise SystemExit(f"After {LONGEST_WAIT_S:.0f} s the server still computes, unasked.")
             time.sleep(LOOK_S)
             before, now = now, self.cpu_s()
 

@@ -28,11 +28,13 @@ class Knowledge:
     """Two bodies of evidence as one: a database at one moment, and what ships unless that is turned off.
 
     What ships is opened when it is first needed, once for all Selectors of a process. `unusable` says why it
-    cannot be used; another Knowledge tries again.
+    cannot be used; another Knowledge tries again. `absent` says in all answers that the user's own database,
+    though named, is not there.
     """
 
-    def __init__(self, own: Body, *, shipped: bool) -> None:
+    def __init__(self, own: Body, *, shipped: bool, absent: str = "") -> None:
         self.own = own
+        self._absent = absent
         self._with_shipped = shipped
         self._unusable = ""
         self._joint: dict[Pair, Evidence] = {}
@@ -66,7 +68,8 @@ class Knowledge:
     @property
     def caveats(self) -> tuple[str, ...]:
         """Caveats of all answers."""
-        return (self.unusable,) if self.unusable else ()
+        found = self.unusable, self._absent if self.shipped else ""
+        return tuple(filter(None, found))
 
     @property
     def missing(self) -> tuple[str, ...]:

@@ -18,7 +18,7 @@ from kernel_selector.kernels.contract import Device, Problem, SelectorError
 from . import catalogue
 from .answer import Known, answer_each, known_each
 from .choice import Choice
-from .database import require_database
+from .database import named_database, require_database
 from .knowledge import UNUSABLE, Knowledge
 from .query import DEFAULT_OPERATOR, Query, Request, parse
 from .query_log import ASKER, noting
@@ -36,6 +36,7 @@ LOCK_WAIT_S = 2.0  # readers hardly ever wait; those that do have callers who wa
 PATIENCE_S = 0.25  # that a question waits to hear from a server
 CACHE_SIZE = 8192
 NONE_YET = "There are no measurements yet."
+ABSENT = "SELECTOR_DATABASE_URL names a database that is not there: only what ships answers."
 STALE = "The database cannot be read now, so this rests on what was loaded before."
 SNAPSHOT_TRIES = 3
 
@@ -377,6 +378,7 @@ class Selector:
         from kernel_selector import db
 
         with self._lock:
+            absent = ""
             try:
                 opened = self._opened()
             except db.DatabaseMissing as error:
@@ -384,12 +386,13 @@ class Selector:
                     raise
                 # not an error before the first measurement; the message names the place
                 own = Body(None, missing=f"{NONE_YET} {error}")
+                absent = f"{ABSENT} {error}" if named_database() else ""
             else:
                 self._answered_look.set()
                 self._stamp = opened.stamp()
                 pairs = self._knowledge.own.loaded.union(wanted)
                 own = Body(opened, complete=self.frozen, wanted=pairs)
-            self._knowledge = knowledge = Knowledge(own, shipped=self._with_shipped)
+            self._knowledge = knowledge = Knowledge(own, shipped=self._with_shipped, absent=absent)
             self._trouble = None
             self._due = time.monotonic() + CHECK_S
             self._answers = Answers(knowledge, noting(self._open))

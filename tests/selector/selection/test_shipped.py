@@ -20,6 +20,7 @@ from selector.selection.answer import USED
 from selector.selection.evidence import OTHER_MACHINE
 from selector.selection.knowledge import UNUSABLE
 from selector.selection.query import Query
+from selector.selection.selector import ABSENT
 from selector.workloads.sampling import random_problems
 from tests.selector import replay
 
@@ -49,6 +50,16 @@ def test_that_there_are_no_measurements_is_said_only_where_none_ship() -> None:
     missing = "There are no measurements yet."
     assert not [caveat for caveat in Selector().status()["caveats"] if missing in caveat]
     assert [caveat for caveat in Selector(shipped=False).status()["caveats"] if missing in caveat]
+
+
+def test_a_named_database_that_is_not_there_is_said_with_each_answer(
+    fresh: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SELECTOR_DATABASE_URL", str(fresh / "misspelt.sqlite"))
+    (said,) = [one for one in selector.choose("lstm", **QUESTION, device="h200").caveats if ABSENT in one]
+    assert str(fresh / "misspelt.sqlite") in said
+    Database.open(create=True).close()
+    assert not [one for one in Selector().choose("lstm", **QUESTION, device="h200").caveats if ABSENT in one]
 
 
 @pytest.mark.parametrize("operator", ["lstm", "attention", "linear", "layer_norm"])
