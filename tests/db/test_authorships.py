@@ -57,13 +57,14 @@ def entry(connection, action=audit.Action.RETRACT):
 def retract(connection, **chosen):
     number = entry(connection)
     found = corrections.sendings(connection, Chosen(**chosen))
-    return number, corrections.retract(connection, found, entry=number).measurements
+    count = corrections.silenced(connection, found)
+    return number, corrections.retract(connection, found, entry=number, changed=count).measurements
 
 
 def undo(connection, number):
-    return corrections.undo(
-        connection, undone=number, entry=entry(connection, audit.Action.UNDO)
-    ).measurements
+    count = corrections.undoable(connection, number)
+    undoing = entry(connection, audit.Action.UNDO)
+    return corrections.undo(connection, undone=number, entry=undoing, changed=count).measurements
 
 
 def credits(connection):

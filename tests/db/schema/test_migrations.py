@@ -172,14 +172,14 @@ def test_corrections_come_through_the_revision_that_had_one_author(database, dat
         )
         for number, by in ((3, released), (4, kept)):
             corrections.release(connection, [Aside(number - 2, first, make_record(number))], entry=by)
-        corrections.undo(connection, undone=released, entry=reversing)
+        corrections.undo(connection, undone=released, entry=reversing, changed=1)
         of_a, of_b = (
             [one for one in corrections.sendings(connection, Chosen(batch=batch)) if one.measurement < 4]
             for batch in (first, second)
         )
-        corrections.retract(connection, of_a, entry=retracted)
-        corrections.retract(connection, of_b, entry=undone)
-        corrections.undo(connection, undone=undone, entry=reversing)
+        corrections.retract(connection, of_a, entry=retracted, changed=1)
+        corrections.retract(connection, of_b, entry=undone, changed=2)
+        corrections.undo(connection, undone=undone, entry=reversing, changed=2)
         assert sizes(connection) == [1, 2, 4]
     database.close()
     with Database.migrating(database_url) as connection:
@@ -190,7 +190,7 @@ def test_corrections_come_through_the_revision_that_had_one_author(database, dat
     Database.upgrade(database_url)
     with Database.open(database_url) as again, again.write() as connection:
         assert (sizes(connection), list(integrity.faults(connection))) == ([1, 2, 4], [])
-        corrections.undo(connection, undone=retracted, entry=entry(connection, audit.Action.UNDO))
+        corrections.undo(connection, undone=retracted, entry=entry(connection, audit.Action.UNDO), changed=1)
         assert sizes(connection) == [0, 1, 2, 4]
         (aside,) = submissions.quarantined(connection, limit=9)
         once_more = entry(connection, audit.Action.RELEASE)

@@ -128,8 +128,8 @@ def fill(database, make_record):
         aside = corrections.Aside(1, batch, make_record(1))
         corrections.release(connection, [aside], entry=release)
         sent = corrections.sendings(connection, submissions.Chosen(author="worker-7"))
-        corrections.retract(connection, sent, entry=retraction)
-        corrections.undo(connection, undone=retraction, entry=undo)
+        corrections.retract(connection, sent, entry=retraction, changed=1)
+        corrections.undo(connection, undone=retraction, entry=undo, changed=1)
         row = imported.ImportedRow({"m": 1}, "a", "ok", 1.0, 2, "")
         imported.add(connection, operator="x", device="y", rows=[row], source="z", imported_at=now)
         for table in tables.APPEND_ONLY:
