@@ -17,7 +17,7 @@ from .location import Location, argument, way_to_make
 if TYPE_CHECKING:
     from alembic.config import Config
 
-HEAD = "0010"  # of the migrations; here as well so that opening a database need not import Alembic
+HEAD = "0011"  # of the migrations; here as well so that opening a database need not import Alembic
 VERSION_TABLE = "alembic_version"
 SHOWN_TABLES = 8
 FOLDER = Path(kernel_selector.__file__).parent / "migrations"
