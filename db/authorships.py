@@ -1,7 +1,8 @@
 """Authors of records that several have sent. Each function works in the transaction that it is given.
 
 A record that is sent again by another author is not stored again, but its author is: what one did not send
-alone counts as far as any of its authors makes it count. What the same author sends again adds nothing.
+alone counts as far as any of its authors makes it count. What the same author sends again adds nothing, and
+so does what the owner copies from elsewhere.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from sqlalchemy.engine import Connection
 from . import counters
 from .bulk import insert_new, known, parts
 from .hashing import content_hash
-from .schema.corrections import Authorship, counts, credited, untrusted
+from .schema.corrections import Authorship, counts
 from .schema.measurements import Measurement, Submission
 
 
@@ -36,24 +37,6 @@ def sent(connection: Connection, hashes: Sequence[str]) -> list[Sent]:
     return [Sent._make(row) for rows in found for row in rows]
 
 
-class Credit(NamedTuple):
-    """Author whom a measurement counts through (None: the owner), and whether what he sent is trusted."""
-
-    author: str | None
-    trusted: bool
-
-
-def credits(connection: Connection, hashes: Sequence[str]) -> dict[str, Credit]:
-    """Whom the measurements of these content hashes that are there count through, by content hash."""
-    query = (
-        select(Measurement.content_hash, Submission.author, ~untrusted())
-        .outerjoin(Submission, Submission.id == credited())
-        .where(Measurement.content_hash.in_(bindparam("hashes", expanding=True)))
-    )
-    found = (connection.execute(query, {"hashes": part}) for part in parts(hashes))
-    return {hashed: Credit(author, bool(trusted)) for rows in found for hashed, author, trusted in rows}
-
-
 @cache  # asked for each record that comes in: to put it together takes longer than to answer it
 def _sent() -> Select[*tuple[Any, ...]]:
     columns = Measurement.id, Measurement.content_hash, Measurement.submission_id, Submission.author
@@ -64,31 +47,19 @@ def _sent() -> Select[*tuple[Any, ...]]:
     )
 
 
-def add(connection: Connection, found: Sequence[Sent], *, submission: int | None) -> None:
-    """Keep the author of a submission, or with None the owner, as another one of some measurements.
-
-    The owner does not bring back what is retracted: what he merges may have come from there.
-    """
-    author = None
-    if submission is not None:
-        query = select(Submission.author).where(Submission.id == submission)
-        author = connection.execute(query).scalar_one()
-    others = {
-        hash_of(one.content_hash, author): one
-        for one in not_by(connection, found, author)
-        if author is not None or one.counts
-    }
+def add(connection: Connection, found: Sequence[Sent], *, submission: int) -> None:
+    """Keep the author of a submission as another one of some measurements."""
+    author = connection.execute(select(Submission.author).where(Submission.id == submission)).scalar_one()
+    others = {hash_of(one.content_hash, author): one for one in not_by(connection, found, author)}
     firsts = [_row(hash_of(one.content_hash, one.author), one, one.submission_id) for one in others.values()]
     insert_new(connection, Authorship, firsts)
     insert_new(connection, Authorship, [_row(hashed, one, submission) for hashed, one in others.items()])
-    if author is not None:
-        counting = {one.id: hashed for hashed, one in others.items() if one.counts}
-        counters.count_authors(connection, counting)
+    counters.count_authors(connection, {one.id: hashed for hashed, one in others.items() if one.counts})
     counters.recount_of(connection, [one.id for one in others.values() if not one.counts])
 
 
-def not_by(connection: Connection, found: Sequence[Sent], author: str | None) -> list[Sent]:
-    """Measurements, of some, that an author has not sent; None is the owner."""
+def not_by(connection: Connection, found: Sequence[Sent], author: str) -> list[Sent]:
+    """Measurements, of some, that an author has not sent."""
     others = {hash_of(one.content_hash, author): one for one in found if one.author != author}
     for hashed in known(connection, Authorship, list(others)):
         del others[hashed]

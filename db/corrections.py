@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime
 from typing import NamedTuple
 
-from sqlalchemy import ColumnElement, func, insert, literal, select
+from sqlalchemy import ColumnElement, Select, func, insert, literal, select
 from sqlalchemy.engine import Connection
 
 from kernel_selector.kernels.contract import Record
@@ -86,12 +86,16 @@ def undoable(connection: Connection, entry: int) -> int | None:
     retracted, released = _retracted(connection, entry), _released(connection, entry)
     if not (retracted or released):
         return None
-    return silenced(connection, released) if released else restored(connection, entry)
+    if released:
+        return silenced(connection, _set_aside_again(connection, entry, released))
+    return restored(connection, entry)
 
 
-def retract(connection: Connection, chosen: Sequence[Sending], *, entry: int) -> Concerned:
-    """Mark measurements, as they were sent, as not counting, by an entry of the journal."""
-    changed = silenced(connection, chosen)
+def retract(connection: Connection, chosen: Sequence[Sending], *, entry: int, changed: int) -> Concerned:
+    """Mark measurements, as they were sent, as not counting, by an entry of the journal.
+
+    `changed` is the number of those that stop counting, as `silenced` gives it for the entry.
+    """
     _mark(connection, chosen, entry)
     return _recounted(connection, chosen, changed)
 
@@ -121,15 +125,18 @@ def release(connection: Connection, found: Sequence[Aside], *, entry: int) -> Co
     return _recounted(connection, released, len(_counting(connection, hashes) - before))
 
 
-def undo(connection: Connection, *, undone: int, entry: int) -> Concerned:
-    """Take back what an entry marked: measurements count again, and what it released is set aside again."""
+def undo(connection: Connection, *, undone: int, entry: int, changed: int) -> Concerned:
+    """Take back what an entry marked: measurements count again, and what it released is set aside again.
+
+    `changed` is the number of measurements of which this is so, as `undoable` gives it for the new entry.
+    """
     retracted, released = _retracted(connection, undone), _released(connection, undone)
-    changed = undoable(connection, undone) or 0
+    again = _set_aside_again(connection, undone, released)
     of_retraction = select(Retraction.id).where(Retraction.audit_id == undone, retraction_holds())
     of_release = select(Release.id).where(Release.audit_id == undone, release_holds())
     for name, query in (("retraction_id", of_retraction), ("release_id", of_release)):
         _reverse(connection, name, connection.execute(query).scalars().all(), entry)
-    _mark(connection, _there(connection, released), entry)
+    _mark(connection, again, entry)
     return _recounted(connection, released or retracted, changed)
 
 
@@ -162,25 +169,40 @@ def _retracted(connection: Connection, entry: int) -> list[Sending]:
 
 
 def _released(connection: Connection, entry: int) -> list[Sending]:
-    """What an entry of the journal releases, as far as nobody took it back.
+    """What an entry of the journal releases, as its authors sent it first, as far as nobody took it back."""
+    query = _releases().where(Release.audit_id == entry, release_holds())
+    lines = {(measurement, author) for measurement, _, author in connection.execute(query)}
+    return [
+        one
+        for part in parts(sorted({measurement for measurement, _ in lines}))
+        for one, author in _sent(connection, Measurement.id.in_(part))
+        if (one.measurement, author) in lines
+    ]
 
-    What the author had also sent in another submission is that one's: it has no part under this.
+
+def _set_aside_again(connection: Connection, entry: int, released: Sequence[Sending]) -> list[Sending]:
+    """What undoing an entry retracts, of all that it releases.
+
+    Not what the author had also sent himself, and was taken, nor what another release of the same record,
+    which the author sent in another line, still holds.
     """
-    query = (
-        select(Release.measurement_id, Quarantined.submission_id)
+    found = list[Sending]()
+    for part in parts(released):
+        query = _releases().where(Release.measurement_id.in_({one.measurement for one in part}))
+        came = {Sending(one, batch): author for one, batch, author in connection.execute(query)}
+        others = connection.execute(query.where(Release.audit_id != entry, release_holds()))
+        held = {(one, author) for one, _, author in others}
+        found += [one for one in part if one in came and (one.measurement, came[one]) not in held]
+    return found
+
+
+def _releases() -> Select[int, int, str]:
+    """Measurement, batch and author of each release."""
+    return (
+        select(Release.measurement_id, Quarantined.submission_id, Submission.author)
         .join(Quarantined, Quarantined.id == Release.quarantined_id)
-        .where(Release.audit_id == entry, release_holds())
-        .distinct()
+        .join(Submission, Submission.id == Quarantined.submission_id)
     )
-    return list(map(Sending._make, connection.execute(query)))
-
-
-def _there(connection: Connection, given: Sequence[Sending]) -> list[Sending]:
-    """Measurements, of those given, that were sent so."""
-    there = set[Sending]()
-    for part in parts(sorted({one.measurement for one in given})):
-        there |= {one for one, _ in _sent(connection, Measurement.id.in_(part))}
-    return [one for one in given if one in there]
 
 
 def _sent(connection: Connection, *conditions: ColumnElement[bool]) -> Iterator[tuple[Sending, str | None]]:

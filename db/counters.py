@@ -1,25 +1,23 @@
 """Counts of measurements by implementation, device and status, kept up with each that is stored or retracted.
 
 The sums of content hashes that come with the counts also tell which of its authors a measurement counts
-through: as far as it is not by the first one, hashes of authorship are added. Each function works in the
-transaction that it is given.
+through: as far as it is not by the first one alone, hashes of authorship are added. Each function works in
+the transaction that it is given.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from functools import cache
 from typing import Any
 
-from sqlalchemy import Select, and_, case, delete, exists, func, insert, or_, select
+from sqlalchemy import Select, and_, case, delete, func, insert, or_, select
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import Connection
-from sqlalchemy.orm import aliased
 
 from .bulk import parts
-from .schema.corrections import Authorship, counts, stands, untrusted
-from .schema.measurements import Device, Implementation, Measurement, Problem, Submission, Tally
+from .schema.corrections import Authorship, counts, stands
+from .schema.measurements import Device, Implementation, Measurement, Problem, Tally
 
 PART_BITS = 32  # of a content hash in a column: a `bigint` holds the sum of a thousand million
 DIGESTS = (Tally.digest_0, Tally.digest_1, Tally.digest_2, Tally.digest_3)
@@ -86,15 +84,12 @@ def recount_of(connection: Connection, ids: Sequence[int]) -> None:
 def by_others(**equal: Any) -> Select[Any]:
     """KEY and content hash of each authorship that a snapshot tells from what the first author sent alone.
 
-    These are what other tokens sent, and the first author's part where it is retracted and the measurement
-    counts. `equal` are values of a KEY.
+    These are what others sent, and the first author's part where it is retracted and the measurement counts.
+    `equal` are values of a KEY.
     """
     columns = [getattr(Measurement, name) for name in KEY]
     first = Authorship.submission_id.is_not_distinct_from(Measurement.submission_id)
-    told = or_(
-        and_(first, ~stands(), counts()),
-        and_(~first, stands(), Authorship.submission_id.is_not(None)),
-    )
+    told = or_(and_(first, ~stands(), counts()), and_(~first, stands()))
     query = select(*columns, Authorship.content_hash).select_from(Authorship).join(Measurement)
     return query.where(told, *(getattr(Measurement, name) == value for name, value in equal.items()))
 
@@ -122,33 +117,6 @@ def total(connection: Connection) -> int:
 def digest(connection: Connection) -> int:
     """The sum of the content hashes of all that count, and of those of `by_others`."""
     return joined(connection.execute(select(*map(func.sum, DIGESTS))).one())
-
-
-def owned(connection: Connection) -> int:
-    """The sum of the hashes of authorship by which measurements that tokens sent first are the owner's too.
-
-    Only of those that the owner's word can make count, or others stop: where the first author is not trusted,
-    or something else was measured of the same problem on that kind of device.
-    """
-    return sum(int(hashed, 16) for hashed in connection.execute(_owned()).scalars())
-
-
-@cache  # a service asks again and again: to put it together takes longer than to answer it
-def _owned() -> Select[str]:
-    other, its_device = aliased(Measurement), aliased(Device)
-    beside = (
-        select(other.id)
-        .join(its_device, its_device.id == other.device_id)
-        .where(other.problem_id == Measurement.problem_id, other.id != Measurement.id)
-        .where(its_device.key == Device.key)
-    )
-    return (
-        select(Authorship.content_hash)
-        .join(Measurement)
-        .join(Device)
-        .join(Submission, Submission.id == Measurement.submission_id)
-        .where(Authorship.submission_id.is_(None), stands(), or_(untrusted(), exists(beside)))
-    )
 
 
 def joined(parts: Iterable[int | None]) -> int:

@@ -30,9 +30,9 @@ def snapshot(connection: Connection) -> str:
     It is the sum of the records' content hashes, which is kept up with each that is stored. Batches of
     imported ones have their sums with them. Authors who are not trusted are part of it, because less of what
     they sent counts, while any of it is not retracted. So are the further authors of a record that several
-    sent, where that can change what counts.
+    sent.
     """
-    total = counters.digest(connection) + counters.owned(connection)
+    total = counters.digest(connection)
     total += sum(int(text, 16) for text in connection.execute(select(ImportedBatch.digest)).scalars())
     names = sorted(set(connection.execute(_distrusted()).scalars()))
     return hashlib.sha256(" ".join((str(total), *names)).encode()).hexdigest()[:SNAPSHOT_DIGITS]

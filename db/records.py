@@ -35,8 +35,9 @@ FILTERS: Mapping[str, Any] = {
 def add(connection: Connection, records: Iterable[Record], *, submission: int | None = None) -> int:
     """Store records and return how many were new; of one that is there already, another author is kept.
 
-    `submission` is the id of the one that they came with, None when they were measured here. Raises
-    CorruptRecord for a record that no database can hold.
+    `submission` is the id of the one that they came with, None for the owner's: what was measured here, and
+    what he copies from elsewhere. His copies of what is there leave it to its authors: he may have it from
+    here. Raises CorruptRecord for a record that no database can hold.
     """
     shared = SharedRows(connection)
     waiting = iter(records)
@@ -46,7 +47,8 @@ def add(connection: Connection, records: Iterable[Record], *, submission: int | 
         there = authorships.sent(connection, list(found))
         for one in there:
             del found[one.content_hash]
-        authorships.add(connection, there, submission=submission)
+        if submission is not None:
+            authorships.add(connection, there, submission=submission)
         new = list(found.values())
         if insert_new(connection, tables.Measurement, new) != len(new):
             raise DatabaseError("Others stored the same records meanwhile: add them inside Database.write().")

@@ -12,19 +12,15 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import partial
-from itertools import islice
 from types import MappingProxyType
 from typing import Any
 
 from sqlalchemy import select
 from sqlalchemy.engine import Connection
 
-from kernel_selector.kernels.contract import Record
-
-from . import authorships, imported, models, records
+from . import imported, models, records
 from .bulk import apart_from
 from .imported import ImportedRow
-from .records import BATCH
 from .schema.corrections import counts
 from .schema.imported import ImportedBatch, ImportedMeasurement, ImportedProblem
 from .schema.measurements import Measurement
@@ -81,13 +77,10 @@ def merge(
 ) -> Difference:
     """Add all measurements of the source that the target lacks; takes and returns as `difference`.
 
-    Records that are there keep their authors, but for those that the source has as its owner's and the target
-    of tokens alone that are not trusted: these are the target's owner's, too.
+    Records that are there are left to their authors.
     """
     found = difference(source, target, waiting=waiting)
-    given = records.find(source, without=waiting)
-    while batch := list(islice(given, BATCH)):
-        records.add(target, _needed(source, target, batch))
+    records.add(target, records.find(source, without=waiting))
     seen: imported.Repetitions = Counter()  # over all batches: the same hashes as in the source
     for batch_row in imported.batches(source):
         imported.add(
@@ -147,17 +140,6 @@ def _rows_of(connection: Connection, batch_id: int) -> Iterator[ImportedRow]:
         .execution_options(yield_per=imported.PAGE)
     )
     return (ImportedRow(*row) for row in connection.execute(query))
-
-
-def _needed(source: Connection, target: Connection, found: Sequence[Record]) -> list[Record]:
-    """Records of the source, of some, that `merge` gives to the target."""
-    hashes = list(map(records.hash_of, found))
-    given, there = (authorships.credits(connection, hashes) for connection in (source, target))
-    return [
-        record
-        for hashed, record in zip(hashes, found, strict=True)
-        if hashed not in there or not (there[hashed].trusted or given[hashed].author)
-    ]
 
 
 def _records(connection: Connection, without: Collection[int] = ()) -> Iterator[Digests]:

@@ -98,7 +98,8 @@ FILL = "`selector quickstart` takes some."
 REASONS: Mapping[str, str] = {  # by class of the error
     "DatabaseMissing": f"There is no database, or no measurements in it. {FILL}",
     "DatabaseCorrupt": "The database is damaged, or is none; the service's log names it.",
-    "DatabaseRevision": "It has another version's tables. `selector database upgrade` mends old ones.",
+    "DatabaseRevision": "It has another version's tables. `selector database upgrade` mends older ones; for "
+    "newer ones the service has to be upgraded.",
     "DatabaseLocked": "Another process keeps the database locked.",
     "DatabaseReadOnly": "The database is open for reading only.",
     "DatabaseUnreachable": "The database cannot be reached. Check that it runs; the service's log names it.",

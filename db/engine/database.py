@@ -106,12 +106,14 @@ class Database:
     def write(self, *, in_turn: bool = True) -> Iterator[Connection]:
         """A transaction that writes: stored at the end of the block, undone by an exception.
 
-        Writers take turns. Raises DatabaseLocked when the turn does not come in time. On PostgreSQL a
-        transaction that waits for no row while it has locked another may go without: `in_turn=False`.
+        Writers take turns. Raises DatabaseLocked when the turn does not come in time, and DatabaseRevision
+        where the tables have become those of another version since opening. On PostgreSQL a transaction that
+        waits for no row while it has locked another may go without: `in_turn=False`.
         """
         if self._location.path is not None:
             sqlite.check_writable(self._location.path)
         with _transaction(self._engine, self._location, writing=True, in_turn=in_turn) as connection:
+            migrations.require_current(connection, self._location)
             yield connection
 
     def stamp(self) -> tuple[int, ...] | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sqlalchemy import inspect, text
+from sqlalchemy import inspect
 from sqlalchemy.engine import Connection
 
 import kernel_selector
@@ -17,8 +17,9 @@ from .location import Location, argument, way_to_make
 if TYPE_CHECKING:
     from alembic.config import Config
 
-HEAD = "0010"  # of the migrations; here as well so that opening a database need not import Alembic
+HEAD = "0011"  # of the migrations; here as well so that opening a database need not import Alembic
 VERSION_TABLE = "alembic_version"
+NUMBERS = f"SELECT version_num FROM {VERSION_TABLE}"
 SHOWN_TABLES = 8
 FOLDER = Path(kernel_selector.__file__).parent / "migrations"
 
@@ -42,7 +43,7 @@ def revision(connection: Connection, location: Location) -> str | None:
     tables = set(inspect(connection).get_table_names())
     found: list[str] = []
     if VERSION_TABLE in tables:
-        found = list(connection.execute(text(f"SELECT version_num FROM {VERSION_TABLE}")).scalars())
+        found = list(connection.exec_driver_sql(NUMBERS).scalars())
     if len(found) > 1:
         raise DatabaseRevision(f"The database {location.text} is of several revisions: {', '.join(found)}.")
     others = sorted(tables - {VERSION_TABLE})
@@ -71,8 +72,18 @@ def check(found: str | None, location: Location) -> None:
         raise DatabaseRevision(
             f"The database {location.text} is of revision {found}, which this version does not know "
             f"(it reads {HEAD}): a newer version, or another program, made it. "
-            "Upgrade kernel-selector, or give another database."
+            "Upgrade kernel-selector and start this program anew, or give another database."
         )
+
+
+def require_current(connection: Connection, location: Location) -> None:
+    """Raise as `check` where the tables are not of the revision that we read; one short query where they are.
+
+    Each transaction that writes asks for it when it has its turn, as upgrades take turns, too: a program that
+    goes on running while its database is upgraded hears of it.
+    """
+    if list(connection.exec_driver_sql(NUMBERS).scalars()) != [HEAD]:
+        check(revision(connection, location), location)
 
 
 def is_older(found: str | None) -> bool:

@@ -60,7 +60,7 @@ class Release(Base):
     """Mark of a record whose quarantine has ended, with the measurement that it has become."""
 
     quarantined_id: Mapped[int] = mapped_column(ForeignKey("quarantined.id"))
-    measurement_id: Mapped[int] = mapped_column(ForeignKey("measurement.id"))
+    measurement_id: Mapped[int] = mapped_column(ForeignKey("measurement.id"), index=True)
     audit_id: Mapped[int] = mapped_column(ForeignKey("audit.id"), index=True)
 
     __table_args__ = (UniqueConstraint("quarantined_id", "audit_id"),)

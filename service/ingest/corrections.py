@@ -63,14 +63,16 @@ def retract(database: Database | str | Path | None, chosen: Chosen, mandate: Man
         found = corrections.sendings(connection, chosen)
         if not found:
             raise InvalidRequest(f"There is no measurement of {_words(chosen)}: {UPLOADS}")
+        count = corrections.silenced(connection, found)
         entry = audit.add(
             connection,
             **vars(mandate),
             action=audit.Action.RETRACT,
             subject=_words(chosen),
-            details={**chosen.given, "measurements": corrections.silenced(connection, found)},
+            details={**chosen.given, "measurements": count},
         )
-        return _answer(connection, entry, corrections.retract(connection, found, entry=entry))
+        concerned = corrections.retract(connection, found, entry=entry, changed=count)
+        return _answer(connection, entry, concerned)
 
 
 def release(database: Database | str | Path | None, chosen: Chosen, mandate: Mandate) -> dict[str, Any]:
@@ -128,7 +130,8 @@ def undo(database: Database | str | Path | None, number: int, mandate: Mandate) 
             subject=f"entry {number}",
             details={"entry": number, "undone": before["action"], "measurements": count},
         )
-        return _answer(connection, entry, corrections.undo(connection, undone=number, entry=entry))
+        concerned = corrections.undo(connection, undone=number, entry=entry, changed=count)
+        return _answer(connection, entry, concerned)
 
 
 def _require(chosen: Chosen) -> None:

@@ -32,11 +32,14 @@ def entry(connection, action=audit.Action.RETRACT):
 def retract(connection, **chosen):
     number = entry(connection)
     found = corrections.sendings(connection, Chosen(**chosen))
-    return number, corrections.retract(connection, found, entry=number)
+    count = corrections.silenced(connection, found)
+    return number, corrections.retract(connection, found, entry=number, changed=count)
 
 
 def undo(connection, number):
-    return corrections.undo(connection, undone=number, entry=entry(connection, audit.Action.UNDO))
+    count = corrections.undoable(connection, number)
+    undoing = entry(connection, audit.Action.UNDO)
+    return corrections.undo(connection, undone=number, entry=undoing, changed=count)
 
 
 def answers(connection):
@@ -210,3 +213,39 @@ def test_undoing_a_release_leaves_what_the_author_sent_himself(database, make_re
             assert len(list(submissions.quarantined(connection, limit=9))) == 1
             assert corrections.undoable(connection, number) is None
         assert list(integrity.faults(connection)) == []
+
+
+@pytest.mark.parametrize("authors", [("ann", "ann"), ("ann", "bob")], ids=" and ".join)
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)], ids=str)
+def test_a_record_of_two_lines_counts_while_one_of_them_is_released(database, make_record, authors, order):
+    lines = [make_record(0).to_json(), make_record(0).to_json() + " "]
+    with database.write() as connection:
+        batches = [submissions.add(connection, author=author, received_at=THEN) for author in authors]
+        for batch, line in zip(batches, lines, strict=True):
+            submissions.quarantine(connection, submission=batch, lines=[(line, "too fast")])
+        aside = [
+            Aside(one["id"], one["batch"], make_record(0))
+            for one in submissions.quarantined(connection, limit=9)
+        ]
+        assert [one.batch for one in aside] == batches
+
+        def release(which):
+            number = entry(connection, audit.Action.RELEASE)
+            return number, corrections.release(connection, [aside[which]], entry=number).measurements
+
+        def state():
+            assert list(integrity.faults(connection)) == []
+            held = {one["id"] for one in submissions.quarantined(connection, limit=9)}
+            return records.total(connection), [one.id in held for one in aside]
+
+        (first, count), (second, another) = release(0), release(1)
+        assert (count, another, state()) == (1, 0, (1, [False, False]))
+        entries = first, second
+        assert undo(connection, entries[order[0]]).measurements == 0
+        assert state() == (1, [one == order[0] for one in range(2)])
+        assert undo(connection, entries[order[1]]).measurements == 1
+        assert state() == (0, [True, True])
+        again, count = release(order[0])
+        assert (count, state()) == (1, (1, [one == order[1] for one in range(2)]))
+        assert undo(connection, again).measurements == 1
+        assert state() == (0, [True, True])

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from kernel_selector.db import Database, StoredModel, models
+from kernel_selector.db import Database, StoredModel, corrections, models
 from kernel_selector.service import tokens
 from kernel_selector.service.cli import main
 from tests.service.test_rest_measurements import (  # noqa: F401 - fixtures
@@ -215,3 +215,22 @@ def test_cost_models_that_have_learned_from_it_are_named(client, made, run, data
         with Database.open(database) as opened, opened.write() as connection:
             models.add(connection, model=replace(stored, created_at=datetime(year, 1, 1, tzinfo=UTC)))
         assert run(*words)["train_again"] == expected
+
+
+@pytest.mark.parametrize("verb", ["retract", "undo"])
+def test_a_correction_counts_once_what_it_changes(client, made, monkeypatch, verb):  # noqa: F811
+    receipt(client, made)
+    body = (
+        {"author": "worker-7"} if verb == "retract" else {"entry": post(client, "retract", batch=1)["entry"]}
+    )
+    counted = []
+    changed = corrections._changed
+
+    def count(*given):
+        counted.append(changed(*given))
+        return counted[-1]
+
+    monkeypatch.setattr(corrections, "_changed", count)
+    answer = post(client, verb, **body)
+    assert counted == [answer["measurements"]] == [len(made)]
+    assert entries(client)[-1]["details"]["measurements"] == len(made)

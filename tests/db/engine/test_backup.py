@@ -106,7 +106,8 @@ def test_what_a_restoration_undoes_is_said_and_in_the_journal(path, tmp_path, ma
             tokens.add(connection, token("new"))
             noted(connection, audit.Action.TOKEN_REVOKE, "revoked")
             chosen = corrections.sendings(connection, submissions.Chosen(author="distrusted"))
-            corrections.retract(connection, chosen, entry=noted(connection, audit.Action.RETRACT, "those"))
+            retraction = noted(connection, audit.Action.RETRACT, "those")
+            corrections.retract(connection, chosen, entry=retraction, changed=len(chosen))
             records.add(connection, [make_record(9), make_record(10)])
     found = restore(copy, path, author="ops")
     assert [(one.name, one.digest) for one in found.undone.revived] == [

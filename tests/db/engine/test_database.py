@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sqlite3
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -256,3 +258,45 @@ def test_a_wrong_database_and_an_empty_schema(postgres_server, postgres_url, ref
     wrong = postgres_server.rpartition("/")[0] + "/no_such_database"
     refusal(DatabaseUnreachable, wrong, "no_such_database", "does not exist")
     refusal(DatabaseMissing, postgres_url, "is empty", "create=True")
+
+
+def become(connection, revision):
+    connection.execute(text("UPDATE alembic_version SET version_num = :found"), {"found": revision})
+
+
+@pytest.mark.parametrize(
+    ("revision", "words"), [("0010", "selector database upgrade"), ("9999", "Upgrade kernel-selector")]
+)
+@pytest.mark.parametrize("in_turn", [True, False])
+def test_a_program_of_another_revision_does_not_write(
+    database, database_url, make_record, revision, words, in_turn
+):
+    """Which was opened before the database became of that revision, and wrote already."""
+    with database.write(in_turn=in_turn) as connection:
+        records.add(connection, [make_record()])
+    with Database.migrating(database_url) as connection:
+        become(connection, revision)
+    with (
+        pytest.raises(DatabaseRevision, match=f"{revision}.*{migrations.HEAD}.*{words}"),
+        database.write(in_turn=in_turn) as connection,
+    ):
+        records.add(connection, [make_record(1)])
+    with Database.migrating(database_url) as connection:
+        become(connection, migrations.HEAD)
+    with database.write(in_turn=in_turn) as connection:
+        assert records.total(connection) == 1
+
+
+def test_a_writer_that_waited_for_an_upgrade_does_not_write(database, database_url, make_record):
+    def write():
+        with database.write() as connection:
+            records.add(connection, [make_record()])
+
+    with ThreadPoolExecutor(1) as pool:
+        with Database.migrating(database_url) as connection:
+            become(connection, "9999")
+            waiting = pool.submit(write)
+            time.sleep(0.3)  # it waits for its turn
+            assert not waiting.done()
+        with pytest.raises(DatabaseRevision, match="9999"):
+            waiting.result(timeout=20)

@@ -23,6 +23,7 @@ from kernel_selector.db import (
     Database,
     DatabaseRevision,
     audit,
+    authorships,
     corrections,
     integrity,
     models,
@@ -172,14 +173,14 @@ def test_corrections_come_through_the_revision_that_had_one_author(database, dat
         )
         for number, by in ((3, released), (4, kept)):
             corrections.release(connection, [Aside(number - 2, first, make_record(number))], entry=by)
-        corrections.undo(connection, undone=released, entry=reversing)
+        corrections.undo(connection, undone=released, entry=reversing, changed=1)
         of_a, of_b = (
             [one for one in corrections.sendings(connection, Chosen(batch=batch)) if one.measurement < 4]
             for batch in (first, second)
         )
-        corrections.retract(connection, of_a, entry=retracted)
-        corrections.retract(connection, of_b, entry=undone)
-        corrections.undo(connection, undone=undone, entry=reversing)
+        corrections.retract(connection, of_a, entry=retracted, changed=1)
+        corrections.retract(connection, of_b, entry=undone, changed=2)
+        corrections.undo(connection, undone=undone, entry=reversing, changed=2)
         assert sizes(connection) == [1, 2, 4]
     database.close()
     with Database.migrating(database_url) as connection:
@@ -190,12 +191,54 @@ def test_corrections_come_through_the_revision_that_had_one_author(database, dat
     Database.upgrade(database_url)
     with Database.open(database_url) as again, again.write() as connection:
         assert (sizes(connection), list(integrity.faults(connection))) == ([1, 2, 4], [])
-        corrections.undo(connection, undone=retracted, entry=entry(connection, audit.Action.UNDO))
+        corrections.undo(connection, undone=retracted, entry=entry(connection, audit.Action.UNDO), changed=1)
         assert sizes(connection) == [0, 1, 2, 4]
         (aside,) = submissions.quarantined(connection, limit=9)
         once_more = entry(connection, audit.Action.RELEASE)
         corrections.release(connection, [Aside(aside["id"], first, make_record(3))], entry=once_more)
         assert (sizes(connection), list(integrity.faults(connection))) == ([0, 1, 2, 3, 4], [])
+
+
+def test_corrections_of_an_older_program_meanwhile_are_of_first_authors(database, database_url, make_record):
+    """And an owner who was kept as the second author of a copy stays it."""
+    from alembic import command
+
+    when = make_record().measured_at
+    with database.write() as connection:
+        batch = submissions.add(connection, author="a", received_at=when)
+        records.add(connection, [make_record(number) for number in range(3)], submission=batch)
+        records.add(connection, [make_record(3)])
+        found = list(connection.execute(text("SELECT id, content_hash FROM measurement ORDER BY id")))
+        before = snapshot(connection)
+        retraction = audit.add(
+            connection, author="me", through="command", action=audit.Action.RETRACT, subject="x"
+        )
+    database.close()
+    with Database.migrating(database_url) as connection:
+        command.downgrade(migrations.configuration(connection), "0010")
+        statement = "INSERT INTO retraction (measurement_id, audit_id) VALUES (:measurement, :entry)"
+        for measurement in (1, 2, 4):
+            connection.execute(text(statement), {"measurement": measurement, "entry": retraction})
+        statement = (
+            "INSERT INTO authorship (measurement_id, submission_id, content_hash) VALUES (:one, :by, :hashed)"
+        )
+        for measurement, by, author in ((2, batch, "a"), (2, None, None), (3, batch, "a"), (3, None, None)):
+            hashed = authorships.hash_of(found[measurement - 1][1], author)
+            connection.execute(text(statement), {"one": measurement, "by": by, "hashed": hashed})
+    assert Database.upgrade(database_url) == migrations.HEAD
+    with Database.open(database_url) as again, again.write() as connection:
+        assert list(integrity.faults(connection)) == []
+        marks = connection.execute(text("SELECT measurement_id, submission_id FROM retraction ORDER BY id"))
+        assert marks.all() == [(1, batch), (2, None), (4, None)]
+        counting = [(one.id, one.author) for one in records.page(connection, after=0, limit=9, equal={})]
+        assert counting == [(2, "a"), (3, None)]
+        assert snapshot(connection) != before
+        with pytest.raises(DatabaseError, match="append-only"):
+            connection.execute(text("UPDATE retraction SET submission_id = NULL"))
+        connection.rollback()
+    with Database.migrating(database_url) as connection:
+        command.downgrade(migrations.configuration(connection), "0010")
+        command.upgrade(migrations.configuration(connection), "head")
 
 
 def test_upgrading_twice_changes_nothing(database, make_record):

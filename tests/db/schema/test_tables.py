@@ -128,8 +128,8 @@ def fill(database, make_record):
         aside = corrections.Aside(1, batch, make_record(1))
         corrections.release(connection, [aside], entry=release)
         sent = corrections.sendings(connection, submissions.Chosen(author="worker-7"))
-        corrections.retract(connection, sent, entry=retraction)
-        corrections.undo(connection, undone=retraction, entry=undo)
+        corrections.retract(connection, sent, entry=retraction, changed=1)
+        corrections.undo(connection, undone=retraction, entry=undo, changed=1)
         row = imported.ImportedRow({"m": 1}, "a", "ok", 1.0, 2, "")
         imported.add(connection, operator="x", device="y", rows=[row], source="z", imported_at=now)
         for table in tables.APPEND_ONLY:
@@ -246,3 +246,36 @@ def test_the_database_refuses_what_cannot_be_true(database, make_record, column,
         connection.execute(text(statement))
     with database.read() as connection:
         assert records.total(connection) == 1
+
+
+def test_corrections_of_what_nobody_sent_are_refused(database, make_record):
+    """As a program of before the revision 0010 makes them, which knows one author of a record."""
+    retraction = "INSERT INTO retraction (measurement_id, audit_id) VALUES ({}, 1)"
+    release = "INSERT INTO release (quarantined_id, measurement_id, audit_id) VALUES (1, {}, 1)"
+    line = make_record(0).to_json()
+    with database.write() as connection:
+        when = make_record().measured_at
+        first, second = (submissions.add(connection, author=name, received_at=when) for name in ("a", "b"))
+        records.add(connection, [make_record(0)], submission=first)
+        records.add(connection, [make_record(1), make_record(2)])
+        records.add(connection, [make_record(2)], submission=second)
+        submissions.quarantine(connection, submission=second, lines=[(line, "too fast")])
+        audit.add(
+            connection, author="me", through="command", action=audit.Action.RETRACT, subject="x", reason="y"
+        )
+    of_another = "INSERT INTO retraction (measurement_id, submission_id, audit_id) VALUES (1, 2, 1)"
+    refused = {
+        retraction.format(1): "retraction of a measurement as nobody sent it",
+        of_another: "retraction of a measurement as nobody sent it",
+        release.format(1): "release of a measurement without its author",
+        release.format(2): "release of a measurement without its author",
+    }
+    for statement, words in refused.items():
+        with (
+            pytest.raises(DatabaseError, match=f"{words} refused: a program that is older .* Upgrade"),
+            database.write() as connection,
+        ):
+            connection.execute(text(statement))
+    with database.write() as connection:
+        for statement in (retraction.format(2), retraction.format(3), release.format(3)):
+            connection.execute(text(statement))

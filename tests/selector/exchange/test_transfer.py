@@ -3,11 +3,23 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime
 
 import pytest
 
-from kernel_selector.db import Database, imported, models, records, snapshot
+from kernel_selector.db import (
+    Database,
+    audit,
+    corrections,
+    imported,
+    models,
+    records,
+    snapshot,
+    submissions,
+    tokens,
+)
 from kernel_selector.db.models import StoredModel
+from kernel_selector.db.tokens import StoredToken
 from selector import InvalidRequest, UnknownOperator
 from selector.errors import Contradiction
 from selector.exchange import export as transfer
@@ -124,8 +136,6 @@ def test_two_descriptions_of_one_operator_are_not_merged(filled, other, tmp_path
 
 
 def test_promotion_takes_the_latest_models_along(filled, other):
-    from datetime import UTC, datetime
-
     for version in ("1", "2"):
         model = StoredModel(
             operator="lstm",
@@ -155,3 +165,47 @@ def test_repetitions_survive_a_merge_and_a_file(sqlite_database, other, tmp_path
     assert not +transfer.merge(sqlite_database, other).new
     transfer.export(tmp_path / "all.jsonl", sqlite_database)
     assert import_file(tmp_path / "all.jsonl", other).known == 5
+
+
+@pytest.mark.parametrize("through", ["file", "merge", "promote"])
+@pytest.mark.parametrize("verb", ["retract", "distrust"])
+@pytest.mark.parametrize("is_late", [True, False], ids=["after it came back", "before"])
+def test_copies_of_what_a_token_sent_stay_the_tokens(
+    sqlite_database, other, tmp_path, through, verb, is_late
+):
+    now = datetime(2026, 5, 1, tzinfo=UTC)
+    with sqlite_database.write() as connection:
+        tokens.add(connection, StoredToken(name="t", digest="t", scopes=("measure",), created_at=now))
+        batch = submissions.add(connection, author="t", received_at=now)
+        records.add(connection, replay.sweep(list(replay.problems())[:2]), submission=batch)
+        count = records.total(connection)
+
+    def correct():
+        with sqlite_database.write() as connection:
+            if verb == "distrust":
+                tokens.trust(connection, name="t", trusted=False)
+                return
+            entry = audit.add(
+                connection, author="me", through="command", action=audit.Action.RETRACT, subject="t"
+            )
+            found = corrections.sendings(connection, submissions.Chosen(author="t"))
+            corrections.retract(connection, found, entry=entry, changed=count)
+
+    path = tmp_path / "all.jsonl"
+    assert transfer.export(path, sqlite_database) == count
+    transfer.merge(sqlite_database, other)
+    if not is_late:
+        correct()
+    before = snapshot_of(sqlite_database)
+    if through == "file":
+        assert import_file(path, sqlite_database).known == count
+    else:
+        getattr(transfer, through)(other, sqlite_database)
+    assert snapshot_of(sqlite_database) == before
+    if is_late:
+        correct()
+    with sqlite_database.read() as connection:
+        left = records.total(connection)
+    assert left == (count if verb == "distrust" else 0)
+    assert transfer.waiting(sqlite_database) == left
+    assert transfer.export(tmp_path / "none.jsonl", sqlite_database) == 0
