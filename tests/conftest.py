@@ -123,12 +123,25 @@ def postgres_server() -> Iterator[str]:
 @pytest.fixture
 def postgres_url(postgres_server: str) -> Iterator[str]:
     """URL of an empty schema of its own, dropped afterwards: parallel runs do not meet."""
+    with _own_schema(postgres_server) as url:
+        yield url
+
+
+@pytest.fixture(scope="module")
+def shared_postgres_url(postgres_server: str) -> Iterator[str]:
+    """The same for the tests of one file."""
+    with _own_schema(postgres_server) as url:
+        yield url
+
+
+@contextmanager
+def _own_schema(server: str) -> Iterator[str]:
     import psycopg
 
     schema = f"test_{os.getpid()}_{time.time_ns()}"
-    with psycopg.connect(postgres_server, autocommit=True) as connection:
+    with psycopg.connect(server, autocommit=True) as connection:
         connection.execute(f"CREATE SCHEMA {schema}")
-        yield f"{postgres_server}{'&' if '?' in postgres_server else '?'}options=-csearch_path%3D{schema}"
+        yield f"{server}{'&' if '?' in server else '?'}options=-csearch_path%3D{schema}"
         connection.execute("SET client_min_messages = warning")
         connection.execute(f"DROP SCHEMA {schema} CASCADE")
 
