@@ -8,6 +8,7 @@ import re
 import shutil
 import socket
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Generator, Iterator
@@ -85,6 +86,16 @@ def _required(report: Report, config: pytest.Config) -> Report:
 def _default_database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No test reaches the user's database."""
     monkeypatch.setenv("SELECTOR_DATABASE_URL", str(tmp_path / "default.sqlite"))
+
+
+@pytest.fixture(autouse=True)
+def _empty_databases(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A test of what is in a database need not wait for Alembic: the tests of migrations do, in tests/db."""
+    if "kernel_selector.db.engine.migrations" in sys.modules:  # else the test has no database
+        from kernel_selector.db.engine import migrations
+        from tests.empty_databases import again
+
+        monkeypatch.setattr(migrations, "upgrade", again(migrations.upgrade))
 
 
 @pytest.fixture
