@@ -116,14 +116,17 @@ def imports(root: Path) -> list[Import]:
     return [
         found
         for path, name in python_files(root, *FOLDERS)
-        for found in _imports_of(_parsed(path.read_text()), path=path, root=root, name=name)
+        for found in _imports_of(path.read_text(), path=path, root=root, name=name)
     ]
 
 
-def _imports_of(tree: ast.Module, *, path: Path, root: Path, name: str) -> Iterator[Import]:
+@cache
+def _imports_of(source: str, *, path: Path, root: Path, name: str) -> list[Import]:
+    """The imports of a file, for which several rules ask."""
+    found = []
     module, folder = module_name(root, path), name.split("/")[0]
     package = module.split(".") if path.name == "__init__.py" else module.split(".")[:-1]
-    for node in ast.walk(tree):
+    for node in ast.walk(_parsed(source)):
         if isinstance(node, ast.Import):
             targets, level = [alias.name for alias in node.names], 0
         elif isinstance(node, ast.ImportFrom):
@@ -134,7 +137,8 @@ def _imports_of(tree: ast.Module, *, path: Path, root: Path, name: str) -> Itera
         else:
             continue
         for target in targets:
-            yield Import(f"{name}:{node.lineno}", folder, module, target, level > 0)
+            found.append(Import(f"{name}:{node.lineno}", folder, module, target, level > 0))
+    return found
 
 
 def _within(target: str, prefix: str) -> bool:
@@ -193,7 +197,7 @@ def bare_names(root: Path) -> list[str]:
     """`kernels` is Hugging Face's name; ours is kernel_selector.kernels. The same for db and service."""
     violations = []
     for path, name in python_files(root, *FOLDERS, "benchmarks", "scripts", "tests"):
-        for found in _imports_of(_parsed(path.read_text()), path=path, root=root, name=name):
+        for found in _imports_of(path.read_text(), path=path, root=root, name=name):
             if not found.relative and found.target.split(".")[0] in {"kernels", "db", "service"}:
                 violations.append(f"{found.where} imports {found.target} by its bare name")
     return violations

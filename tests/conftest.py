@@ -8,6 +8,7 @@ import re
 import shutil
 import socket
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Generator, Iterator
@@ -88,6 +89,16 @@ def _default_database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SELECTOR_DATABASE_URL", str(tmp_path / "default.sqlite"))
 
 
+@pytest.fixture(autouse=True)
+def _empty_databases(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A test of what is in a database need not wait for Alembic: the tests of migrations do, in tests/db."""
+    if "kernel_selector.db.engine.migrations" in sys.modules:  # else the test has no database
+        from kernel_selector.db.engine import migrations
+        from tests.empty_databases import again
+
+        monkeypatch.setattr(migrations, "upgrade", again(migrations.upgrade))
+
+
 @pytest.fixture
 def sqlite_database(tmp_path: Path):
     """An empty database of the current revision in a temporary folder."""
@@ -124,12 +135,25 @@ def postgres_server() -> Iterator[str]:
 @pytest.fixture
 def postgres_url(postgres_server: str) -> Iterator[str]:
     """URL of an empty schema of its own, dropped afterwards: parallel runs do not meet."""
+    with _own_schema(postgres_server) as url:
+        yield url
+
+
+@pytest.fixture(scope="module")
+def shared_postgres_url(postgres_server: str) -> Iterator[str]:
+    """The same for the tests of one file."""
+    with _own_schema(postgres_server) as url:
+        yield url
+
+
+@contextmanager
+def _own_schema(server: str) -> Iterator[str]:
     import psycopg
 
     schema = f"test_{os.getpid()}_{time.time_ns()}"
-    with psycopg.connect(postgres_server, autocommit=True) as connection:
+    with psycopg.connect(server, autocommit=True) as connection:
         connection.execute(f"CREATE SCHEMA {schema}")
-        yield f"{postgres_server}{'&' if '?' in postgres_server else '?'}options=-csearch_path%3D{schema}"
+        yield f"{server}{'&' if '?' in server else '?'}options=-csearch_path%3D{schema}"
         connection.execute("SET client_min_messages = warning")
         connection.execute(f"DROP SCHEMA {schema} CASCADE")
 

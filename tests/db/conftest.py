@@ -54,6 +54,14 @@ def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return str(tmp_path / "measurements.sqlite")
 
 
+@pytest.fixture(scope="module", params=["sqlite", pytest.param("postgresql", marks=pytest.mark.postgres)])
+def shared_database_url(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The same for the tests of one file."""
+    if request.param == "postgresql":
+        return request.getfixturevalue("shared_postgres_url")
+    return str(tmp_path_factory.mktemp("shared") / "measurements.sqlite")
+
+
 @pytest.fixture
 def database(database_url: str) -> Iterator[Database]:
     """An empty database of the current revision."""

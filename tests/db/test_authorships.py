@@ -25,6 +25,7 @@ from kernel_selector.db.engine.backup import back_up
 from kernel_selector.db.schema.corrections import Authorship
 from kernel_selector.db.schema.measurements import Quarantined
 from kernel_selector.db.submissions import Chosen
+from tests.grids import thinned
 
 THEN = datetime(2026, 5, 1, tzinfo=UTC)
 OWNER = None
@@ -288,7 +289,7 @@ def test_a_copy_makes_no_device_known(made, make_record):
         assert records.devices(connection) == [slow]
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", thinned(range(8), lambda seed: [min(seed, 2)]))  # three orders each time
 def test_counts_follow_any_order_of_sending_retracting_and_undoing(made, make_record, seed):
     """Against a plain model: a record counts while an author is left of whom no entry retracts it."""
     draw = random.Random(seed)

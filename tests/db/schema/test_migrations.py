@@ -37,8 +37,23 @@ from kernel_selector.db.engine.database import _make_engine
 from kernel_selector.db.engine.location import resolve
 from kernel_selector.db.submissions import Chosen
 from kernel_selector.kernels.contract import Timing
+from tests import empty_databases
 
 ROOT = Path(__file__).parents[3]
+STRUCTURE = {
+    "sqlite": "SELECT sql FROM sqlite_master ORDER BY name, sql",
+    "postgresql": """
+        SELECT table_name::text, column_name::text, data_type || is_nullable || coalesce(column_default, '')
+            FROM information_schema.columns WHERE table_schema = current_schema()
+        UNION ALL SELECT conrelid::regclass::text, conname, pg_get_constraintdef(oid)
+            FROM pg_constraint WHERE connamespace = current_schema()::regnamespace
+        UNION ALL SELECT tablename, indexname, '' FROM pg_indexes WHERE schemaname = current_schema()
+        UNION ALL SELECT event_object_table, trigger_name, action_timing || event_manipulation
+            FROM information_schema.triggers WHERE trigger_schema = current_schema()
+        UNION ALL SELECT 'function', proname, prosrc
+            FROM pg_proc WHERE pronamespace = current_schema()::regnamespace
+        ORDER BY 1, 2, 3""",
+}
 ASSETS = sorted((ROOT / "tests" / "assets").glob("[0-9]*.sqlite"))
 
 
@@ -265,3 +280,19 @@ def test_the_statements_can_be_printed_without_a_database(url):
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     assert "CREATE TABLE measurement" in done.stdout
     assert "CREATE TRIGGER measurement_no_update" in done.stdout
+
+
+@pytest.mark.parametrize("kind", ["sqlite", pytest.param("postgresql", marks=pytest.mark.postgres)])
+def test_the_other_tests_have_the_tables_of_the_migrations(kind, request, tmp_path, monkeypatch):
+    """They repeat what the migrations executed for their first empty database."""
+    urls = [tmp_path / "one.sqlite", tmp_path / "other.sqlite"]
+    if kind == "postgresql":
+        urls = [request.getfixturevalue(name) for name in ("postgres_url", "shared_postgres_url")]
+    monkeypatch.setattr(empty_databases, "_of_a_kind", {})
+    monkeypatch.setattr(migrations, "upgrade", empty_databases.again(migrations.upgrade))
+    found = []
+    for url in urls:
+        with Database.open(url, create=True) as database, database.read() as connection:
+            found.append(connection.execute(text(STRUCTURE[kind])).all())
+    assert found[0] == found[1]
+    assert "authorship_no_update" in str(found[1])

@@ -106,11 +106,18 @@ def unique_keys(table):
     return [key for key in constraints if isinstance(key, UniqueConstraint)]
 
 
-@pytest.fixture
-def everything(database, make_record):
-    """A database with a row in each append-only table."""
-    fill(database, make_record)
-    return database
+@pytest.fixture(scope="module")
+def everything(shared_database_url, make_record):
+    """A database with a row in each append-only table, for all tests: each leaves it as it was."""
+    with Database.open(shared_database_url, create=True) as database:
+        fill(database, make_record)
+        yield database
+
+
+in_a_file = pytest.mark.parametrize("shared_database_url", ["sqlite"], indirect=True)
+on_a_server = pytest.mark.parametrize(
+    "shared_database_url", [pytest.param("postgresql", marks=pytest.mark.postgres)], indirect=True
+)
 
 
 def fill(database, make_record):
@@ -184,28 +191,26 @@ def test_nothing_measured_can_be_replaced(everything, table, number):
     assert contents(everything) == before
 
 
+@in_a_file
 @pytest.mark.parametrize("table", tables.APPEND_ONLY)
 @pytest.mark.parametrize(
     "statement", ["REPLACE INTO {0} SELECT * FROM {0}", "UPDATE OR REPLACE {0} SET id = 1", "DELETE FROM {0}"]
 )
-def test_another_client_of_the_file_cannot_either(sqlite_database, make_record, table, statement):
-    fill(sqlite_database, make_record)
-    before = contents(sqlite_database)
-    with closing(sqlite3.connect(make_url(sqlite_database.url).database)) as raw:
+def test_another_client_of_the_file_cannot_either(everything, table, statement):
+    before = contents(everything)
+    with closing(sqlite3.connect(make_url(everything.url).database)) as raw:
         raw.execute("PRAGMA recursive_triggers = OFF")
         with pytest.raises(sqlite3.IntegrityError, match=f"{table} is append-only"):
             raw.execute(statement.format(table))
-    assert contents(sqlite_database) == before
+    assert contents(everything) == before
 
 
-@pytest.mark.postgres
+@on_a_server
 @pytest.mark.parametrize("table", tables.APPEND_ONLY)
-def test_nothing_measured_can_be_truncated(postgres_url, table):
-    database = Database.open(postgres_url, create=True)
+def test_nothing_measured_can_be_truncated(everything, table):
     with (
-        database,
         pytest.raises(DatabaseError, match="append-only: TRUNCATE"),
-        database.write() as connection,
+        everything.write() as connection,
     ):
         connection.execute(text(f"TRUNCATE {table} CASCADE"))
 
@@ -231,21 +236,19 @@ def test_nothing_measured_can_be_truncated(postgres_url, table):
         ("device_id", "NULL"),
     ],
 )
-def test_the_database_refuses_what_cannot_be_true(database, make_record, column, value):
-    with database.write() as connection:
-        records.add(connection, [make_record()])
+def test_the_database_refuses_what_cannot_be_true(everything, column, value):
     others = ", ".join(columns(tables.Measurement) - {"id", "content_hash", column})
     statement = (
         f"INSERT INTO measurement (content_hash, {column}, {others}) "
-        f"SELECT 'x', {value}, {others} FROM measurement"
+        f"SELECT 'x', {value}, {others} FROM measurement WHERE id = 1"
     )
     with (
         pytest.raises(DatabaseError, match=r"refused a statement \(.*(constraint|CONSTRAINT)"),
-        database.write() as connection,
+        everything.write() as connection,
     ):
         connection.execute(text(statement))
-    with database.read() as connection:
-        assert records.total(connection) == 1
+    with everything.read() as connection:
+        assert records.total(connection) == 2
 
 
 def test_corrections_of_what_nobody_sent_are_refused(database, make_record):

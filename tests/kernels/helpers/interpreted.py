@@ -10,12 +10,13 @@ With `--calls` other calls than the gate's are compared with those of torch's mo
 from __future__ import annotations
 
 import importlib
+import inspect
 import json
 import os
 import sys
 import warnings
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 
 os.environ["TRITON_INTERPRET"] = "1"
 os.environ["TRITON_DEFAULT_FP_FUSION"] = "1"  # without it triton 3.9 warns about its next default
@@ -31,6 +32,25 @@ from kernel_selector.kernels.operators.attention._module import Attention
 from kernel_selector.kernels.operators.attention._sdpa import logits
 from kernel_selector.kernels.recurrent.triton import sequence as triton_sequence
 from kernel_selector.kernels.recurrent.triton.tiles import Limits
+
+
+@cache
+def names(package) -> list[str]:
+    """The names in a part of Triton's language of what the interpreter puts its own functions in place of."""
+    return [name for name, member in inspect.getmembers(package) if tl.core.is_builtin(member)]
+
+
+def patch_builtin(package, builder, scope) -> None:
+    """What the interpreter does at each call of a device function, where it looks at all members each time.
+
+    That took two fifths of the time. The first call is of a kernel, before anything was put in a place.
+    """
+    for name in names(package):
+        if tl.core.is_builtin(member := getattr(package, name)):  # else a call around this one has done it
+            interpreter._patch_attr(package, name, member, builder, scope)
+
+
+interpreter._patch_builtin = patch_builtin
 
 
 def round_to_nearest() -> None:

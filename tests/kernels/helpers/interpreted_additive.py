@@ -6,12 +6,9 @@ Run as a program, because the interpreter is chosen when kernels are imported; s
 from __future__ import annotations
 
 import json
-import os
 import warnings
 
-os.environ["TRITON_INTERPRET"] = "1"
-os.environ["TRITON_DEFAULT_FP_FUSION"] = "1"  # without it triton 3.9 warns about its next default
-
+import interpreted  # noqa: F401 - chooses the interpreter
 import pytest
 import torch
 

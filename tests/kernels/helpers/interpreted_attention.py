@@ -6,12 +6,9 @@ Prints "all" when dropout, frozen tensors, strides, empty batches and NaN are as
 from __future__ import annotations
 
 import json
-import os
 import warnings
 
-os.environ["TRITON_INTERPRET"] = "1"
-os.environ["TRITON_DEFAULT_FP_FUSION"] = "1"  # without it triton 3.9 warns about its next default
-
+import interpreted  # noqa: F401 - chooses the interpreter
 import pytest
 import torch
 import triton

@@ -7,15 +7,11 @@ check; standard output a line of JSON for what was compared. Nothing is printed 
 from __future__ import annotations
 
 import json
-import os
 import sys
 import warnings
 from functools import partial
 
-os.environ["TRITON_INTERPRET"] = "1"
-os.environ["TRITON_DEFAULT_FP_FUSION"] = "1"  # without it triton 3.9 warns about its next default
-
-import interpreted
+import interpreted  # chooses the interpreter
 import pytest
 import torch
 import triton
