@@ -12,7 +12,10 @@ from kernel_selector.db import Database, records
 from kernel_selector.kernels import devices, registry
 from kernel_selector.kernels.contract import Device, Record, Status, Work
 from selector import Selector
+from selector.cost_model.estimate import Estimate, Tier
 from selector.selection import transfer
+from selector.selection.evidence import Evidence
+from selector.selection.host_shares import HostShares
 from tests.selector import replay
 
 LSTM = registry.operator("lstm")
@@ -93,6 +96,85 @@ def test_a_time_is_carried_over_by_its_shares(
     time_ms: float, host_ms: float, busy_ms: float, ratio: float
 ) -> None:
     assert BETWEEN.ratio(time_ms, host_ms, work(busy_ms)) == pytest.approx(ratio, rel=0.01)
+
+
+LOOP = Work(  # 1 ms by its bytes, of which a step moves what an L2 cache holds
+    flops=0, moved_bytes=1e-3 * (ORIGIN.copy_bytes_per_s or 0), saved_bytes=0, launches=1, steps=1000
+)
+SLOWER_MEMORY = replace(ORIGIN, name="Slower memory", copy_bytes_per_s=SLOWER.copy_bytes_per_s)
+
+
+@pytest.mark.parametrize(
+    ("steps", "l2_bytes", "ratio"),
+    [
+        (1000, ORIGIN.l2_bytes, 1.0),  # the memory moves what the first step needs
+        (1, ORIGIN.l2_bytes, 3.0),  # what nothing reads again
+        (0, ORIGIN.l2_bytes, 3.0),
+        (1000, 1000, 3.0),  # a step does not fit
+        (1000, None, 3.0),  # nobody knows whether it does
+    ],
+)
+def test_what_both_caches_hold_from_step_to_step_does_not_go_by_the_memory(
+    steps: int, l2_bytes: int | None, ratio: float
+) -> None:
+    device, looped = replace(SLOWER_MEMORY, l2_bytes=l2_bytes), replace(LOOP, steps=steps)
+    for one, other, expected in ((device, ORIGIN, ratio), (ORIGIN, device, 1 / ratio)):
+        time_ms = 1.0 if one is device else ratio
+        found = transfer.Between(one, other, "float32").ratio(time_ms, 0.0, looped)
+        assert found == pytest.approx(expected, rel=0.01)
+
+
+def predicted(*times_ms: float, source: str = "model") -> tuple[Tier, list[float]]:
+    """A tier of as many implementations, and the milliseconds that these take at least on ORIGIN."""
+    problem = of_problem().problem
+    known = sorted(registry.implementations(LSTM.name).items())[: len(times_ms)]
+    least = [transfer.least_ms(one.work(problem), ORIGIN) for _, one in known]
+    estimates = {
+        name: Estimate(
+            time_ms=share * ms,
+            low_ms=share * ms / 2,
+            high_ms=share * ms * 2,
+            memory_bytes=0,
+            low_bytes=0,
+            high_bytes=0,
+            noise=0.0,
+            memory_noise=0.0,
+        )
+        for (name, _), share, ms in zip(known, times_ms, least, strict=True)
+    }
+    return Tier(source, estimates), least
+
+
+@pytest.mark.parametrize(
+    ("source", "shares", "expected"),
+    [
+        ("model", (2.0, 3.0, 4.0), (2.0, 3.0, 4.0)),
+        ("model", (0.5, 3.0, 4.0), (1.0, 3.0, 4.0)),  # one alone is too short
+        ("extrapolated", (0.5, 0.25, 3.0), (1.0, 1.0, 6.0)),  # most are: errors have much in common
+        ("near", (0.5, 0.5, 0.5), (1.0, 1.0, 1.0)),
+        ("exact", (0.5, 0.25, 3.0), (0.5, 0.25, 3.0)),  # measured, whatever is counted
+        ("model", (0.0, 3.0, 4.0), (0.0, 3.0, 4.0)),  # no figure at all
+    ],
+)
+def test_nothing_is_foretold_to_take_less_than_its_bytes_and_operations(
+    source: str, shares: tuple[float, ...], expected: tuple[float, ...]
+) -> None:
+    tier, least = predicted(*shares, source=source)
+    alike, nothing = replace(ORIGIN, name="The same GPU", host=""), Evidence([], {})
+    seen = transfer.Corrections(nothing, nothing, alike, ORIGIN)
+    found = transfer.carried(tier, of_problem().problem, alike, ORIGIN, HostShares([]), seen)
+    for one, ms, share in zip(found.estimates.values(), least, expected, strict=True):
+        assert one.time_ms == pytest.approx(share * ms)
+        assert one.low_ms == pytest.approx(one.time_ms / 2 / seen.doubt.wider)
+        assert one.high_ms == pytest.approx(one.time_ms * 2 * seen.doubt.wider)
+
+
+def test_a_product_takes_at_least_what_the_highest_rate_allows() -> None:
+    """Recurrent layers in float32 go faster than other products of float32."""
+    fast = replace(ORIGIN, matmul_flops_per_s={"float32": 1e12, "bfloat16": 1e13})
+    of_products = Work(flops=1e10, moved_bytes=8, saved_bytes=0, launches=1, steps=1)
+    assert transfer.least_ms(of_products, fast) == pytest.approx(1.0)
+    assert transfer.least_ms(LOOP, replace(ORIGIN, l2_bytes=None)) == pytest.approx(1.0)
 
 
 def test_the_host_takes_as_long_as_this_one_does() -> None:
