@@ -1,18 +1,19 @@
 """Measurements of problems that several authors have measured, or one whose token is not trusted.
 
 Which of them count is for others to say. What one trusted author alone has measured, or the database's owner,
-contradicts nobody, and is not read. A record that several sent is the one of the author that it counts
-through: equal to the last digit, it was measured once, and confirms nothing.
+contradicts nobody, and is not read, unless it was measured elsewhere, too. A record that several sent is the
+one of the author that it counts through: equal to the last digit, it was measured once, and confirms nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import NamedTuple
+from collections.abc import Collection, Iterator
+from typing import Any, NamedTuple
 
-from sqlalchemy import case, func, or_, select
+from sqlalchemy import Select, and_, case, func, or_, select
 from sqlalchemy.engine import Connection
 
+from .bulk import parts
 from .schema.corrections import counts, credited, untrusted
 from .schema.measurements import Device, Implementation, Measurement, Problem, Submission
 
@@ -34,51 +35,81 @@ class Claim(NamedTuple):
     peak_bytes: int | None
 
 
+def was_sent_to(connection: Connection) -> bool:
+    """Whether any token has sent measurements to a database."""
+    return connection.execute(select(Submission.id).limit(1)).first() is not None
+
+
 def claims(
-    connection: Connection, *, operator: str, device_key: str | None = None, problem_key: str | None = None
+    connection: Connection,
+    *,
+    operator: str,
+    device_key: str | None = None,
+    problem_key: str | None = None,
+    beside: Collection[str] = (),
 ) -> Iterator[Claim]:
     """The contested measurements of an operator that count so far as nobody retracted them, as stored.
 
+    `beside` are keys of problems that were measured elsewhere, too: what tokens sent of these is contested.
     Iterate inside the transaction.
     """
-    if connection.execute(select(Submission.id).limit(1)).first() is None:
-        return
     distrusted = case((untrusted(), 1), else_=0)
-    joined = (
+    joined = _joined(operator)
+    if device_key is not None:
+        joined = joined.where(Device.key == device_key)
+    if problem_key is not None:
+        joined = joined.where(Problem.key == problem_key)
+    several = func.count(func.coalesce(Submission.author, "").distinct()) > 1
+    elsewhere = Measurement.problem_id.in_(select(Problem.id).where(Problem.key.in_(list(beside))))
+    groups = joined.group_by(Measurement.problem_id, Device.key).having(
+        or_(several, func.max(distrusted) == 1, and_(elsewhere, func.max(Submission.id).is_not(None)))
+    )
+    contested = groups.subquery()
+    query = _told(joined).join(
+        contested,
+        (contested.c.problem_id == Measurement.problem_id) & (contested.c.device_key == Device.key),
+    )
+    yield from map(Claim._make, connection.execute(query))
+
+
+def problem_keys(connection: Connection, *, operator: str) -> list[str]:
+    """Keys of the problems of an operator that are in a database."""
+    return list(connection.execute(select(Problem.key).where(Problem.operator == operator)).scalars())
+
+
+def stated(connection: Connection, *, operator: str, problem_keys: Collection[str]) -> Iterator[Claim]:
+    """All measurements of some problems that nobody retracted, as claims in the order of their storing.
+
+    Iterate inside the transaction.
+    """
+    for keys in parts(sorted(problem_keys)):
+        query = _told(_joined(operator)).where(Problem.key.in_(keys))
+        yield from map(Claim._make, connection.execute(query))
+
+
+def _joined(operator: str) -> Select[*tuple[Any, ...]]:
+    return (
         select(Measurement.problem_id, Device.key.label("device_key"))
         .join(Problem)
         .join(Device)
         .outerjoin(Submission, Submission.id == credited())
         .where(Problem.operator == operator, counts())
     )
-    if device_key is not None:
-        joined = joined.where(Device.key == device_key)
-    if problem_key is not None:
-        joined = joined.where(Problem.key == problem_key)
-    several = func.count(func.coalesce(Submission.author, "").distinct()) > 1
-    groups = joined.group_by(Measurement.problem_id, Device.key).having(
-        or_(several, func.max(distrusted) == 1)
+
+
+def _told(joined: Select[*tuple[Any, ...]]) -> Select[*tuple[Any, ...]]:
+    """The columns of a Claim."""
+    columns = (
+        Measurement.id,
+        Problem.key,
+        Device.key,
+        Implementation.name,
+        Implementation.version,
+        Submission.author,
+        ~untrusted(),
+        Measurement.status,
+        func.coalesce(Measurement.forward_backward_undisturbed_ms, Measurement.forward_undisturbed_ms),
+        Measurement.memory_peak_bytes,
     )
-    contested = groups.subquery()
-    query = (
-        joined.with_only_columns(
-            Measurement.id,
-            Problem.key,
-            Device.key,
-            Implementation.name,
-            Implementation.version,
-            Submission.author,
-            distrusted == 0,
-            Measurement.status,
-            func.coalesce(Measurement.forward_backward_undisturbed_ms, Measurement.forward_undisturbed_ms),
-            Measurement.memory_peak_bytes,
-        )
-        .join(Implementation)
-        .join(
-            contested,
-            (contested.c.problem_id == Measurement.problem_id) & (contested.c.device_key == Device.key),
-        )
-        .order_by(Measurement.id)
-        .execution_options(yield_per=PAGE)
-    )
-    yield from map(Claim._make, connection.execute(query))
+    told = joined.with_only_columns(*columns).join(Implementation)
+    return told.order_by(Measurement.id).execution_options(yield_per=PAGE)

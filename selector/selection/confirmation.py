@@ -1,9 +1,10 @@
 """Measurements that wait for somebody to agree: what one token sends must not be able to flip a choice.
 
-What the owner of a database measured counts. What a trusted token sent counts, unless it would flip the
-choice that the measurements of others give, in time or in memory, to one that is better or worse by more than
-FACTOR: that waits for a second run that agrees. What another token sent waits until a second author agrees,
-and does not stand beside what the owner or trusted tokens measured of the same. Two runs agree where their
+What the owner of a database measured counts, and as if it were his what ships with this package, where
+questions are answered from that. What a trusted token sent counts, unless it would flip the choice that the
+measurements of others give, in time or in memory, to one that is better or worse by more than FACTOR: that
+waits for a second run that agrees. What another token sent waits until a second author agrees, and does not
+stand beside what the owner or trusted tokens measured of the same, or what ships. Two runs agree where their
 times and their bytes are within FACTOR, or where both failed in the same way.
 
 This is asked when measurements are read, so that trust that is given or taken changes at once what counts.
@@ -19,6 +20,8 @@ from typing import TYPE_CHECKING, Any
 from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import Status
 
+from . import shipped as shipping
+
 if TYPE_CHECKING:
     from kernel_selector.db.contested import Claim
 
@@ -28,29 +31,79 @@ Slot = tuple[str, str]  # an implementation and the version that it stands for
 
 
 def unconfirmed(
-    connection: Any, *, operator: str, device_key: str | None = None, problem_key: str | None = None
+    connection: Any,
+    *,
+    operator: str,
+    device_key: str | None = None,
+    problem_key: str | None = None,
+    shipped: bool | None = None,
 ) -> dict[int, str]:
     """Ids of an operator's measurements that do not count yet, each with the key of its problem.
 
-    Of all devices and problems, or of one. Reads none of a database that nobody sent anything to.
+    Of all devices and problems, or of one. `shipped`: whether they are held against what ships, None for as
+    SELECTOR_SHIPPED says. Reads none of a database that nobody sent anything to.
     """
-    found = waiting(connection, operator=operator, device_key=device_key, problem_key=problem_key)
+    found = waiting(
+        connection, operator=operator, device_key=device_key, problem_key=problem_key, shipped=shipped
+    )
     return {claim.id: claim.problem_key for claim in found}
 
 
 def waiting(
-    connection: Any, *, operator: str, device_key: str | None = None, problem_key: str | None = None
+    connection: Any,
+    *,
+    operator: str,
+    device_key: str | None = None,
+    problem_key: str | None = None,
+    shipped: bool | None = None,
 ) -> Iterator[Claim]:
     """An operator's measurements that do not count yet, by problem and kind of device; as `unconfirmed`."""
     from kernel_selector.db import contested
 
-    problems: dict[tuple[str, str], list[Claim]] = defaultdict(list)
-    for claim in contested.claims(
-        connection, operator=operator, device_key=device_key, problem_key=problem_key
-    ):
-        problems[claim.problem_key, claim.device_key].append(claim)
-    for claims in problems.values():
-        yield from _waiting(operator, claims)
+    if not contested.was_sent_to(connection):
+        return
+    there = _shipped_problems(operator, shipped)
+    if problem_key is not None:
+        there &= {problem_key}
+    problems = _by_problem(
+        contested.claims(
+            connection, operator=operator, device_key=device_key, problem_key=problem_key, beside=there
+        )
+    )
+    ships = _by_problem(_shipped_claims(operator, there & {key for key, _ in problems}))
+    for pair, claims in problems.items():
+        yield from _waiting(operator, [*ships.get(pair, ()), *claims])
+
+
+def _by_problem(claims: Iterable[Claim]) -> dict[tuple[str, str], list[Claim]]:
+    """Claims by the problem's key and the device's."""
+    found: dict[tuple[str, str], list[Claim]] = defaultdict(list)
+    for claim in claims:
+        found[claim.problem_key, claim.device_key].append(claim)
+    return found
+
+
+def _shipped_problems(operator: str, shipped: bool | None) -> frozenset[str]:
+    """Keys of the problems of which measurements ship; none where these are left out, or cannot be used.
+
+    That they cannot be used is a caveat of each choice.
+    """
+    from kernel_selector.db import DatabaseError
+
+    try:
+        return shipping.problem_keys(operator) if shipping.are_wanted(shipped) else frozenset()
+    except (DatabaseError, OSError):
+        return frozenset()
+
+
+def _shipped_claims(operator: str, keys: frozenset[str]) -> list[Claim]:
+    """What ships about some problems: the owner's word."""
+    from kernel_selector.db import contested
+
+    if not keys:
+        return []
+    with shipping.opened().read() as connection:
+        return list(contested.stated(connection, operator=operator, problem_keys=keys))
 
 
 def _waiting(operator: str, claims: Sequence[Claim]) -> Iterator[Claim]:

@@ -205,6 +205,11 @@ class Evidence:
         self.neighbours = Neighbours(self.problems.values())
         self._values = {problem.values for problem in self.problems.values()}
 
+    @property
+    def ships(self) -> Evidence | None:
+        """The part that came with this package: all of it, or none."""
+        return self if self.shipped else None
+
     @cached_property
     def _words(self) -> dict[str, list[Any]]:
         """The values that were measured of what is no size; looked at where nothing better is known."""

@@ -30,6 +30,11 @@ class JointEvidence(Evidence):
         self.left_out = own.left_out
         self.waiting = own.waiting
 
+    @property
+    def ships(self) -> Evidence:
+        """The part that came with this package."""
+        return self._ships
+
     @cached_property
     def groups(self) -> Mapping[str, Groups]:  # type: ignore[override]
         """Measurements by the problem's key and their circumstances; made when first asked for."""

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from kernel_selector.kernels.contract import Device
 
+from . import shipped as shipping
 from .devices import Resolved, resolve
 from .evidence import Evidence
 from .joint_evidence import JointEvidence
-from .shipped import unpacked
 from .snapshot import NOTHING, Body, Pair
 from .transfer import Corrections, alike, best_first
 
@@ -167,6 +167,4 @@ def shipped_body() -> Body:
 
 @cache
 def _opened() -> Body:
-    from kernel_selector.db import Database
-
-    return Body(Database.open(unpacked()), shipped=True)
+    return Body(shipping.opened(), shipped=True)

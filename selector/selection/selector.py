@@ -151,6 +151,11 @@ class Selector:
         self._load()
 
     @property
+    def with_shipped(self) -> bool:
+        """Whether questions are answered from what comes with this package, too."""
+        return self._with_shipped
+
+    @property
     def snapshot(self) -> str:
         """Id of the measurements that choices are based on: equal ids, equal choices."""
         return self._knowledge.snapshot
@@ -391,7 +396,7 @@ class Selector:
                 self._answered_look.set()
                 self._stamp = opened.stamp()
                 pairs = self._knowledge.own.loaded.union(wanted)
-                own = Body(opened, complete=self.frozen, wanted=pairs)
+                own = Body(opened, complete=self.frozen, wanted=pairs, beside=self._with_shipped)
             self._knowledge = knowledge = Knowledge(own, shipped=self._with_shipped, absent=absent)
             self._trouble = None
             self._due = time.monotonic() + CHECK_S

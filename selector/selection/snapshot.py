@@ -44,6 +44,7 @@ class Body:
     snapshot; `complete` wants them all, and then the database is not asked again. Else what is missing is
     read when it is first asked about, and raises Changed unless the database still has the same content.
     Without a database there is nothing, and `caveats` says what to do. `shipped`: it came with this package.
+    `beside`: what tokens sent is held against what ships, None for as SELECTOR_SHIPPED says.
     """
 
     def __init__(
@@ -54,8 +55,9 @@ class Body:
         complete: bool = False,
         wanted: Iterable[Pair] = (),
         shipped: bool = False,
+        beside: bool | None = False,
     ) -> None:
-        self._database, self._shipped = database, shipped
+        self._database, self._shipped, self._beside = database, shipped, beside
         self._reading = Lock()  # of the database, which may take its time
         self._lock = RLock()
         self._evidence: dict[Pair, Evidence | ImportedEvidence] = {}
@@ -205,7 +207,7 @@ class Body:
             self._evidence[operator, device_key] = ImportedEvidence(columns)
             return
         where = {"operator": operator, "device_key": device_key}
-        waiting = unconfirmed(connection, **where)
+        waiting = unconfirmed(connection, **where, shipped=self._beside)
         found = db.records.newest(connection, **where, without=waiting)
         device = next((one for one in self.devices if one.key == device_key), None)
         verdicts = rejected(operator, device) if device else ()

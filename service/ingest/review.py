@@ -4,7 +4,9 @@ A record can be wrong by accident (a busy machine, a wrong clock, a unit) or by 
 others of the same problem, implementation and version by more than machines of one kind do, that beats
 the device's own rate, that no machine can give (`bounds`), or that fails where it worked, would change
 choices: a person decides about it. The first record of anything has nothing to contradict. What came later
-does not replace the evidence: a time is held against all that were ever sent, by author.
+does not replace the evidence: a time is held against all that count, by author, and against what ships with
+this package as of one more author. A failure is held against what was measured here alone: where other
+software is, an implementation that ships as good may lack what it needs.
 """
 
 from __future__ import annotations
@@ -105,7 +107,7 @@ class Review:
     def _of_figures(self, record: Record) -> str | None:
         same = self._peers(record)
         if record.status in FAILURES:
-            good = sum(1 for item in same if item.estimate)
+            good = sum(1 for item in same if item.estimate and not item.shipped)
             return f"{WORDS[record.status]}, where {good} records are good" if good else None
         if record.total is None:
             return None
@@ -114,7 +116,7 @@ class Review:
         return self._too_fast(record, time_ms) or (self._outlier(record, time_ms) if timed else None)
 
     def _outlier(self, record: Record, time_ms: float) -> str | None:
-        """Objection to a time that is far from what all authors ever sent of the same, each counting once."""
+        """Objection to a time that is far from what all authors say of the same, each counting once."""
         from kernel_selector.db import records
 
         versions = registry.versions_alike(
@@ -122,16 +124,21 @@ class Review:
         )
         with self._selector.database.read() as connection:
             waiting = self._unconfirmed(connection, record.problem, record.device.key)
-            authors = records.times_by_author(connection, record, versions, without=waiting)
+            sent = records.times_by_author(connection, record, versions, without=waiting)
+        ships = self._shipped_times(record)
+        authors = [*sent.values(), *([ships] if ships else [])]
         if not authors:  # what its peers rest on was retracted, or distrusted, meanwhile
             return None
-        middle_ms = statistics.median(map(statistics.median, authors.values()))
+        middle_ms = statistics.median(map(statistics.median, authors))
         if _alike(time_ms, middle_ms, MOST_RATIO):
             return None
-        count = sum(map(len, authors.values()))
-        others = number_of(count, "record")
+        others = number_of(sum(map(len, authors)), "record")
         if len(authors) > 1:
             others = f"{others} of {len(authors)} authors"
+        if ships:
+            others += (
+                f", {len(ships)} of which came with this package," if sent else " that came with this package"
+            )
         return f"{format_ms(time_ms)}, where the median of {others} is {format_ms(middle_ms)}"
 
     def _unconfirmed(self, connection: Any, problem: Problem, device: str) -> dict[int, str]:
@@ -139,17 +146,23 @@ class Review:
         key = problem.key, device
         if key not in self._waiting:
             self._waiting[key] = unconfirmed(
-                connection, operator=problem.operator, device_key=device, problem_key=problem.key
+                connection,
+                operator=problem.operator,
+                device_key=device,
+                problem_key=problem.key,
+                shipped=self._selector.with_shipped,
             )
         return self._waiting[key]
 
     def _peers(self, record: Record) -> list[Measured]:
         """What others measured of the same problem, implementation and version on the same kind of device."""
-        evidence = self._of(record)
-        groups = evidence.groups.get(record.problem.key, {}).values()
-        found = [group[record.implementation] for group in groups if record.implementation in group]
-        own = Measured.of(record, evidence.versions.get(record.implementation))
-        return [item for item in found if item.version == own.version and not item.shipped]
+        return _same(self._of(record), record)
+
+    def _shipped_times(self, record: Record) -> list[float]:
+        """Undisturbed milliseconds that ship of the same."""
+        ships = self._of(record).ships
+        found = [] if ships is None else _same(ships, record)
+        return [item.estimate.time_ms for item in found if item.estimate]
 
     def _of(self, record: Record) -> Evidence:
         """Evidence of the record's operator on its kind of device."""
@@ -185,6 +198,14 @@ class Review:
             except UnknownDevice:
                 self._known[key] = None
         return self._known[key]
+
+
+def _same(evidence: Evidence, record: Record) -> list[Measured]:
+    """What evidence has of a record's problem, implementation and version."""
+    groups = evidence.groups.get(record.problem.key, {}).values()
+    found = [group[record.implementation] for group in groups if record.implementation in group]
+    own = Measured.of(record, evidence.versions.get(record.implementation))
+    return [item for item in found if item.version == own.version]
 
 
 def _alike(one: float, other: float, ratio: float) -> bool:

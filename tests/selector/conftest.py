@@ -73,7 +73,7 @@ def shipped_cache(shipped_file: Path, tmp_path: Path, monkeypatch: pytest.Monkey
     folder = tmp_path / "cache" / shipped_file.parent.name
     folder.mkdir(parents=True)
     (folder / shipped_file.name).symlink_to(shipped_file)
-    opened_before = knowledge._opened, selector_module._shared
+    opened_before = knowledge._opened, shipped._opened, shipped.problem_keys, selector_module._shared
     for cached in opened_before:
         cached.cache_clear()
     yield

@@ -2,18 +2,32 @@
 
 from __future__ import annotations
 
+from contextlib import closing
+from dataclasses import replace
+
 import pytest
 from starlette.testclient import TestClient
 
+from kernel_selector.db import Database, records
+from kernel_selector.kernels.contract import Status
+from kernel_selector.service import tokens
 from kernel_selector.service.app import create_app
 from kernel_selector.service.settings import Settings
 from selector import Selector
-from selector.selection import knowledge
+from selector.selection import knowledge, shipped
 from selector.selection.answer import USED
+from tests.service.conftest import measured_records
+from tests.service.test_rest_measurements import scaled, send
 
 LAYER = {"operator": "lstm", "hyperparameters": {"hidden": 1024, "batch": 64}}
 PLACEMENTS = ["json", "plain", "k8s-dra", "k8s-affinity", "slurm", "ray"]
+OUTLIER = "where the median of 1 record that came with this package is"
 THROUGHPUTS = ["json", "csv", "gavel", "sia", "adaptdl"]
+
+
+def forget_what_ships():
+    for cached in (knowledge._opened, shipped._opened, shipped.problem_keys):
+        cached.cache_clear()
 
 
 @pytest.fixture(scope="module")
@@ -21,12 +35,12 @@ def client(database_file, tmp_path_factory):
     """A client of the service over the measured database, and over what ships."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
-        knowledge._opened.cache_clear()
+        forget_what_ships()
         selector = Selector(database_file, shipped=True)
         with TestClient(create_app(selector), base_url="http://127.0.0.1") as started:
             yield started
         selector.close()
-    knowledge._opened.cache_clear()
+    forget_what_ships()
 
 
 @pytest.mark.parametrize("format", PLACEMENTS)
@@ -77,3 +91,41 @@ def test_the_setting_of_the_service_is_that_of_the_library(monkeypatch, text, wa
     monkeypatch.setenv("SELECTOR_SHIPPED", text)
     assert Settings.load().shipped is wanted
     assert Selector()._with_shipped is wanted
+
+
+@pytest.fixture
+def measured_by_us(tmp_path, monkeypatch):
+    """Records that ship in the place of those that do: the later a candidate, the slower."""
+    path = tmp_path / "ships.sqlite"
+    found = [scaled(one, 100, driver=one.environment.driver) for one in measured_records()]
+    with Database.open(path, create=True) as database, database.write() as connection:
+        records.add(connection, found)
+    monkeypatch.setenv("SELECTOR_SHIPPED", "on")
+    monkeypatch.setattr(shipped, "unpacked", lambda: path)
+    monkeypatch.setattr("selector.selection.selector.CHECK_S", 0.0)
+    monkeypatch.setattr("selector.selection.devices._probed", lambda _: found[0].device)
+    forget_what_ships()
+    yield [one for one in found if one.problem == found[0].problem]
+    forget_what_ships()
+
+
+def test_what_a_trusted_token_sends_is_held_against_what_ships(measured_by_us, empty_database):
+    best, *_, slowest = measured_by_us
+    question = {"hyperparameters": {"hidden": 256, "batch": 32}}
+    secret = tokens.create_token(empty_database, "worker", scopes=["measure", "read"])
+    headers = {"authorization": f"Bearer {secret}"}
+    with (
+        closing(Selector(empty_database)) as selector,
+        TestClient(create_app(selector), base_url="http://127.0.0.1", headers=headers) as client,
+    ):
+        assert client.post("/v1/choices", json=question).json()["implementation"] == best.implementation
+        sent = send(client, [scaled(slowest, 1 / 20)]).json()
+        assert (sent["added"], len(sent["quarantined"])) == (0, 1)
+        assert OUTLIER in sent["quarantined"][0]["detail"]
+        failed = replace(best, status=Status.TIMEOUT, reason="late", forward=None, forward_backward=None)
+        for one in (scaled(slowest, 1 / 7.9), replace(failed, memory=None)):
+            assert send(client, [one]).json()["added"] == 1  # and waits: another machine may be so
+            choice = client.post("/v1/choices", json=question).json()
+            assert choice["implementation"] == best.implementation
+        again = send(client, [scaled(slowest, 1 / 20)]).json()["quarantined"]
+        assert OUTLIER in again[0]["detail"]

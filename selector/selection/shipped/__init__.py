@@ -10,15 +10,22 @@ import hashlib
 import lzma
 import os
 import tempfile
+from functools import cache
 from pathlib import Path
+from threading import Lock
+from typing import TYPE_CHECKING
 
 from kernel_selector.kernels.contract.errors import shorten
 
 from ...errors import InvalidRequest
 
+if TYPE_CHECKING:
+    from kernel_selector.db import Database
+
 VARIABLE = "SELECTOR_SHIPPED"
 ON, OFF = {"", "on", "1", "true", "yes"}, {"off", "0", "false", "no"}
 PACKED = Path(__file__).with_name("measurements.db.xz")
+_OPENING = Lock()  # threads that ask at once wait for the first
 CPU = "amd-epyc"  # the key of the processor whose measurements ship
 
 
@@ -50,3 +57,25 @@ def unpacked() -> Path:
         Database.open(part.name, create=True).close()  # it was packed at the revision of its time
         os.replace(part.name, path)  # other processes see all of the file or none
     return path
+
+
+def opened() -> Database:
+    """The database, opened once in a process. Raises OSError and DatabaseError."""
+    with _OPENING:
+        return _opened()
+
+
+@cache
+def _opened() -> Database:
+    from kernel_selector.db import Database
+
+    return Database.open(unpacked())
+
+
+@cache
+def problem_keys(operator: str) -> frozenset[str]:
+    """Keys of the problems of an operator that were measured, on any device. Raises as `opened`."""
+    from kernel_selector.db import contested
+
+    with opened().read() as connection:
+        return frozenset(contested.problem_keys(connection, operator=operator))

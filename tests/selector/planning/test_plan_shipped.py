@@ -16,7 +16,7 @@ from kernel_selector.service.cli import main
 from selector import InvalidRequest
 from selector.planning.plan import Plan
 from selector.planning.training_setup import AS_FUSED_IN_GRAPHS, Training
-from selector.selection import knowledge
+from selector.selection import knowledge, shipped
 from selector.selection.shipped import CPU
 from selector.workloads.published_models import layer_problems
 
@@ -67,8 +67,9 @@ def test_where_nothing_can_be_unpacked_the_plan_says_so(monkeypatch):
     def unpacked():
         raise OSError("no room")
 
-    monkeypatch.setattr(knowledge, "unpacked", unpacked)
-    knowledge._opened.cache_clear()
+    monkeypatch.setattr(shipped, "unpacked", unpacked)
+    for cached in (knowledge._opened, shipped._opened):
+        cached.cache_clear()
     plan = selector.plan("bert-large", device=RATED, memory_limit="16GiB", batch=1)
     assert f"{knowledge.UNUSABLE}no room" in plan.caveats
     with pytest.raises(selector.NoMeasurements, match="cannot be used: no room"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
@@ -16,6 +17,7 @@ from kernel_selector.kernels.devices import known_device
 from selector import Selector
 from selector.exchange import export as transfer
 from selector.profiling.run import missing
+from selector.selection import knowledge, shipped
 from selector.selection.confirmation import unconfirmed
 from selector.training.train import load_measured
 
@@ -23,6 +25,8 @@ NOW = datetime(2026, 5, 1, tzinfo=UTC)
 A, B = "torch_lstm", "hoisted"
 RATES = {"copy_bytes_per_s": 4e12, "matmul_flops_per_s": {"float32": 5e13}, "launch_us": 3.0}
 H200 = replace(known_device("h200"), host="a processor", **RATES)
+H100 = replace(known_device("h100"), host="a processor", **RATES)
+QUESTION = {"hidden": 512, "batch": 32, "device": "h200"}
 FAILED = float("inf")
 OWNER = None
 
@@ -73,6 +77,26 @@ def send(database, author, found):
         assert records.add(connection, found, submission=batch) == len(found)
 
 
+@pytest.fixture
+def ships(tmp_path, monkeypatch):
+    """A function that stores records as if they came with this package."""
+    path = tmp_path / "ships.sqlite"
+    Database.open(path, create=True).close()
+    monkeypatch.setenv("SELECTOR_SHIPPED", "on")
+    monkeypatch.setattr(shipped, "unpacked", lambda: path)
+    opened = shipped._opened, shipped.problem_keys, knowledge._opened
+    for cached in opened:
+        cached.cache_clear()
+
+    def store(found):
+        with Database.open(path) as database:
+            send(database, OWNER, found)
+
+    yield store
+    for cached in opened:
+        cached.cache_clear()
+
+
 BYTES = {"peak": 2**24}
 SAID = {
     "the owner alone": ([(OWNER, A, 10), (OWNER, B, 1)], ()),
@@ -119,6 +143,49 @@ def test_what_waits(database, said, waiting):
         assert unconfirmed(connection, operator="lstm", problem_key=key) == found
         assert unconfirmed(connection, operator="lstm", problem_key="another") == {}
         assert unconfirmed(connection, operator="gru") == {}
+
+
+BESIDE_WHAT_SHIPS = {  # A takes 10 ms, and B 30
+    "a flip by one run": ([("t1", B, 3)], (0,)),
+    "a flip by a failure": ([("t1", A, FAILED)], (0,)),
+    "a flip by two runs": ([("t1", B, 3), ("t1", B, 3.2)], ()),
+    "what flips nothing": ([("t1", B, 20)], ()),
+    "the owner": ([(OWNER, B, 3)], ()),
+    "two that are not trusted": ([("u1", B, 20), ("u2", B, 20)], (0, 1)),
+    "two that are not, of what does not ship": ([("u1", "fused", 20), ("u2", "fused", 20)], ()),
+}
+
+
+@pytest.mark.parametrize(("said", "waiting"), BESIDE_WHAT_SHIPS.values(), ids=BESIDE_WHAT_SHIPS)
+def test_what_waits_beside_what_ships(database, ships, said, waiting):
+    ships([record(A, 10), record(B, 30), record(B, 1, hidden=64), record(A, 9, device=H100)])
+    for number, (author, name, ms) in enumerate(said, start=1):
+        send(database, author, [record(name, ms, number=number)])
+    with database.read() as connection:
+        key = record(A, 1).problem.key
+        expected = dict.fromkeys((number + 1 for number in waiting), key)
+        assert unconfirmed(connection, operator="lstm") == expected
+        assert unconfirmed(connection, operator="lstm", problem_key=key) == expected
+        alone = unconfirmed(connection, operator="lstm", shipped=False)
+        assert not alone or said[0][0] != "t1"
+
+
+def test_what_waits_beside_what_ships_is_of_the_same_problem_and_device(database, ships):
+    ships([record(A, 10, hidden=64), record(A, 10, device=H100)])
+    send(database, "t1", [record(B, 3)])
+    send(database, "u1", [record(A, 3, hidden=64, number=1)])
+    with database.read() as connection:
+        assert list(unconfirmed(connection, operator="lstm")) == [2]
+
+
+def test_a_choice_that_rests_on_what_ships_is_flipped_by_no_single_run(database, ships):
+    ships([record(A, 10), record(B, 30)])
+    with closing(Selector(database)) as chooser:
+        assert chooser.choose("lstm", **QUESTION).implementation == A
+        send(database, "t1", [record(B, 3, number=1)])
+        assert chooser.choose("lstm", **QUESTION).implementation == A
+        send(database, "t1", [record(B, 3.1, number=2)])
+        assert chooser.choose("lstm", **QUESTION).implementation == B
 
 
 @pytest.mark.postgres
