@@ -138,7 +138,7 @@ class Selector:
         shipped: bool | None = None,
     ) -> None:
         require_database(database)
-        self._with_shipped = are_wanted(shipped)
+        self.with_shipped = are_wanted(shipped)
         self.frozen = frozen
         self._source = database
         self._lock = RLock()
@@ -149,11 +149,6 @@ class Selector:
         self._trouble: SelectorError | None = None  # why the database cannot be read now
         self._knowledge = Knowledge(Body(None), shipped=False)
         self._load()
-
-    @property
-    def with_shipped(self) -> bool:
-        """Whether questions are answered from what comes with this package, too."""
-        return self._with_shipped
 
     @property
     def snapshot(self) -> str:
@@ -396,8 +391,8 @@ class Selector:
                 self._answered_look.set()
                 self._stamp = opened.stamp()
                 pairs = self._knowledge.own.loaded.union(wanted)
-                own = Body(opened, complete=self.frozen, wanted=pairs, beside=self._with_shipped)
-            self._knowledge = knowledge = Knowledge(own, shipped=self._with_shipped, absent=absent)
+                own = Body(opened, complete=self.frozen, wanted=pairs, beside=self.with_shipped)
+            self._knowledge = knowledge = Knowledge(own, shipped=self.with_shipped, absent=absent)
             self._trouble = None
             self._due = time.monotonic() + CHECK_S
             self._answers = Answers(knowledge, noting(self._open))
