@@ -90,7 +90,7 @@ def test_an_empty_database_is_enough_to_be_ready_unless_what_ships_is_off(empty_
 def test_the_setting_of_the_service_is_that_of_the_library(monkeypatch, text, wanted):
     monkeypatch.setenv("SELECTOR_SHIPPED", text)
     assert Settings.load().shipped is wanted
-    assert Selector()._with_shipped is wanted
+    assert Selector().with_shipped is wanted
 
 
 @pytest.fixture
