@@ -150,4 +150,7 @@ async def _ready(app: FastAPI) -> AsyncIterator[None]:
         LOGGER.warning("not ready: %s", error)
     async with warming(app.state.selector) if app.state.warm else nullcontext():
         yield
+    # uvicorn ends the process by the signal that it got: nothing else closes them, and what was acknowledged
+    # would stay in the database's log alone
     app.state.intake.close()
+    app.state.selector.close()

@@ -27,6 +27,7 @@ class Database:
     def __init__(self, location: Location, engine: Engine) -> None:
         self._location = location
         self._engine = engine
+        self._has_written = False
 
     @classmethod
     def open(
@@ -114,6 +115,7 @@ class Database:
             sqlite.check_writable(self._location.path)
         with _transaction(self._engine, self._location, writing=True, in_turn=in_turn) as connection:
             migrations.require_current(connection, self._location)
+            self._has_written = True
             yield connection
 
     def stamp(self) -> tuple[int, ...] | None:
@@ -125,7 +127,9 @@ class Database:
         migrations.check(migrations.revision(connection, self._location), self._location)
 
     def close(self) -> None:
-        """Give back all connections."""
+        """Give back all connections; what was written is then in an SQLite file, not in its log alone."""
+        if self._has_written and self._location.path is not None:
+            sqlite.empty_log(self._location.path)
         self._engine.dispose()
 
     def __enter__(self) -> Self:
