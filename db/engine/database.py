@@ -36,17 +36,21 @@ class Database:
         *,
         create: bool = False,
         busy_timeout_s: float = BUSY_TIMEOUT_S,
+        otherwise: str = "",
     ) -> Self:
         """Open a database, given by file path or URL, by SELECTOR_DATABASE_URL, or the user's own.
 
         `create` makes what is missing and upgrades an older revision. A file that may not be written
-        opens for reading. Raises DatabaseMissing, DatabaseCorrupt, DatabaseRevision, DatabaseLocked,
+        opens for reading. `otherwise` says what to do where it is missing and making one is no way: a backup,
+        for example. Raises DatabaseMissing, DatabaseCorrupt, DatabaseRevision, DatabaseLocked,
         DatabaseReadOnly or DatabaseUnreachable.
         """
         location = resolve(url)
         try:
             return cls._open(location, busy_timeout_s, upgradable=create)
-        except DatabaseMissing:
+        except DatabaseMissing as error:
+            if otherwise:
+                raise DatabaseMissing(error.reason, otherwise) from None
             if not create:
                 raise
         cls.upgrade(url, create=True, busy_timeout_s=busy_timeout_s)

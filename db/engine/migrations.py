@@ -67,13 +67,13 @@ def check(found: str | None, location: Location) -> None:
     if found != HEAD and is_older(found):
         raise DatabaseRevision(
             f"The database {location.text} is of the older revision {found}; this version reads {HEAD}.",
-            f"Run `selector database upgrade{argument(location.text)}`, or in Python Database.upgrade(url)."
+            f"Run `selector database upgrade{argument(location.text)}`, or in Python Database.upgrade(url).",
         )
     if found != HEAD:
         raise DatabaseRevision(
             f"The database {location.text} is of revision {found}, which this version does not know "
             f"(it reads {HEAD}): a newer version, or another program, made it.",
-            "Upgrade kernel-selector and start this program anew, or give another database."
+            "Upgrade kernel-selector and start this program anew, or give another database.",
         )
 
 

@@ -140,12 +140,18 @@ def check_file(path: Path) -> None:
         raise DatabaseUnreachable(f"{path} cannot be read: {error.strerror}.") from error
     if header and not header.startswith(MAGIC):
         raise DatabaseCorrupt(
-            f"{path} is not an SQLite database: it starts with the bytes {header[:8].hex(' ')}, not with the "
-            f"text {MAGIC[:-1].decode()!r}.",
+            f"{path} is not an SQLite database: it starts with {_shown(header[:16])}, not with "
+            f"{_shown(MAGIC[:-1])}.",
             DAMAGED,
         )
     if header and not _log(path):
         _check_length(path, header)
+
+
+def _shown(start: bytes) -> str:
+    """Bytes in words: as text where they are."""
+    text = start.decode("ascii", errors="replace")
+    return repr(text) if start.isascii() and text.isprintable() else f"the bytes {start.hex(' ')}"
 
 
 def _missing(path: Path, why: str = "") -> DatabaseMissing:

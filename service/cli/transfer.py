@@ -22,6 +22,8 @@ FormatOption = Annotated[
 ]
 SourceArgument = Annotated[str, typer.Argument(metavar="FROM", help="A SQLite file, or a URL.")]
 
+NO_SOURCE = "There is nothing to take from, and nothing was changed: name a database that has measurements."
+
 
 def import_(
     file: FileArgument,
@@ -128,7 +130,7 @@ def merge(source: SourceArgument, database: DatabaseOption = None, as_json: Json
     from selector.exchange import export as transfer
     from selector.profiling.profile import opened
 
-    with opened(source) as one, opened(database, create=True) as other:
+    with opened(source, otherwise=NO_SOURCE) as one, opened(database, create=True) as other:
         _report(transfer.merge(one, other), "added", as_json)
 
 
@@ -143,7 +145,7 @@ def diff(source: SourceArgument, database: DatabaseOption = None, as_json: JsonO
     from selector.exchange import export as transfer
     from selector.profiling.profile import opened
 
-    with opened(source) as one, opened(database) as other:
+    with opened(source, otherwise=NO_SOURCE) as one, opened(database) as other:
         _report(transfer.diff(one, other), "not there", as_json)
 
 
@@ -158,7 +160,7 @@ def promote(source: SourceArgument, database: DatabaseOption = None, as_json: Js
     from selector.exchange import export as transfer
     from selector.profiling.profile import opened
 
-    with opened(source) as one, opened(database, create=True) as other:
+    with opened(source, otherwise=NO_SOURCE) as one, opened(database, create=True) as other:
         found, models = transfer.promote(one, other)
     _report(found, "added", as_json, models=models)
 
