@@ -118,8 +118,8 @@ def export(
 def merge(source: SourceArgument, database: DatabaseOption = None, as_json: JsonOption = False) -> None:
     """Add the measurements of another database to this one.
 
-    Nothing is replaced. The same measurement in both is one; of two that contradict each other both stay, and
-    the later one counts.
+    Nothing is replaced. The same measurement in both is one; of two runs of the same candidate both stay, and
+    the later one counts: these are "repeated".
 
     Examples:
 
@@ -135,7 +135,7 @@ def merge(source: SourceArgument, database: DatabaseOption = None, as_json: Json
 
 
 def diff(source: SourceArgument, database: DatabaseOption = None, as_json: JsonOption = False) -> None:
-    """Say what `selector merge` would add, and what contradicts what is there.
+    """Say what `selector merge` would add, and what of it was measured here before.
 
     Examples:
 
@@ -196,9 +196,9 @@ def _report(found: Difference, word: str, as_json: bool, *, models: int | None =
     if as_json:
         output.print_json(found.to_dict() | ({} if models is None else {"models": models}))
         return
-    table = output.table("operator", word, "known", "contradicting", numbers=(word, "known", "contradicting"))
+    table = output.table("operator", word, "known", "repeated", numbers=(word, "known", "repeated"))
     for operator in sorted({*found.new, *found.known}):
-        counts = (found.new[operator], found.known[operator], found.contradicting[operator])
+        counts = (found.new[operator], found.known[operator], found.repeated[operator])
         table.add_row(escape(operator), *map(str, counts))
     console = output.out()
     console.print(table if found.new or found.known else "There are no measurements.")
