@@ -212,7 +212,7 @@ def _concerns(connection: Connection, action: Action, chosen: Chosen) -> bool:
     """Whether a database has anything that a correction is about."""
     if action is Action.RETRACT:
         return bool(corrections.sendings(connection, chosen))
-    return any(True for _ in submissions.quarantined(connection, chosen, limit=1))
+    return bool(list(submissions.quarantined(connection, chosen, limit=1)))
 
 
 def _end(token: StoredToken) -> datetime | None:

@@ -32,17 +32,27 @@ class Succession:
                 "back or replaced without `selector database restore`, and nobody has noted what that undid.",
                 location,
             )
-        self._last = next(audit.page(connection, limit=1, latest=True), None)
+        self._last = _newest(connection)
         self._looked = True
 
     def _restored(self, connection: Any, goes_on: bool) -> dict[str, Any] | None:
         """The last restoration that the journal has since the look before."""
         from kernel_selector.db import audit
 
-        found = next(audit.page(connection, limit=1, latest=True, action=audit.Action.RESTORE), None)
+        found = _newest(connection, action=audit.Action.RESTORE)
         if found is None or self._last is None:
             return found
         after = (
             found["id"] > self._last["id"] if goes_on else found["happened_at"] > self._last["happened_at"]
         )
         return found if after else None
+
+
+def _newest(connection: Any, **kind: Any) -> dict[str, Any] | None:
+    """The last entry of the journal, of a kind; None where there is none."""
+    from kernel_selector.db import audit
+
+    found = list(
+        audit.page(connection, limit=1, latest=True, **kind)
+    )  # to its end: its cursor is closed then
+    return found[0] if found else None
