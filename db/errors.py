@@ -6,7 +6,14 @@ from kernel_selector.kernels.contract import SelectorError
 
 
 class DatabaseError(SelectorError):
-    """Base of all errors of the database; raised itself when the database refuses a statement."""
+    """Base of all errors of the database; raised itself when the database refuses a statement.
+
+    `reason` is the message without `way_out`, which does not hold any more for who goes another way.
+    """
+
+    def __init__(self, reason: str = "", way_out: str = "") -> None:
+        super().__init__(f"{reason} {way_out}" if way_out else reason)
+        self.reason = reason
 
 
 class DatabaseMissing(DatabaseError):

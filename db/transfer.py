@@ -32,13 +32,14 @@ Digests = tuple[bytes, bytes, str]
 class Difference:
     """Measurements of one database against another's, by operator.
 
-    `new` are not there, `known` are, and `contradicting` are those of the new ones whose candidate has
-    other figures there. `waiting` are left out: they do not count yet where they are.
+    `new` are not there, `known` are, and `repeated` are those of the new ones whose candidate was measured
+    there too, in the same circumstances: times of two runs differ. `waiting` are left out: they do not count
+    yet where they are.
     """
 
     new: Counter[str] = field(default_factory=Counter)
     known: Counter[str] = field(default_factory=Counter)
-    contradicting: Counter[str] = field(default_factory=Counter)
+    repeated: Counter[str] = field(default_factory=Counter)
     waiting: Counter[str] = field(default_factory=Counter)
 
     def to_dict(self) -> dict[str, dict[str, int]]:
@@ -49,7 +50,7 @@ class Difference:
 def difference(
     source: Connection, target: Connection, *, waiting: Mapping[int, str] = MappingProxyType({})
 ) -> Difference:
-    """Measurements that `merge` would add to the target, and those of them that contradict it.
+    """Measurements that `merge` would add to the target, and those of them that repeat it.
 
     What the source retracted is not given on, nor are those that are `waiting`, ids with their operators;
     what the target retracted stays so.
@@ -67,8 +68,8 @@ def difference(
                 found.known[operator] += 1
             else:
                 found.new[operator] += 1
-                found.contradicting[operator] += identity in identities
-    found.contradicting = +found.contradicting
+                found.repeated[operator] += identity in identities
+    found.repeated = +found.repeated
     return found
 
 

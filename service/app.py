@@ -10,6 +10,7 @@ import gc
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, nullcontext, suppress
+from threading import Thread
 
 from .extras import require_service
 
@@ -39,6 +40,7 @@ from .tokens import AccessList
 
 COLLECT_AFTER = 200_000, 20, 20  # objects (those of a dozen batches), young collections, middle-aged ones
 SWITCH_S = 0.001
+CLOSE_S = 5.0  # that the end of the service waits for the database
 MMAP_THRESHOLD, LARGE_BYTES = -3, 2**20  # glibc's number of the setting; blocks that are given back at once
 API_VERSION = "1.0.0"  # of the interface: the second number rises with additions
 DESCRIPTION = """Asks the cost model and the measurements of `kernel-selector` which implementation of a
@@ -150,4 +152,14 @@ async def _ready(app: FastAPI) -> AsyncIterator[None]:
         LOGGER.warning("not ready: %s", error)
     async with warming(app.state.selector) if app.state.warm else nullcontext():
         yield
+    # uvicorn ends the process by the signal that it got: nothing else closes them, and what was acknowledged
+    # would stay in the database's log alone; who looks at a silent server holds the selector's lock
+    closing = Thread(target=_close, args=(app,), daemon=True)
+    closing.start()
+    closing.join(CLOSE_S)
+
+
+def _close(app: FastAPI) -> None:
+    """Give back the connections to the database."""
     app.state.intake.close()
+    app.state.selector.close()

@@ -20,6 +20,7 @@ from selector.profiling.profile import opened
 
 from .cached import Cached
 from .ingest.corrections import checked_reason
+from .ingest.succession import Succession
 
 if TYPE_CHECKING:
     from kernel_selector.db import Database
@@ -184,6 +185,7 @@ class AccessList:
 
     def __init__(self, selector: Selector) -> None:
         self._selector = selector
+        self._succession = Succession()  # which makes other tokens valid than those that were
         self._tokens: Cached[dict[str, StoredToken]] = Cached(
             self._read, steady=True, patience_s=lambda: selector.patience_s
         )
@@ -206,7 +208,9 @@ class AccessList:
     def _read(self) -> dict[str, StoredToken]:
         from kernel_selector import db
 
-        with self._selector.database.read() as connection:
+        database = self._selector.database
+        with database.read() as connection:
+            self._succession.look(connection, database.location)
             return {token.digest: token for token in db.tokens.every(connection)}
 
 

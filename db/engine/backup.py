@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import stat
 import time
 from contextlib import closing
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from . import sqlite
 from .database import Database
 from .location import resolve
 
+NO_BACKUP = "That is no backup, and nothing was changed: name a file that `selector database backup` wrote."
 BUSY_S = 20.0  # that a copy waits for writers
 
 
@@ -56,11 +58,12 @@ def restore(source: Path, url: str | os.PathLike[str] | None, *, author: str) ->
     DatabaseError for PostgreSQL.
     """
     target = _file(url, "pg_restore fills it")
-    with Database.open(source):
+    with Database.open(source, otherwise=NO_BACKUP):
         pass
     sqlite.prepare(target)
     found = Restored(before=None, undone=None)
     if target.exists():
+        owned = target.stat()
         before = target.with_name(f"{target.name}.{datetime.now(UTC):%Y%m%dT%H%M%S%f}")
         unread = _kept(target, before)
         if unread is None:
@@ -70,6 +73,8 @@ def restore(source: Path, url: str | os.PathLike[str] | None, *, author: str) ->
                 if os.path.exists(f"{target}{end}"):
                     os.replace(f"{target}{end}", f"{before}{end}")
             os.replace(target, before)
+            sqlite.make_private(target)
+            _give(target, owned)
             found = Restored(before=before, undone=None, unread=unread)
     with TemporaryDirectory(dir=target.parent, prefix=f".{target.name}.") as folder:
         staged = Path(folder) / target.name  # so that who reads on finds the entry with the rest
@@ -115,8 +120,21 @@ def _kept(path: Path, copy: Path) -> str | None:
         _copy(path, copy)
     except DatabaseError as error:
         copy.unlink(missing_ok=True)
-        return str(error)
+        return error.reason  # what to do about it is done
+    _give(copy, path.stat())
     return None
+
+
+def _give(path: Path, like: os.stat_result) -> None:
+    """Give a new file the owner and the mode of another one: who runs the service may be another user.
+
+    Only root can. A file of who restores stays for that user alone.
+    """
+    try:
+        os.chown(path, like.st_uid, like.st_gid)
+    except PermissionError:
+        return
+    path.chmod(stat.S_IMODE(like.st_mode))
 
 
 def _lay_out(path: Path, like: Path) -> None:

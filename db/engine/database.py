@@ -27,6 +27,7 @@ class Database:
     def __init__(self, location: Location, engine: Engine) -> None:
         self._location = location
         self._engine = engine
+        self._has_written = False
 
     @classmethod
     def open(
@@ -35,17 +36,21 @@ class Database:
         *,
         create: bool = False,
         busy_timeout_s: float = BUSY_TIMEOUT_S,
+        otherwise: str = "",
     ) -> Self:
         """Open a database, given by file path or URL, by SELECTOR_DATABASE_URL, or the user's own.
 
         `create` makes what is missing and upgrades an older revision. A file that may not be written
-        opens for reading. Raises DatabaseMissing, DatabaseCorrupt, DatabaseRevision, DatabaseLocked,
+        opens for reading. `otherwise` says what to do where it is missing and making one is no way: a backup,
+        for example. Raises DatabaseMissing, DatabaseCorrupt, DatabaseRevision, DatabaseLocked,
         DatabaseReadOnly or DatabaseUnreachable.
         """
         location = resolve(url)
         try:
             return cls._open(location, busy_timeout_s, upgradable=create)
-        except DatabaseMissing:
+        except DatabaseMissing as error:
+            if otherwise:
+                raise DatabaseMissing(error.reason, otherwise) from None
             if not create:
                 raise
         cls.upgrade(url, create=True, busy_timeout_s=busy_timeout_s)
@@ -114,6 +119,7 @@ class Database:
             sqlite.check_writable(self._location.path)
         with _transaction(self._engine, self._location, writing=True, in_turn=in_turn) as connection:
             migrations.require_current(connection, self._location)
+            self._has_written = True
             yield connection
 
     def stamp(self) -> tuple[int, ...] | None:
@@ -125,7 +131,9 @@ class Database:
         migrations.check(migrations.revision(connection, self._location), self._location)
 
     def close(self) -> None:
-        """Give back all connections."""
+        """Give back all connections; what was written is then in an SQLite file, not in its log alone."""
+        if self._has_written and self._location.path is not None:
+            sqlite.empty_log(self._location.path)
         self._engine.dispose()
 
     def __enter__(self) -> Self:

@@ -63,7 +63,7 @@ def translated(location: Location) -> Iterator[None]:
     except DBAPIError as error:
         kind, what, way_out = _kind(error, location)
         reason = str(error.orig).strip().splitlines() or ["no reason given"]
-        raise kind(f"The database {location.text} {what} ({reason[0]}). {way_out}") from error
+        raise kind(f"The database {location.text} {what} ({reason[0]}).", way_out) from error
     except PoolTimeout as error:
         raise DatabaseLocked(f"The database {location.text} is used by too many at once. {AGAIN}") from error
     except SQLAlchemyError as error:

@@ -54,7 +54,8 @@ def revision(connection: Connection, location: Location) -> str | None:
         shown = ", ".join(others[:SHOWN_TABLES]) + (", ..." if len(others) > SHOWN_TABLES else "")
         raise DatabaseRevision(
             f"The database {location.text} has no revision of ours, but tables that we did not make "
-            f"({shown or VERSION_TABLE}). Nothing was changed: give another file, database or schema."
+            f"({shown or VERSION_TABLE}).",
+            "Nothing was changed: give another file, database or schema.",
         )
     return None
 
@@ -62,17 +63,17 @@ def revision(connection: Connection, location: Location) -> str | None:
 def check(found: str | None, location: Location) -> None:
     """Raise DatabaseMissing or DatabaseRevision unless the revision is the one that we read."""
     if found is None:
-        raise DatabaseMissing(f"The database {location.text} is empty. {way_to_make(location.text)}")
+        raise DatabaseMissing(f"The database {location.text} is empty.", way_to_make(location.text))
     if found != HEAD and is_older(found):
         raise DatabaseRevision(
-            f"The database {location.text} is of the older revision {found}; this version reads {HEAD}. "
-            f"Run `selector database upgrade{argument(location.text)}`, or in Python Database.upgrade(url)."
+            f"The database {location.text} is of the older revision {found}; this version reads {HEAD}.",
+            f"Run `selector database upgrade{argument(location.text)}`, or in Python Database.upgrade(url).",
         )
     if found != HEAD:
         raise DatabaseRevision(
             f"The database {location.text} is of revision {found}, which this version does not know "
-            f"(it reads {HEAD}): a newer version, or another program, made it. "
-            "Upgrade kernel-selector and start this program anew, or give another database."
+            f"(it reads {HEAD}): a newer version, or another program, made it.",
+            "Upgrade kernel-selector and start this program anew, or give another database.",
         )
 
 

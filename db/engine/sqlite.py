@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sqlite3
 from collections import Counter
+from contextlib import closing, suppress
 from pathlib import Path
 
 from sqlalchemy import Engine, QueuePool, create_engine, event
@@ -17,6 +18,7 @@ from ..errors import DatabaseCorrupt, DatabaseMissing, DatabaseReadOnly, Databas
 from .location import way_to_make
 
 OUR_TABLE = "measurement"
+SETTLE_S = 0.5  # that a file which is closed waits for those who still read its log
 MAGIC = b"SQLite format 3\0"
 DAMAGED = "Nothing was changed. Restore a copy, or move the file away and measure again."
 
@@ -100,6 +102,19 @@ def require_written(connection: Connection, path: Path) -> None:
         )
 
 
+def empty_log(path: Path) -> None:
+    """Move what the write-ahead log holds into the file, unless somebody who reads it does so on.
+
+    SQLite itself does it for the last connection only, and not where two are closed at once. What stays in
+    the log is as safe there, so that no failure is an error.
+    """
+    with (
+        suppress(sqlite3.Error),
+        closing(sqlite3.connect(f"{path.as_uri()}?mode=rw", uri=True, timeout=SETTLE_S)) as connection,
+    ):
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+
+
 def is_writable(path: Path) -> bool:
     """Whether we may write the file and, for its write-ahead log, the folder."""
     return _allowed(path.parent) and (not path.exists() or _allowed(path))
@@ -124,13 +139,23 @@ def check_file(path: Path) -> None:
     except OSError as error:
         raise DatabaseUnreachable(f"{path} cannot be read: {error.strerror}.") from error
     if header and not header.startswith(MAGIC):
-        raise DatabaseCorrupt(f"{path} is not an SQLite database: it starts with {header[:16]!r}. {DAMAGED}")
+        raise DatabaseCorrupt(
+            f"{path} is not an SQLite database: it starts with {_shown(header[:16])}, not with "
+            f"{_shown(MAGIC[:-1])}.",
+            DAMAGED,
+        )
     if header and not _log(path):
         _check_length(path, header)
 
 
+def _shown(start: bytes) -> str:
+    """Bytes in words: as text where they are."""
+    text = start.decode("ascii", errors="replace")
+    return repr(text) if start.isascii() and text.isprintable() else f"the bytes {start.hex(' ')}"
+
+
 def _missing(path: Path, why: str = "") -> DatabaseMissing:
-    return DatabaseMissing(f"No database at {path}{why}. {way_to_make(str(path))}")
+    return DatabaseMissing(f"No database at {path}{why}.", way_to_make(str(path)))
 
 
 def is_database(path: Path) -> bool:
@@ -192,7 +217,7 @@ def _check_length(path: Path, header: bytes) -> None:
     header_is_current = header[24:28] == header[92:96]
     found = path.stat().st_size
     if len(header) < 100 or (header_is_current and found < expected):
-        raise DatabaseCorrupt(f"{path} is cut off: {found} bytes of {expected or 'at least 512'}. {DAMAGED}")
+        raise DatabaseCorrupt(f"{path} is cut off: {found} bytes of {expected or 'at least 512'}.", DAMAGED)
 
 
 def _write_ahead(connection: sqlite3.Connection) -> None:

@@ -143,7 +143,7 @@ def diff(source: Database, target: Database) -> Difference:
 def merge(source: Database, target: Database) -> Difference:
     """Add the source's measurements that the target lacks, all or none; returns the difference.
 
-    Nothing is ever replaced: of two that contradict each other both stay, and the later one counts. What
+    Nothing is ever replaced: of two of the same candidate both stay, and the later one counts. What
     waits for somebody to agree stays where it is: in another database it would be the owner's. Raises
     Contradiction where one operator has other hyperparameters here than there, and the errors of the
     databases.

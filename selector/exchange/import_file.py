@@ -76,13 +76,13 @@ class _Store:
         self._now = datetime.now(UTC)
         self._seen: db.imported.Repetitions = Counter()
         self._waiting: dict[tuple[str, str], list[ImportedRow]] = defaultdict(list)
-        self._records: list[Record] = []
+        self._records: dict[str, list[Record]] = defaultdict(list)  # by operator
         self._count = 0
 
     def add(self, found: tuple[str, str, ImportedRow] | Record) -> None:
         """Add one imported row, or one record of ours."""
         if isinstance(found, Record):
-            self._records.append(found)
+            self._records[found.problem.operator].append(found)
         else:
             operator, device, row = found
             self._waiting[operator, device].append(row)
@@ -106,11 +106,11 @@ class _Store:
                 seen=self._seen,
             )
             self._note(operator, added, len(rows))
-        if self._records:
-            added = db.records.add(self._connection, self._records)
-            self._note("records of our own", added, len(self._records))
+        for operator, found in self._records.items():
+            self._note(operator, db.records.add(self._connection, found), len(found))
         self._waiting.clear()
-        self._records, self._count = [], 0
+        self._records.clear()
+        self._count = 0
 
     def _note(self, operator: str, added: int, given: int) -> None:
         report = self._report

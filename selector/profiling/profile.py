@@ -126,16 +126,21 @@ def profile_with(
 
 
 @contextmanager
-def opened(database: Database | str | Path | None, *, create: bool = False) -> Iterator[Database]:
+def opened(
+    database: Database | str | Path | None, *, create: bool = False, otherwise: str = ""
+) -> Iterator[Database]:
     """Open database, closed at the end of the block unless it was open before.
 
     `create` makes it when it is missing, and refuses at once one that cannot be written: better than
-    after the first measurement.
+    after the first measurement. `otherwise` is what to do where it is missing, and making one is no way.
     """
     from kernel_selector.db import Database
 
     require_database(database)
-    store = database if isinstance(database, Database) else Database.open(database, create=create)
+    if isinstance(database, Database):
+        store = database
+    else:
+        store = Database.open(database, create=create, otherwise=otherwise)
     try:
         if create:
             with store.write():

@@ -19,6 +19,7 @@ from .profile import opened
 if TYPE_CHECKING:
     from kernel_selector.db import Database
 
+NOTHING_TO_CHECK = "There is nothing to check: name a database that is there."
 FIRST = 3  # problems that are named
 
 
@@ -180,7 +181,7 @@ def database_faults(database: Database | str | Path | None = None) -> tuple[str,
     """Location of the database, and what of it is not as it was stored."""
     from kernel_selector.db import integrity
 
-    with opened(database) as store, store.read() as connection:
+    with opened(database, otherwise=NOTHING_TO_CHECK) as store, store.read() as connection:
         return store.location, list(integrity.faults(connection))
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,7 +15,7 @@ from .terminal import output
 from .terminal.options import DatabaseOption, JsonOption
 
 if TYPE_CHECKING:
-    from kernel_selector.db.reversion import Reversion
+    from kernel_selector.db.reversion import Correction, Reversion, UnknownToken
 
 CopyArgument = Annotated[Path, typer.Argument(metavar="FILE", help="An SQLite file: the copy.")]
 
@@ -122,10 +124,14 @@ def restore(file: CopyArgument, database: DatabaseOption = None, as_json: JsonOp
     if found.undone is not None:
         lines += _undone(found.undone, found.before, where=where)
     elif found.before is not None:
-        lines.append(
-            f"It could not be read, so nobody knows what this has undone: {found.unread} Revoke each token "
-            f"again that was revoked since the backup: selector token list{where}"
-        )
+        lines += [
+            f"It could not be read, so nobody knows what this has undone: {found.unread}",
+            "Measurements that came since the backup are lost: send, merge or import them again.",
+            "Measurements that were retracted since the backup count again: "
+            f'selector measurements retract --author NAME --reason "..."{where}',
+            "Tokens that were revoked or distrusted since the backup are valid and trusted again, and those "
+            f"made since are unknown: selector token list{where}",
+        ]
     _tell(as_json, document, "\n".join(lines))
 
 
@@ -137,27 +143,55 @@ def _undone(found: Reversion, before: Path | None, *, where: str) -> list[str]:
         for one in found.revived
     ]
     lines += [
-        f"What {name} sent was not trusted, and is again: "
-        f'selector token distrust {name} --reason "..."{where}'
-        for name in found.trusted_again
+        f"Token {one.name} was made since, and its secret is not known any more; for another one: "
+        f"selector token create {one.name}{_rights(one)}{where}"
+        for one in found.unknown
     ]
-    lines += [f"What {name} sent was trusted, and is not any more." for name in found.distrusted_again]
+    for names, words, command in (
+        (found.trusted_again, "was not trusted, and is again", "distrust"),
+        (found.distrusted_again, "was trusted, and is not any more", "trust"),
+    ):
+        lines += [
+            f'What {name} sent {words}: selector token {command} {name} --reason "..."{where}'
+            for name in names
+        ]
     if found.counting_again:
         count = output.number_of(found.counting_again, "measurement")
-        lines.append(
-            f"Retracted, and counting again: {count}; `selector audit --database {before}` says why."
-        )
+        lines.append(f"Retracted, and counting again: {count}.")
     if found.retracted_again:
         count = output.number_of(found.retracted_again, "measurement")
         lines.append(f"Counting, and retracted again: {count}.")
+    lines += [f"Corrected since: {_again(one)}{where}" for one in found.corrections]
     lost = [f"{name.replace('_', ' ')} {count}" for name, count in found.lost.items() if count]
     if lost:
-        lines.append(f"Rows that the backup lacks: {', '.join(lost)}.")
+        lines.append(
+            f"Rows that the backup lacks: {', '.join(lost)}; who did what: selector audit --database {before}"
+        )
     if found.lost["measurements"] or found.lost["imported"]:
         lines.append(
             f"The measurements can be had back, without their authors: selector merge {before}{where}"
         )
     return lines or ["Nothing was done since the backup."]
+
+
+def _rights(token: UnknownToken) -> str:
+    """Options with which a token has the rights that another one had."""
+    scopes = "".join(f" --scope {scope}" for scope in token.scopes)
+    return scopes if token.trusted else f"{scopes} --untrusted"
+
+
+def _again(correction: Correction) -> str:
+    """Command that repeats a correction."""
+    verb, chosen = correction.action.rpartition(".")[2], correction.chosen
+    words = ["selector", "measurements", verb]
+    if correction.entry is not None:
+        words.append(str(correction.entry))
+    for option, value in (("--author", chosen.author), ("--batch", chosen.batch), ("--since", chosen.since)):
+        if value is not None:
+            words += [option, value.isoformat() if isinstance(value, datetime) else str(value)]
+    for number in chosen.ids:
+        words += ["--record", str(number)]
+    return shlex.join([*words, "--reason", correction.reason])
 
 
 @app.command()

@@ -22,6 +22,8 @@ FormatOption = Annotated[
 ]
 SourceArgument = Annotated[str, typer.Argument(metavar="FROM", help="A SQLite file, or a URL.")]
 
+NO_SOURCE = "There is nothing to take from, and nothing was changed: name a database that has measurements."
+
 
 def import_(
     file: FileArgument,
@@ -116,8 +118,8 @@ def export(
 def merge(source: SourceArgument, database: DatabaseOption = None, as_json: JsonOption = False) -> None:
     """Add the measurements of another database to this one.
 
-    Nothing is replaced. The same measurement in both is one; of two that contradict each other both stay, and
-    the later one counts.
+    Nothing is replaced. The same measurement in both is one; of two runs of the same candidate both stay, and
+    the later one counts: these are "repeated".
 
     Examples:
 
@@ -128,12 +130,12 @@ def merge(source: SourceArgument, database: DatabaseOption = None, as_json: Json
     from selector.exchange import export as transfer
     from selector.profiling.profile import opened
 
-    with opened(source) as one, opened(database, create=True) as other:
+    with opened(source, otherwise=NO_SOURCE) as one, opened(database, create=True) as other:
         _report(transfer.merge(one, other), "added", as_json)
 
 
 def diff(source: SourceArgument, database: DatabaseOption = None, as_json: JsonOption = False) -> None:
-    """Say what `selector merge` would add, and what contradicts what is there.
+    """Say what `selector merge` would add, and what of it was measured here before.
 
     Examples:
 
@@ -143,7 +145,7 @@ def diff(source: SourceArgument, database: DatabaseOption = None, as_json: JsonO
     from selector.exchange import export as transfer
     from selector.profiling.profile import opened
 
-    with opened(source) as one, opened(database) as other:
+    with opened(source, otherwise=NO_SOURCE) as one, opened(database) as other:
         _report(transfer.diff(one, other), "not there", as_json)
 
 
@@ -158,7 +160,7 @@ def promote(source: SourceArgument, database: DatabaseOption = None, as_json: Js
     from selector.exchange import export as transfer
     from selector.profiling.profile import opened
 
-    with opened(source) as one, opened(database, create=True) as other:
+    with opened(source, otherwise=NO_SOURCE) as one, opened(database, create=True) as other:
         found, models = transfer.promote(one, other)
     _report(found, "added", as_json, models=models)
 
@@ -194,9 +196,9 @@ def _report(found: Difference, word: str, as_json: bool, *, models: int | None =
     if as_json:
         output.print_json(found.to_dict() | ({} if models is None else {"models": models}))
         return
-    table = output.table("operator", word, "known", "contradicting", numbers=(word, "known", "contradicting"))
+    table = output.table("operator", word, "known", "repeated", numbers=(word, "known", "repeated"))
     for operator in sorted({*found.new, *found.known}):
-        counts = (found.new[operator], found.known[operator], found.contradicting[operator])
+        counts = (found.new[operator], found.known[operator], found.repeated[operator])
         table.add_row(escape(operator), *map(str, counts))
     console = output.out()
     console.print(table if found.new or found.known else "There are no measurements.")

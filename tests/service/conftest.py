@@ -1,6 +1,10 @@
+import sqlite3
+from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, datetime
+from pathlib import Path
 
+import httpx2 as httpx
 import pytest
 from starlette.testclient import TestClient
 
@@ -9,6 +13,8 @@ from kernel_selector.kernels import measure, registry
 from kernel_selector.kernels.contract import GateResult, Memory, Record, Status, Timing
 from kernel_selector.kernels.devices import known_device
 from kernel_selector.service.app import create_app
+from kernel_selector.service.openapi.example_record import LINE
+from kernel_selector.service.tokens import create_token
 from selector import Selector
 
 MEASURED = ({"hidden": 256, "batch": 32}, {"hidden": 64, "batch": 8})
@@ -100,3 +106,18 @@ def client(selector):
         create_app(selector), base_url="http://127.0.0.1", raise_server_exceptions=False
     ) as started:
         yield started
+
+
+def upload(url: str, database: Path) -> None:
+    """Send a record to a running service, with a new token that may."""
+    secret = create_token(database, "uploader", scopes=("measure",))
+    headers = {"authorization": f"Bearer {secret}", "content-type": "application/x-ndjson"}
+    answer = httpx.post(f"{url}/v1/measurements", content=f"{LINE}\n", headers=headers)
+    assert answer.status_code == 200, answer.text
+
+
+def uploads_in_the_file_alone(database: Path) -> int:
+    """Uploads that the journal of an SQLite file has, without its write-ahead log."""
+    with closing(sqlite3.connect(f"{database.as_uri()}?mode=ro&immutable=1", uri=True)) as alone:
+        query = "SELECT count(*) FROM audit WHERE action = 'measurements.upload'"
+        return int(alone.execute(query).fetchone()[0])

@@ -6,12 +6,13 @@ import json
 import re
 import shlex
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
 import selector
-from kernel_selector.db import Database, records
+from kernel_selector.db import Database, records, submissions
 from kernel_selector.kernels.measure.jobs import read_jobs
 from kernel_selector.service.cli import main
 from tests.selector import replay
@@ -227,7 +228,7 @@ def test_a_restoration_says_which_tokens_are_valid_again(
     said = capsys.readouterr().out
     assert f"valid again: selector token revoke leaked --database {place}" in said
     assert 'selector token distrust worker --reason "..."' in said
-    assert "Rows that the backup lacks: journal 2." in said
+    assert "Rows that the backup lacks: journal 2; who did what: selector audit --database " in said
     assert main(["token", "revoke", "leaked", *at]) == 0
     capsys.readouterr()
     assert main(["database", "restore", copy, *at, "--json"]) == 0
@@ -236,3 +237,73 @@ def test_a_restoration_says_which_tokens_are_valid_again(
     assert main(["audit", *at, "--action", "database.restore", "--json"]) == 0
     (entry,) = json.loads(capsys.readouterr().out)["entries"]
     assert entry["details"]["undone"] == undone
+
+
+def test_each_line_of_a_restoration_has_a_command_that_works(
+    place: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    copy, at = str(tmp_path / "copy.sqlite"), ["--database", place]
+    assert main(["token", "create", "worker", "--scope", "measure", *at]) == 0
+    assert main(["token", "create", "rotated", *at]) == 0
+    with Database.open(place) as database, database.write() as connection:
+        batch = submissions.add(connection, author="worker", received_at=datetime.now(UTC))
+        (record,) = list(records.find(connection))[:1]
+        records.add(connection, [replace(record, seed=7)], submission=batch)
+    assert main(["database", "backup", copy, *at]) == 0
+    assert main(["token", "rotate", "rotated", *at]) == 0
+    assert main(["token", "create", "new", "--scope", "admin", "--untrusted", *at]) == 0
+    assert main(["measurements", "retract", "--author", "worker", "--reason", "its clock's fault", *at]) == 0
+    assert main(["token", "distrust", "worker", "--reason", "its clock", *at]) == 0
+    with Database.open(place) as database, database.write() as connection:
+        records.add(connection, [replace(record, seed=8)])
+    capsys.readouterr()
+    assert main(["database", "restore", copy, *at]) == 0
+    lines = capsys.readouterr().out.splitlines()[1:]
+    commands = [line.partition(": selector ")[2] for line in lines if ": selector " in line]
+    assert [line for line in lines if ": selector " not in line] == [
+        "Retracted, and counting again: 1 measurement."
+    ]
+    assert [command.partition(" --")[0] for command in commands[:-1]] == [
+        "token revoke rotated",
+        "token create new",
+        "token create rotated",
+        "token distrust worker",
+        "measurements retract",
+        "audit",
+    ]
+    assert commands[-1].startswith(f"merge {place}.")
+    assert "--scope admin --untrusted" in commands[1]
+    for command in commands:
+        assert main(shlex.split(command)) == 0, command
+
+
+def test_a_restoration_over_what_cannot_be_read_says_what_is_lost(
+    place: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    copy, at = str(tmp_path / "copy.sqlite"), ["--database", place]
+    assert main(["database", "backup", copy, *at]) == 0
+    Path(place).write_bytes(b"\x5e\x12S no database")
+    capsys.readouterr()
+    assert main(["database", "restore", copy, *at]) == 0
+    said = capsys.readouterr().out
+    assert "it starts with the bytes 5e 12 53 20" in said
+    assert "Nothing was changed" not in said
+    for word in ("Measurements that came since the backup are lost", "retracted", "revoked or distrusted"):
+        assert word in said
+
+
+@pytest.mark.parametrize(
+    "command",
+    [["merge"], ["diff"], ["promote"], ["database", "restore"], ["database", "check", "--database"]],
+)
+def test_a_source_that_is_not_there_is_not_to_be_made(
+    command: list[str], place: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    missing = str(tmp_path / "none.sqlite")
+    at = [] if "check" in command else ["--database", place]
+    assert main([*command, missing, *at]) == 1
+    said = capsys.readouterr().err
+    assert missing in said
+    assert "upgrade" not in said
+    assert "quickstart" not in said
+    assert not Path(missing).exists()

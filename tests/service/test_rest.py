@@ -4,12 +4,14 @@ import inspect
 import logging
 import shutil
 import threading
+import time
 
 import pytest
 from starlette.testclient import TestClient
 
 from kernel_selector.db import Database, records
 from kernel_selector.kernels.contract import SelectorError
+from kernel_selector.service import app as app_module
 from kernel_selector.service.app import create_app
 from kernel_selector.service.schemas.choices import ChoiceDocument
 from kernel_selector.service.schemas.fields import FIELDS
@@ -274,9 +276,32 @@ def test_the_selector_is_warm_before_the_first_request():
             calls.append("choose")
             raise SelectorError("nothing there")
 
+        def close(self):
+            calls.append("close")
+
     with TestClient(create_app(Counting()), base_url="http://127.0.0.1") as client:
         assert calls == ["operators", "choose"]
         assert client.get("/healthz").status_code == 200
+    assert calls == ["operators", "choose", "close"]
+
+
+def test_its_end_does_not_wait_for_a_database_that_is_silent(monkeypatch):
+    class Silent:
+        def __init__(self):
+            self.answered = threading.Event()
+
+        def operators(self):
+            raise SelectorError("nothing there")
+
+        def close(self):
+            self.answered.wait(60)
+
+    monkeypatch.setattr(app_module, "CLOSE_S", 0.1)
+    silent = Silent()
+    with TestClient(create_app(silent), base_url="http://127.0.0.1"):
+        started = time.monotonic()
+    assert time.monotonic() - started < 30
+    silent.answered.set()
 
 
 def test_no_argument_of_choose_is_left_open():

@@ -249,6 +249,9 @@ class Failing:
     def choose(self, *_, **__):
         raise self.error
 
+    def close(self):
+        """Nothing to close."""
+
     operators = devices = status = answer = choose
 
 

@@ -1,9 +1,13 @@
 """Where the database lies is told to those with the scope `admin`, and to the log: not to whoever asks."""
 
+import sqlite3
+from contextlib import closing
+
 import pytest
 from starlette.testclient import TestClient
 
-from kernel_selector.db import errors
+from kernel_selector.db import Database, audit, errors
+from kernel_selector.db.engine.backup import back_up, restore
 from kernel_selector.service import problem_details as problems
 from kernel_selector.service import tokens
 from kernel_selector.service.app import create_app
@@ -74,3 +78,46 @@ def test_every_error_of_the_database_has_a_reason():
     about_requests = {"TaskLost", "IdempotencyKeyReused", "InvalidModel"}
     assert set(problems.REASONS) == kinds - about_requests
     assert problems.reason("OSError") == problems.CANNOT
+
+
+def warned(caplog):
+    found = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    caplog.clear()
+    return found
+
+
+@pytest.mark.parametrize("since", [False, True])
+def test_a_restoration_under_a_running_service_is_in_its_log_once(service, database, tmp_path, caplog, since):
+    reader, copy = tokens.create_token(database, "reader"), tmp_path / "copy.sqlite"
+
+    def ask():
+        return service.get("/v1/operators", headers=headers(reader)).status_code
+
+    back_up(database, copy)
+    if since:
+        tokens.create_token(database, "gone")
+    assert ask() == 200
+    assert not warned(caplog)
+    restore(copy, database, author="ops")
+    assert (ask(), ask()) == (200, 200)
+    (line,) = warned(caplog)
+    assert f"{database} was restored from 'copy.sqlite' by 'ops'" in line
+    assert "selector audit --action database.restore" in line
+    tokens.create_token(database, "another")
+    assert ask() == 200
+    assert not warned(caplog)
+
+
+def test_a_database_that_was_put_back_by_other_means_is_in_the_log_once(service, database, tmp_path, caplog):
+    reader, copy = tokens.create_token(database, "reader"), tmp_path / "copy.sqlite"
+    back_up(database, copy)
+    tokens.create_token(database, "gone")
+    assert service.get("/v1/operators", headers=headers(reader)).status_code == 200
+    with closing(sqlite3.connect(copy)) as source, closing(sqlite3.connect(database)) as target:
+        source.backup(target)
+    for _ in range(2):
+        assert service.get("/v1/operators", headers=headers(reader)).status_code == 200
+    (line,) = warned(caplog)
+    assert f"{database} has become another one" in line
+    with Database.open(database) as opened, opened.read() as connection:
+        assert not list(audit.page(connection, limit=1, action=audit.Action.RESTORE))

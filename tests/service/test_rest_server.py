@@ -12,18 +12,29 @@ from pathlib import Path
 import httpx2 as httpx
 import pytest
 
+from kernel_selector.db.engine.backup import back_up
+from tests.service.conftest import upload, uploads_in_the_file_alone
+
 ROOT = Path(__file__).parents[2]
 FACTORY = ["-m", "uvicorn", "--factory", "kernel_selector.service.app:from_environment", "--no-access-log"]
 START_S = 600  # of a busy machine; seconds otherwise
 
 
 @pytest.fixture(scope="module")
-def server(database_file):
+def database(database_file, tmp_path_factory):
+    """A copy, which takes what is sent."""
+    path = tmp_path_factory.mktemp("served") / "measured.sqlite"
+    back_up(database_file, path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def server(database):
     """(process, base URL) of a server on a free port of the loopback interface."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    environment = {**os.environ, "SELECTOR_DATABASE_URL": str(database_file), "PYTHONWARNINGS": "error"}
+    environment = {**os.environ, "SELECTOR_DATABASE_URL": str(database), "PYTHONWARNINGS": "error"}
     command = [sys.executable, *FACTORY, "--host", "127.0.0.1", "--port", str(port)]
     process = subprocess.Popen(command, cwd=ROOT, env=environment, stderr=subprocess.PIPE, text=True)
     url = f"http://127.0.0.1:{port}"
@@ -104,8 +115,9 @@ def test_raw_bytes_that_are_no_text(server):
     assert document["type"] == "urn:kernel-selector:problem:malformed-json"
 
 
-def test_it_stops_on_sigterm(server):  # the last one: it ends the server
+def test_it_stops_on_sigterm_with_all_that_it_took_in_the_file(server, database):  # the last: it ends it
     process, url = server
+    upload(url, database)
     process.send_signal(signal.SIGTERM)
     _, errors = process.communicate(timeout=300)
     assert process.returncode in (0, -signal.SIGTERM)
@@ -113,3 +125,4 @@ def test_it_stops_on_sigterm(server):  # the last one: it ends the server
     assert "Traceback" not in errors
     with pytest.raises(httpx.TransportError):
         httpx.get(f"{url}/healthz")
+    assert uploads_in_the_file_alone(database) == 1

@@ -22,7 +22,7 @@ import typer
 from kernel_selector.db import Database, StoredModel, models, records
 from kernel_selector.service.cli import serve
 from kernel_selector.service.cli.serve import MOST_ENDS, WINDOW_S, Ends, require_free
-from tests.service.conftest import measured_records
+from tests.service.conftest import measured_records, upload, uploads_in_the_file_alone
 
 ROOT = Path(__file__).parents[2]
 WORKERS = 2
@@ -240,8 +240,9 @@ def is_free(port: int) -> bool:
     return True
 
 
-def test_what_is_in_flight_is_finished_before_the_end(server) -> None:  # the last one: it ends the server
+def test_what_is_in_flight_is_finished_before_the_end(server, database: Path) -> None:  # the last: it ends it
     process, port = server
+    upload(f"http://127.0.0.1:{port}", database)
     body = json.dumps({"hyperparameters": {"hidden": 256, "batch": 32}}).encode()
     head = (
         f"POST /v1/choices HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
@@ -264,3 +265,4 @@ def test_what_is_in_flight_is_finished_before_the_end(server) -> None:  # the la
     assert not children(process)
     with pytest.raises(httpx.TransportError):
         httpx.get(f"http://127.0.0.1:{port}/healthz")
+    assert uploads_in_the_file_alone(database) == 1

@@ -37,6 +37,9 @@ class Held:
     def choose(self, *_: object, **__: object) -> None:
         """Nothing to choose."""
 
+    def close(self) -> None:
+        """Nothing to close."""
+
     def answer_each(self, _: object, queries: list[Query]) -> None:
         """Questions that nobody has."""
         self.asked += [(query.operator, query.device) for query in queries]

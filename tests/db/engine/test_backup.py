@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 import stat
 import threading
@@ -13,6 +14,7 @@ import pytest
 from kernel_selector.db import (
     Database,
     DatabaseError,
+    DatabaseMissing,
     DatabaseReadOnly,
     audit,
     corrections,
@@ -81,8 +83,9 @@ def token(name, **given):
     return tokens.StoredToken(name=name, digest=f"of {name}", scopes=("read",), created_at=created, **given)
 
 
-def noted(connection, action, subject):
-    return audit.add(connection, author="ops", through=audit.COMMAND, action=action, subject=subject)
+def noted(connection, action, subject, **given):
+    who = {"author": "ops", "through": audit.COMMAND}
+    return audit.add(connection, **who, action=action, subject=subject, **given)
 
 
 def test_what_a_restoration_undoes_is_said_and_in_the_journal(path, tmp_path, make_record):
@@ -110,6 +113,9 @@ def test_what_a_restoration_undoes_is_said_and_in_the_journal(path, tmp_path, ma
             corrections.retract(connection, chosen, entry=retraction, changed=len(chosen))
             records.add(connection, [make_record(9), make_record(10)])
     found = restore(copy, path, author="ops")
+    assert [one.to_dict() for one in found.undone.unknown] == [
+        {"name": "new", "scopes": ["read"], "trusted": True}
+    ]
     assert [(one.name, one.digest) for one in found.undone.revived] == [
         ("revoked", "of revoked"),
         ("rotated", "of rotated"),
@@ -140,7 +146,89 @@ def test_a_damaged_file_is_kept_beside_the_restored_one(path, tmp_path, damage):
     assert found.before.read_bytes() == damaged
     assert found.undone is None
     assert str(path) in found.unread
+    assert "Nothing was changed" not in found.unread
+    assert "b'" not in found.unread
     assert count(path) == 3
+
+
+@pytest.mark.parametrize("damaged", [False, True])
+def test_files_are_given_to_the_user_and_the_mode_of_the_database(path, tmp_path, damaged):
+    """Who runs the service may be another user than root, who restores."""
+    copy, owner = tmp_path / "copy.sqlite", 12345 if os.geteuid() == 0 else os.geteuid()
+    back_up(path, copy)
+    if damaged:
+        path.write_bytes(b"no database at all")
+    os.chown(path, owner, -1)
+    path.chmod(0o640)
+    found = restore(copy, path, author="ops")
+    for file in (path, found.before):
+        assert (file.stat().st_uid, stat.S_IMODE(file.stat().st_mode)) == (owner, 0o640)
+
+
+def test_what_others_own_and_cannot_be_given_is_for_who_restores_alone(path, tmp_path, monkeypatch):
+    def refused(*_):
+        raise PermissionError
+
+    copy = tmp_path / "copy.sqlite"
+    back_up(path, copy)
+    path.chmod(0o644)
+    monkeypatch.setattr(os, "chown", refused)
+    assert stat.S_IMODE(restore(copy, path, author="ops").before.stat().st_mode) == 0o600
+
+
+@pytest.mark.parametrize("is_empty", [False, True])
+def test_a_backup_that_is_not_there_is_not_to_be_made(path, tmp_path, is_empty):
+    """An empty one, made as other missing databases are, would have replaced the database."""
+    missing, content = tmp_path / "none.sqlite", path.read_bytes()
+    if is_empty:
+        missing.touch()
+    with pytest.raises(DatabaseMissing, match="That is no backup, and nothing was changed") as caught:
+        restore(missing, path, author="ops")
+    assert str(missing) in str(caught.value)
+    assert "upgrade" not in str(caught.value)
+    assert path.read_bytes() == content
+
+
+def test_corrections_that_a_restoration_undoes_are_listed_as_far_as_they_can_be_repeated(
+    path, tmp_path, make_record
+):
+    now, copy = datetime.now(UTC), tmp_path / "copy.sqlite"
+
+    def retracted(connection, author):
+        chosen = submissions.Chosen(author=author)
+        found, given = corrections.sendings(connection, chosen), {"author": author, "measurements": 1}
+        entry = noted(connection, audit.Action.RETRACT, f"author {author}", details=given)
+        corrections.retract(connection, found, entry=entry, changed=1)
+        return entry
+
+    def undone(connection, number):
+        subject, given = f"entry {number}", {"entry": number}
+        entry = noted(connection, audit.Action.UNDO, subject, details=given)
+        corrections.undo(connection, undone=number, entry=entry, changed=1)
+
+    with Database.open(path) as database:
+        with database.write() as connection:
+            for number, name in enumerate(("first", "second", "third")):
+                batch = submissions.add(connection, author=name, received_at=now)
+                records.add(connection, [make_record(20 + number)], submission=batch)
+            before = retracted(connection, "first")
+            submissions.quarantine(connection, submission=batch, lines=[("a line", "too fast")])
+        back_up(path, copy)
+        with database.write() as connection:
+            retracted(connection, "second")
+            undone(connection, retracted(connection, "third"))
+            undone(connection, before)
+            batch = submissions.add(connection, author="later", received_at=now)
+            records.add(connection, [make_record(30)], submission=batch)
+            retracted(connection, "later")
+            noted(connection, audit.Action.RELEASE, "ids [1]", details={"ids": [1]})
+            noted(connection, audit.Action.RELEASE, "ids [7]", details={"ids": [7]})
+    found = restore(copy, path, author="ops").undone
+    assert [one.to_dict() for one in found.corrections] == [
+        {"action": "measurements.retract", "reason": "", "author": "second"},
+        {"action": "measurements.undo", "reason": "", "entry": before},
+        {"action": "measurements.release", "reason": "", "ids": [1]},
+    ]
 
 
 def test_a_file_that_opens_and_breaks_off_later_is_replaced_without_a_comparison(path, tmp_path):

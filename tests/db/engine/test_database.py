@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -300,3 +301,35 @@ def test_a_writer_that_waited_for_an_upgrade_does_not_write(database, database_u
             assert not waiting.done()
         with pytest.raises(DatabaseRevision, match="9999"):
             waiting.result(timeout=20)
+
+
+def in_the_file_alone(path):
+    with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro&immutable=1", uri=True)) as alone:
+        return alone.execute("SELECT count(*) FROM measurement").fetchone()[0]
+
+
+def test_what_was_written_is_in_the_file_itself_once_it_is_closed(filled, make_record):
+    with Database.open(filled) as other:  # which keeps SQLite from doing so
+        with other.read() as connection:
+            records.total(connection)
+        with Database.open(filled) as database, database.write() as connection:
+            records.add(connection, [make_record(7)])
+        assert in_the_file_alone(filled) == 4
+        assert log_bytes(filled) == 0
+
+
+def log_bytes(path):
+    return path.with_name(f"{path.name}-wal").stat().st_size
+
+
+def test_a_reader_of_the_log_keeps_nobody_from_closing_and_loses_nothing(filled, make_record, total):
+    with Database.open(filled) as other, other.read() as connection:
+        records.total(connection)
+        with Database.open(filled) as database, database.write() as writing:
+            records.add(writing, [make_record(7)])
+            started = time.monotonic()
+        assert time.monotonic() - started < 5
+        assert log_bytes(filled) > 0
+        assert records.total(connection) == 3
+    with Database.open(filled) as again:
+        assert total(again) == 4

@@ -49,7 +49,9 @@ def snapshot_of(database: Database) -> str:
 
 def test_json_lines_take_everything_out_and_in(filled, other, tmp_path):
     count = transfer.export(tmp_path / "all.jsonl", filled)
-    assert import_file(tmp_path / "all.jsonl", other).added == count
+    report = import_file(tmp_path / "all.jsonl", other)
+    assert report.added == sum(report.operators.values()) == count
+    assert sorted(report.operators) == sorted([foreign.OPERATOR, "lstm"])  # those that can be trained
     assert snapshot_of(other) == snapshot_of(filled)
 
 
@@ -93,7 +95,7 @@ def test_what_a_format_cannot_hold_is_refused(filled, tmp_path, name):
         transfer.export(tmp_path / "none" / name, filled, operator=foreign.OPERATOR)
 
 
-def test_a_merge_adds_what_is_missing_once_and_keeps_contradictions(filled, other, tmp_path):
+def test_a_merge_adds_what_is_missing_once_and_keeps_repetitions(filled, other, tmp_path):
     lines = list(foreign.rows(10))
     good = [line for line in lines if "milliseconds" in line]
     slower = {**good[0], "milliseconds": 2 * good[0]["milliseconds"]}
@@ -104,7 +106,7 @@ def test_a_merge_adds_what_is_missing_once_and_keeps_contradictions(filled, othe
     found = transfer.merge(filled, other)
     assert found == expected
     assert found.known[foreign.OPERATOR] == 2
-    assert found.contradicting[foreign.OPERATOR] == 1
+    assert found.repeated[foreign.OPERATOR] == 1
     with other.read() as connection:
         assert imported.total(connection) == before + found.new[foreign.OPERATOR]
         assert records.total(connection) == found.new["lstm"]
@@ -113,14 +115,14 @@ def test_a_merge_adds_what_is_missing_once_and_keeps_contradictions(filled, othe
     assert again.known["lstm"] == found.new["lstm"]
 
 
-def test_contradicting_records_are_both_kept(filled, other):
+def test_repeated_records_are_both_kept(filled, other):
     with filled.read() as connection:
         record = next(iter(records.find(connection)))
     vars(record)["seed"] = record.seed + 1
     with other.write() as connection:
         records.add(connection, [record])
     found = transfer.merge(filled, other)
-    assert found.contradicting == {"lstm": 1}
+    assert found.repeated == {"lstm": 1}
     with other.read() as connection:
         assert records.total(connection) == found.new["lstm"] + 1
 

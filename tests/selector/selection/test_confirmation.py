@@ -253,7 +253,7 @@ def test_what_waits_is_not_given_on_as_the_owners(database, tmp_path):
     assert transfer.waiting(database, "gru") == 0
     assert transfer.export(tmp_path / "all.jsonl", database) == 2
     with Database.open(tmp_path / "other.sqlite", create=True) as other:
-        expected = {"new": {"lstm": 2}, "known": {}, "contradicting": {}, "waiting": {"lstm": 2}}
+        expected = {"new": {"lstm": 2}, "known": {}, "repeated": {}, "waiting": {"lstm": 2}}
         assert transfer.diff(database, other).to_dict() == expected
         assert transfer.merge(database, other).to_dict() == expected
         with other.read() as connection:
