@@ -207,10 +207,9 @@ def _chosen(author: str | None, batch: int | None, since: str | None, ids: tuple
 
 
 def _mandate(reason: str) -> Mandate:
-    from kernel_selector.db.audit import COMMAND
+    from kernel_selector.db.audit import COMMAND, account
 
     from ...ingest.corrections import Mandate
-    from ...tokens import account
 
     return Mandate(author=account(), through=COMMAND, reason=reason)
 
