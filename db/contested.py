@@ -7,7 +7,7 @@ through: equal to the last digit, it was measured once, and confirms nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from sqlalchemy import case, func, or_, select
@@ -35,10 +35,15 @@ class Claim(NamedTuple):
 
 
 def claims(
-    connection: Connection, *, operator: str, device_key: str | None = None, problem_key: str | None = None
+    connection: Connection,
+    *,
+    operator: str,
+    device_key: str | None = None,
+    problem_keys: Sequence[str] | None = None,
 ) -> Iterator[Claim]:
     """The contested measurements of an operator that count so far as nobody retracted them, as stored.
 
+    Of all devices and problems, or of one kind of device and of some problems, `bulk.LOOKUP` at most.
     Iterate inside the transaction.
     """
     if connection.execute(select(Submission.id).limit(1)).first() is None:
@@ -53,8 +58,8 @@ def claims(
     )
     if device_key is not None:
         joined = joined.where(Device.key == device_key)
-    if problem_key is not None:
-        joined = joined.where(Problem.key == problem_key)
+    if problem_keys is not None:
+        joined = joined.where(Problem.key.in_(problem_keys))
     several = func.count(func.coalesce(Submission.author, "").distinct()) > 1
     groups = joined.group_by(Measurement.problem_id, Device.key).having(
         or_(several, func.max(distrusted) == 1)

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from kernel_selector.kernels import registry
-from kernel_selector.kernels.contract import Status
+from kernel_selector.kernels.contract import Record, Status
 
 if TYPE_CHECKING:
     from kernel_selector.db.contested import Claim
@@ -34,19 +34,41 @@ def unconfirmed(
 
     Of all devices and problems, or of one. Reads none of a database that nobody sent anything to.
     """
-    found = waiting(connection, operator=operator, device_key=device_key, problem_key=problem_key)
+    keys = None if problem_key is None else [problem_key]
+    found = waiting(connection, operator=operator, device_key=device_key, problem_keys=keys)
     return {claim.id: claim.problem_key for claim in found}
 
 
+def waiting_among(connection: Any, records: Iterable[Record]) -> set[int]:
+    """Ids of measurements that do not count yet, of the problems and kinds of devices of some records."""
+    from kernel_selector.db.bulk import parts
+
+    problems: dict[tuple[str, str], set[str]] = defaultdict(set)
+    for record in records:
+        problems[record.problem.operator, record.device.key].add(record.problem.key)
+    return {
+        claim.id
+        for (operator, device), keys in problems.items()
+        for part in parts(sorted(keys))
+        for claim in waiting(connection, operator=operator, device_key=device, problem_keys=part)
+    }
+
+
 def waiting(
-    connection: Any, *, operator: str, device_key: str | None = None, problem_key: str | None = None
+    connection: Any,
+    *,
+    operator: str,
+    device_key: str | None = None,
+    problem_keys: Sequence[str] | None = None,
 ) -> Iterator[Claim]:
-    """An operator's measurements that do not count yet, by problem and kind of device; as `unconfirmed`."""
+    """An operator's measurements that do not count yet, by problem and kind of device; of all, or as
+    `contested.claims`.
+    """
     from kernel_selector.db import contested
 
     problems: dict[tuple[str, str], list[Claim]] = defaultdict(list)
     for claim in contested.claims(
-        connection, operator=operator, device_key=device_key, problem_key=problem_key
+        connection, operator=operator, device_key=device_key, problem_keys=problem_keys
     ):
         problems[claim.problem_key, claim.device_key].append(claim)
     for claims in problems.values():
